@@ -1,0 +1,124 @@
+"""Findings and what they are made of: plain data shared by the engine, the outputs and the fixes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Heat(str, Enum):
+    """How often a line runs."""
+
+    STEP = "step"
+    """Every step of a training, evaluation or generation loop."""
+    GUARDED = "guarded"
+    """In a step, under a condition that lets most steps pass (``if step % 100 == 0``)."""
+    EPOCH = "epoch"
+    """Once per epoch or per iteration of an outer loop."""
+    ONCE = "once"
+    """Set-up, tear-down, or not known to repeat."""
+
+    @property
+    def rank(self) -> int:
+        """0 for the hottest."""
+        return list(Heat).index(self)
+
+
+class Confidence(str, Enum):
+    """How sure the inference is that the line waits."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+    @property
+    def rank(self) -> int:
+        """0 for the surest."""
+        return list(Confidence).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file to lint. It is read, never executed."""
+
+    path: str
+    """As it is shown: relative to the working directory where it lies below it, with forward slashes."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A range of source: lines from 1, columns from 1 in characters, the end exclusive."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replace the text of one range."""
+
+    span: Span
+    replacement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A change that removes the sync. `safe` means that value, type and timing of errors are unchanged."""
+
+    title: str
+    """An imperative: "Build the tensor on the device"."""
+    edits: tuple[Edit, ...]
+    safe: bool
+    hazard: str | None = None
+    """What can go wrong with an unsafe fix, in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One barrier call that a rule decided to report."""
+
+    code: str
+    name: str
+    path: str
+    span: Span
+    message: str
+    remedy: str
+    heat: Heat
+    confidence: Confidence
+    framework: str
+    key: str
+    """Identifies the finding without its line number: path, function, code, normalised source and its ordinal there."""
+    fix: Fix | None = None
+    suppressed: str | None = None
+    """The reason of the allow comment that covers it; None when it is live."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileError:
+    """A file that could not be linted, in one line."""
+
+    path: str
+    line: int | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the user may tell the engine about their project."""
+
+    torch_version: tuple[int, int] = (2, 11)
+    """Oldest torch that the project runs on; version-dependent barriers are reported when they wait on it."""
+    step_functions: tuple[str, ...] = ()
+    """Extra functions, by name or dotted name, that run every step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What the engine found in a set of files: all codes and all heats, unsuppressed, in path and line order."""
+
+    findings: tuple[Finding, ...]
+    errors: tuple[FileError, ...]
+    files: int

@@ -1,0 +1,132 @@
+"""What a measurement is made of: plain data, no torch, no pytest.
+
+Recorders produce :class:`RawSync` values while a region is open. :mod:`pytest_gpusync.measure` attributes each to a
+:class:`Site` and a step and closes the region as one :class:`Measurement`, which budgets and reports read and nothing
+else changes. A quantity that was not measured is ``None``, never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+Kind = Literal["stream", "device", "event", "copy", "pageable", "free"]
+"""What the host called: a stream, device or event synchronize; a copy call that blocks by itself; a ``non_blocking``
+copy of pageable memory that waits all the same; freeing device memory. A blocking torch copy is an asynchronous copy and a
+stream synchronize: its kind is ``stream`` and its direction is set."""
+
+Direction = Literal["H2D", "D2H", "D2D"]
+
+Coverage = Literal["driver", "torch", "simulated"]
+"""What a recorder can see: every sync call of the process, only torch's own, or those of the simulated device."""
+
+
+class RawSync(NamedTuple):
+    """One sync as a recorder saw it, on the thread that made the call."""
+
+    kind: Kind
+    frame: FrameType | None
+    """Innermost Python frame of the calling thread; None where the thread runs no Python (autograd's threads)."""
+    thread: int
+    """``threading.get_ident()`` of the calling thread."""
+    direction: Direction | None = None
+    nbytes: int | None = None
+    """Bytes of the copy that the sync completes; None where there is none."""
+    blocked_ns: int | None = None
+    """Time the host spent in the call; None where no clock was read, always None on the simulated device."""
+    device: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The line charged with a sync: the innermost frame of the user's project."""
+
+    path: str
+    """Relative to the working directory where it lies below it, with forward slashes."""
+    line: int
+    function: str
+    via: str | None = None
+    """The library frame between the site and the call, as ``package/file.py:line function``; None for a direct call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """One counted sync."""
+
+    kind: Kind
+    site: Site
+    step: int | None
+    """Index of the step it belongs to, from 0; None after the last step of a region that has steps."""
+    direction: Direction | None = None
+    nbytes: int | None = None
+    blocked_ns: int | None = None
+    phase: str | None = None
+    thread: str = "MainThread"
+    device: int | None = None
+    allowed: str | None = None
+    """The reason given by the author of the allow region it fell into; such a sync is reported, not counted."""
+    background: bool = False
+    """True for a thread other than the one that opened the region and its autograd threads: reported, not budgeted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where a measurement was made; part of every report."""
+
+    torch: str | None
+    python: str
+    device: Literal["cuda", "simulated", "none"]
+    gpu: str | None
+    """Marketing name of the GPU, or None on the simulated device."""
+    driver: str | None
+    recorder: str
+    coverage: Coverage
+    note: str | None = None
+    """Why this recorder and not a better one, and what it cannot see; one sentence, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteCount:
+    """All syncs of one site, kind and thread in a region, as the run file and the terminal show them."""
+
+    site: Site
+    kind: Kind
+    direction: Direction | None
+    syncs: int
+    """Syncs in the measured steps."""
+    steps: int
+    """Number of measured steps in which the site made at least one sync."""
+    per_step_max: int
+    blocked_ms: float | None
+    nbytes: int | None
+    phase: str | None
+    thread: str
+    allowed: str | None
+    background: bool
+    code: str | None = None
+    """Code of the linter's rule for this line, where the catalogue has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one region did. ``syncs_by_step[i]`` excludes allowed syncs and background threads."""
+
+    name: str
+    environment: Environment
+    all_syncs: tuple[Sync, ...]
+    """Every sync of the region, warm-up included, in order."""
+    steps: int
+    """Number of steps seen, warm-up included; 1 for a region without any."""
+    warmup: int
+    """Steps left out of budgets; 0 for a region without steps."""
+    step_source: str
+    """How steps were told apart, as a report says it: "optimizer.step()", "gpu_train", "whole region"."""
+    complete: bool = True
+    """False when the recorder stopped before the region ended; such a measurement satisfies no budget."""
+    problem: str | None = None
+    """Why nothing, or not everything, was measured; None when all is well."""
+    codes: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Rule code per (path, line), filled in by :mod:`pytest_gpusync.rulenames` when a report is drawn."""

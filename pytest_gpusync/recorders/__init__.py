@@ -1,0 +1,1 @@
+"""Recorders, one interface, chosen by name and imported only then."""

@@ -1,0 +1,44 @@
+"""The interface of a recorder: what sees the syncs while a region is open."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from pytest_gpusync.events import RawSync
+
+if TYPE_CHECKING:
+    from pytest_gpusync.events import Coverage
+
+Sink = Callable[[RawSync], None]
+"""Receives each sync on the thread that made it, before the call returns to the user's code."""
+
+
+class RecorderUnavailable(RuntimeError):
+    """This recorder cannot run here; the message is one sentence that names the cause and the remedy."""
+
+
+class Recorder(ABC):
+    """Sees host-blocking calls between :meth:`start` and :meth:`stop`, and costs nothing outside them."""
+
+    name: ClassVar[str]
+    coverage: ClassVar[Coverage]
+    blind_spots: ClassVar[str]
+    """What this recorder cannot see, as one clause for reports."""
+
+    @abstractmethod
+    def start(self, sink: Sink) -> None:
+        """Begin to call `sink` for each sync.
+
+        Raises:
+            RecorderUnavailable: the recorder cannot run now; nothing was changed.
+        """
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop calling the sink and restore what :meth:`start` changed. Harmless when not started."""
+
+    @abstractmethod
+    def plant(self) -> None:
+        """Make exactly one known sync, for the self-check; called while started."""
