@@ -7,7 +7,7 @@ else changes. A quantity that was not measured is ``None``, never 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["stream", "device", "event", "copy", "pageable", "free"]
 """What the host called: a stream, device or event synchronize; a copy call that blocks by itself; a ``non_blocking``
-copy of pageable memory that waits all the same; freeing device memory. A blocking torch copy is an asynchronous copy and a
-stream synchronize: its kind is ``stream`` and its direction is set."""
+copy of pageable memory that waits all the same; freeing device memory. A blocking torch copy is an asynchronous copy and
+a stream synchronize: its kind is ``stream`` and its direction is set."""
 
 Direction = Literal["H2D", "D2H", "D2D"]
 
@@ -96,10 +96,11 @@ class SiteCount:
     kind: Kind
     direction: Direction | None
     syncs: int
-    """Syncs in the measured steps."""
+    """Syncs in the whole region, warm-up included."""
     steps: int
-    """Number of measured steps in which the site made at least one sync."""
+    """Number of measured steps (after warm-up) in which the site made at least one sync."""
     per_step_max: int
+    """Most syncs of the site in one measured step."""
     blocked_ms: float | None
     nbytes: int | None
     phase: str | None
@@ -112,7 +113,7 @@ class SiteCount:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one region did. ``syncs_by_step[i]`` excludes allowed syncs and background threads."""
+    """What one region did; :mod:`pytest_gpusync.measure` has the sums over it."""
 
     name: str
     environment: Environment
@@ -128,5 +129,5 @@ class Measurement:
     """False when the recorder stopped before the region ended; such a measurement satisfies no budget."""
     problem: str | None = None
     """Why nothing, or not everything, was measured; None when all is well."""
-    codes: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Rule code per (path, line), filled in by :mod:`pytest_gpusync.rulenames` when a report is drawn."""
+    device_used: bool = True
+    """False when the process had not initialised CUDA by the end of the region: nothing ran on the device."""

@@ -1,1 +1,42 @@
 """Recorders, one interface, chosen by name and imported only then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["NAMES", "Recorder", "RecorderUnavailable", "candidates", "create"]
+
+NAMES: Final = ("cupti", "torch-hooks", "simulated")
+
+
+def create(name: str) -> Recorder:
+    """Return a new recorder of that name; it is not started.
+
+    Raises:
+        ValueError: there is no recorder of that name.
+    """
+    if name == "cupti":
+        from pytest_gpusync.recorders.cupti import CuptiRecorder
+
+        return CuptiRecorder()
+    if name == "torch-hooks":
+        from pytest_gpusync.recorders.torch_hooks import TorchHooksRecorder
+
+        return TorchHooksRecorder()
+    if name == "simulated":
+        from pytest_gpusync.recorders.simulated import SimulatedRecorder
+
+        return SimulatedRecorder()
+    raise ValueError(f"no recorder is named {name!r}; there are {', '.join(NAMES)}")
+
+
+def candidates(simulated: bool, wanted: str) -> Sequence[str]:
+    """Return the names of the recorders to try, the one that sees most first."""
+    if wanted != "auto":
+        return (wanted,)
+    return ("simulated",) if simulated else ("cupti", "torch-hooks")

@@ -39,6 +39,11 @@ class Recorder(ABC):
     def stop(self) -> None:
         """Stop calling the sink and restore what :meth:`start` changed. Harmless when not started."""
 
-    @abstractmethod
+    def flush(self) -> None:
+        """Deliver to the sink what was seen but not delivered yet; called at the end of a step and of a region."""
+
     def plant(self) -> None:
-        """Make exactly one known sync, for the self-check; called while started."""
+        """Make exactly one known sync, for the self-check: wait for the current stream. Called while started."""
+        import torch
+
+        torch.cuda.current_stream().synchronize()

@@ -1,0 +1,200 @@
+"""From a Python frame to the line that is charged.
+
+A sync is charged to the innermost frame of the user's project. Frames of torch, of installed packages and of the
+standard library in between are not the user's to change on that line; the innermost of them is named as `via`. Autograd
+runs operators of ``backward()`` on threads that have no Python frame at all, or none of the user's: such a sync is
+charged to the line of the thread that is inside ``backward()``, while a hook written by the user is charged to itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pytest_gpusync.events import Site
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import CodeType, FrameType
+
+_INTERNAL: Final = 0
+"""This package and the import machinery: never a site, never named."""
+_LIBRARY: Final = 1
+_USER: Final = 2
+
+_OWN_FOLDER = str(Path(__file__).resolve().parent) + os.sep
+_STDLIB_FOLDERS = tuple(
+    {
+        str(Path(folder).resolve()) + os.sep
+        for name in ("stdlib", "platstdlib")
+        if (folder := sysconfig.get_paths().get(name))
+    }
+)
+_PACKAGE_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+_BACKWARD_FUNCTION = "_engine_run_backward"
+_BACKWARD_FILE = os.path.join("torch", "autograd", "graph.py")
+
+_class_of_file: dict[str, int] = {}
+_shown_path: dict[tuple[str, str], str] = {}
+_sites: dict[tuple[CodeType, int, str | None], Site] = {}
+
+
+class Charge(NamedTuple):
+    """Whom a sync is charged to."""
+
+    site: Site
+    thread: int
+    """Thread whose line is charged: the caller's own, or the one inside ``backward()`` for an autograd thread."""
+
+
+def charge(frame: FrameType | None, thread: int) -> Charge:
+    """Return the site of a sync made on `thread`, whose innermost Python frame is `frame`."""
+    site = _site_of(frame)
+    if site is not None and site[1]:
+        return Charge(site[0], thread)
+    owner = _thread_in_backward(thread) if _may_belong_to_autograd(frame, thread) else None
+    if owner is not None:
+        found = _site_of(owner[1])
+        if found is not None:
+            return Charge(found[0], owner[0])
+    if site is not None:
+        return Charge(site[0], thread)
+    return Charge(Site("<unknown>", 0, f"thread {thread}"), thread)
+
+
+def clear_caches() -> None:
+    """Forget shown paths; for tests, and after the working directory changed."""
+    _shown_path.clear()
+    _sites.clear()
+
+
+def _site_of(frame: FrameType | None) -> tuple[Site, bool] | None:
+    """Return the site for a stack and whether its frame is the user's; None for a stack of our own frames only."""
+    via: str | None = None
+    innermost_library: FrameType | None = None
+    innermost_outside_torch: FrameType | None = None
+    while frame is not None:
+        code = frame.f_code
+        kind = _classify(code.co_filename, frame)
+        if kind == _USER:
+            return _intern(frame, via), True
+        if kind == _LIBRARY:
+            if innermost_library is None:
+                innermost_library = frame
+                via = _describe(frame)
+            if innermost_outside_torch is None and not _in_torch(code.co_filename):
+                innermost_outside_torch = frame
+        frame = frame.f_back
+    # No line of the user's: a library's own program (python -m something) is charged to its own line.
+    chosen = innermost_outside_torch or innermost_library
+    if chosen is None:
+        return None
+    return _intern(chosen, via if chosen is not innermost_library else None), False
+
+
+def _intern(frame: FrameType, via: str | None) -> Site:
+    key = (frame.f_code, frame.f_lineno, via)
+    site = _sites.get(key)
+    if site is None:
+        site = Site(shown_path(frame.f_code.co_filename), frame.f_lineno or 0, _function(frame.f_code), via)
+        _sites[key] = site
+    return site
+
+
+def _describe(frame: FrameType) -> str:
+    return f"{package_path(frame.f_code.co_filename)}:{frame.f_lineno} {_function(frame.f_code)}"
+
+
+def _function(code: CodeType) -> str:
+    # co_qualname exists from Python 3.11 on.
+    return getattr(code, "co_qualname", code.co_name)
+
+
+def package_path(filename: str) -> str:
+    """Return the path of an installed file from its package on: ``torch/nn/modules/module.py``."""
+    for folder in _PACKAGE_FOLDERS:
+        if folder in filename:
+            return filename.rsplit(folder, 1)[1].replace(os.sep, "/")
+    for folder in _STDLIB_FOLDERS:
+        if filename.startswith(folder):
+            return filename[len(folder) :].replace(os.sep, "/")
+    return shown_path(filename)
+
+
+def shown_path(filename: str) -> str:
+    """Return `filename` relative to the working directory where it lies below it, with forward slashes."""
+    cwd = os.getcwd()
+    key = (filename, cwd)
+    shown = _shown_path.get(key)
+    if shown is None:
+        shown = filename
+        if not filename.startswith("<"):
+            relative = os.path.relpath(os.path.realpath(filename), os.path.realpath(cwd))
+            if not relative.startswith(os.pardir):
+                shown = relative
+        shown = _shown_path[key] = shown.replace(os.sep, "/")
+    return shown
+
+
+def _classify(filename: str, frame: FrameType) -> int:
+    kind = _class_of_file.get(filename)
+    if kind is None:
+        if filename == "<string>":
+            # exec() and dataclasses both compile "<string>": only a program given with -c is the user's.
+            return _USER if frame.f_globals.get("__name__") == "__main__" else _INTERNAL
+        kind = _class_of_file[filename] = _classify_path(filename)
+    return kind
+
+
+def _classify_path(filename: str) -> int:
+    if filename.startswith("<"):
+        # Notebook cells and doctests have names of this form; the import system and torch.fx too.
+        return _USER if filename.startswith(("<ipython", "<stdin", "<doctest")) else _INTERNAL
+    resolved = os.path.realpath(filename)
+    if resolved.startswith(_OWN_FOLDER):
+        return _INTERNAL
+    if any(folder in filename or folder in resolved for folder in _PACKAGE_FOLDERS):
+        return _LIBRARY
+    if resolved.startswith(_STDLIB_FOLDERS):
+        return _LIBRARY
+    return _USER
+
+
+def _in_torch(filename: str) -> bool:
+    return package_path(filename).startswith("torch/")
+
+
+def _may_belong_to_autograd(frame: FrameType | None, thread: int) -> bool:
+    """Tell autograd's device threads, which C++ started, from Python threads without a line of the user's."""
+    if frame is None:
+        return True
+    if thread == threading.main_thread().ident:
+        return False
+    known = threading._active  # type: ignore[attr-defined]
+    owner: threading.Thread | None = known.get(thread)
+    # A thread that C++ started and that ran Python once is known to threading as a dummy.
+    return owner is None or isinstance(owner, threading._DummyThread)
+
+
+def _thread_in_backward(asking: int) -> tuple[int, FrameType] | None:
+    """Return the one thread inside ``backward()``, the main thread if several are, or failing both the main thread."""
+    frames: Mapping[int, FrameType] = sys._current_frames()
+    main = threading.main_thread().ident
+    inside = [ident for ident, frame in frames.items() if ident != asking and _is_in_backward(frame)]
+    chosen = inside[0] if len(inside) == 1 else main
+    if chosen is None or chosen not in frames or chosen == asking:
+        return None
+    return chosen, frames[chosen]
+
+
+def _is_in_backward(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name == _BACKWARD_FUNCTION and frame.f_code.co_filename.endswith(_BACKWARD_FILE):
+            return True
+        frame = frame.f_back
+    return False

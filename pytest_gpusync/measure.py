@@ -1,0 +1,464 @@
+"""Open a region, get a measurement.
+
+One recorder serves every open region of the process. It is started when the first opens and stopped when the last
+closes, so outside regions nothing is subscribed and nothing costs anything. Each sync is charged to a site once and
+handed to every open region, so regions nest.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pytest_gpusync import attribution, devices, phases, steps
+from pytest_gpusync.events import Environment, Measurement, Site, SiteCount, Sync
+from pytest_gpusync.recorders import RecorderUnavailable, candidates, create
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpusync.events import Direction, Kind, RawSync
+    from pytest_gpusync.recorders import Recorder
+
+DeviceChoice = Literal["auto", "cuda", "simulated"]
+
+DEFAULT_WARMUP = 1
+"""Steps left out of budgets in a region that has steps, unless told otherwise."""
+
+
+class MeasurementError(RuntimeError):
+    """Nothing can be measured; the message is one sentence that says why and what would help."""
+
+
+class _Seen(NamedTuple):
+    """A sync as it is kept while the region is open: its step is known only when the region closes."""
+
+    kind: Kind
+    site: Site
+    direction: Direction | None
+    nbytes: int | None
+    blocked_ns: int | None
+    phase: str | None
+    owner: int
+    device: int | None
+    allowed: str | None
+
+
+class Region:
+    """A stretch of a program that is being measured, or was."""
+
+    def __init__(self, name: str, warmup: int | None = None) -> None:
+        self.name = name
+        self._warmup = warmup
+        self._thread = threading.get_ident()
+        self._seen: list[_Seen] = []
+        self._optimizer_marks: list[tuple[int, int]] = []
+        self._explicit_marks: list[int] | None = None
+        self._step_source = "optimizer.step()"
+        self._problem: str | None = None
+        self._result: Measurement | None = None
+
+    def mark_step(self, source: str = "mark_step()") -> None:
+        """End a step here. From the first call on, ``optimizer.step()`` no longer ends the steps of this region."""
+        _hub.flush()
+        if self._explicit_marks is None:
+            self._explicit_marks = []
+            self._step_source = source
+        self._explicit_marks.append(len(self._seen))
+
+    def warm_up(self, count: int) -> None:
+        """Leave the first `count` steps out of budgets."""
+        if count < 0:
+            raise ValueError(f"warm-up takes a number of steps from 0 on, not {count}")
+        self._warmup = count
+
+    def result(self) -> Measurement:
+        """Return what was measured: once the region is closed the final word, before that what was seen so far."""
+        if self._result is not None:
+            return self._result
+        _hub.flush()
+        return self._measurement(complete=False)
+
+    @property
+    def syncs(self) -> int:
+        """Syncs of the region so far, warm-up included, allowed ones and background threads left out.
+
+        Raises:
+            MeasurementError: the region was not measured; not measured is not zero.
+        """
+        measurement = self.result()
+        if measurement.problem is not None:
+            raise MeasurementError(measurement.problem)
+        return sum(1 for sync in measurement.all_syncs if _counts(sync))
+
+    @property
+    def sites(self) -> list[SiteCount]:
+        """The lines that synced, most syncs first."""
+        return site_counts(self.result())
+
+    @property
+    def steps(self) -> int:
+        """Steps seen so far, warm-up included; 1 for a region without steps."""
+        return self.result().steps
+
+    def __repr__(self) -> str:
+        state = "open" if self._result is None else "closed"
+        return f"<Region {self.name!r} {state}: {len(self._seen)} syncs seen>"
+
+    def _take(self, seen: _Seen) -> None:
+        self._seen.append(seen)
+
+    def _optimizer_stepped(self, optimizer: int) -> None:
+        self._optimizer_marks.append((len(self._seen), optimizer))
+
+    def _fail(self, problem: str) -> None:
+        """Remember the first reason why this measurement cannot be trusted."""
+        if self._problem is None:
+            self._problem = problem
+
+    def _close(self) -> None:
+        self._result = self._measurement(complete=self._problem is None)
+
+    def _measurement(self, *, complete: bool) -> Measurement:
+        if self._explicit_marks is not None:
+            ends, source = self._explicit_marks, self._step_source
+        else:
+            ends, source = steps.boundaries(self._optimizer_marks), self._step_source
+            if len(ends) < 2:
+                # One optimizer.step() does not repeat: the region itself is the step.
+                ends, source = [], "whole region"
+        syncs: list[Sync] = []
+        step = 0
+        for position, seen in enumerate(list(self._seen)):
+            while step < len(ends) and ends[step] <= position:
+                step += 1
+            syncs.append(self._sync(seen, None if ends and step == len(ends) else step))
+        if not ends:
+            warmup = 0
+        else:
+            warmup = DEFAULT_WARMUP if self._warmup is None else self._warmup
+        problem = self._problem
+        if problem is None and ends and warmup >= len(ends):
+            problem = f"no step was measured: {len(ends)} ran and warm-up takes {warmup}"
+        return Measurement(
+            name=self.name,
+            environment=_hub.environment(),
+            all_syncs=tuple(syncs),
+            steps=len(ends) or 1,
+            warmup=warmup,
+            step_source=source,
+            complete=complete,
+            problem=problem,
+            device_used=_cuda_initialised(),
+        )
+
+    def _sync(self, seen: _Seen, step: int | None) -> Sync:
+        return Sync(
+            kind=seen.kind,
+            site=seen.site,
+            step=step,
+            direction=seen.direction,
+            nbytes=seen.nbytes,
+            blocked_ns=seen.blocked_ns,
+            phase=seen.phase,
+            thread=_thread_name(seen.owner),
+            device=seen.device,
+            allowed=seen.allowed,
+            background=seen.owner != self._thread,
+        )
+
+
+@contextmanager
+def record(
+    name: str = "region",
+    *,
+    warmup: int | None = None,
+    recorder: str = "auto",
+    device: DeviceChoice = "auto",
+) -> Iterator[Region]:
+    """Measure the syncs of a ``with`` block.
+
+    Args:
+        name: what reports call the region.
+        warmup: steps to leave out of budgets; 1 by default, 0 for a region without steps.
+        recorder: "auto", or one of :data:`pytest_gpusync.recorders.NAMES`.
+        device: "auto" takes the simulated device if it is on, else the GPU.
+
+    Yields:
+        The open region; its ``syncs``, ``sites`` and ``result()`` are final once the block is left.
+
+    Raises:
+        MeasurementError: nothing can be measured here.
+    """
+    region = Region(name, warmup)
+    _hub.open(region, recorder, device)
+    try:
+        yield region
+    finally:
+        _hub.close(region)
+
+
+@contextmanager
+def allow(reason: str) -> Iterator[None]:
+    """Allow the syncs that this thread makes in a ``with`` block: reported with the reason, not counted.
+
+    Raises:
+        ValueError: the reason is empty.
+    """
+    if not isinstance(reason, str) or not reason.strip():
+        raise ValueError('allow() takes the reason for the sync, as in allow("early stop needs the value")')
+    thread = threading.get_ident()
+    reasons = _allowed.setdefault(thread, [])
+    reasons.append(reason)
+    try:
+        yield
+    finally:
+        _hub.flush()
+        reasons.pop()
+        if not reasons:
+            _allowed.pop(thread, None)
+
+
+def syncs_per_step(measurement: Measurement) -> list[int]:
+    """Return the syncs that count in each measured step, in order; warm-up and what follows the last step left out."""
+    counts = [0] * max(0, measurement.steps - measurement.warmup)
+    for sync in measurement.all_syncs:
+        if _counts(sync) and _measured(sync, measurement):
+            assert sync.step is not None
+            counts[sync.step - measurement.warmup] += 1
+    return counts
+
+
+def site_counts(measurement: Measurement) -> list[SiteCount]:
+    """Return one entry per line, kind, thread and allow reason, most syncs per step first."""
+    groups: dict[tuple[object, ...], list[Sync]] = {}
+    for sync in measurement.all_syncs:
+        key = (sync.site, sync.kind, sync.direction, sync.thread, sync.allowed, sync.background)
+        groups.setdefault(key, []).append(sync)
+    counts = [_site_count(group, measurement) for group in groups.values()]
+    return sorted(
+        counts,
+        key=lambda c: (
+            c.allowed is not None or c.background,
+            -c.per_step_max,
+            -c.syncs,
+            c.site.path,
+            c.site.line,
+        ),
+    )
+
+
+def _site_count(group: list[Sync], measurement: Measurement) -> SiteCount:
+    first = group[0]
+    by_step = Counter(sync.step for sync in group if _measured(sync, measurement))
+    blocked = [sync.blocked_ns for sync in group if sync.blocked_ns is not None]
+    nbytes = [sync.nbytes for sync in group if sync.nbytes is not None]
+    phases_seen = Counter(sync.phase for sync in group)
+    return SiteCount(
+        site=first.site,
+        kind=first.kind,
+        direction=first.direction,
+        syncs=len(group),
+        steps=len(by_step),
+        per_step_max=max(by_step.values(), default=0),
+        blocked_ms=sum(blocked) / 1e6 if blocked else None,
+        nbytes=sum(nbytes) if nbytes else None,
+        phase=phases_seen.most_common(1)[0][0],
+        thread=first.thread,
+        allowed=first.allowed,
+        background=first.background,
+    )
+
+
+def _counts(sync: Sync) -> bool:
+    return sync.allowed is None and not sync.background
+
+
+def _measured(sync: Sync, measurement: Measurement) -> bool:
+    return sync.step is not None and sync.step >= measurement.warmup
+
+
+class _Hub:
+    """The open regions of the process and the one recorder that serves them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._regions: tuple[Region, ...] = ()
+        """Replaced, never changed in place: the sink reads it without the lock."""
+        self._recorder: Recorder | None = None
+        self._note: str | None = None
+        self._environment: Environment | None = None
+        self._verified: set[str] = set()
+        """Recorders that were seen to see a planted sync in this process."""
+        self._planting: tuple[int, list[RawSync]] | None = None
+        """Thread that is planting a sync, and what the recorder saw of it."""
+        self._optimizer_steps = steps.OptimizerSteps(self._optimizer_stepped)
+
+    def open(self, region: Region, recorder: str, device: DeviceChoice) -> None:
+        with self._lock:
+            if not self._regions:
+                self._start(recorder, device)
+            self._regions = (*self._regions, region)
+
+    def close(self, region: Region) -> None:
+        with self._lock:
+            try:
+                self.flush()
+                self._verify()
+            except Exception as error:
+                region._fail(f"the recorder failed: {type(error).__name__}: {error}")
+            finally:
+                region._close()
+                self._regions = tuple(other for other in self._regions if other is not region)
+                if not self._regions:
+                    self._stop()
+
+    def flush(self) -> None:
+        recorder = self._recorder
+        if recorder is not None:
+            recorder.flush()
+
+    def environment(self) -> Environment:
+        """Return where the last started recorder measures, or measured."""
+        if self._environment is None:
+            raise MeasurementError("no region was opened")
+        return self._environment
+
+    def _start(self, wanted: str, device: DeviceChoice) -> None:
+        simulated = _simulation_is_on()
+        found = _usable_device(device, simulated)
+        refusals: list[str] = []
+        for name in candidates(simulated, wanted):
+            recorder = create(name)
+            try:
+                recorder.start(self._sink)
+            except RecorderUnavailable as refusal:
+                refusals.append(f"{name}: {refusal}")
+                continue
+            self._recorder = recorder
+            self._environment = _environment(recorder, found, refusals)
+            self._optimizer_steps.attach()
+            phases.follow()
+            return
+        raise MeasurementError("no recorder can run: " + "; ".join(refusals))
+
+    def _stop(self) -> None:
+        recorder, self._recorder = self._recorder, None
+        self._optimizer_steps.detach()
+        phases.unfollow()
+        if recorder is not None:
+            recorder.stop()
+
+    def _verify(self) -> None:
+        """Plant one sync and see it seen, once per process and recorder, after the user's code: it must not disturb."""
+        recorder = self._recorder
+        if recorder is None or recorder.name in self._verified or not _cuda_initialised():
+            return
+        seen: list[RawSync] = []
+        self._planting = (threading.get_ident(), seen)
+        try:
+            recorder.plant()
+            recorder.flush()
+        finally:
+            self._planting = None
+        if len(seen) == 1:
+            self._verified.add(recorder.name)
+            return
+        for region in self._regions:
+            region._fail(
+                f"the {recorder.name} recorder is not to be trusted here: it saw {len(seen)} of 1 planted sync; "
+                "run `gpusync doctor`"
+            )
+
+    def _optimizer_stepped(self, optimizer: int) -> None:
+        self.flush()
+        for region in self._regions:
+            region._optimizer_stepped(optimizer)
+
+    def _sink(self, raw: RawSync) -> None:
+        planting = self._planting
+        if planting is not None and raw.thread == planting[0]:
+            planting[1].append(raw)
+            return
+        try:
+            site, owner = attribution.charge(raw.frame, raw.thread)
+            reasons = _allowed.get(owner)
+            seen = _Seen(
+                raw.kind,
+                site,
+                raw.direction,
+                raw.nbytes,
+                raw.blocked_ns,
+                phases.current(raw.thread) or phases.current(owner),
+                owner,
+                raw.device,
+                reasons[-1] if reasons else None,
+            )
+            for region in self._regions:
+                region._take(seen)
+            self._optimizer_steps.attach()
+        except Exception as error:  # must not reach the driver's callback or the user's operator
+            for region in self._regions:
+                region._fail(f"a sync could not be attributed: {type(error).__name__}: {error}")
+
+
+_hub = _Hub()
+_allowed: dict[int, list[str]] = {}
+"""Reasons of the open allow() blocks by thread, outermost first."""
+
+
+def _usable_device(device: DeviceChoice, simulated: bool) -> devices.Device:
+    if simulated:
+        if device == "cuda":
+            raise MeasurementError("the simulated CUDA device is on in this process, so the GPU cannot be measured")
+        return devices.Device("none", reason="the simulated CUDA device is on")
+    if device == "simulated":
+        raise MeasurementError(
+            "the simulated CUDA device is not on; open the region under `with simulated_cuda(), record():`"
+        )
+    found = devices.detect()
+    if found.kind == "none":
+        raise MeasurementError(
+            f"no GPU to measure: {found.reason}; "
+            "use `with simulated_cuda(), record():` to count on the simulated device"
+        )
+    return found
+
+
+def _environment(recorder: Recorder, found: devices.Device, refusals: list[str]) -> Environment:
+    build = devices.torch_build()
+    notes = [f"cannot see {recorder.blind_spots}"] if recorder.blind_spots else []
+    if refusals:
+        notes.insert(0, "; ".join(refusals))
+    return Environment(
+        torch=build[0] if build else None,
+        python=platform.python_version(),
+        device="simulated" if recorder.coverage == "simulated" else "cuda",
+        gpu=found.gpu,
+        driver=found.driver,
+        recorder=recorder.name,
+        coverage=recorder.coverage,
+        note="; ".join(notes) or None,
+    )
+
+
+def _simulation_is_on() -> bool:
+    # Asking must not import the simulation, and through it torch.
+    simulated = sys.modules.get("pytest_gpusync.simulated")
+    return simulated is not None and bool(simulated.is_on())
+
+
+def _cuda_initialised() -> bool:
+    cuda = sys.modules.get("torch.cuda")
+    return cuda is not None and bool(cuda.is_initialized())
+
+
+def _thread_name(ident: int) -> str:
+    for thread in threading.enumerate():
+        if thread.ident == ident:
+            return thread.name
+    return f"thread {ident}"

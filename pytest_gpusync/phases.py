@@ -1,0 +1,96 @@
+"""The innermost NVTX or ``record_function`` range that is open on a thread: the phase of a sync.
+
+Ranges are followed by wrapping the Python entry points of torch while a region is open; a range opened from C++ or
+before the region is not seen.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_lock = threading.Lock()
+_users = 0
+_restore: list[Callable[[], None]] = []
+_open_ranges: dict[int, list[str]] = {}
+"""Names of the open ranges by thread, outermost first. Only the thread itself changes its list."""
+
+
+def current(thread: int) -> str | None:
+    """Return the innermost open range of `thread`."""
+    ranges = _open_ranges.get(thread)
+    return ranges[-1] if ranges else None
+
+
+def follow() -> None:
+    """Begin to follow ranges, if torch is loaded; calls nest."""
+    global _users
+    with _lock:
+        _users += 1
+        if not _restore and "torch" in sys.modules:
+            _wrap_entry_points()
+
+
+def unfollow() -> None:
+    """End what :func:`follow` began; the last call restores torch's entry points."""
+    global _users
+    with _lock:
+        _users -= 1
+        if _users == 0:
+            while _restore:
+                _restore.pop()()
+            _open_ranges.clear()
+
+
+def _push(name: object) -> None:
+    _open_ranges.setdefault(threading.get_ident(), []).append(str(name))
+
+
+def _pop() -> None:
+    ranges = _open_ranges.get(threading.get_ident())
+    if ranges:
+        ranges.pop()
+
+
+def _wrap_entry_points() -> None:
+    from torch.autograd.profiler import record_function
+    from torch.cuda import nvtx
+
+    enter, leave = record_function.__enter__, record_function.__exit__
+    push, pop = nvtx.range_push, nvtx.range_pop
+
+    def __enter__(self: Any) -> Any:  # noqa: N807 (takes the place of the method of that name)
+        _push(self.name)
+        return enter(self)
+
+    def __exit__(self: Any, *exc: Any) -> Any:  # noqa: N807
+        _pop()
+        return leave(self, *exc)
+
+    def range_push(msg: str) -> Any:
+        _push(msg)
+        return push(msg)
+
+    def range_pop() -> Any:
+        _pop()
+        return pop()
+
+    def replace(owner: Any, name: str, wrapper: Any) -> None:
+        original = getattr(owner, name)
+        setattr(owner, name, wrapper)
+
+        def restore() -> None:
+            # Somebody who wrapped our wrapper keeps it: putting the original back would undo their work.
+            if getattr(owner, name) is wrapper:
+                setattr(owner, name, original)
+
+        _restore.append(restore)
+
+    replace(record_function, "__enter__", __enter__)
+    replace(record_function, "__exit__", __exit__)
+    replace(nvtx, "range_push", range_push)
+    replace(nvtx, "range_pop", range_pop)
