@@ -14,9 +14,7 @@ from sums import ALPHABET, CONTEXT, IGNORE, batches
 from torch import nn
 
 
-def train(
-    steps: int, device: str | torch.device, batch_size: int = 64, seed: int = 0
-) -> dict[str, list[float]]:
+def train(steps: int, device: str | torch.device, batch_size: int = 64, seed: int = 0) -> dict[str, list[float]]:
     """Train for `steps` steps; loss, gradient norm and accuracy of every step, and the best loss so far."""
     device = torch.device(device)
     torch.manual_seed(seed)

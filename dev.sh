@@ -1,0 +1,93 @@
+#!/bin/sh
+# Two commands for a fresh checkout; each makes the environment it needs on its first run.
+#
+#   sh dev.sh demo            lint the examples, then hold their training steps to a budget
+#   sh dev.sh test [ARG...]   run the test-suite; arguments go to pytest
+#
+# They work with or without a GPU: without one, training runs on the simulated CUDA device. Settings, from the environment:
+#
+#   PYTHON   the interpreter of a new environment (python3)
+#   VENV     the environment (.venv). One that is there already, such as "$VIRTUAL_ENV", keeps the torch it has
+#   TORCH    the torch to install, such as torch==2.15.0 (the one of constraints.txt)
+#   INSTALL  "no": install nothing, use VENV as it is
+set -eu
+cd "$(dirname "$0")"
+
+PYTHON=${PYTHON:-python3}
+VENV=${VENV:-.venv}
+INSTALL=${INSTALL:-yes}
+stamp=$VENV/.gpusync-installed
+
+fail() {
+    echo "dev.sh: $*" >&2
+    exit 2
+}
+
+# What the environment should hold, in two lines: the torch asked for, now or at an earlier call (empty: that of
+# constraints.txt), and a checksum of the project's own list. A change of either is a reason to install again.
+wanted() {
+    echo "${TORCH:-$(earlier_torch)}"
+    cat pyproject.toml constraints.txt | cksum
+}
+
+# The torch that VENV was made with, or the one it holds from elsewhere as torch==VERSION; else nothing.
+earlier_torch() {
+    if [ -f "$stamp" ]; then
+        head -n 1 "$stamp"
+    elif [ -x "$VENV/bin/python" ]; then
+        "$VENV/bin/python" -c 'from importlib.metadata import version; print("torch==" + version("torch"))' \
+            2>/dev/null || true
+    fi
+}
+
+prepare() {
+    if [ "$INSTALL" = no ]; then
+        [ -x "$VENV/bin/python" ] || fail "INSTALL=no, and $VENV is not a virtual environment"
+        return
+    fi
+    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(wanted)" ]; then
+        return
+    fi
+    torch=${TORCH:-$(earlier_torch)}
+    stamped=$(wanted)
+    if [ ! -x "$VENV/bin/python" ]; then
+        command -v "$PYTHON" >/dev/null || fail "$PYTHON not found; set PYTHON to a Python 3.10 or newer"
+        "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+            fail "$PYTHON is $("$PYTHON" --version); set PYTHON to a Python 3.10 or newer"
+        echo "making the environment $VENV"
+        "$PYTHON" -m venv "$VENV" || fail "$PYTHON could not make $VENV (on Debian: apt install python3-venv)"
+    fi
+    constraints=$VENV/.gpusync-constraints.txt
+    if [ -n "$torch" ]; then
+        # Another torch brings its own versions of what it needs; the rest stays as tested.
+        grep -Eiv '^(torch|numpy|sympy|mpmath|networkx|fsspec|filelock|setuptools)==' constraints.txt >"$constraints"
+    else
+        torch=torch
+        cp constraints.txt "$constraints"
+    fi
+    echo "installing pytest-gpusync and $torch into $VENV"
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
+        -c "$constraints" -e ".[test]" "$torch"
+    echo "$stamped" >"$stamp"
+}
+
+command=${1:-}
+[ $# -eq 0 ] || shift
+case $command in
+demo)
+    prepare
+    echo
+    echo "\$ gpusync lint examples"
+    "$VENV/bin/gpusync" lint --exit-zero examples
+    echo
+    echo "\$ pytest --gpu-sync-budget=5 examples"
+    "$VENV/bin/pytest" --gpu-sync-budget=5 -q -rx examples
+    ;;
+test)
+    prepare
+    "$VENV/bin/pytest" "$@"
+    ;;
+*)
+    fail "usage: sh dev.sh demo | sh dev.sh test [PYTEST-ARGUMENT...]"
+    ;;
+esac

@@ -1,0 +1,51 @@
+"""The script put right keeps its budget, the one as people write it breaks it, and both learn the same."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+from pytest_gpusync.budgets import BudgetExceeded
+
+STEPS = 20
+TOO_MANY = "Training step made 10 syncs, budget 5 (worst of 19 steps after warm-up)"
+
+
+@pytest.mark.gpu_sync_budget(max=1)
+def test_fast_training_waits_at_most_once_a_step(fast):
+    fast.train(STEPS, "cuda")
+
+
+@pytest.mark.xfail(strict=True, raises=BudgetExceeded, reason=TOO_MANY)
+@pytest.mark.gpu_sync_budget(max=5)
+def test_slow_training_keeps_the_budget(slow):
+    slow.train(STEPS, "cuda")
+
+
+def test_slow_training_breaks_the_budget_for_the_reason_given(slow, gpu_sync):
+    with pytest.raises(BudgetExceeded, match=re.escape(TOO_MANY)), gpu_sync.budget(max=5):
+        slow.train(STEPS, "cuda")
+
+
+def test_both_learn_the_same_to_rounding(slow, fast, gpu_sync):
+    with gpu_sync.record():
+        one, other = slow.train(STEPS, "cuda"), fast.train(STEPS, "cuda")
+    assert one["loss"][-1] < one["loss"][0]
+    for name, values in one.items():
+        assert other[name] == pytest.approx(values, rel=1e-3, abs=1e-4), name
+
+
+def test_the_linter_names_the_lines_that_wait(slow, gpu_sync, lint):
+    with gpu_sync.record() as region:
+        slow.train(STEPS, "cuda")
+    seen = region.result()
+    waited = {sync.site for sync in seen.all_syncs if sync.step is not None and sync.step >= seen.warmup}
+    assert lint(slow.__file__) == {(Path(site.path).name, site.line) for site in waited}
+
+
+def test_the_linter_finds_nothing_in_the_fast_script(fast, lint):
+    folder = Path(fast.__file__).parent
+    assert lint(folder / "train_fast.py", folder / "gpt.py", folder / "sums.py") == set()

@@ -1,0 +1,49 @@
+"""For the tests of every example: its two scripts as modules, and what the linter says about them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+@pytest.fixture
+def slow(request: pytest.FixtureRequest) -> ModuleType:
+    """``train_slow.py`` of the example that the test stands in."""
+    return _script(request.path.with_name("train_slow.py"))
+
+
+@pytest.fixture
+def fast(request: pytest.FixtureRequest) -> ModuleType:
+    """``train_fast.py`` of the example that the test stands in."""
+    return _script(request.path.with_name("train_fast.py"))
+
+
+@pytest.fixture
+def lint() -> Callable[..., set[tuple[str, int]]]:
+    """Run ``gpusync lint`` over files or folders; the file name and line of every finding that fails a run."""
+
+    def run(*paths: str | Path) -> set[tuple[str, int]]:
+        command = [sys.executable, "-m", "pytest_gpusync", "lint", "--output-format=json", "--exit-zero"]
+        finished = subprocess.run([*command, *map(str, paths)], capture_output=True, text=True, check=True)
+        report = json.loads(finished.stdout)
+        assert report["errors"] == []
+        hot = [finding for finding in report["findings"] if finding["level"] == "warning"]
+        return {(Path(finding["path"]).name, finding["line"]) for finding in hot}
+
+    return run
+
+
+def _script(path: Path) -> ModuleType:
+    # Every example has a train_slow and a train_fast: each gets a name of its own.
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
