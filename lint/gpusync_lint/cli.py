@@ -1,0 +1,254 @@
+"""``gpusync lint``: arguments in, an exit code out."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NoReturn, TextIO
+
+from gpusync_lint import rule_pages
+from gpusync_lint.config import Config, ConfigError, find, load
+from gpusync_lint.discovery import Found, discover, shown
+from gpusync_lint.model import Confidence, EngineSettings, Heat
+from gpusync_lint.runner import Outcome, Request, run
+from gpusync_lint.selection import Layer, Selection, UnknownCodeError, resolve_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+CLEAN, FINDINGS, FAILED = 0, 1, 2
+
+FORMATS = ("text", "json")
+
+EPILOG = """\
+exit codes: 0 no warnings; 1 warnings; 2 wrong usage or configuration, a file that could not be read or parsed, or an
+internal error (the other files are still reported).
+
+Lines and columns count from 1, columns in characters. In the JSON document (gpusync.lint/1) ends are exclusive.
+
+Accept a warning with a comment on its statement or above it: # gpusync: allow[GS201] why
+Configuration: [tool.gpusync] in the nearest pyproject.toml that has it, with the keys select, ignore, exclude,
+per-file-ignores, heat, step-functions and torch-version.
+"""
+
+
+class UsageError(ValueError):
+    """A command line that cannot be obeyed, in one line."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and suggests."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(FAILED, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            option = unknown[0].partition("=")[0]
+            near = difflib.get_close_matches(option, self._option_string_actions, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            self.error(f"unknown option {option}{hint}")
+        return parsed
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="gpusync lint",
+        description="Find the lines that make the host wait for the GPU on every step.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("paths", nargs="*", metavar="PATH", help="files and folders; - is standard input; the current folder if none")
+    chosen = parser.add_argument_group("what is reported")
+    add = chosen.add_argument
+    add("--select", action="append", metavar="CODES", help="only these codes, prefixes or rule names (GS2,item-read)")
+    add("--ignore", action="append", metavar="CODES", help="not these codes, prefixes or rule names")
+    heats = [heat.value for heat in Heat]
+    add("--heat", choices=heats, help="warn about lines that run this often or oftener (default: step)")
+    confidences = [confidence.value for confidence in Confidence]
+    add("--confidence", choices=confidences, default="medium", help="how sure a finding must be (default: %(default)s)")
+    add("--show-suppressed", action="store_true", help="also list what comments allow, with their reasons")
+    fixing = parser.add_argument_group("fixing")
+    add = fixing.add_argument
+    add("--fix", action="store_true", help="apply the fixes that change no value, type or error")
+    add("--unsafe-fixes", action="store_true", help="with --fix or --diff: also those that may; each names its hazard")
+    add("--diff", action="store_true", help="print what --fix would change, change nothing; exit 1 if it would")
+    output = parser.add_argument_group("output and configuration")
+    add = output.add_argument
+    add("--output-format", choices=FORMATS, default="text", help="(default: %(default)s)")
+    add("--statistics", action="store_true", help="count the warnings of each code instead of listing them")
+    add("--exit-zero", action="store_true", help="exit 0 also with warnings")
+    add("--config", metavar="FILE", help="the pyproject.toml to use")
+    add("--stdin-filename", metavar="FILE", help="the name under which standard input is linted")
+    add("--verbose", action="store_true", help="show the traceback of an internal error")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``gpusync lint`` and return its exit code. `argv` leaves out the command's name."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return _lint(arguments)
+    except (UsageError, ConfigError, UnknownCodeError) as error:
+        emit(sys.stderr, f"gpusync lint: error: {error}\n")
+        return FAILED
+
+
+def _lint(arguments: argparse.Namespace) -> int:
+    paths: list[str] = arguments.paths or ["."]
+    _check(arguments, paths)
+    cwd = Path.cwd()
+    names = rule_pages.names()
+    config = _config(arguments, paths, cwd, names)
+    found = discover(
+        paths,
+        cwd=cwd,
+        excludes=config.excludes,
+        stdin=lambda: sys.stdin.buffer.read(),
+        stdin_filename=arguments.stdin_filename,
+    )
+    for folder in found.empty:
+        emit(sys.stderr, f"gpusync lint: no Python files in {folder}\n")
+    request = _request(arguments, config, names)
+    with _progress(len(found.files)):
+        outcome = run(found.files, found.errors, request)
+    _report(arguments, found, outcome, cwd)
+    return _exit_code(arguments, outcome)
+
+
+def _check(arguments: argparse.Namespace, paths: list[str]) -> None:
+    if arguments.diff and arguments.output_format != "text":
+        raise UsageError("--diff prints a diff, so it cannot be combined with --output-format")
+    if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
+        raise UsageError("--unsafe-fixes needs --fix or --diff")
+    if arguments.stdin_filename is not None and "-" not in paths:
+        raise UsageError("--stdin-filename names standard input, so it needs - among the paths")
+
+
+def _config(arguments: argparse.Namespace, paths: list[str], cwd: Path, names: dict[str, str]) -> Config:
+    if arguments.config is not None:
+        return load(Path(arguments.config), names)
+    first = paths[0] if paths[0] != "-" else arguments.stdin_filename or "."
+    start = Path(os.path.normpath(cwd / first))
+    path = find(start if start.is_dir() else start.parent)
+    return Config() if path is None else load(path, names)
+
+
+def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str]) -> Request:
+    select = None if arguments.select is None else resolve_all(arguments.select, names)
+    ignore = resolve_all(arguments.ignore or (), names)
+    settings = {} if config.torch_version is None else {"torch_version": config.torch_version}
+    return Request(
+        names=names,
+        selection=Selection(
+            layers=(config.codes, Layer(select, ignore)),
+            per_file=config.per_file_ignores,
+            root=None if config.root is None else PurePosixPath(config.root.as_posix()),
+        ),
+        settings=EngineSettings(step_functions=config.step_functions, **settings),
+        today=datetime.now().astimezone().date(),
+        heat=config.heat if arguments.heat is None else Heat(arguments.heat),
+        confidence=Confidence(arguments.confidence),
+        fix=arguments.fix or arguments.diff,
+        unsafe=arguments.unsafe_fixes,
+        write=not arguments.diff,
+    )
+
+
+def _report(arguments: argparse.Namespace, found: Found, outcome: Outcome, cwd: Path) -> None:
+    for error in outcome.errors:
+        place = error.path if error.line is None else f"{error.path}:{error.line}"
+        emit(sys.stderr, f"{place}: error: {error.message}\n")
+    if arguments.verbose:
+        for trace in outcome.tracebacks:
+            emit(sys.stderr, trace)
+    if arguments.diff:
+        _print_diff(outcome, cwd)
+        return
+    fixed_stdin = arguments.fix and _print_fixed_stdin(found, outcome)
+    stream = sys.stderr if fixed_stdin else sys.stdout
+    if arguments.output_format == "json":
+        from gpusync_lint.output import json_
+
+        document = json_.render(
+            outcome,
+            show_suppressed=arguments.show_suppressed,
+            statistics=arguments.statistics,
+            fixed=arguments.fix,
+        )
+        emit(stream, document)
+        return
+    from gpusync_lint.output import text
+
+    report = text.render(
+        outcome,
+        colour=text.wants_colour(stream, os.environ),
+        show_suppressed=arguments.show_suppressed,
+        statistics=arguments.statistics,
+        fixing=arguments.fix,
+    )
+    emit(stream, report)
+
+
+def _print_diff(outcome: Outcome, cwd: Path) -> None:
+    from gpusync_lint.fixes import diff
+
+    for change in outcome.changes:
+        emit(sys.stdout, diff(change.file.raw, change.raw, shown(change.file.location, cwd)))
+    if outcome.changes:
+        plural = "" if outcome.fixed == 1 else "s"
+        emit(sys.stderr, f"Would fix {outcome.fixed} warning{plural}.\n")
+
+
+def _print_fixed_stdin(found: Found, outcome: Outcome) -> bool:
+    """With --fix, standard input comes out fixed on standard output. False when it was not among the files."""
+    from gpusync_lint.fixes import encode
+
+    texts = {change.file.source.path: change.raw for change in outcome.changes}
+    for file in found.files:
+        if file.stdin:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(encode(file, texts.get(file.source.path, file.raw)))
+            return True
+    return False
+
+
+def _exit_code(arguments: argparse.Namespace, outcome: Outcome) -> int:
+    if outcome.errors:
+        return FAILED
+    if arguments.diff:
+        return FINDINGS if outcome.changes else CLEAN
+    return FINDINGS if outcome.warnings and not arguments.exit_zero else CLEAN
+
+
+def emit(stream: TextIO, text: str) -> None:
+    """Write text that the stream's encoding may not hold; what it does not hold is written as an escape."""
+    encoding = stream.encoding or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
+@contextmanager
+def _progress(files: int) -> Iterator[None]:
+    """A line on the terminal for a run of more than a second, gone when it ends."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    timer = threading.Timer(1.0, emit, (sys.stderr, f"Linting {files:,} files ...\r"))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        emit(sys.stderr, "\x1b[K")

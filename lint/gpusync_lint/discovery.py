@@ -1,0 +1,177 @@
+"""From the paths on the command line to the Python files to lint, and from bytes to text."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import tokenize
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusync_lint.model import FileError, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+SKIPPED_FOLDERS = frozenset({"node_modules", "build", "dist", "__pycache__", "site-packages"})
+"""Folders that are never descended into; nor are hidden ones and virtual environments (they hold a pyvenv.cfg)."""
+
+SUFFIXES = (".py", ".pyw")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file to lint, with what is needed to write it back unchanged but for a fix."""
+
+    source: Source
+    location: Path
+    """Absolute; for standard input, where the given file name would lie."""
+    raw: str
+    """The decoded text with its own line ends; `source.text` has newlines only."""
+    encoding: str
+    bom: bool
+    stdin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the given paths lead to."""
+
+    files: tuple[SourceFile, ...]
+    errors: tuple[FileError, ...]
+    excluded: int
+    """Given paths that the configuration excludes."""
+    empty: tuple[str, ...]
+    """Given folders without a Python file."""
+
+
+def shown(path: Path, cwd: Path) -> str:
+    """A path as it is printed: relative to the working directory where it lies below it, with forward slashes."""
+    try:
+        return path.relative_to(cwd).as_posix()
+    except ValueError:
+        return path.as_posix()
+
+
+def discover(
+    paths: Sequence[str],
+    *,
+    cwd: Path,
+    excludes: Callable[[Path], bool],
+    stdin: Callable[[], bytes],
+    stdin_filename: str | None = None,
+) -> Found:
+    """Read the Python files among `paths` and below the folders among them.
+
+    A file that is not Python is passed over, so that a hook may be handed any list of files. What does not exist or
+    cannot be read becomes an error; the rest is still returned. Files that are reached twice are read once.
+    """
+    walk = _Walk(cwd, excludes)
+    for given in paths:
+        if given == "-":
+            walk.add_stdin(stdin(), stdin_filename)
+        else:
+            walk.add(given)
+    files = sorted(walk.files.values(), key=lambda one: one.source.path)
+    return Found(tuple(files), tuple(walk.errors), walk.excluded, tuple(walk.empty))
+
+
+class _Walk:
+    def __init__(self, cwd: Path, excludes: Callable[[Path], bool]) -> None:
+        self.cwd = cwd
+        self.excludes = excludes
+        self.files: dict[str, SourceFile] = {}
+        """By real path, so that no file is read twice."""
+        self.errors: list[FileError] = []
+        self.excluded = 0
+        self.empty: list[str] = []
+
+    def add(self, given: str) -> None:
+        path = Path(os.path.normpath(self.cwd / given))
+        if self.excludes(path):
+            self.excluded += 1
+        elif path.is_dir():
+            before = len(self.files)
+            reached = False
+            for file in self._below(path):
+                reached = True
+                self._read(file)
+            if not reached and len(self.files) == before:
+                self.empty.append(given)
+        elif not path.exists():
+            self.errors.append(FileError(given, None, "no such file or folder"))
+        elif path.suffix in SUFFIXES or (not path.suffix and path.is_file() and _has_python_shebang(path)):
+            self._read(path)
+
+    def _below(self, top: Path) -> Iterator[Path]:
+        def unreadable(error: OSError) -> None:
+            place = shown(Path(error.filename), self.cwd) if error.filename else shown(top, self.cwd)
+            self.errors.append(FileError(place, None, f"cannot be read: {error.strerror}"))
+
+        for folder, folders, names in os.walk(top, onerror=unreadable):
+            here = Path(folder)
+            folders[:] = sorted(name for name in folders if self._enters(here / name))
+            for name in sorted(names):
+                path = here / name
+                if name.endswith(SUFFIXES) and not name.startswith(".") and not self.excludes(path):
+                    yield path
+
+    def _enters(self, folder: Path) -> bool:
+        name = folder.name
+        if name.startswith(".") or name in SKIPPED_FOLDERS or name.endswith(".egg-info"):
+            return False
+        return not (folder / "pyvenv.cfg").exists() and not self.excludes(folder)
+
+    def _read(self, path: Path) -> None:
+        name = shown(path, self.cwd)
+        real = os.path.realpath(path)
+        if real in self.files:
+            return
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            self.errors.append(FileError(name, None, f"cannot be read: {error.strerror or error}"))
+            return
+        self._decode(data, name, path, real, stdin=False)
+
+    def add_stdin(self, data: bytes, filename: str | None) -> None:
+        path = Path(os.path.normpath(self.cwd / (filename or "<stdin>")))
+        if filename is not None and self.excludes(path):
+            self.excluded += 1
+            return
+        self._decode(data, shown(path, self.cwd), path, os.path.realpath(path), stdin=True)
+
+    def _decode(self, data: bytes, name: str, path: Path, real: str, *, stdin: bool) -> None:
+        try:
+            self.files[real] = decode(data, name, path, stdin=stdin)
+        except (SyntaxError, UnicodeDecodeError) as error:
+            self.errors.append(FileError(name, None, f"cannot be decoded: {_reason(error)}"))
+
+
+def decode(data: bytes, name: str, path: Path, *, stdin: bool = False) -> SourceFile:
+    """Decode a file by its byte-order mark or encoding line, as Python does; UTF-8 without either.
+
+    Raises SyntaxError for an unknown encoding and UnicodeDecodeError for bytes that do not fit it.
+    """
+    bom = data.startswith(codecs.BOM_UTF8)
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    raw = data[len(codecs.BOM_UTF8) :].decode("utf-8") if bom else data.decode(encoding)
+    text = raw.replace("\r\n", "\n").replace("\r", "\n") if "\r" in raw else raw
+    return SourceFile(Source(name, text), path, raw, "utf-8" if bom else encoding, bom, stdin)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not {error.encoding}"
+    return str(error)
+
+
+def _has_python_shebang(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            first = file.readline(200)
+    except OSError:
+        return False
+    return first.startswith(b"#!") and b"python" in first

@@ -1,0 +1,173 @@
+"""For people: each warning with its line, what is marked in it, and the remedy."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
+
+from gpusync_lint.model import Finding, Heat, Span
+from gpusync_lint.selection import Level
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpusync_lint.runner import Outcome
+
+WIDTH = 140
+"""Columns of a source line that are shown at most."""
+
+TAB = "    "
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """Terminal colours, or none."""
+
+    colour: bool = False
+
+    def __call__(self, text: str, code: str) -> str:
+        """The text between the escape sequence of an SGR code (``31`` is red) and its end."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
+
+
+def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether to colour: NO_COLOR says no, else FORCE_COLOR says yes, else a terminal does."""
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and environ.get("TERM") != "dumb"
+
+
+def render(
+    outcome: Outcome,
+    *,
+    colour: bool = False,
+    show_suppressed: bool = False,
+    statistics: bool = False,
+    fixing: bool = False,
+) -> str:
+    """The report, ending in a newline; empty when no file was linted."""
+    style = Style(colour)
+    blocks = []
+    if statistics:
+        blocks.append(_statistics(outcome, style))
+    else:
+        previous = None
+        for one in outcome.reported:
+            finding = one.finding
+            if one.level is not Level.WARNING or (finding.suppressed is not None and not show_suppressed):
+                continue
+            if previous is not None and finding.path != previous:
+                blocks.append("\n")
+            previous = finding.path
+            blocks.append(_finding(finding, outcome.texts.get(finding.path, ""), style))
+        if previous is not None:
+            blocks.append("\n")
+    blocks.append(_closing(outcome, style, fixing=fixing))
+    return "".join(blocks)
+
+
+def _finding(finding: Finding, text: str, style: Style) -> str:
+    place = f"{finding.path}:{finding.span.line}:{finding.span.column}:"
+    lines = [f"{style(place, '1')} {style(finding.code, '1;31')} [{finding.name}] {finding.message}"]
+    lines += [f"    {line}" for line in _excerpt(text, finding.span, style)]
+    lines.append(f"    remedy: {finding.remedy}")
+    if finding.fix is not None:
+        how = "--fix" if finding.fix.safe else "--fix --unsafe-fixes"
+        hazard = f"; {finding.fix.hazard}" if finding.fix.hazard else ""
+        lines.append(f"    fix: {finding.fix.title} ({how}{hazard})")
+    if finding.suppressed is not None:
+        lines.append(f"    allowed: {finding.suppressed}")
+    return "\n".join(lines) + "\n"
+
+
+def _excerpt(text: str, span: Span, style: Style) -> list[str]:
+    """The line where the span starts, and carets below what it marks there."""
+    lines = text.split("\n")
+    if span.line > len(lines):
+        return []
+    line = lines[span.line - 1]
+    indent = len(line) - len(line.lstrip())
+    start = min(max(span.column - 1, indent), len(line))
+    end = min(span.end_column - 1, len(line)) if span.end_line == span.line else len(line.rstrip())
+    end = max(end, start)
+    before, marked, after = (_printable(part) for part in (line[indent:start], line[start:end], line[end:].rstrip()))
+    if len(before) + len(marked) > WIDTH and len(before) > WIDTH // 2:
+        before = "..." + before[-(WIDTH // 2) :]
+    room = max(WIDTH - len(before), 8)
+    if len(marked) > room:
+        marked, after = marked[:room], "..."
+    elif len(marked) + len(after) > room:
+        after = after[: room - len(marked)] + "..."
+    carets = "^" * max(_cells(marked), 1)
+    return [before + marked + after, " " * _cells(before) + style(carets, "31")]
+
+
+def _printable(text: str) -> str:
+    """Text that takes the columns it seems to take, and cannot steer a terminal."""
+    return "".join(
+        char if char.isprintable() else TAB if char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text
+    )
+
+
+def _cells(text: str) -> int:
+    """Terminal columns that the text takes."""
+    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
+    return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)
+
+
+def _statistics(outcome: Outcome, style: Style) -> str:
+    counts = Counter((one.code, one.name) for one in outcome.warnings)
+    fixable = Counter(one.code for one in outcome.warnings if one.fix is not None)
+    width = max((len(str(count)) for count in counts.values()), default=0)
+    lines = []
+    for (code, name), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        ending = f"  ({fixable[code]} with a fix)" if fixable[code] else ""
+        lines.append(f"{count:>{width}}  {style(code, '1;31')}  {name}{ending}\n")
+    return "".join(lines)
+
+
+def _closing(outcome: Outcome, style: Style, *, fixing: bool) -> str:
+    if not outcome.files:
+        return ""
+    lines = []
+    if fixing:
+        fixed = f"Fixed {_count(outcome.fixed, 'warning')}"
+        files = f" in {_count(len(outcome.changes), 'file')}" if outcome.changes else ""
+        lines.append(f"{fixed}{files}.")
+    warnings = outcome.warnings
+    allowed = f", {len(outcome.suppressed)} allowed" if outcome.suppressed else ""
+    if warnings:
+        found = style(f"Found {_count(len(warnings), 'warning')}", "1")
+        lines.append(f"{found}{_fixable(warnings)}{allowed}")
+    else:
+        lines.append(f"No warnings in {_count(outcome.files, 'file')}{allowed}")
+    if outcome.notes:
+        lines.append(f"(+{_count(len(outcome.notes), 'note')}: {_heats(outcome.notes)})")
+    return "\n".join(lines) + "\n"
+
+
+def _fixable(warnings: list[Finding]) -> str:
+    fixes = [one.fix for one in warnings if one.fix is not None]
+    safe = sum(fix.safe for fix in fixes)
+    unsafe = len(fixes) - safe
+    if safe and unsafe:
+        return f" ({safe} fixable with --fix, {unsafe} more with --unsafe-fixes)"
+    if fixes:
+        return f" ({len(fixes)} fixable with --fix{'' if safe else ' --unsafe-fixes'})"
+    return ""
+
+
+def _heats(notes: list[Finding]) -> str:
+    heats = {one.heat for one in notes}
+    words = {Heat.GUARDED: "guarded", Heat.EPOCH: "once per epoch"}
+    coolest = max(heats, key=lambda heat: heat.rank)
+    listed = " or ".join(word for heat, word in words.items() if heat in heats)
+    return f"{listed}; --heat {coolest.value} shows them"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,245 @@
+"""One run of the linter: analyse, judge, fix to a fixpoint, and say what remains."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from gpusync_lint import fixes, suppressions
+from gpusync_lint.model import Analysis, Confidence, EngineSettings, FileError, Finding, Fix, Heat, Source
+from gpusync_lint.selection import Level, Reported, Selection, report
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import date
+
+    from gpusync_lint.discovery import SourceFile
+
+MAX_ROUNDS = 20
+"""Rounds of fixing before the fixes are taken to undo each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to report, and what to fix."""
+
+    names: Mapping[str, str]
+    """Every code and its rule name."""
+    selection: Selection
+    settings: EngineSettings
+    today: date
+    heat: Heat = Heat.STEP
+    confidence: Confidence = Confidence.MEDIUM
+    fix: bool = False
+    unsafe: bool = False
+    write: bool = True
+    """False computes the fixed text without touching a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A file that fixes changed."""
+
+    file: SourceFile
+    raw: str
+    """The new text, with the line ends of the old one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run found, and what remains after its fixes."""
+
+    reported: tuple[Reported, ...]
+    errors: tuple[FileError, ...]
+    files: int
+    texts: Mapping[str, str]
+    """The text that the findings stand in, by path; lines end in newlines."""
+    fixed: int = 0
+    changes: tuple[Change, ...] = ()
+    tracebacks: tuple[str, ...] = ()
+    """Of internal errors."""
+
+    @property
+    def warnings(self) -> list[Finding]:
+        """Findings that count: at level warning and not suppressed."""
+        return [one.finding for one in self.reported if one.level is Level.WARNING and one.finding.suppressed is None]
+
+    @property
+    def notes(self) -> list[Finding]:
+        """Findings at level note that are not suppressed."""
+        return [one.finding for one in self.reported if one.level is Level.NOTE and one.finding.suppressed is None]
+
+    @property
+    def suppressed(self) -> list[Finding]:
+        """Findings that a comment allows, of either level."""
+        return [one.finding for one in self.reported if one.finding.suppressed is not None]
+
+
+def run(files: Sequence[SourceFile], errors: Sequence[FileError], request: Request) -> Outcome:
+    """Lint the files; apply and write fixes when the request says so. `errors` are those met while reading."""
+    state = _Run(files, request)
+    outcome = state.fix() if request.fix else state.judge()
+    return replace(outcome, errors=(*errors, *outcome.errors))
+
+
+@dataclass(slots=True)
+class _Run:
+    files: Sequence[SourceFile]
+    request: Request
+    raws: dict[str, str] = field(default_factory=dict)
+    """The text of each file as fixed so far, with its own line ends."""
+    texts: dict[str, str] = field(default_factory=dict)
+    """The same with newlines only."""
+    frozen: set[str] = field(default_factory=set)
+    """Files that are left as they were, because a fix for them failed."""
+    problems: list[FileError] = field(default_factory=list)
+    """Fixes that failed."""
+
+    def __post_init__(self) -> None:
+        for file in self.files:
+            self._set(file.source.path, file.raw)
+
+    def _set(self, path: str, raw: str) -> None:
+        self.raws[path] = raw
+        self.texts[path] = raw.replace("\r\n", "\n").replace("\r", "\n")
+
+    def judge(self) -> Outcome:
+        """Analyse the texts as they are now, and decide what is reported."""
+        request = self.request
+        analysis, tracebacks = analyse([Source(path, text) for path, text in self.texts.items()], request.settings)
+        errors = list(analysis.errors)
+        failed = {error.path for error in errors}
+        enabled = self._enabled()
+        by_path = _by_path(analysis.findings)
+        for path, text in self.texts.items():
+            if suppressions.MARKER not in text or path in failed:
+                continue
+            own = by_path.get(path, [])
+            try:
+                by_path[path] = suppressions.apply(
+                    own, path, text, names=request.names, enabled=enabled, today=request.today
+                )
+            except suppressions.UnreadableCommentsError as error:
+                errors.append(FileError(path, None, str(error)))
+        selected = [one for own in by_path.values() for one in own if enabled(one.code, one.path)]
+        return Outcome(
+            reported=report(selected, request.heat, request.confidence),
+            errors=(*errors, *self.problems),
+            files=analysis.files,
+            texts=self.texts,
+            tracebacks=tuple(tracebacks),
+        )
+
+    def _enabled(self) -> Callable[[str, str], bool]:
+        locations = {file.source.path: PurePosixPath(file.location.as_posix()) for file in self.files}
+
+        def enabled(code: str, path: str) -> bool:
+            return self.request.selection.enabled(code, locations.get(path))
+
+        return enabled
+
+    def fix(self) -> Outcome:
+        """Fix round by round until nothing is left to fix, then write."""
+        originals = {file.source.path: file.raw for file in self.files}
+        counts = dict.fromkeys(originals, 0)
+        outcome = self.judge()
+        for round_number in range(MAX_ROUNDS + 1):
+            changed = False
+            for path, findings in _by_path(outcome.warnings).items():
+                chosen = [] if path in self.frozen else fixes.choose(findings, unsafe=self.request.unsafe)
+                if not chosen:
+                    continue
+                problem = (
+                    self._apply(path, chosen)
+                    if round_number < MAX_ROUNDS
+                    else "its fixes undo each other; this is a bug in the rules"
+                )
+                if problem is None:
+                    counts[path] += len(chosen)
+                else:
+                    self._refuse(path, originals[path], problem)
+                changed = True
+            if not changed:
+                break
+            outcome = self.judge()
+        outcome = self._write(originals, outcome)
+        changes = [Change(file, self.raws[file.source.path]) for file in self.files]
+        changes = [change for change in changes if change.raw != change.file.raw]
+        fixed = sum(counts[change.file.source.path] for change in changes)
+        return replace(outcome, changes=tuple(changes), fixed=fixed)
+
+    def _apply(self, path: str, chosen: Sequence[Fix]) -> str | None:
+        """Apply the fixes to one text; the reason why not, where they cannot be."""
+        titles = ", ".join(dict.fromkeys(fix.title for fix in chosen))
+        try:
+            raw = fixes.apply_edits(self.raws[path], [edit for fix in chosen for edit in fix.edits])
+        except ValueError as error:
+            return f"{error} (fix: {titles}); this is a bug in the rule"
+        if raw == self.raws[path]:
+            return f"the fix changes nothing (fix: {titles}); this is a bug in the rule"
+        if not fixes.compiles(raw):
+            return f"the fixed text does not compile (fix: {titles}); this is a bug in the rule"
+        self._set(path, raw)
+        return None
+
+    def _refuse(self, path: str, original: str, problem: str) -> None:
+        self.frozen.add(path)
+        self._set(path, original)
+        self.problems.append(FileError(path, None, f"not fixed: {problem}"))
+
+    def _write(self, originals: Mapping[str, str], outcome: Outcome) -> Outcome:
+        if not self.request.write:
+            return outcome
+        refused = False
+        for file in self.files:
+            path = file.source.path
+            if file.stdin or self.raws[path] == originals[path]:
+                continue
+            try:
+                fixes.write(file, self.raws[path])
+            except fixes.WriteError as error:
+                self._refuse(path, originals[path], str(error))
+                refused = True
+        return self.judge() if refused else outcome
+
+
+def _by_path(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+    result: dict[str, list[Finding]] = {}
+    for finding in findings:
+        result.setdefault(finding.path, []).append(finding)
+    return result
+
+
+def analyse(sources: Sequence[Source], settings: EngineSettings) -> tuple[Analysis, list[str]]:
+    """Ask the engine. Where it fails, find the files it fails on, report those, and analyse the others without them.
+
+    Returns the analysis and the tracebacks of internal errors.
+    """
+    from gpusync_lint.engine import analyze
+
+    try:
+        return analyze(sources, settings), []
+    except Exception as error:
+        errors: list[FileError] = []
+        tracebacks: list[str] = []
+        sound = []
+        for source in sources:
+            try:
+                analyze([source], settings)
+            except Exception as own:
+                errors.append(_internal(source.path, own))
+                tracebacks.append(traceback.format_exc())
+            else:
+                sound.append(source)
+        if not errors:
+            # Each file alone is sound, so the failure is of their combination and no file can be named.
+            return Analysis((), (_internal("<project>", error),), 0), [traceback.format_exc()]
+    rest, more = analyse(sound, settings)
+    return Analysis(rest.findings, (*rest.errors, *errors), rest.files), tracebacks + more
+
+
+def _internal(path: str, error: Exception) -> FileError:
+    detail = f"{type(error).__name__}: {error}".splitlines()[0]
+    return FileError(path, None, f"internal error, a bug in gpusync: {detail} (--verbose shows the traceback)")
