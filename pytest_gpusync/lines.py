@@ -1,0 +1,64 @@
+"""The syncs of a measurement by source line and step: what budgets and reports say about a line."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_gpusync.events import Kind, Measurement, Site, Sync
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """All syncs of one site, whatever their kind and thread."""
+
+    site: Site
+    kind: Kind
+    """Of the first sync."""
+    thread: str
+    """Of the first sync."""
+    by_step: tuple[int, ...]
+    """Syncs in each measured step, in order."""
+    elsewhere: int
+    """Syncs in warm-up steps and after the last step."""
+    allowed: str | None = None
+    background: bool = False
+
+    @property
+    def counted(self) -> bool:
+        """True if a budget limits these syncs: neither allowed nor made by another thread."""
+        return self.allowed is None and not self.background
+
+
+def measured_steps(measurement: Measurement) -> range:
+    """Return the indices of the steps after warm-up; empty when all of them are warm-up."""
+    return range(min(measurement.warmup, measurement.steps), measurement.steps)
+
+
+def lines(measurement: Measurement) -> list[Line]:
+    """Return the lines that synced, those with most syncs in one measured step first."""
+    groups: dict[tuple[object, ...], list[Sync]] = {}
+    for sync in measurement.all_syncs:
+        groups.setdefault((sync.site, sync.allowed, sync.background), []).append(sync)
+    found = [_line(group, measured_steps(measurement)) for group in groups.values()]
+    return sorted(
+        found,
+        key=lambda line: (-max(line.by_step, default=0), -sum(line.by_step), line.site.path, line.site.line),
+    )
+
+
+def _line(syncs: list[Sync], steps: range) -> Line:
+    first = syncs[0]
+    made = Counter(sync.step for sync in syncs)
+    by_step = tuple(made[step] for step in steps)
+    return Line(
+        site=first.site,
+        kind=first.kind,
+        thread=first.thread,
+        by_step=by_step,
+        elsewhere=len(syncs) - sum(by_step),
+        allowed=first.allowed,
+        background=first.background,
+    )

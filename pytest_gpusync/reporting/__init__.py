@@ -1,0 +1,1 @@
+"""Reports: each draws the same measurements."""

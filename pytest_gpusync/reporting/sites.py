@@ -1,0 +1,107 @@
+"""The lines that synced, as a person reads them: place, source, rule, rate, remedy, in aligned columns."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpusync.rulenames import rule_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_gpusync.lines import Line
+
+SOURCE_WIDTH: Final = 44
+"""Columns of source text shown for a line; longer text is cut."""
+
+_KIND_NAMES: Final = {
+    "stream": "stream synchronize",
+    "device": "device synchronize",
+    "event": "event synchronize",
+    "copy": "blocking copy",
+    "pageable": "copy of pageable memory",
+    "free": "freeing device memory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a report, its columns as text."""
+
+    where: str
+    source: str
+    code: str
+    rate: str
+    remark: str
+
+
+def row(line: Line, *, whole_region: bool) -> Row:
+    """Return the columns for one line; where no step was told apart (`whole_region`) the rate is a plain number."""
+    site = line.site
+    rule = rule_for(site.path, site.line)
+    text = source_text(site.path, site.line)
+    if rule is not None and rule.expression is not None and len(text) > SOURCE_WIDTH:
+        text = rule.expression
+    remarks = []
+    if line.allowed is not None:
+        remarks.append(f"allowed: {line.allowed}")
+    elif line.background:
+        remarks.append(f"on thread {line.thread}")
+    elif rule is not None:
+        remarks.append(rule.remedy)
+    if site.via is not None:
+        remarks.append(f"via {site.via}")
+    return Row(
+        where=f"{site.path}:{site.line}",
+        source=_cut(text or f"in {site.function}: {_KIND_NAMES[line.kind]}", SOURCE_WIDTH),
+        code=rule.code if rule is not None else "",
+        rate=_rate(line, whole_region=whole_region),
+        remark="  ".join(remarks),
+    )
+
+
+def draw(rows: Iterable[Row], *, indent: str = "  ") -> list[str]:
+    """Return rows as text, their columns aligned."""
+    rows = list(rows)
+    if not rows:
+        return []
+    where = max(len(row.where) for row in rows)
+    source = max(len(row.source) for row in rows)
+    code = max(len(row.code) for row in rows)
+    rate = max(len(row.rate) for row in rows)
+    drawn = []
+    for row in rows:
+        columns = [f"{indent}{row.where:<{where}}", f"{row.source:<{source}}"]
+        if code:
+            columns.append(f"{row.code:<{code}}")
+        columns.append(f"{row.rate:<{rate}}   {row.remark}")
+        drawn.append("  ".join(columns).rstrip())
+    return drawn
+
+
+def source_text(path: str, line: int) -> str:
+    """Return the text of a line without indentation or trailing comment; empty where the file cannot be read."""
+    resolved = path if path.startswith("<") else str(Path(path).resolve())
+    text = linecache.getline(resolved, line).strip()
+    code, mark, comment = text.partition("  #")
+    # A quote after the mark may mean that it stands in a string: then nothing is dropped.
+    return code.rstrip() if mark and not any(quote in comment for quote in "'\"") else text
+
+
+def _rate(line: Line, *, whole_region: bool) -> str:
+    most = max(line.by_step, default=0)
+    if whole_region:
+        return "1 sync" if most == 1 else f"{most} syncs"
+    if min(line.by_step, default=0) == most:
+        return f"{most} per step"
+    active = sum(1 for made in line.by_step if made)
+    if active == len(line.by_step):
+        return f"up to {most} per step"
+    return f"up to {most} per step, in {active} of {len(line.by_step)}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

@@ -1,0 +1,124 @@
+"""Verdicts and measurements as lines of text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpusync.budgets import WHOLE_REGION, why_not_measured
+from pytest_gpusync.lines import lines
+from pytest_gpusync.measure import syncs_per_step
+from pytest_gpusync.reporting.sites import draw, row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpusync.budgets import Verdict
+    from pytest_gpusync.events import Environment, Measurement
+    from pytest_gpusync.lines import Line
+
+LINES_SHOWN: Final = 10
+"""Lines shown at normal verbosity; ``-v`` shows all."""
+
+
+def device_text(environment: Environment) -> str:
+    """Return what was measured on, by what, and how much of it that can see, as one clause."""
+    text = f"{device_name(environment)}, recorder {environment.recorder}, coverage {environment.coverage}"
+    return f"{text} ({environment.note})" if environment.note else text
+
+
+def device_name(environment: Environment) -> str:
+    """Return the device as reports name it."""
+    if environment.device == "simulated":
+        return "simulated CUDA device"
+    if environment.device == "none":
+        return "no GPU"
+    driver = f" (driver {environment.driver})" if environment.driver else ""
+    return (environment.gpu or "CUDA device") + driver
+
+
+def render_verdict(verdict: Verdict, measurement: Measurement, *, limit: int | None = LINES_SHOWN) -> list[str]:
+    """Return the sentence of a verdict, the offending lines (at most `limit`; None: all), and the device."""
+    return [
+        verdict.sentence,
+        *_rows(verdict.offenders, measurement, limit),
+        *_under("not counted:", verdict.excused, measurement, limit),
+        f"  {device_text(measurement.environment)}",
+    ]
+
+
+def render_measurement(
+    measurement: Measurement,
+    *,
+    verbose: bool = False,
+    width: int = 100,
+    color: bool = False,
+    limit: int | None = LINES_SHOWN,
+) -> list[str]:
+    """Return a measurement as a person reads it: one sentence, the lines of its measured steps, and the device.
+
+    Args:
+        measurement: a closed region.
+        verbose: show every line in full, and those that synced only in warm-up or after the last step.
+        width: columns of the terminal; longer rows are cut unless `verbose`.
+        color: mark the sentence and the device with ANSI sequences.
+        limit: rows shown of each kind; None for all.
+    """
+    shown = None if verbose else limit
+    found = lines(measurement)
+    counted = [line for line in found if line.counted and any(line.by_step)]
+    excused = [line for line in found if not line.counted and any(line.by_step)]
+    rows = _rows(counted, measurement, shown) + _under("not counted:", excused, measurement, shown)
+    if verbose:
+        rows += _outside([line for line in found if not any(line.by_step)])
+    else:
+        rows = [text if len(text) <= width else text[: max(width - 1, 1)] + "…" for text in rows]
+    head, tail = total_text(measurement), f"  {device_text(measurement.environment)}"
+    if color:
+        head, tail = f"\x1b[1m{head}\x1b[0m", f"\x1b[2m{tail}\x1b[0m"
+    return [head, *rows, tail]
+
+
+def total_text(measurement: Measurement) -> str:
+    """Return how many syncs a step made, in one sentence."""
+    problem = why_not_measured(measurement)
+    if problem is not None:
+        return f"Not measured: {problem}"
+    per_step = sorted(syncs_per_step(measurement))
+    if measurement.step_source == WHOLE_REGION:
+        return plural(per_step[0], "sync")
+    # The lower of two middle values: a number of syncs that a step really made.
+    median, most = per_step[(len(per_step) - 1) // 2], per_step[-1]
+    rate = f"{plural(most, 'sync')} per step"
+    if median != most:
+        rate = f"{plural(median, 'sync')} per step, {most} in the worst"
+    warmup = f" after {plural(measurement.warmup, 'step')} of warm-up" if measurement.warmup else ""
+    return f"{rate}, over {plural(len(per_step), 'step')}{warmup} (a step ends at {measurement.step_source})"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return "1 sync", "2 syncs"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _rows(found: Sequence[Line], measurement: Measurement, limit: int | None) -> list[str]:
+    whole = measurement.step_source == WHOLE_REGION
+    shown = found if limit is None else found[:limit]
+    drawn = draw(row(line, whole_region=whole) for line in shown)
+    if len(shown) < len(found):
+        drawn.append(f"  and {plural(len(found) - len(shown), 'line')} more (-v shows all)")
+    return drawn
+
+
+def _under(title: str, found: Sequence[Line], measurement: Measurement, limit: int | None) -> list[str]:
+    drawn = _rows(found, measurement, limit)
+    return [f"  {title}", *drawn] if drawn else []
+
+
+def _outside(found: Sequence[Line]) -> list[str]:
+    """Lines that synced only in warm-up or after the last step: a plain number each, no rate."""
+    if not found:
+        return []
+    return [
+        "  only in warm-up or after the last step:",
+        *(f"  {line.site.path}:{line.site.line}  {plural(line.elsewhere, 'sync')}" for line in found),
+    ]

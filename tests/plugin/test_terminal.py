@@ -1,0 +1,143 @@
+"""What a person reads, over hand-made measurements and a file that exists."""
+
+from __future__ import annotations
+
+import pytest
+from measurements import H200, stepped, sync, whole
+
+from pytest_gpusync.budgets import Budget, judge
+from pytest_gpusync.reporting import sites
+from pytest_gpusync.reporting.terminal import render_measurement, render_verdict
+from pytest_gpusync.rulenames import Rule
+
+SOURCE = """\
+def train_step(x, device):
+    x = x.to(device)
+    loss = model(x)
+    total += loss.item()  # the running loss
+    if epoch % 10 == 0: print(f"a long line that reports the loss of this epoch {loss.item()} and then some")
+"""
+
+
+@pytest.fixture
+def train_py(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sites, "rule_for", lambda path, line: None)
+    return tmp_path / "train.py"
+
+
+def failed(measurement, **options):
+    return render_verdict(judge(measurement, Budget(max=0), subject="Test"), measurement, **options)
+
+
+@pytest.mark.usefixtures("train_py")
+def test_a_failure_is_the_sentence_the_aligned_lines_and_the_device(monkeypatch):
+    rules = {
+        4: Rule("GS201", "item", "keep the sum on the device", "loss.item()"),
+        2: Rule("GS501", "to", "use pin_memory and non_blocking=True", "x.to(device)"),
+    }
+    monkeypatch.setattr(sites, "rule_for", lambda path, line: rules.get(line))
+    measurement = stepped(
+        [0, 0, 0],
+        extra=tuple(sync(step, line=line) for step in (1, 2) for line in (2, 2, 4)),
+        environment=H200,
+    )
+    assert failed(measurement) == [
+        "Training step made 3 syncs, budget 0 (worst of 2 steps after warm-up)",
+        "  train.py:2  x = x.to(device)      GS501  2 per step   use pin_memory and non_blocking=True",
+        "  train.py:4  total += loss.item()  GS201  1 per step   keep the sum on the device",
+        "  NVIDIA H200 (driver 580.159), recorder cupti, coverage driver",
+    ]
+
+
+@pytest.mark.usefixtures("train_py")
+@pytest.mark.parametrize(
+    ("syncs", "rate"),
+    [
+        ([sync(1), sync(2)], "1 per step"),
+        ([sync(1), sync(2), sync(2)], "up to 2 per step"),
+        ([sync(2)], "up to 1 per step, in 1 of 2"),
+    ],
+)
+def test_a_line_says_how_regularly_it_syncs(syncs, rate):
+    measurement = stepped([0, 0, 0], extra=tuple(syncs))
+    assert failed(measurement)[1].endswith(f"  {rate}")
+
+
+@pytest.mark.usefixtures("train_py")
+def test_a_line_of_a_region_without_steps_has_a_plain_number():
+    assert failed(whole(sync(line=2), sync(line=2)))[1] == "  train.py:2  x = x.to(device)  2 syncs"
+
+
+@pytest.mark.usefixtures("train_py")
+def test_the_library_frame_is_named():
+    line = failed(whole(sync(line=2, via="torch/optim/adam.py:77 step")))[1]
+    assert line.endswith("via torch/optim/adam.py:77 step")
+
+
+@pytest.mark.usefixtures("train_py")
+def test_allowed_syncs_are_listed_apart_with_their_reason():
+    text = failed(whole(sync(line=2), sync(line=4, allowed="early stop")))
+    assert text[0].startswith("Test made 1 sync")
+    assert text[2:4] == ["  not counted:", "  train.py:4  total += loss.item()  1 sync   allowed: early stop"]
+
+
+@pytest.mark.usefixtures("train_py")
+def test_a_long_line_gives_way_to_the_expression_that_the_linter_marks(monkeypatch):
+    monkeypatch.setattr(sites, "rule_for", lambda path, line: Rule("GS201", "item", "log later", "loss.item()"))
+    assert failed(whole(sync(line=5)))[1] == "  train.py:5  loss.item()  GS201  1 sync   log later"
+
+
+@pytest.mark.usefixtures("train_py")
+def test_a_line_whose_file_is_gone_is_told_by_function_and_kind():
+    assert "in train_step: stream synchronize" in failed(whole(sync(path="gone.py")))[1]
+
+
+@pytest.mark.usefixtures("train_py")
+@pytest.mark.parametrize(("lines", "more"), [(10, 0), (11, 1), (13, 3)])
+def test_ten_lines_are_shown_and_the_rest_counted(lines, more):
+    text = failed(whole(*[sync(line=line + 100) for line in range(lines)]))
+    assert len([row for row in text if "train.py:" in row]) == 10
+    assert [row for row in text if "more" in row] == (
+        [f"  and {more} line{'s' if more > 1 else ''} more (-v shows all)"] if more else []
+    )
+
+
+@pytest.mark.usefixtures("train_py")
+def test_no_limit_shows_every_line():
+    text = failed(whole(*[sync(line=line + 100) for line in range(13)]), limit=None)
+    assert len([row for row in text if "train.py:" in row]) == 13
+
+
+@pytest.mark.usefixtures("train_py")
+@pytest.mark.parametrize(
+    ("measurement", "sentence"),
+    [
+        (whole(sync()), "1 sync"),
+        (
+            stepped([9, 2, 2]),
+            "2 syncs per step, over 2 steps after 1 step of warm-up (a step ends at optimizer.step())",
+        ),
+        (
+            stepped([1, 1, 5], warmup=0),
+            "1 sync per step, 5 in the worst, over 3 steps (a step ends at optimizer.step())",
+        ),
+        (whole(problem="the GPU fell off the bus"), "Not measured: the GPU fell off the bus"),
+    ],
+)
+def test_a_measurement_is_told_in_one_sentence(measurement, sentence):
+    assert render_measurement(measurement)[0] == sentence
+
+
+@pytest.mark.usefixtures("train_py")
+def test_rows_are_cut_to_the_width_unless_verbose():
+    measurement = whole(sync(line=2, via="torch/" + "x" * 100))
+    assert len(render_measurement(measurement, width=60)[1]) == 60
+    assert len(render_measurement(measurement, width=60, verbose=True)[1]) > 100
+
+
+@pytest.mark.usefixtures("train_py")
+def test_verbose_adds_the_lines_that_only_warm_up_ran():
+    text = render_measurement(stepped([0, 1], extra=(sync(0, line=77),)), verbose=True)
+    assert "  train.py:77  1 sync" in text
