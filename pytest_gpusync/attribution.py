@@ -13,9 +13,9 @@ import sys
 import sysconfig
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.events import Site
+from pytest_gpusync.events import Charge, Site
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,14 +42,6 @@ _BACKWARD_FILE = os.path.join("torch", "autograd", "graph.py")
 _class_of_file: dict[str, int] = {}
 _shown_path: dict[tuple[str, str], str] = {}
 _sites: dict[tuple[CodeType, int, str | None], Site] = {}
-
-
-class Charge(NamedTuple):
-    """Whom a sync is charged to."""
-
-    site: Site
-    thread: int
-    """Thread whose line is charged: the caller's own, or the one inside ``backward()`` for an autograd thread."""
 
 
 def charge(frame: FrameType | None, thread: int) -> Charge:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["stream", "device", "event", "copy", "pageable", "free"]
 """What the host called: a stream, device or event synchronize; a copy call that blocks by itself; a ``non_blocking``
-copy of pageable memory that waits all the same; freeing device memory. A blocking torch copy is an asynchronous copy and
-a stream synchronize: its kind is ``stream`` and its direction is set."""
+copy of pageable memory that waits all the same; freeing device memory. A blocking torch copy is an asynchronous copy
+and a stream synchronize: its kind is ``stream`` and its direction is set."""
 
 Direction = Literal["H2D", "D2H", "D2D"]
 
@@ -38,6 +38,8 @@ class RawSync(NamedTuple):
     blocked_ns: int | None = None
     """Time the host spent in the call; None where no clock was read, always None on the simulated device."""
     device: int | None = None
+    charged: Charge | None = None
+    """Where it belongs, when the recorder had to settle that before it handed the sync over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,14 @@ class Site:
     function: str
     via: str | None = None
     """The library frame between the site and the call, as ``package/file.py:line function``; None for a direct call."""
+
+
+class Charge(NamedTuple):
+    """Whom a sync is charged to."""
+
+    site: Site
+    thread: int
+    """Thread whose line is charged: the caller's own, or the one inside ``backward()`` for an autograd thread."""
 
 
 @dataclass(frozen=True, slots=True)

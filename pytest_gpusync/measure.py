@@ -385,7 +385,7 @@ class _Hub:
             planting[1].append(raw)
             return
         try:
-            site, owner = attribution.charge(raw.frame, raw.thread)
+            site, owner = raw.charged or attribution.charge(raw.frame, raw.thread)
             reasons = _allowed.get(owner)
             seen = _Seen(
                 raw.kind,

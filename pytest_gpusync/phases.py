@@ -60,6 +60,10 @@ def _wrap_entry_points() -> None:
     from torch.autograd.profiler import record_function
     from torch.cuda import nvtx
 
+    enter: Any
+    leave: Any
+    push: Any
+    pop: Any
     enter, leave = record_function.__enter__, record_function.__exit__
     push, pop = nvtx.range_push, nvtx.range_pop
 

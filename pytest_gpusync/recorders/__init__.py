@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
@@ -14,8 +15,9 @@ __all__ = ["NAMES", "Recorder", "RecorderUnavailable", "candidates", "create"]
 NAMES: Final = ("cupti", "torch-hooks", "simulated")
 
 
+@cache
 def create(name: str) -> Recorder:
-    """Return a new recorder of that name; it is not started.
+    """Return the process's recorder of that name.
 
     Raises:
         ValueError: there is no recorder of that name.

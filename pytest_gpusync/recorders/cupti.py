@@ -1,0 +1,466 @@
+"""Counts every sync call of the process at the driver, through a CUPTI callback subscriber.
+
+Only the host-blocking calls and the copies before them are enabled, so a kernel launch costs nothing. A runtime call
+that enters the driver counts once. Blocking torch copies are an asynchronous copy and a stream synchronize from the same
+Python instruction: one sync, with the copy's direction and bytes. A ``non_blocking`` copy of pageable memory that waits
+by itself is a sync of kind ``pageable``.
+
+Calls that torch may make under its allocator lock (event synchronize and frees; with expandable segments every
+synchronize) are logged natively and delivered a moment later, see :mod:`pytest_gpusync.recorders.gate`. Their line is
+taken from the thread's stack just after the call returned.
+
+CUPTI has one subscriber at a time. An idle Kineto (torch.profiler was used and has stopped) is released; a running one, or
+Nsight, is left alone and this recorder refuses.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from pytest_gpusync import attribution
+from pytest_gpusync.events import RawSync
+from pytest_gpusync.recorders import cupti_api, gate
+from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from pytest_gpusync.events import Coverage, Direction, Kind
+    from pytest_gpusync.recorders.base import Sink
+
+PAGEABLE_H2D_WAITS_FROM: Final = 4 << 20
+"""Bytes from which a ``non_blocking`` host-to-device copy of pageable memory waits; measured on an H200: 1 MiB returns
+at once, 4 MiB waits. Device to host waits at any size."""
+
+_SYNCHRONIZE: Final[dict[str, Kind]] = {
+    "cudaStreamSynchronize": "stream",
+    "cudaDeviceSynchronize": "device",
+    "cuStreamSynchronize": "stream",
+    "cuCtxSynchronize": "device",
+}
+_LOCKED: Final[dict[str, Kind]] = {
+    "cudaEventSynchronize": "event",
+    "cuEventSynchronize": "event",
+    "cudaFree": "free",
+    "cuMemFree": "free",
+    "cudaFreeHost": "free",
+    "cuMemFreeHost": "free",
+}
+"""Calls that the allocator makes under its lock: never handed to Python."""
+
+_BLOCKING_COPIES: Final[dict[str, Direction | None]] = {
+    "cudaMemcpy": None,
+    "cuMemcpyDtoH": "D2H",
+    "cuMemcpyHtoD": "H2D",
+}
+_ASYNC_COPIES: Final[dict[str, Direction | None]] = {
+    "cudaMemcpyAsync": None,
+    "cuMemcpyDtoHAsync": "D2H",
+    "cuMemcpyHtoDAsync": "H2D",
+}
+
+_MEMCPY_KINDS: Final[dict[int, Direction]] = {1: "H2D", 2: "D2H", 3: "D2D"}
+
+_MEMORY_TYPE_ATTRIBUTE: Final = 2
+"""CU_POINTER_ATTRIBUTE_MEMORY_TYPE; cuPointerGetAttribute refuses pageable pointers."""
+
+
+class _CopyParameters(ctypes.Structure):
+    """Parameters of cudaMemcpy and cudaMemcpyAsync; the driver's copies have the same first three."""
+
+    _fields_ = (
+        ("destination", ctypes.c_void_p),
+        ("source", ctypes.c_void_p),
+        ("nbytes", ctypes.c_size_t),
+        ("kind", ctypes.c_int),
+    )
+
+
+@dataclass(slots=True)
+class _Copy:
+    """The last copy of a thread, until the sync that completes it, or until it turns out to be one itself."""
+
+    direction: Direction
+    nbytes: int
+    instruction: tuple[int, int] | None
+    """Frame identity and bytecode offset of the caller; None on a thread without Python frames."""
+    waiting: RawSync | None
+    """What to report if no synchronize from the same instruction follows: the copy waited by itself."""
+
+
+@dataclass(slots=True)
+class _Thread:
+    """What is under way on one thread."""
+
+    runtime_depth: int = 0
+    entered_ns: int = 0
+    copy: _Copy | None = None
+
+
+class CuptiRecorder(Recorder):
+    """See the module docstring."""
+
+    name: ClassVar[str] = "cupti"
+    coverage: ClassVar[Coverage] = "driver"
+    blind_spots: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        self._sink: Sink | None = None
+        self._cupti: cupti_api.Cupti | None = None
+        self._gate: gate.CallGate | None = None
+        self._handlers: dict[tuple[int, int], Callable[[cupti_api.CallbackData, FrameType | None, _Thread], None]] = {}
+        self._logged_kinds: dict[tuple[int, int], Kind] = {}
+        self._threads: dict[int, _Thread] = {}
+        self._device_of_context: dict[int, int | None] = {}
+        self._error: Exception | None = None
+        self._restore_event: Callable[[], None] | None = None
+        self._pointer_attribute: Any = None
+
+    def start(self, sink: Sink) -> None:
+        """See :meth:`Recorder.start`."""
+        if _profiler_is_running():
+            raise RecorderUnavailable("torch.profiler is running and holds CUPTI; stop it to count at the driver")
+        cupti, entry = self._prepare()
+        self._sink = sink
+        self._subscribe(cupti, entry)
+        self._follow_event_waits()
+
+    def stop(self) -> None:
+        """See :meth:`Recorder.stop`."""
+        if self._sink is None:
+            return
+        if self._restore_event is not None:
+            self._restore_event()
+            self._restore_event = None
+        assert self._cupti is not None
+        try:
+            self._cupti.unsubscribe()
+        finally:
+            self._sink = None
+            self._threads.clear()
+
+    def flush(self) -> None:
+        """Deliver the logged calls, and the copies that turned out to wait by themselves."""
+        self._deliver_logged()
+        for thread in list(self._threads.values()):
+            self.settle(thread)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if self._gate is not None and self._gate.lost:
+            lost, self._gate.lost = self._gate.lost, 0
+            raise RuntimeError(f"{lost} records of event synchronizes and frees were overwritten before they were read")
+
+    # Subscription
+
+    def _prepare(self) -> tuple[cupti_api.Cupti, gate.CallGate]:
+        """Load CUPTI and fill the gate's table, once per process."""
+        if self._cupti is not None and self._gate is not None:
+            return self._cupti, self._gate
+        path = cupti_api.find_library()
+        if path is None:
+            raise RecorderUnavailable("libcupti was not found; install the nvidia-cuda-cupti that torch depends on")
+        try:
+            cupti = cupti_api.Cupti(path)
+            entry = gate.CallGate(self._callback, self._deliver_logged)
+            self._fill_table(cupti, entry)
+        except (OSError, AttributeError) as error:
+            raise RecorderUnavailable(f"CUPTI cannot be used: {error}") from error
+        self._pointer_attribute = _pointer_attribute_function()
+        self._cupti, self._gate = cupti, entry
+        return cupti, entry
+
+    def _subscribe(self, cupti: cupti_api.Cupti, entry: gate.CallGate) -> None:
+        try:
+            try:
+                cupti.subscribe(entry.function, entry.user_data)
+            except cupti_api.CuptiError as error:
+                if error.code != cupti_api.MULTIPLE_SUBSCRIBERS or _under_nsight():
+                    raise
+                # Kineto subscribes once and never lets go. It is idle (checked above): CUPTI may be detached from it.
+                cupti.finalize()
+                cupti.subscribe(entry.function, entry.user_data)
+            for domain, callback_id in self._handlers:
+                cupti.enable(domain, callback_id)
+            for domain, callback_id in self._logged_kinds:
+                cupti.enable(domain, callback_id)
+        except cupti_api.CuptiError as error:
+            self._sink = None
+            raise RecorderUnavailable(_explain(error)) from error
+
+    def _fill_table(self, cupti: cupti_api.Cupti, entry: gate.CallGate) -> None:
+        all_locked = _expandable_segments()
+        for domain in (gate.DRIVER, gate.RUNTIME):
+            for callback_id, full_name in cupti.names(domain):
+                name = _base_name(full_name)
+                key = (domain, callback_id)
+                if name in _LOCKED or (all_locked and name in _SYNCHRONIZE):
+                    self._logged_kinds[key] = _LOCKED[name] if name in _LOCKED else _SYNCHRONIZE[name]
+                    entry.set_action(domain, callback_id, gate.LOG)
+                elif name in _SYNCHRONIZE:
+                    self._handlers[key] = _Synchronize(self, _SYNCHRONIZE[name])
+                    entry.set_action(domain, callback_id, gate.PYTHON)
+                elif name in _BLOCKING_COPIES:
+                    self._handlers[key] = _BlockingCopy(self, _BLOCKING_COPIES[name])
+                    entry.set_action(domain, callback_id, gate.PYTHON)
+                elif name in _ASYNC_COPIES:
+                    self._handlers[key] = _AsyncCopy(self, _ASYNC_COPIES[name])
+                    entry.set_action(domain, callback_id, gate.PYTHON)
+
+    def _follow_event_waits(self) -> None:
+        """Deliver an event synchronize made from Python on its own thread, while its line is still on the stack."""
+        streams = sys.modules.get("torch.cuda.streams")
+        if streams is None:
+            return
+        event: Any = streams.Event
+        original = event.synchronize
+
+        def synchronize(event: Any) -> None:
+            try:
+                original(event)
+            finally:
+                self._deliver_logged(sys._getframe(1))
+
+        synchronize.__doc__ = original.__doc__
+        event.synchronize = synchronize
+
+        def restore() -> None:
+            if event.synchronize is synchronize:
+                event.synchronize = original
+
+        self._restore_event = restore
+
+    # Delivery, on the thread that makes the call
+
+    def _callback(self, _user_data: int, domain: int, callback_id: int, address: int) -> None:
+        try:
+            handler = self._handlers.get((domain, callback_id))
+            if handler is None or self._sink is None:
+                return
+            ident = threading.get_ident()
+            thread = self._threads.get(ident)
+            if thread is None:
+                thread = self._threads[ident] = _Thread()
+            data = cupti_api.CallbackData.from_address(address)
+            if domain == gate.RUNTIME:
+                if data.site == cupti_api.API_ENTER:
+                    thread.runtime_depth += 1
+                else:
+                    thread.runtime_depth = max(0, thread.runtime_depth - 1)
+            if thread.runtime_depth > (1 if domain == gate.RUNTIME and data.site == cupti_api.API_ENTER else 0):
+                return  # the driver's part of a runtime call
+            try:
+                frame: FrameType | None = sys._getframe(1)
+            except ValueError:
+                frame = None  # a C++ thread
+            handler(data, frame, thread)
+        except Exception as error:
+            self._error = self._error or error
+        except BaseException as raised:
+            # A signal handler (Ctrl-C, a test's time limit) ran in here, where nothing it raises can get out.
+            _raise_soon_in_main_thread(raised)
+
+    def emit(self, raw: RawSync) -> None:
+        """Hand one sync to the sink."""
+        sink = self._sink
+        if sink is not None:
+            sink(raw)
+
+    def device_of(self, data: cupti_api.CallbackData) -> int | None:
+        """Return the device of a call's context; asked of CUPTI once per context."""
+        context = data.context
+        if context is None or self._cupti is None:
+            return None
+        if context not in self._device_of_context:
+            self._device_of_context[context] = self._cupti.device_of(context)
+        return self._device_of_context[context]
+
+    def is_pageable(self, pointer: int | None) -> bool:
+        """Tell pageable host memory, which the driver does not know, from pinned."""
+        if not pointer or self._pointer_attribute is None:
+            return False
+        kind = ctypes.c_uint32()
+        return bool(self._pointer_attribute(ctypes.byref(kind), _MEMORY_TYPE_ATTRIBUTE, ctypes.c_uint64(pointer)) != 0)
+
+    def settle(self, thread: _Thread) -> None:
+        """Report the thread's last copy if it waited by itself and no synchronize of its own followed."""
+        copy, thread.copy = thread.copy, None
+        if copy is not None and copy.waiting is not None:
+            self.emit(copy.waiting)
+
+    def _deliver_logged(self, frame: FrameType | None = None) -> None:
+        """Report what the gate logged. `frame` is the innermost frame of the calling thread that made the calls."""
+        entry = self._gate
+        if entry is None or self._sink is None:
+            return
+        calls = entry.drain()
+        if not calls:
+            return
+        own = threading.get_ident()
+        stacks = sys._current_frames()
+        for call in calls:
+            kind = self._logged_kinds.get((call.domain, call.callback_id))
+            if kind is None:
+                continue
+            where = frame if frame is not None and call.thread == own else stacks.get(call.thread)
+            self.emit(RawSync(kind, where, call.thread, blocked_ns=call.blocked_ns))
+
+
+class _Synchronize:
+    """Handles a stream or device synchronize."""
+
+    def __init__(self, recorder: CuptiRecorder, kind: Kind) -> None:
+        self._recorder = recorder
+        self._kind: Kind = kind
+
+    def __call__(self, data: cupti_api.CallbackData, frame: FrameType | None, thread: _Thread) -> None:
+        now = time.perf_counter_ns()
+        if data.site == cupti_api.API_ENTER:
+            thread.entered_ns = now
+            return
+        copy = thread.copy
+        completes = copy is not None and copy.instruction == _instruction(frame)
+        if not completes:
+            self._recorder.settle(thread)
+        thread.copy = None
+        self._recorder.emit(
+            RawSync(
+                self._kind,
+                frame,
+                threading.get_ident(),
+                direction=copy.direction if copy is not None and completes else None,
+                nbytes=copy.nbytes if copy is not None and completes else None,
+                blocked_ns=now - thread.entered_ns,
+                device=self._recorder.device_of(data),
+            )
+        )
+
+
+class _BlockingCopy:
+    """Handles a copy call that blocks by itself."""
+
+    def __init__(self, recorder: CuptiRecorder, direction: Direction | None) -> None:
+        self._recorder = recorder
+        self._direction = direction
+
+    def __call__(self, data: cupti_api.CallbackData, frame: FrameType | None, thread: _Thread) -> None:
+        now = time.perf_counter_ns()
+        if data.site == cupti_api.API_ENTER:
+            thread.entered_ns = now
+            return
+        parameters = _CopyParameters.from_address(data.parameters)
+        direction = self._direction or _MEMCPY_KINDS.get(parameters.kind)
+        if direction not in ("H2D", "D2H"):
+            return  # between device buffers the host does not wait
+        self._recorder.settle(thread)
+        self._recorder.emit(
+            RawSync(
+                "copy",
+                frame,
+                threading.get_ident(),
+                direction=direction,
+                nbytes=parameters.nbytes,
+                blocked_ns=now - thread.entered_ns,
+                device=self._recorder.device_of(data),
+            )
+        )
+
+
+class _AsyncCopy:
+    """Handles an asynchronous copy: the first half of a blocking torch copy, or one that may wait by itself."""
+
+    def __init__(self, recorder: CuptiRecorder, direction: Direction | None) -> None:
+        self._recorder = recorder
+        self._direction = direction
+
+    def __call__(self, data: cupti_api.CallbackData, frame: FrameType | None, thread: _Thread) -> None:
+        now = time.perf_counter_ns()
+        if data.site == cupti_api.API_ENTER:
+            thread.entered_ns = now
+            return
+        self._recorder.settle(thread)
+        parameters = _CopyParameters.from_address(data.parameters)
+        direction = self._direction or _MEMCPY_KINDS.get(parameters.kind)
+        if direction not in ("H2D", "D2H"):
+            return
+        host = parameters.destination if direction == "D2H" else parameters.source
+        nbytes = parameters.nbytes
+        may_wait = direction == "D2H" or nbytes >= PAGEABLE_H2D_WAITS_FROM
+        waiting: RawSync | None = None
+        if may_wait and self._recorder.is_pageable(host):
+            ident = threading.get_ident()
+            waiting = RawSync(
+                "pageable",
+                None,  # the frame would keep the caller's locals alive until the copy is settled
+                ident,
+                direction=direction,
+                nbytes=nbytes,
+                blocked_ns=now - thread.entered_ns,
+                device=self._recorder.device_of(data),
+                charged=attribution.charge(frame, ident),
+            )
+        thread.copy = _Copy(direction, nbytes, _instruction(frame), waiting)
+
+
+def _instruction(frame: FrameType | None) -> tuple[int, int] | None:
+    return None if frame is None else (id(frame), frame.f_lasti)
+
+
+def _base_name(name: str) -> str:
+    """Return a function's name without its version and stream suffixes: ``cuMemcpyDtoHAsync_v2_ptsz``."""
+    return name.split("_", 1)[0]
+
+
+def _pointer_attribute_function() -> Any:
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
+    except (OSError, AttributeError):
+        return None
+
+
+def _expandable_segments() -> bool:
+    settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + "," + os.environ.get("PYTORCH_ALLOC_CONF", "")
+    return "expandable_segments:true" in settings.replace(" ", "").lower()
+
+
+def _profiler_is_running() -> bool:
+    profiler = sys.modules.get("torch.autograd.profiler")
+    if profiler is None:
+        return False
+    import torch
+
+    return bool(torch._C._autograd._profiler_enabled())
+
+
+def _under_nsight() -> bool:
+    return "NSYS_PROFILING_SESSION_ID" in os.environ or "CUDA_INJECTION64_PATH" in os.environ
+
+
+def _explain(error: cupti_api.CuptiError) -> str:
+    if error.code == cupti_api.MULTIPLE_SUBSCRIBERS:
+        return "another tool (Nsight, compute-sanitizer, DCGM) holds CUPTI; run without it to count at the driver"
+    if error.code == cupti_api.INSUFFICIENT_PRIVILEGES:
+        return "CUPTI is not permitted here; the container needs the permission that NVIDIA calls ERR_NVGPUCTRPERM"
+    return str(error)
+
+
+def _raise_soon_in_main_thread(raised: BaseException) -> None:
+    """Raise again what a signal handler raised inside a callback, once the callback has returned."""
+
+    def deliver() -> None:
+        time.sleep(0.001)
+        if isinstance(raised, KeyboardInterrupt):
+            _thread.interrupt_main()
+        else:
+            main = threading.main_thread().ident
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main or 0), ctypes.py_object(type(raised)))
+
+    _thread.start_new_thread(deliver, ())

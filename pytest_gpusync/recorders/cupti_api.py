@@ -1,0 +1,142 @@
+"""The few functions of CUPTI that a callback subscriber needs, through ctypes.
+
+Source of names, layouts and codes: cupti_callbacks.h, cupti_result.h and generated_cuda_runtime_api_meta.h of CUDA 12
+and 13; callback ids are resolved by name at run time, so none is written down here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUCCESS: Final = 0
+MULTIPLE_SUBSCRIBERS: Final = 39
+"""CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED."""
+INSUFFICIENT_PRIVILEGES: Final = 35
+
+API_ENTER: Final = 0
+
+_CALLBACK_IDS: Final = 1023
+"""Ids tried when names are resolved; CUDA 13 ends near 800."""
+
+
+class CallbackData(ctypes.Structure):
+    """CUpti_CallbackData."""
+
+    _fields_ = (
+        ("site", ctypes.c_int),
+        ("function_name", ctypes.c_char_p),
+        ("parameters", ctypes.c_void_p),
+        ("return_value", ctypes.c_void_p),
+        ("symbol_name", ctypes.c_char_p),
+        ("context", ctypes.c_void_p),
+        ("context_uid", ctypes.c_uint32),
+        ("correlation_data", ctypes.POINTER(ctypes.c_uint64)),
+        ("correlation_id", ctypes.c_uint32),
+    )
+
+
+class CuptiError(RuntimeError):
+    """A CUPTI call failed; `code` is its CUptiResult."""
+
+    def __init__(self, function: str, code: int, meaning: str) -> None:
+        super().__init__(f"{function} answered {code} ({meaning})")
+        self.code = code
+
+
+class Cupti:
+    """One loaded libcupti."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._library = ctypes.CDLL(path)
+        self._handle = ctypes.c_void_p()
+
+    def version(self) -> int:
+        """Return the CUPTI API version, 130000 for CUDA 13.0."""
+        version = ctypes.c_uint32()
+        self._call("cuptiGetVersion", ctypes.byref(version))
+        return version.value
+
+    def subscribe(self, function: object, user_data: int) -> None:
+        """Subscribe; nothing is enabled yet.
+
+        Raises:
+            CuptiError: with code MULTIPLE_SUBSCRIBERS when a profiler holds CUPTI.
+        """
+        self._call("cuptiSubscribe", ctypes.byref(self._handle), function, ctypes.c_void_p(user_data))
+
+    def unsubscribe(self) -> None:
+        """End the subscription; waits for callbacks that are running."""
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        self._call("cuptiUnsubscribe", handle)
+
+    def finalize(self) -> None:
+        """Detach CUPTI from the process, and with it whoever holds the subscription without using it."""
+        self._call("cuptiFinalize")
+
+    def enable(self, domain: int, callback_id: int) -> None:
+        """Deliver the callbacks of one function of one domain."""
+        self._call(
+            "cuptiEnableCallback",
+            ctypes.c_uint32(1),
+            self._handle,
+            ctypes.c_int(domain),
+            ctypes.c_uint32(callback_id),
+        )
+
+    def names(self, domain: int) -> Iterator[tuple[int, str]]:
+        """Yield (callback id, name) for a domain, names as CUPTI spells them: ``cudaStreamSynchronize_v3020``."""
+        name = ctypes.c_char_p()
+        function = self._library.cuptiGetCallbackName
+        for callback_id in range(1, _CALLBACK_IDS):
+            if (
+                function(ctypes.c_int(domain), ctypes.c_uint32(callback_id), ctypes.byref(name)) == SUCCESS
+                and name.value
+            ):
+                yield callback_id, name.value.decode()
+
+    def device_of(self, context: int) -> int | None:
+        """Return the ordinal of the device that a CUcontext belongs to."""
+        device = ctypes.c_uint32()
+        code = self._library.cuptiGetDeviceId(ctypes.c_void_p(context), ctypes.byref(device))
+        return device.value if code == SUCCESS else None
+
+    def _call(self, function: str, *arguments: object) -> None:
+        code = getattr(self._library, function)(*arguments)
+        if code != SUCCESS:
+            text = ctypes.c_char_p()
+            self._library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
+            raise CuptiError(function, code, (text.value or b"unknown").decode())
+
+
+def find_library() -> str | None:
+    """Return the path of the libcupti to use: the one already loaded, else the one torch depends on, else CUDA's."""
+    return next((path for path in _library_paths()), None)
+
+
+def _library_paths() -> Iterator[str]:
+    # Two copies in one process would be two CUPTIs, of which one would never get a callback.
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            for line in maps:
+                found = re.search(r"(/\S*/libcupti\.so\S*)$", line.rstrip())
+                if found:
+                    yield found.group(1)
+    except OSError:
+        pass
+    for folder in sys.path:
+        for pattern in ("nvidia/*/lib/libcupti.so*", "torch/lib/libcupti*.so*"):
+            # Newest first; only names with a digit, libcupti.so itself is a development link.
+            yield from sorted((str(path) for path in Path(folder or ".").glob(pattern)), reverse=True)
+    for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
+        if root:
+            for place in ("extras/CUPTI/lib64", "lib64", "targets/x86_64-linux/lib"):
+                yield from sorted((str(path) for path in Path(root, place).glob("libcupti.so*")), reverse=True)

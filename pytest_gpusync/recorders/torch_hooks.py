@@ -1,0 +1,127 @@
+"""Counts the syncs that torch itself knows of, for when CUPTI is not to be had.
+
+torch's sync debug mode warns before each synchronizing operation of its own; the warnings are taken off before they
+are shown. ``torch.cuda.synchronize()``, ``Event.synchronize()`` and ``torch.accelerator.synchronize()`` do not warn, so
+their entry points are wrapped. A warning raised on one of autograd's threads reaches Python when ``backward()`` returns,
+on its line. Syncs that do not pass through torch's own functions are not seen.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from pytest_gpusync.events import RawSync
+from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from pytest_gpusync.events import Coverage, Kind
+    from pytest_gpusync.recorders.base import Sink
+
+_MESSAGE: Final = "called a synchronizing CUDA operation"
+_PATTERN: Final = re.compile(_MESSAGE)
+_OFF, _WARN, _RAISE = 0, 1, 2
+
+
+class TorchHooksRecorder(Recorder):
+    """See the module docstring."""
+
+    name: ClassVar[str] = "torch-hooks"
+    coverage: ClassVar[Coverage] = "torch"
+    blind_spots: ClassVar[str] = (
+        "syncs made outside torch's own functions, freed memory and pageable non_blocking copies"
+    )
+
+    def __init__(self) -> None:
+        self._sink: Sink | None = None
+        self._undo: list[Callable[[], None]] = []
+
+    def start(self, sink: Sink) -> None:
+        """See :meth:`Recorder.start`."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            raise RecorderUnavailable("torch is not loaded yet; import torch before the region opens")
+        if not torch.cuda.is_available():
+            raise RecorderUnavailable("torch.cuda.is_available() is false")
+        previous = torch.cuda.get_sync_debug_mode()
+        if previous == _RAISE:
+            raise RecorderUnavailable('torch.cuda.set_sync_debug_mode("error") is on; set it to "default" to count')
+        self._sink = sink
+        self._intercept_warnings(show_as_well=previous == _WARN)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the first call of a process warns that the mode is a prototype
+            torch.cuda.set_sync_debug_mode(_WARN)
+        self._undo.append(lambda: torch.cuda.set_sync_debug_mode(previous))
+        self._wrap(torch._C, "_cuda_synchronize", "device")
+        self._wrap(torch._C, "_accelerator_synchronizeDevice", "device")
+        self._wrap(torch.cuda.streams.Event, "synchronize", "event")
+
+    def stop(self) -> None:
+        """See :meth:`Recorder.stop`."""
+        while self._undo:
+            self._undo.pop()()
+        self._sink = None
+
+    def _intercept_warnings(self, *, show_as_well: bool) -> None:
+        # Python's default filters show a warning once per line; every sync counts.
+        entry = ("always", _PATTERN, UserWarning, None, 0)
+        filters: list[Any] = warnings.filters  # type: ignore[assignment]
+        filters.insert(0, entry)
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+        shown = warnings.showwarning
+
+        def showwarning(
+            message: Any, category: Any, filename: Any, lineno: Any, file: Any = None, line: Any = None
+        ) -> None:
+            if not _PATTERN.search(str(message)):
+                shown(message, category, filename, lineno, file, line)
+                return
+            self._emit("stream", _caller(sys._getframe(1)))
+            if show_as_well:
+                shown(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = showwarning
+
+        def undo() -> None:
+            if warnings.showwarning is showwarning:
+                warnings.showwarning = shown
+            if entry in filters:
+                filters.remove(entry)
+                warnings._filters_mutated()  # type: ignore[attr-defined]
+
+        self._undo.append(undo)
+
+    def _wrap(self, owner: Any, name: str, kind: Kind) -> None:
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+
+        def synchronize(*arguments: Any, **options: Any) -> Any:
+            self._emit(kind, sys._getframe(1))
+            return original(*arguments, **options)
+
+        setattr(owner, name, synchronize)
+
+        def undo() -> None:
+            if getattr(owner, name) is synchronize:
+                setattr(owner, name, original)
+
+        self._undo.append(undo)
+
+    def _emit(self, kind: Kind, frame: FrameType | None) -> None:
+        sink = self._sink
+        if sink is not None:
+            sink(RawSync(kind, frame, threading.get_ident()))
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """Return the first frame outside the warnings module: the line that called the operator."""
+    while frame is not None and frame.f_code.co_filename == warnings.__file__:
+        frame = frame.f_back
+    return frame

@@ -1,0 +1,126 @@
+"""The native gate decides without the GIL and logs what it must not hand to Python."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+
+import pytest
+
+from pytest_gpusync.recorders import gate as gates
+
+pytestmark = pytest.mark.skipif(not gates.supported(), reason="the gate is machine code for Linux on x86-64")
+
+ENTER, EXIT = 0, 1
+
+
+class Probe:
+    """A gate with what reached Python."""
+
+    def __init__(self) -> None:
+        self.called: list[tuple[int, int]] = []
+        self.pending = 0
+        self.gate = gates.CallGate(lambda _u, domain, cbid, _d: self.called.append((domain, cbid)), self._pending)
+
+    def _pending(self) -> None:
+        self.pending += 1
+
+    def call(self, domain: int, cbid: int, site: int) -> None:
+        data = ctypes.c_int(site)
+        self.gate.function(self.gate.user_data, domain, cbid, ctypes.addressof(data))
+
+
+@pytest.fixture
+def probe() -> Probe:
+    return Probe()
+
+
+@pytest.mark.parametrize(
+    ("action", "site", "reaches_python", "records"),
+    [
+        (gates.IGNORE, ENTER, False, 0),
+        (gates.IGNORE, EXIT, False, 0),
+        (gates.PYTHON, ENTER, True, 0),
+        (gates.PYTHON, EXIT, True, 0),
+        (gates.PYTHON_ON_ENTRY, ENTER, True, 0),
+        (gates.PYTHON_ON_ENTRY, EXIT, False, 0),
+        (gates.LOG, ENTER, False, 1),
+        (gates.LOG, EXIT, False, 1),
+    ],
+)
+def test_each_action_does_what_its_name_says(probe, action, site, reaches_python, records):
+    probe.gate.set_action(gates.RUNTIME, 131, action)
+    head = probe.gate._context.head
+    probe.call(gates.RUNTIME, 131, site)
+    assert (probe.called == [(gates.RUNTIME, 131)]) is reaches_python
+    assert probe.gate._context.head - head == records
+
+
+def test_domains_have_tables_of_their_own(probe):
+    probe.gate.set_action(gates.RUNTIME, 131, gates.PYTHON)
+    probe.call(gates.DRIVER, 131, ENTER)
+    assert probe.called == []
+
+
+@pytest.mark.parametrize(("domain", "cbid"), [(0, 5), (3, 5), (2, 1024), (77, 3), (2, 4_000_000)])
+def test_calls_outside_the_table_are_ignored(probe, domain, cbid):
+    head = probe.gate._context.head
+    probe.call(domain, cbid, ENTER)
+    assert probe.called == []
+    assert probe.gate._context.head == head
+
+
+def test_a_logged_call_carries_its_thread_and_the_time_it_took(probe):
+    probe.gate.set_action(gates.DRIVER, 9, gates.LOG)
+    probe.call(gates.DRIVER, 9, ENTER)
+    time.sleep(0.05)
+    probe.call(gates.DRIVER, 9, EXIT)
+    (call,) = probe.gate.drain()
+    assert call.thread == threading.get_ident()
+    assert 45e6 < call.blocked_ns < 500e6
+
+
+def test_a_driver_call_inside_a_runtime_call_counts_once(probe):
+    for domain, cbid in ((gates.RUNTIME, 137), (gates.DRIVER, 120)):
+        probe.gate.set_action(domain, cbid, gates.LOG)
+    for domain, cbid, site in ((2, 137, ENTER), (1, 120, ENTER), (1, 120, EXIT), (2, 137, EXIT)):
+        probe.call(domain, cbid, site)
+    assert [(c.domain, c.callback_id) for c in probe.gate.drain()] == [(gates.RUNTIME, 137)]
+
+
+def test_the_interpreter_is_asked_to_drain_after_a_logged_exit(probe):
+    probe.gate.set_action(gates.DRIVER, 9, gates.LOG)
+    probe.call(gates.DRIVER, 9, ENTER)
+    probe.call(gates.DRIVER, 9, EXIT)
+    for _ in range(1000):  # pending calls run between bytecodes of the main thread
+        if probe.pending:
+            break
+    assert probe.pending >= 1
+
+
+def test_threads_log_without_losing_a_call(probe):
+    probe.gate.set_action(gates.DRIVER, 9, gates.LOG)
+    calls_per_thread, drained = 2000, []
+
+    def work() -> None:
+        for _ in range(calls_per_thread):
+            probe.call(gates.DRIVER, 9, ENTER)
+            probe.call(gates.DRIVER, 9, EXIT)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        drained += probe.gate.drain()
+    drained += probe.gate.drain()
+    assert (len(drained), probe.gate.lost) == (4 * calls_per_thread, 0)
+    assert {call.thread for call in drained} == {thread.ident for thread in threads}
+
+
+def test_overwritten_records_are_counted_as_lost(probe):
+    probe.gate.set_action(gates.DRIVER, 9, gates.LOG)
+    for _ in range(gates._CAPACITY + 10):
+        probe.call(gates.DRIVER, 9, ENTER)
+    probe.gate.drain()
+    assert probe.gate.lost >= 10
