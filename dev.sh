@@ -56,6 +56,8 @@ prepare() {
             fail "$PYTHON is $("$PYTHON" --version); set PYTHON to a Python 3.10 or newer"
         echo "making the environment $VENV"
         "$PYTHON" -m venv "$VENV" || fail "$PYTHON could not make $VENV (on Debian: apt install python3-venv)"
+        # From here on the environment is known as ours, also when the installation below is interrupted.
+        : >"$stamp"
     fi
     constraints=$VENV/.gpusync-constraints.txt
     if [ -n "$torch" ]; then
