@@ -7,6 +7,7 @@ import difflib
 import os
 import sys
 import threading
+import traceback
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,7 @@ from gpusync_lint import rule_pages
 from gpusync_lint.config import Config, ConfigError, find, load
 from gpusync_lint.discovery import Found, discover, shown
 from gpusync_lint.model import Confidence, EngineSettings, Heat
-from gpusync_lint.runner import Outcome, Request, run
+from gpusync_lint.runner import Outcome, Request, internal_error, run
 from gpusync_lint.selection import Layer, Selection, UnknownCodeError, resolve_all
 
 if TYPE_CHECKING:
@@ -100,6 +101,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _lint(arguments)
     except (UsageError, ConfigError, UnknownCodeError) as error:
         emit(sys.stderr, f"gpusync lint: error: {error}\n")
+        return FAILED
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        emit(sys.stderr, f"gpusync lint: {internal_error(error)}\n")
+        if arguments.verbose:
+            traceback.print_exc()
         return FAILED
 
 

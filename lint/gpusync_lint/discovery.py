@@ -146,8 +146,12 @@ class _Walk:
     def _decode(self, data: bytes, name: str, path: Path, real: str, *, stdin: bool) -> None:
         try:
             self.files[real] = decode(data, name, path, stdin=stdin)
-        except (SyntaxError, UnicodeDecodeError) as error:
-            self.errors.append(FileError(name, None, f"cannot be decoded: {_reason(error)}"))
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            message = f"cannot be decoded: byte {data[error.start]:#04x} is not {error.encoding}"
+            self.errors.append(FileError(name, line, message))
+        except SyntaxError as error:
+            self.errors.append(FileError(name, None, f"cannot be decoded: {error.msg}"))
 
 
 def decode(data: bytes, name: str, path: Path, *, stdin: bool = False) -> SourceFile:
@@ -156,16 +160,15 @@ def decode(data: bytes, name: str, path: Path, *, stdin: bool = False) -> Source
     Raises SyntaxError for an unknown encoding and UnicodeDecodeError for bytes that do not fit it.
     """
     bom = data.startswith(codecs.BOM_UTF8)
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    except SyntaxError:
+        # Python says the same of an unknown encoding and of a first line that is not UTF-8; the latter has a place.
+        data.decode("utf-8")
+        raise
     raw = data[len(codecs.BOM_UTF8) :].decode("utf-8") if bom else data.decode(encoding)
     text = raw.replace("\r\n", "\n").replace("\r", "\n") if "\r" in raw else raw
     return SourceFile(Source(name, text), path, raw, "utf-8" if bom else encoding, bom, stdin)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return f"byte {error.start} is not {error.encoding}"
-    return str(error)
 
 
 def _has_python_shebang(path: Path) -> bool:

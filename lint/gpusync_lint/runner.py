@@ -123,6 +123,9 @@ class _Run:
                 )
             except suppressions.UnreadableCommentsError as error:
                 errors.append(FileError(path, None, str(error)))
+            except Exception as error:
+                errors.append(FileError(path, None, internal_error(error)))
+                tracebacks.append(traceback.format_exc())
         selected = [one for own in by_path.values() for one in own if enabled(one.code, one.path)]
         return Outcome(
             reported=report(selected, request.heat, request.confidence),
@@ -229,17 +232,18 @@ def analyse(sources: Sequence[Source], settings: EngineSettings) -> tuple[Analys
             try:
                 analyze([source], settings)
             except Exception as own:
-                errors.append(_internal(source.path, own))
+                errors.append(FileError(source.path, None, internal_error(own)))
                 tracebacks.append(traceback.format_exc())
             else:
                 sound.append(source)
         if not errors:
             # Each file alone is sound, so the failure is of their combination and no file can be named.
-            return Analysis((), (_internal("<project>", error),), 0), [traceback.format_exc()]
+            return Analysis((), (FileError("<project>", None, internal_error(error)),), 0), [traceback.format_exc()]
     rest, more = analyse(sound, settings)
     return Analysis(rest.findings, (*rest.errors, *errors), rest.files), tracebacks + more
 
 
-def _internal(path: str, error: Exception) -> FileError:
-    detail = f"{type(error).__name__}: {error}".splitlines()[0]
-    return FileError(path, None, f"internal error, a bug in gpusync: {detail} (--verbose shows the traceback)")
+def internal_error(error: Exception) -> str:
+    """One line about a failure that is no fault of the user's."""
+    lines = str(error).splitlines() or [""]
+    return f"internal error, a bug in gpusync: {type(error).__name__}: {lines[0]} (--verbose shows the traceback)"

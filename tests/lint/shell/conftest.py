@@ -1,0 +1,129 @@
+"""A stand-in for the engine, so that these tests say what is found and check only what the shell makes of it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from gpusync_lint import rule_pages, suppressions
+from gpusync_lint.model import (
+    Analysis,
+    Confidence,
+    Edit,
+    EngineSettings,
+    FileError,
+    Finding,
+    Fix,
+    Heat,
+    Source,
+    Span,
+)
+
+NAMES = {
+    "GS101": "synchronize",
+    "GS201": "item-read",
+    "GS202": "tolist-read",
+    "GS301": "branch-on-value",
+    "GS501": "blocking-copy",
+    **suppressions.NAMES,
+}
+
+WORDS: dict[str, tuple[str, Heat, Confidence]] = {
+    "item": ("GS201", Heat.STEP, Confidence.HIGH),
+    "item_medium": ("GS201", Heat.STEP, Confidence.MEDIUM),
+    "item_low": ("GS201", Heat.STEP, Confidence.LOW),
+    "item_guarded": ("GS201", Heat.GUARDED, Confidence.HIGH),
+    "item_epoch": ("GS201", Heat.EPOCH, Confidence.HIGH),
+    "item_once": ("GS201", Heat.ONCE, Confidence.HIGH),
+    "tolist": ("GS202", Heat.STEP, Confidence.HIGH),
+    "copy_safe": ("GS501", Heat.STEP, Confidence.HIGH),
+    "copy_twice": ("GS501", Heat.STEP, Confidence.HIGH),
+    "copy_unsafe": ("GS501", Heat.STEP, Confidence.HIGH),
+    "copy_broken": ("GS501", Heat.STEP, Confidence.HIGH),
+    "copy_ping": ("GS501", Heat.STEP, Confidence.HIGH),
+    "copy_pong": ("GS501", Heat.STEP, Confidence.HIGH),
+}
+"""What the stand-in reports for a call of each word, ``item()``: code, heat and confidence."""
+
+REPLACEMENTS = {
+    "copy_safe": ("fixed", True),
+    "copy_twice": ("copy_safe", True),
+    "copy_unsafe": ("fixed", False),
+    "copy_broken": ("fixed(", True),
+    "copy_ping": ("copy_pong", True),
+    "copy_pong": ("copy_ping", True),
+}
+"""What its fix puts in the place of the word, and whether it is safe."""
+
+_CALL = re.compile(r"\b(\w+)\(\)")
+
+
+def analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
+    """Reports each ``word()`` of WORDS; ``broken()`` is a syntax error and ``boom()`` a bug of the engine."""
+    findings: list[Finding] = []
+    errors: list[FileError] = []
+    for source in sources:
+        if "boom()" in source.text:
+            raise RuntimeError("boom\nin two lines")
+        if "broken()" in source.text:
+            errors.append(FileError(source.path, 3, "invalid syntax"))
+            continue
+        for number, line in enumerate(source.text.split("\n"), 1):
+            for match in _CALL.finditer(line):
+                if match[1] in WORDS:
+                    findings.append(_finding(source.path, number, match))
+    return Analysis(tuple(findings), tuple(errors), len(sources))
+
+
+def _finding(path: str, line: int, match: re.Match[str]) -> Finding:
+    word = match[1]
+    code, heat, confidence = WORDS[word]
+    column = match.start() + 1
+    fix = None
+    if word in REPLACEMENTS:
+        replacement, safe = REPLACEMENTS[word]
+        edit = Edit(Span(line, column, line, column + len(word)), replacement)
+        fix = Fix(f"Use {replacement}", (edit,), safe, None if safe else "the copy may race")
+    return Finding(
+        code=code,
+        name=NAMES[code],
+        path=path,
+        span=Span(line, column, line, column + len(match[0])),
+        message=f"`{word}()` waits for the GPU",
+        remedy="keep it on the device",
+        heat=heat,
+        confidence=confidence,
+        framework="torch",
+        key=f"{path}::<module>::{code}::{word}()::1",
+        fix=fix,
+    )
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the stand-in in the engine's place."""
+    module = ModuleType("gpusync_lint.engine")
+    module.analyze = analyze  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gpusync_lint.engine", module)
+    monkeypatch.setattr(rule_pages, "names", lambda: dict(NAMES))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: None) -> Callable[..., Path]:
+    """Write files into a fresh folder, the working directory: ``project({"a.py": "item()"})``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+
+    def write(files: dict[str, str | bytes]) -> Path:
+        for name, content in files.items():
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return tmp_path
+
+    return write

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gpusync_lint.config import Config, ConfigError, find, load
+from gpusync_lint.model import Heat
+from gpusync_lint.selection import Layer
+
+NAMES = {"GS201": "item-read", "GS501": "blocking-copy"}
+
+
+def _load(folder: Path, body: str) -> Config:
+    path = folder / "pyproject.toml"
+    path.write_text(body)
+    return load(path, NAMES)
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    config = _load(
+        tmp_path,
+        """
+        [tool.gpusync]
+        select = ["GS2", "blocking-copy"]
+        ignore = ["GS201"]
+        exclude = ["vendor"]
+        heat = "epoch"
+        step-functions = ["train_one", "engine.step"]
+        torch-version = "2.13.1"
+        [tool.gpusync.per-file-ignores]
+        "tests/**" = ["GS5"]
+        """,
+    )
+    assert config.codes == Layer(("GS2", "GS501"), ("GS201",))
+    assert config.excludes(tmp_path / "vendor" / "a.py")
+    assert not config.excludes(tmp_path / "a.py")
+    assert config.heat is Heat.EPOCH
+    assert config.step_functions == ("train_one", "engine.step")
+    assert config.torch_version == (2, 13)
+    ((pattern, codes),) = config.per_file_ignores
+    assert pattern.match("tests/a.py")
+    assert codes == ("GS5",)
+
+
+def test_an_empty_table_is_the_default(tmp_path: Path) -> None:
+    config = _load(tmp_path, "[tool.gpusync]\n")
+    assert config == Config(root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("slect = []", "tool.gpusync.slect: unknown key; did you mean 'select'?"),
+        ("torch_version = '2.1'", "tool.gpusync.torch_version: unknown key; did you mean 'torch-version'?"),
+        (
+            "colour = 1",
+            "tool.gpusync.colour: unknown key; the keys are select, ignore, exclude, per-file-ignores, heat, "
+            "step-functions, torch-version",
+        ),
+        ("select = 'GS2'", 'tool.gpusync.select: must be a list of strings; write select = ["GS2"]'),
+        ("select = 2", "tool.gpusync.select: must be a list of strings, not an integer"),
+        ("exclude = [1]", "tool.gpusync.exclude: must be a list of strings, not a list of other things"),
+        ("select = ['GS2001']", "tool.gpusync.select: no rule has the code or name 'GS2001'; did you mean GS201?"),
+        (
+            "ignore = ['item-reed']",
+            "tool.gpusync.ignore: no rule has the code or name 'item-reed'; did you mean item-read?",
+        ),
+        ("heat = 'hot'", "tool.gpusync.heat: must be one of step, guarded, epoch, once, not 'hot'"),
+        ("heat = true", "tool.gpusync.heat: must be one of step, guarded, epoch, once, not True"),
+        ("torch-version = 2.11", 'tool.gpusync.torch-version: must be a string; write torch-version = "2.11"'),
+        ("torch-version = 'new'", "tool.gpusync.torch-version: must be a version like \"2.11\", not 'new'"),
+        ("per-file-ignores = ['a']", "tool.gpusync.per-file-ignores: must be a table of pattern = [codes], not "),
+        (
+            "per-file-ignores = {'a.py' = 'GS2'}",
+            'tool.gpusync.per-file-ignores."a.py": must be a list of codes, not a string',
+        ),
+        (
+            "per-file-ignores = {'a.py' = ['GS9']}",
+            "tool.gpusync.per-file-ignores.\"a.py\": no rule has the code or name 'GS9'; ",
+        ),
+    ],
+)
+def test_a_wrong_entry_names_file_and_key(tmp_path: Path, body: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _load(tmp_path, f"[tool.gpusync]\n{body}\n")
+    assert str(caught.value).startswith(f"{tmp_path / 'pyproject.toml'}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"[tool.gpusync\n", "not valid TOML: "),
+        (b"[tool]\ngpusync = 3\n", "tool.gpusync must be a table, written [tool.gpusync]"),
+        (b"# gpusync \xff\n", "not valid TOML: "),
+    ],
+)
+def test_an_unusable_file_is_named(tmp_path: Path, raw: bytes, message: str) -> None:
+    path = tmp_path / "pyproject.toml"
+    path.write_bytes(raw)
+    with pytest.raises(ConfigError) as caught:
+        load(path, NAMES)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="gone.toml: cannot be read: No such file or directory"):
+        load(tmp_path / "gone.toml", NAMES)
+
+
+def test_the_nearest_file_with_the_table_is_found(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.gpusync]\n")
+    inner = tmp_path / "pkg" / "sub"
+    inner.mkdir(parents=True)
+    (tmp_path / "pkg" / "pyproject.toml").write_text("[project]\nname = 'pytest-gpusync-user'\n")
+    assert find(inner) == tmp_path / "pyproject.toml"
+
+
+def test_a_broken_file_without_the_table_is_nobodys_business(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.gpusync]\n")
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "pyproject.toml").write_text("[tool.other\n")
+    assert find(tmp_path / "pkg") == tmp_path / "pyproject.toml"
