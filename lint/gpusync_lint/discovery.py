@@ -147,8 +147,8 @@ class _Walk:
         try:
             self.files[real] = decode(data, name, path, stdin=stdin)
         except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
-            message = f"cannot be decoded: byte {data[error.start]:#04x} is not {error.encoding}"
+            line = error.object.count(b"\n", 0, error.start) + 1
+            message = f"cannot be decoded: byte {error.object[error.start]:#04x} is not {error.encoding}"
             self.errors.append(FileError(name, line, message))
         except SyntaxError as error:
             self.errors.append(FileError(name, None, f"cannot be decoded: {error.msg}"))
