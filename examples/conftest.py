@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+    from pytest_gpusync.events import Measurement
+
 
 @pytest.fixture
 def slow(request: pytest.FixtureRequest) -> ModuleType:
@@ -41,6 +43,17 @@ def lint() -> Callable[..., set[tuple[str, int]]]:
         return {(Path(finding["path"]).name, finding["line"]) for finding in hot}
 
     return run
+
+
+@pytest.fixture
+def lines_of_steps() -> Callable[[Measurement], set[tuple[str, int]]]:
+    """The file name and line of everything that waited in a step after warm-up, in the form of `lint`."""
+
+    def lines(seen: Measurement) -> set[tuple[str, int]]:
+        in_steps = [sync for sync in seen.all_syncs if sync.step is not None and sync.step >= seen.warmup]
+        return {(Path(sync.site.path).name, sync.site.line) for sync in in_steps}
+
+    return lines
 
 
 def _script(path: Path) -> ModuleType:

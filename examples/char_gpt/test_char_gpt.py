@@ -25,25 +25,24 @@ def test_slow_training_keeps_the_budget(slow):
     slow.train(STEPS, "cuda")
 
 
-def test_slow_training_breaks_the_budget_for_the_reason_given(slow, gpu_sync):
+@pytest.mark.gpu_sync_budget(exact=10)
+def test_the_reason_given_for_the_slow_training_is_exact(slow, gpu_sync):
     with pytest.raises(BudgetExceeded, match=re.escape(TOO_MANY)), gpu_sync.budget(max=5):
         slow.train(STEPS, "cuda")
 
 
 def test_both_learn_the_same_to_rounding(slow, fast, gpu_sync):
-    with gpu_sync.record():
+    with gpu_sync.record(), gpu_sync.allow("the slow training is there to be compared with"):
         one, other = slow.train(STEPS, "cuda"), fast.train(STEPS, "cuda")
     assert one["loss"][-1] < one["loss"][0]
     for name, values in one.items():
         assert other[name] == pytest.approx(values, rel=1e-3, abs=1e-4), name
 
 
-def test_the_linter_names_the_lines_that_wait(slow, gpu_sync, lint):
-    with gpu_sync.record() as region:
+def test_the_linter_names_the_lines_that_wait(slow, gpu_sync, lint, lines_of_steps):
+    with gpu_sync.record() as region, gpu_sync.allow("the waits are what is compared"):
         slow.train(STEPS, "cuda")
-    seen = region.result()
-    waited = {sync.site for sync in seen.all_syncs if sync.step is not None and sync.step >= seen.warmup}
-    assert lint(slow.__file__) == {(Path(site.path).name, site.line) for site in waited}
+    assert lint(slow.__file__) == lines_of_steps(region.result())
 
 
 def test_the_linter_finds_nothing_in_the_fast_script(fast, lint):

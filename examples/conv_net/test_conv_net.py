@@ -37,22 +37,21 @@ def test_fast_training_waits_once_an_epoch(fast):
 
 
 def test_both_reach_the_same_results(slow, fast, gpu_sync):
-    with gpu_sync.record():
+    with gpu_sync.record(), gpu_sync.allow("the slow training is there to be compared with"):
         one = slow.train(epochs=2, device="cuda", count=8 * BATCH, batch_size=BATCH)
         other = fast.train(epochs=2, device="cuda", count=8 * BATCH, batch_size=BATCH)
     assert one[-1]["accuracy"] > 0.5
     for before, after in zip(one, other, strict=True):
         assert after["loss"] == pytest.approx(before["loss"], rel=1e-3)
+        # Rounding may move an image or two across a border between classes.
         assert after["accuracy"] == pytest.approx(before["accuracy"], abs=2 / (8 * BATCH))
-        assert sum(map(sum, after["confusion"])) == sum(map(sum, before["confusion"]))
+        assert [sum(row) for row in after["confusion"]] == [sum(row) for row in before["confusion"]]
 
 
-def test_the_linter_names_the_lines_that_wait(slow, gpu_sync, lint):
-    with gpu_sync.record() as region:
+def test_the_linter_names_the_lines_that_wait(slow, gpu_sync, lint, lines_of_steps):
+    with gpu_sync.record() as region, gpu_sync.allow("the waits are what is compared"):
         slow.train(epochs=1, device="cuda", count=8 * BATCH, batch_size=BATCH)
-    seen = region.result()
-    waited = {sync.site for sync in seen.all_syncs if sync.step is not None and sync.step >= seen.warmup}
-    assert lint(slow.__file__) == {(Path(site.path).name, site.line) for site in waited}
+    assert lint(slow.__file__) == lines_of_steps(region.result())
 
 
 def test_the_linter_finds_nothing_in_the_fast_script(fast, lint):
