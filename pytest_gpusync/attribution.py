@@ -41,7 +41,7 @@ _BACKWARD_FILE = os.path.join("torch", "autograd", "graph.py")
 
 _class_of_file: dict[str, int] = {}
 _shown_path: dict[tuple[str, str], str] = {}
-_sites: dict[tuple[CodeType, int, str | None], Site] = {}
+_sites: dict[tuple[str, str, int, str | None], Site] = {}
 
 
 def charge(frame: FrameType | None, thread: int) -> Charge:
@@ -90,11 +90,12 @@ def _site_of(frame: FrameType | None) -> tuple[Site, bool] | None:
 
 
 def _intern(frame: FrameType, via: str | None) -> Site:
-    key = (frame.f_code, frame.f_lineno, via)
+    # Not keyed by the code object: those of two files compare equal when they were compiled from the same text.
+    code, line = frame.f_code, frame.f_lineno or 0
+    key = (code.co_filename, code.co_name, line, via)
     site = _sites.get(key)
     if site is None:
-        site = Site(shown_path(frame.f_code.co_filename), frame.f_lineno or 0, _function(frame.f_code), via)
-        _sites[key] = site
+        site = _sites[key] = Site(shown_path(code.co_filename), line, _function(code), via)
     return site
 
 

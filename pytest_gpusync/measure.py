@@ -44,6 +44,8 @@ class _Seen(NamedTuple):
     blocked_ns: int | None
     phase: str | None
     owner: int
+    thread: str
+    """Name of the owner: looked up now, for a thread may be gone when the region closes."""
     device: int | None
     allowed: str | None
 
@@ -165,7 +167,7 @@ class Region:
             nbytes=seen.nbytes,
             blocked_ns=seen.blocked_ns,
             phase=seen.phase,
-            thread=_thread_name(seen.owner),
+            thread=seen.thread,
             device=seen.device,
             allowed=seen.allowed,
             background=seen.owner != self._thread,
@@ -395,6 +397,7 @@ class _Hub:
                 raw.blocked_ns,
                 phases.current(raw.thread) or phases.current(owner),
                 owner,
+                _thread_name(owner),
                 raw.device,
                 reasons[-1] if reasons else None,
             )
@@ -458,7 +461,6 @@ def _cuda_initialised() -> bool:
 
 
 def _thread_name(ident: int) -> str:
-    for thread in threading.enumerate():
-        if thread.ident == ident:
-            return thread.name
-    return f"thread {ident}"
+    # threading.enumerate() takes a lock that the interrupted thread may hold.
+    thread: threading.Thread | None = threading._active.get(ident)  # type: ignore[attr-defined]
+    return thread.name if thread is not None else f"thread {ident}"

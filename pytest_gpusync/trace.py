@@ -1,0 +1,232 @@
+"""``gpusync trace``: run a program unmodified and report where it waited for the GPU."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import signal
+import sys
+import traceback
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_gpusync import devices
+from pytest_gpusync.measure import MeasurementError, record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
+    from pytest_gpusync.events import Measurement
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
+_DESCRIPTION = """\
+Run a program as `python SCRIPT` or `python -m MODULE` would, count the calls that made the host wait for the GPU, and
+report the lines that made them. The program is not changed. Without a GPU it runs on a simulated CUDA device."""
+
+_EPILOG = """\
+exit status: the program's own; 1 if it raised; 2 if it could not be run or nothing could be measured; 130 after Ctrl-C.
+The report goes to standard output after whatever the program printed."""
+
+
+class _TimeIsUp(BaseException):
+    """Raised in the program when --limit has passed; not an Exception, so that the program does not catch it."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    options = _parser().parse_args(_split_module(argv))
+    target: str = options.target
+    if not options.is_module and not Path(target).is_file():
+        return _refuse(f"{target}: no such file; give the path of a Python script, or -m MODULE")
+    for path in (options.json,):
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            return _refuse(f"--json {path}: the folder does not exist; create it first")
+    try:
+        _prepare_device(options.device)
+    except MeasurementError as error:
+        return _refuse(str(error))
+    name = f"-m {target}" if options.is_module else target
+    try:
+        with record(name) as region:
+            code = _run(options, region_limit=options.limit)
+    except MeasurementError as error:
+        return _refuse(str(error))
+    return _report(region.result(), code, options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpusync trace",
+        usage="gpusync trace [OPTION...] SCRIPT [ARG...]\n       gpusync trace [OPTION...] -m MODULE [ARG...]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cuda", "simulated"),
+        default="auto",
+        help="auto: a real GPU if there is one, else the simulated device (default)",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the run to FILE as JSON")
+    parser.add_argument(
+        "--limit", type=_seconds, metavar="SECONDS", help="stop the program after this long and report what was seen"
+    )
+    parser.add_argument("--all", action="store_true", help="show every line, and those outside the measured steps")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
+    parser.add_argument("target", metavar="SCRIPT|MODULE", help="the program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def _split_module(argv: Sequence[str]) -> list[str]:
+    """Accept ``-mMODULE`` as python does."""
+    arguments = list(argv)
+    for index, argument in enumerate(arguments):
+        if argument.startswith("-m") and argument != "-m" and not argument.startswith("--"):
+            arguments[index : index + 1] = ["-m", argument[2:]]
+            break
+        if not argument.startswith("-"):
+            break
+    return arguments
+
+
+def _prepare_device(choice: str) -> None:
+    """Switch the simulated device on where it is wanted.
+
+    Raises:
+        MeasurementError: the device that was asked for is not to be had.
+    """
+    if devices.torch_build() is None:
+        raise MeasurementError("torch is not installed in this environment; install it next to pytest-gpusync")
+    found = devices.detect()
+    if choice == "cuda" and found.kind == "none":
+        raise MeasurementError(f"--device cuda: no GPU to measure: {found.reason}")
+    if choice == "simulated" or found.kind == "none":
+        from pytest_gpusync.simulated import SimulationUnavailable, switch_on
+
+        try:
+            switch_on()
+        except SimulationUnavailable as error:
+            raise MeasurementError(str(error)) from error
+        why = "" if choice == "simulated" else f" ({found.reason})"
+        print(f"gpusync: running on the simulated CUDA device{why}", file=sys.stderr)
+    else:
+        # Steps and phases are followed through torch's Python code, which must be there when the region opens.
+        import torch  # noqa: F401
+
+
+def _run(options: argparse.Namespace, region_limit: float | None) -> int:
+    """Run the program to its end and return the exit code it asked for."""
+    try:
+        with _limit(region_limit), _as_main(options):
+            if options.is_module:
+                runpy.run_module(options.target, run_name="__main__", alter_sys=True)
+            else:
+                runpy.run_path(options.target, run_name="__main__")
+    except SystemExit as leave:
+        return _exit_code(leave)
+    except _TimeIsUp:
+        print(f"gpusync: stopped the program after {region_limit:g} s (--limit)", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("gpusync: interrupted; reporting what was seen", file=sys.stderr)
+        return INTERRUPTED
+    except BaseException as error:
+        _print_as_python_would(error)
+        return 1
+    return 0
+
+
+@contextmanager
+def _as_main(options: argparse.Namespace) -> Iterator[None]:
+    """Give the program the argv and the import path that python would give it."""
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [options.target, *options.arguments]
+    # python puts the script's folder first, or the working directory for -m, where the console script stands now.
+    sys.path[0] = os.getcwd() if options.is_module else str(Path(options.target).resolve().parent)
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, path
+
+
+@contextmanager
+def _limit(seconds: float | None) -> Iterator[None]:
+    if seconds is None:
+        yield
+        return
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise _TimeIsUp
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _exit_code(leave: SystemExit) -> int:
+    if leave.code is None:
+        return 0
+    if isinstance(leave.code, int):
+        return leave.code
+    print(leave.code, file=sys.stderr)
+    return 1
+
+
+def _print_as_python_would(error: BaseException) -> None:
+    """Print the traceback of the program, from its own first frame on."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>", runpy.__file__):
+        frames = frames.tb_next
+    traceback.print_exception(type(error), error, frames or error.__traceback__)
+
+
+def _report(measurement: Measurement, code: int, options: argparse.Namespace) -> int:
+    from shutil import get_terminal_size
+
+    from pytest_gpusync.reporting.terminal import render_measurement
+
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    rows = render_measurement(
+        measurement, verbose=options.all, width=get_terminal_size((110, 24)).columns, color=color, limit=30
+    )
+    sys.stdout.flush()
+    print("\n" + "\n".join(rows))
+    if measurement.problem is not None:
+        code = code or USAGE_ERROR
+    elif not measurement.device_used:
+        print("gpusync: the program did not use the device", file=sys.stderr)
+    if options.json is not None:
+        from pytest_gpusync.reporting.json_ import run_document, write_atomic
+
+        try:
+            write_atomic(options.json, run_document(measurement.environment, [measurement]))
+        except OSError as error:
+            print(f"gpusync: --json {options.json}: cannot be written ({error.strerror})", file=sys.stderr)
+            code = code or USAGE_ERROR
+    return code
+
+
+def _refuse(message: str) -> int:
+    print(f"gpusync trace: {message}", file=sys.stderr)
+    return USAGE_ERROR

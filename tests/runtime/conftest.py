@@ -1,0 +1,71 @@
+"""A recorder that sees what the test tells it to, in place of one that needs a device."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import ClassVar
+
+import pytest
+
+from pytest_gpusync import devices, measure
+from pytest_gpusync.events import RawSync
+from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
+
+
+class ScriptedRecorder(Recorder):
+    """Emits one sync per call of :meth:`sync`, charged to the caller's line."""
+
+    name: ClassVar[str] = "scripted"
+    coverage: ClassVar[str] = "driver"
+    blind_spots: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        self.sink = None
+        self.running = 0
+        self.refusal: str | None = None
+        self.blind = False
+        self.planted = 0
+        self.held: list[RawSync] = []
+
+    def start(self, sink):
+        if self.refusal:
+            raise RecorderUnavailable(self.refusal)
+        self.sink = sink
+        self.running += 1
+
+    def stop(self):
+        self.sink = None
+        self.running -= 1
+
+    def flush(self):
+        while self.held:
+            self.sink(self.held.pop(0))
+
+    def plant(self):
+        self.planted += 1
+        if not self.blind:
+            self.sync()
+
+    def sync(self, kind="stream", frame=None, thread=None, **details):
+        """Make one sync, as a library call made from the caller's line would."""
+        if self.sink is not None:
+            frame = frame or sys._getframe(1)
+            self.sink(RawSync(kind, frame, thread or threading.get_ident(), **details))
+
+    def hold(self, kind="event"):
+        """Make one sync that is delivered only when the recorder is flushed."""
+        self.held.append(RawSync(kind, sys._getframe(1), threading.get_ident()))
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """A process with a GPU whose only recorder is a ScriptedRecorder, and CUDA initialised."""
+    recorder = ScriptedRecorder()
+    monkeypatch.setattr(measure, "candidates", lambda simulated, wanted: ("scripted",))
+    monkeypatch.setattr(measure, "create", lambda name: recorder)
+    monkeypatch.setattr(measure, "_cuda_initialised", lambda: True)
+    monkeypatch.setattr(measure, "_simulation_is_on", lambda: False)
+    monkeypatch.setattr(devices, "detect", lambda: devices.Device("cuda", "Test GPU", "1.0"))
+    monkeypatch.setattr(measure, "_hub", measure._Hub())
+    return recorder

@@ -1,0 +1,118 @@
+"""Which line is charged, and what stands between it and the call."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from pytest_gpusync import attribution
+from pytest_gpusync.attribution import charge
+
+
+def run_in(filename: str, source: str, call) -> None:
+    """Run `source` compiled as if it stood in `filename`; it may call ``call``."""
+    exec(compile(source, filename, "exec"), {"call": call, "__name__": "somewhere"})
+
+
+def charged(filename: str, library: str | None = None):
+    """Return the charge for a call made from `filename`, through a function in `library` if one is given."""
+    found = []
+
+    def sync() -> None:
+        found.append(charge(sys._getframe(1), threading.get_ident()))
+
+    def through_library() -> None:
+        run_in(library, "def wrapper():\n    call()\nwrapper()", sync)
+
+    run_in(filename, "call()", through_library if library else sync)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    "filename",
+    ["/project/train.py", "/project/src/pkg/loop.py", "<ipython-input-3-abcdef>", "<stdin>", "/tmp/ipykernel_77/12.py"],
+)
+def test_project_files_and_notebook_cells_are_charged(filename):
+    assert charged(filename).site.path == filename
+
+
+@pytest.mark.parametrize(
+    ("library", "via"),
+    [
+        ("/env/lib/python3.11/site-packages/torch/nn/modules/module.py", "torch/nn/modules/module.py:2"),
+        ("/usr/lib/python3/dist-packages/somelib/x.py", "somelib/x.py:2"),
+        (str(Path(threading.__file__)), "threading.py:2"),
+    ],
+)
+def test_the_library_frame_in_between_is_named(library, via):
+    found = charged("/project/train.py", library)
+    assert found.site.path.endswith("test_attribution.py")  # run_in's own line stands between the two
+    assert found.site.via is not None
+    assert found.site.via.startswith(via)
+
+
+def test_a_virtual_environment_inside_the_project_is_a_library():
+    assert attribution._classify_path("/project/.venv/lib/python3.11/site-packages/x.py") == attribution._LIBRARY
+
+
+def test_this_package_is_never_charged():
+    assert attribution._classify_path(attribution.__file__) == attribution._INTERNAL
+
+
+def test_a_sibling_folder_with_a_longer_name_is_not_this_package():
+    folder = Path(attribution.__file__).resolve().parent
+    assert attribution._classify_path(f"{folder}_extra/x.py") == attribution._USER
+
+
+def test_paths_below_the_working_directory_are_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "a.py").touch()
+    attribution.clear_caches()
+    assert attribution.shown_path(str(tmp_path / "pkg" / "a.py")) == "pkg/a.py"
+    assert attribution.shown_path("/elsewhere/b.py") == "/elsewhere/b.py"
+
+
+def test_a_library_program_without_user_lines_is_charged_to_itself():
+    def library_main() -> None:
+        found.append(charge(sys._getframe(1), threading.get_ident()))
+
+    found = []
+    thread = threading.Thread(
+        target=run_in, args=("/env/lib/python3.11/site-packages/tool/main.py", "call()", library_main)
+    )
+    # The thread's outer frames are this test's: the innermost user line wins over the library.
+    thread.start()
+    thread.join()
+    assert found[0].site.path.endswith("test_attribution.py")
+    assert found[0].site.via.startswith("tool/main.py:1")
+
+
+def test_a_thread_without_python_frames_is_charged_to_the_line_inside_backward():
+    torch = pytest.importorskip("torch")
+    found = []
+    autograd_thread = 2**40  # no Python thread has this ident
+
+    class Probe(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            found.append(charge(None, autograd_thread))
+            return gradient
+
+    Probe.apply(torch.ones(2, requires_grad=True)).sum().backward()
+    # On the CPU autograd runs on the calling thread, whose innermost user line is the function's own.
+    assert found[0].thread == threading.get_ident()
+    assert found[0].site.function.endswith("Probe.backward")
+
+
+def test_where_nobody_is_in_backward_the_main_thread_is_charged():
+    found = charge(None, 2**40)
+    assert found.thread == threading.main_thread().ident
+    assert found.site.path.endswith("test_attribution.py")

@@ -1,0 +1,261 @@
+"""Regions, steps, warm-up, allow regions, nesting and the self-check, on a scripted recorder."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from pytest_gpusync import devices, measure
+from pytest_gpusync.measure import MeasurementError, allow, record, site_counts, syncs_per_step
+
+
+def test_a_region_without_steps_is_one_step(scripted):
+    with record() as seen:
+        scripted.sync()
+        scripted.sync()
+    assert (seen.syncs, seen.steps, syncs_per_step(seen.result())) == (2, 1, [2])
+    assert seen.result().step_source == "whole region"
+
+
+def test_the_site_is_the_line_that_synced(scripted):
+    with record() as seen:
+        scripted.sync()
+    (site,) = seen.sites
+    assert site.site.path.endswith("tests/runtime/test_measure.py")
+    assert site.site.function.endswith("test_the_site_is_the_line_that_synced")
+    assert site.site.via is None
+
+
+def test_marked_steps_hold_the_syncs_before_their_mark(scripted):
+    with record(warmup=0) as seen:
+        for syncs in (3, 1, 0):
+            for _ in range(syncs):
+                scripted.sync()
+            seen.mark_step()
+        scripted.sync()  # after the last step: in no step
+    assert syncs_per_step(seen.result()) == [3, 1, 0]
+    assert seen.syncs == 5
+
+
+@pytest.mark.parametrize(("warmup", "expected"), [(None, [2, 2]), (0, [9, 2, 2]), (1, [2, 2]), (2, [2])])
+def test_warm_up_is_left_out_of_the_steps(scripted, warmup, expected):
+    with record(warmup=warmup) as seen:
+        for syncs in (9, 2, 2):
+            for _ in range(syncs):
+                scripted.sync()
+            seen.mark_step()
+    assert syncs_per_step(seen.result()) == expected
+
+
+def test_a_region_whose_steps_are_all_warm_up_was_not_measured(scripted):
+    with record(warmup=3) as seen:
+        for _ in range(3):
+            seen.mark_step()
+    assert seen.result().problem == "no step was measured: 3 ran and warm-up takes 3"
+    with pytest.raises(MeasurementError, match="no step was measured"):
+        _ = seen.syncs
+
+
+def test_optimizer_steps_end_steps(scripted):
+    torch = pytest.importorskip("torch")
+    weight = torch.zeros(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with record() as seen:
+        for _ in range(4):
+            weight.sum().backward()
+            scripted.sync()
+            optimizer.step()
+    assert (seen.steps, syncs_per_step(seen.result())) == (4, [1, 1, 1])
+    assert seen.result().step_source == "optimizer.step()"
+
+
+def test_one_optimizer_step_does_not_make_a_repeating_region(scripted):
+    torch = pytest.importorskip("torch")
+    weight = torch.zeros(2, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with record() as seen:
+        weight.sum().backward()
+        scripted.sync()
+        optimizer.step()
+        scripted.sync()
+    assert (seen.steps, syncs_per_step(seen.result())) == (1, [2])
+
+
+def test_the_optimizer_hook_is_gone_after_the_region(scripted):
+    optimizer = pytest.importorskip("torch.optim.optimizer")
+    hooks = optimizer._global_optimizer_post_hooks
+    before = len(hooks)
+    with record():
+        assert len(hooks) == before + 1
+    assert len(hooks) == before
+
+
+def test_allowed_syncs_are_reported_and_not_counted(scripted):
+    with record() as seen:
+        with allow("early stop needs the value"):
+            scripted.sync()
+        scripted.sync()
+    assert seen.syncs == 1
+    assert [c.allowed for c in seen.sites] == [None, "early stop needs the value"]
+
+
+def test_allow_reaches_only_its_own_thread(scripted):
+    with record() as seen, allow("here"):
+        thread = threading.Thread(target=lambda: scripted.sync())
+        thread.start()
+        thread.join()
+    (sync,) = seen.result().all_syncs
+    assert (sync.allowed, sync.background) == (None, True)
+
+
+@pytest.mark.parametrize("reason", ["", "  ", None])
+def test_allow_wants_a_reason(reason):
+    with pytest.raises(ValueError, match="reason"), allow(reason):
+        pass
+
+
+def test_syncs_of_other_threads_are_background(scripted):
+    with record() as seen:
+        thread = threading.Thread(target=lambda: scripted.sync(), name="loader")
+        thread.start()
+        thread.join()
+        scripted.sync()
+    assert seen.syncs == 1
+    assert {(c.thread, c.background) for c in seen.sites} == {("MainThread", False), ("loader", True)}
+
+
+def test_regions_nest_and_both_see(scripted):
+    with record("outer") as outer:
+        scripted.sync()
+        with record("inner") as inner:
+            scripted.sync()
+        scripted.sync()
+    assert (outer.syncs, inner.syncs) == (3, 1)
+
+
+def test_the_recorder_runs_only_while_a_region_is_open(scripted):
+    assert scripted.running == 0
+    with record():
+        with record():
+            assert scripted.running == 1
+        assert scripted.running == 1
+    assert scripted.running == 0
+
+
+def test_the_recorder_stops_when_the_block_raises(scripted):
+    with pytest.raises(KeyError), record() as seen:
+        scripted.sync()
+        raise KeyError
+    assert scripted.running == 0
+    assert seen.syncs == 1
+
+
+def test_held_syncs_belong_to_the_step_they_were_made_in(scripted):
+    with record(warmup=0) as seen:
+        scripted.hold()
+        seen.mark_step()
+        scripted.hold()
+        scripted.hold()
+        seen.mark_step()
+    assert syncs_per_step(seen.result()) == [1, 2]
+
+
+def test_held_syncs_are_delivered_before_the_region_closes(scripted):
+    with record() as seen:
+        scripted.hold()
+    assert seen.syncs == 1
+
+
+def test_one_sync_is_planted_per_process_and_not_counted(scripted):
+    for _ in range(3):
+        with record() as seen:
+            pass
+        assert seen.syncs == 0
+    assert scripted.planted == 1
+
+
+def test_a_blind_recorder_makes_the_region_unmeasured(scripted):
+    scripted.blind = True
+    with record() as seen:
+        pass
+    result = seen.result()
+    assert not result.complete
+    assert "saw 0 of 1 planted sync" in result.problem
+
+
+def test_nothing_is_planted_before_cuda_is_initialised(scripted, monkeypatch):
+    monkeypatch.setattr(measure, "_cuda_initialised", lambda: False)
+    with record() as seen:
+        pass
+    assert scripted.planted == 0
+    assert seen.result().device_used is False
+
+
+def test_without_a_recorder_the_region_does_not_open(scripted):
+    scripted.refusal = "it is Sunday"
+    with pytest.raises(MeasurementError, match="no recorder can run: scripted: it is Sunday"), record():
+        pytest.fail("the region opened")
+
+
+def test_without_a_gpu_the_message_names_the_simulated_device(scripted, monkeypatch):
+    monkeypatch.setattr(devices, "detect", lambda: devices.Device("none", reason="torch 2.13.0+cpu is a CPU build"))
+    with pytest.raises(MeasurementError, match=r"torch 2.13.0\+cpu is a CPU build; use `with simulated_cuda"), record():
+        pytest.fail("the region opened")
+
+
+def test_a_sink_that_fails_spoils_the_measurement_and_not_the_program(scripted, monkeypatch):
+    monkeypatch.setattr(measure.attribution, "charge", lambda *a: 1 / 0)
+    with record() as seen:
+        scripted.sync()
+    assert "could not be attributed: ZeroDivisionError" in seen.result().problem
+
+
+def test_site_counts_add_up_bytes_and_time_and_keep_unknown_unknown(scripted):
+    with record() as seen:
+        for _ in range(2):
+            scripted.sync(direction="D2H", nbytes=4, blocked_ns=1_500_000)
+        scripted.sync("device")
+    copies, device = sorted(site_counts(seen.result()), key=lambda c: c.kind == "device")
+    assert (copies.syncs, copies.nbytes, copies.blocked_ms) == (2, 8, 3.0)
+    assert (device.nbytes, device.blocked_ms) == (None, None)
+
+
+def test_a_region_can_be_read_while_it_is_open(scripted):
+    with record() as seen:
+        scripted.sync()
+        assert seen.syncs == 1
+        assert seen.result().complete is False
+
+
+@pytest.mark.parametrize("warmup", [-1])
+def test_a_negative_warm_up_is_refused(scripted, warmup):
+    with record() as seen, pytest.raises(ValueError, match="warm-up"):
+        seen.warm_up(warmup)
+
+
+def test_phases_name_the_innermost_open_range(scripted):
+    torch = pytest.importorskip("torch")
+    with record() as seen:
+        with torch.profiler.record_function("outer"):
+            with torch.profiler.record_function("inner"):
+                scripted.sync()
+            scripted.sync()
+        scripted.sync()
+    assert [sync.phase for sync in seen.result().all_syncs] == ["inner", "outer", None]
+
+
+def test_torch_is_as_it_was_after_the_region(scripted):
+    torch = pytest.importorskip("torch")
+    before = (torch.profiler.record_function.__enter__, torch.cuda.nvtx.range_push)
+    with record():
+        assert torch.cuda.nvtx.range_push is not before[1]
+    assert (torch.profiler.record_function.__enter__, torch.cuda.nvtx.range_push) == before
+
+
+def test_the_environment_says_who_counted(scripted):
+    with record() as seen:
+        pass
+    environment = seen.result().environment
+    assert (environment.device, environment.gpu, environment.driver) == ("cuda", "Test GPU", "1.0")
+    assert (environment.recorder, environment.coverage) == ("scripted", "driver")
