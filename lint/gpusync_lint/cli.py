@@ -27,6 +27,9 @@ CLEAN, FINDINGS, FAILED = 0, 1, 2
 
 FORMATS = ("text", "json")
 
+PROGRESS_AFTER = 1.0
+"""Seconds before a terminal is told that something is going on."""
+
 EPILOG = """\
 exit codes: 0 no warnings; 1 warnings; 2 wrong usage or configuration, a file that could not be read or parsed, or an
 internal error (the other files are still reported).
@@ -251,7 +254,13 @@ def _progress(files: int) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    timer = threading.Timer(1.0, emit, (sys.stderr, f"Linting {files:,} files ...\r"))
+    shown = threading.Event()
+
+    def show() -> None:
+        emit(sys.stderr, f"Linting {files:,} file{'' if files == 1 else 's'} ...\r")
+        shown.set()
+
+    timer = threading.Timer(PROGRESS_AFTER, show)
     timer.daemon = True
     timer.start()
     try:
@@ -259,4 +268,5 @@ def _progress(files: int) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
-        emit(sys.stderr, "\x1b[K")
+        if shown.is_set():
+            emit(sys.stderr, "\x1b[K")

@@ -128,24 +128,29 @@ def write(file: SourceFile, raw: str) -> None:
     write-protected, is left as it is.
     """
     target = Path(os.path.realpath(file.location))
-    temporary: str | None = None
     try:
         if target.read_bytes() != encode(file, file.raw):
             raise WriteError("it changed while it was linted; run again")
         mode = stat.S_IMODE(target.stat().st_mode)
         if not mode & stat.S_IWUSR or not os.access(target, os.W_OK):
             raise WriteError("it is write-protected")
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(encode(file, raw))
-        Path(temporary).chmod(mode)
-        os.replace(temporary, target)
+        _replace(target, encode(file, raw), mode)
     except WriteError:
         raise
     except UnicodeEncodeError:
         raise WriteError(f"the fix does not fit its encoding {file.encoding}") from None
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
         raise WriteError(error.strerror or str(error)) from None
+
+
+def _replace(target: Path, data: bytes, mode: int) -> None:
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(temporary).unlink()
+        raise

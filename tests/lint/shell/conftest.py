@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 from gpusync_lint import rule_pages, suppressions
@@ -22,6 +21,10 @@ from gpusync_lint.model import (
     Source,
     Span,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 NAMES = {
     "GS101": "synchronize",
@@ -63,13 +66,13 @@ _CALL = re.compile(r"\b(\w+)\(\)")
 
 
 def analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
-    """Reports each ``word()`` of WORDS; ``broken()`` is a syntax error and ``boom()`` a bug of the engine."""
+    """Reports each ``word()`` of WORDS; ``syntax_error()`` is a syntax error and ``boom()`` a bug of the engine."""
     findings: list[Finding] = []
     errors: list[FileError] = []
     for source in sources:
         if "boom()" in source.text:
             raise RuntimeError("boom\nin two lines")
-        if "broken()" in source.text:
+        if "syntax_error()" in source.text:
             errors.append(FileError(source.path, 3, "invalid syntax"))
             continue
         for number, line in enumerate(source.text.split("\n"), 1):

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from gpusync_lint.config import Config, ConfigError, find, load
 from gpusync_lint.model import Heat
 from gpusync_lint.selection import Layer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAMES = {"GS201": "item-read", "GS501": "blocking-copy"}
 
