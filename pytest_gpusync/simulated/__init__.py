@@ -1,0 +1,94 @@
+"""A simulated CUDA device: code that says ``cuda`` runs on the CPU, with a GPU's errors and a GPU's syncs.
+
+A tensor of the device is an ordinary tensor over host memory whose device says ``cuda``; the operators' CUDA
+kernels are Python functions that run the CPU kernels; all of torch above them is untouched. So whatever makes the
+host wait on a GPU happens here as well, and is announced (see :mod:`.ledger`). Values are those of the CPU. Time is
+not simulated.
+
+It needs torch 2.11 to 2.15 on Linux x86-64, a CPU build or a CUDA build without a GPU. Nothing is imported or
+changed before it is switched on.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from .versions import SimulationUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .device import SimulatedDevice
+
+__all__ = ["SimulationUnavailable", "is_on", "simulated_cuda", "switch_on"]
+
+_lock = threading.RLock()
+_users = 0
+"""How many have asked for the device and not yet left it; :func:`switch_on` never leaves."""
+_kept_on = False
+_device: SimulatedDevice | None = None
+
+
+@contextmanager
+def simulated_cuda(devices: int = 1) -> Iterator[None]:
+    """Simulate `devices` CUDA devices within a ``with`` block.
+
+    Blocks may be nested and repeated. When the outermost one ends, ``torch.cuda``, ``torch.Tensor`` and whatever
+    else was replaced are as before, and tensors of the device refuse further work. The kernels stay registered with
+    torch, and refuse: so does code that asks for ``cuda`` afterwards, with torch's own error.
+
+    Raises:
+        SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices.
+    """
+    _enter(devices)
+    try:
+        yield
+    finally:
+        _leave()
+
+
+def switch_on(devices: int = 1) -> None:
+    """Simulate `devices` CUDA devices from now on to the end of the process; harmless when called again.
+
+    Raises:
+        SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices.
+    """
+    global _kept_on
+    with _lock:
+        already = _kept_on
+        _enter(devices)
+        _kept_on = True
+        if already:
+            _leave()
+
+
+def is_on() -> bool:
+    """Whether the simulated device is on in this process."""
+    return _users > 0
+
+
+def _enter(devices: int) -> None:
+    global _users, _device
+    with _lock:
+        if not _users:
+            if _device is None:
+                from .versions import check_supported
+
+                check_supported()
+                from .device import SimulatedDevice
+
+                _device = SimulatedDevice()
+            _device.switch_on(devices)
+        elif _device is not None:
+            _device.require(devices)
+        _users += 1
+
+
+def _leave() -> None:
+    global _users
+    with _lock:
+        _users -= 1
+        if not _users and _device is not None:
+            _device.switch_off()

@@ -1,0 +1,91 @@
+"""Reads ``calibration.toml``: which operators make the host wait inside their CUDA kernels, how often, and when."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+from . import ledger
+
+if TYPE_CHECKING:
+    from pytest_gpusync.events import Direction
+
+Announce = Callable[[Sequence[Any], Mapping[str, Any]], None]
+"""Announces the syncs of one call, from the operator's arguments."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the file; the fields are described there."""
+
+    names: tuple[str, ...]
+    evidence: str
+    syncs: int
+    per_matrix: int = 0
+    when: str | None = None
+    at_least: bool = False
+    direction: Direction | None = None
+
+
+def _nonempty(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    return bool(arguments[0].numel())
+
+
+def _equal_bounds(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    low = arguments[2] if len(arguments) > 2 else keywords.get("min", 0)
+    high = arguments[3] if len(arguments) > 3 else keywords.get("max", 0)
+    return bool(low == high) and bool(arguments[0].numel())
+
+
+def _no_output_size(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    return keywords.get("output_size") is None and bool(arguments[0].numel())
+
+
+CONDITIONS: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], bool]] = {
+    "nonempty": _nonempty,
+    "equal_bounds": _equal_bounds,
+    "no_output_size": _no_output_size,
+}
+
+
+@cache
+def entries() -> Mapping[str, Entry]:
+    """The entry of each operator, by qualified name with overload."""
+    text = (resources.files(__package__) / "calibration.toml").read_text(encoding="utf-8")
+    found: dict[str, Entry] = {}
+    for table in tomllib.loads(text)["operator"]:
+        entry = Entry(**{**table, "names": tuple(table["names"])})
+        found.update(dict.fromkeys(entry.names, entry))
+    return found
+
+
+def announcer(name: str) -> Announce | None:
+    """What announces the syncs of operator `name`, or None where its kernel makes none of its own."""
+    entry = entries().get(name)
+    if entry is None:
+        return None
+    condition = CONDITIONS[entry.when] if entry.when else None
+    syncs, per_matrix, direction = entry.syncs, entry.per_matrix, entry.direction
+
+    def announce(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        if condition is not None and not condition(arguments, keywords):
+            return
+        count = syncs
+        if per_matrix:
+            shape = arguments[0].shape
+            matrices = 1
+            for length in shape[:-2]:
+                matrices *= length
+            count += per_matrix * matrices
+        ledger.sync("stream", count, direction=direction)
+
+    return announce

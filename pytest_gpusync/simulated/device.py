@@ -1,0 +1,96 @@
+"""Switches the simulated device on and off: the order of the steps, the checks between them, and the way back."""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd.variable import Variable
+
+from . import compilation, cuda_api, engine, registration, streams, tensor_api
+from .guard import DeviceGuard
+from .hooks import AcceleratorHooks
+from .ledger import conditions
+from .patches import Patches
+from .state import process
+from .versions import SimulationUnavailable
+
+
+class SimulatedDevice:
+    """The one simulated device of a process; its counterpart in :mod:`pytest_gpusync.simulated` counts its users."""
+
+    def __init__(self) -> None:
+        self._guard = DeviceGuard()
+        self._hooks = AcceleratorHooks()
+        self._patches = Patches()
+        self._checked = False
+
+    def switch_on(self, devices: int) -> None:
+        """Make torch see `devices` CUDA devices.
+
+        Raises:
+            SimulationUnavailable: a step failed; what had been done before it is undone.
+        """
+        if devices < 1:
+            raise SimulationUnavailable(f"cannot simulate {devices} CUDA devices: ask for at least 1")
+        if torch.version.cuda is not None and torch.cuda.device_count():
+            raise SimulationUnavailable(
+                "this machine has a GPU that torch can use: use it, or hide it with CUDA_VISIBLE_DEVICES= (empty)"
+            )
+        engine.start_without_threads()
+        process.devices = devices
+        try:
+            self._guard.install()
+            self._hooks.install()
+            registration.register()
+            self._replace()
+            process.blocked = process.bad_fork
+            self._check()
+        except BaseException:
+            self.switch_off()
+            raise
+
+    def require(self, devices: int) -> None:
+        """Check that at least `devices` devices are simulated already."""
+        if devices > process.devices:
+            raise SimulationUnavailable(
+                f"the simulated device is on with {process.devices} devices, not {devices}: "
+                "ask for all of them where it is first switched on"
+            )
+
+    def switch_off(self) -> None:
+        """Put back everything that was replaced; harmless when nothing was."""
+        process.blocked = True
+        self._patches.undo()
+        self._hooks.remove()
+        self._guard.remove()
+        conditions.capturing, conditions.debug_mode = False, 0
+        streams.reset()
+        compilation.reset()
+
+    def _replace(self) -> None:
+        cuda_api.install(self._patches)
+        tensor_api.install(self._patches)
+        self._patches.set(Variable, "_execution_engine", engine.SingleThreadedEngine(Variable._execution_engine))
+
+    def _check(self) -> None:
+        """One tiny training step, the first time: proves that guard, hooks, kernels and engine work together."""
+        if self._checked or process.blocked:
+            return
+        initialized = torch.cuda._initialized
+        try:
+            with torch.enable_grad(), torch.inference_mode(mode=False):
+                x = torch.full((2,), 3.0, device="cuda", requires_grad=True)
+                (x * x).sum().backward()
+                works = x.grad is not None and x.grad.is_cuda and x.grad.tolist() == [6.0, 6.0]
+        except Exception as error:
+            raise SimulationUnavailable(
+                f"a first computation on the simulated device failed with torch {torch.__version__} "
+                f"({type(error).__name__}: {error}): install a release from 2.11 to 2.15 from PyPI"
+            ) from error
+        finally:
+            torch.cuda._initialized = initialized
+        if not works:
+            raise SimulationUnavailable(
+                f"torch {torch.__version__} computed a wrong gradient on the simulated device: "
+                "install a release from 2.11 to 2.15 from PyPI"
+            )
+        self._checked = True

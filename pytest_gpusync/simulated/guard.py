@@ -1,0 +1,62 @@
+"""Gives torch a device guard for CUDA that does nothing, so that C++ code can switch between simulated devices.
+
+C++ asks the *device guard* of a device type for the current device, streams and events. A CPU build has none for
+CUDA and a CUDA build's talks to the driver. torch itself ships a no-op guard and one function that installs it,
+``torch._C._ensureCUDADeviceGuardSet`` (made for fake tensors), which acts only where a guard is registered and
+reports no device. A CUDA build without a GPU is in that state. A CPU build is brought into it by lending CUDA the
+guard of lazy tensors, which reports no device as long as no lazy backend is loaded.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .native import pointer_at, symbol
+from .versions import SimulationUnavailable
+
+_REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
+"""``c10::impl::device_guard_impl_registry``: one pointer per ``c10::DeviceType``."""
+_CUDA, _LAZY = 1, 17
+"""Values of ``c10::DeviceType``, fixed by its definition since they are serialised."""
+_WIDTH = 8
+
+
+class DeviceGuard:
+    """Installs the no-op guard for CUDA and puts the previous one back."""
+
+    def __init__(self) -> None:
+        self._previous: int | None = None
+        self._installed = False
+
+    def install(self) -> None:
+        """Install the no-op guard.
+
+        Raises:
+            SimulationUnavailable: torch did not install it; nothing was changed.
+        """
+        registry = symbol("libc10.so", _REGISTRY)
+        cuda = pointer_at(registry + _CUDA * _WIDTH)
+        lazy = pointer_at(registry + _LAZY * _WIDTH)
+        self._previous = cuda.value
+        if not cuda.value:
+            if not lazy.value:
+                raise SimulationUnavailable(
+                    f"torch {torch.__version__} was built without lazy tensors, which the simulated device needs: "
+                    "install torch from PyPI"
+                )
+            cuda.value = lazy.value
+        lent = cuda.value
+        torch._C._ensureCUDADeviceGuardSet()
+        if cuda.value == lent:
+            cuda.value = self._previous
+            raise SimulationUnavailable(
+                "torch did not install its no-op device guard, as where a GPU or a lazy backend is in use: "
+                "hide the GPU with CUDA_VISIBLE_DEVICES= (empty) to simulate one"
+            )
+        self._installed = True
+
+    def remove(self) -> None:
+        """Put back the guard that was registered before."""
+        if self._installed:
+            pointer_at(symbol("libc10.so", _REGISTRY) + _CUDA * _WIDTH).value = self._previous
+            self._installed = False

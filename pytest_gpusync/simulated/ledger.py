@@ -1,0 +1,83 @@
+"""Where every sync of the simulated device is announced.
+
+Kernels and the replaced parts of ``torch.cuda`` call :func:`sync`; recorders subscribe. The frame handed on is the
+innermost Python frame, which may lie in this package or in torch.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING
+
+from pytest_gpusync.events import RawSync
+
+if TYPE_CHECKING:
+    from pytest_gpusync.events import Direction, Kind
+    from pytest_gpusync.recorders.base import Sink
+
+PAGEABLE_H2D_WAITS_FROM = 4 << 20
+"""Bytes from which a ``non_blocking`` host-to-device copy of pageable memory makes the host wait. Measured on an
+H200: 1 MiB returned at once, 4 MiB waited.
+"""
+
+_sinks: tuple[Sink, ...] = ()
+
+
+class _Conditions:
+    """What changes the meaning of a sync."""
+
+    capturing = False
+    """A CUDA graph is being captured: a sync is an error."""
+    debug_mode = 0
+    """As set by ``torch.cuda.set_sync_debug_mode``: 0 silent, 1 warn, 2 raise."""
+
+
+conditions = _Conditions()
+
+
+def subscribe(sink: Sink) -> None:
+    """Call `sink` with each sync from now on, on the thread that makes it."""
+    global _sinks
+    _sinks = (*_sinks, sink)
+
+
+def unsubscribe(sink: Sink) -> None:
+    """Stop calling `sink`; harmless when it is not subscribed."""
+    global _sinks
+    remaining = list(_sinks)
+    if sink in remaining:
+        remaining.remove(sink)
+    _sinks = tuple(remaining)
+
+
+def sync(
+    kind: Kind,
+    count: int = 1,
+    *,
+    direction: Direction | None = None,
+    nbytes: int | None = None,
+    device: int | None = None,
+) -> None:
+    """Announce `count` syncs of one kind.
+
+    Raises:
+        RuntimeError: a CUDA graph is being captured, or the sync debug mode says that syncs are errors.
+    """
+    if count <= 0:
+        return
+    if conditions.capturing:
+        raise RuntimeError(
+            "CUDA error: operation not permitted when stream is capturing (the operation makes the host wait)"
+        )
+    if _sinks:
+        raw = RawSync(kind, sys._getframe(1), threading.get_ident(), direction, nbytes, None, device)
+        for sink in _sinks:
+            for _ in range(count):
+                sink(raw)
+    if conditions.debug_mode and kind == "stream":
+        if conditions.debug_mode == 2:
+            raise RuntimeError("called a synchronizing CUDA operation")
+        for _ in range(count):
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=3)

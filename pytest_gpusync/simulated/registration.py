@@ -1,0 +1,125 @@
+"""Registers the kernels of the CUDA dispatch key, once per process.
+
+A fallback alone does not do: torch prefers an operator's composite kernel to it, which is another route with other
+kernels than a GPU takes. So every operator with a CPU kernel gets a CUDA kernel of its own; on a CUDA build every
+operator with a CUDA kernel does, since nothing that talks to the driver may stay within reach. Kernels refuse while
+the device is off.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import kernels, neural, special
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_COMPOSITES = frozenset(
+    {
+        "aten::convolution",
+        "aten::convolution_backward",
+        "aten::clone",
+        "aten::fill_.Scalar",
+        "aten::zero_",
+        "aten::zeros_like",
+        "aten::ones_like",
+        "aten::full_like",
+        "aten::empty_like",
+    }
+)
+"""Composite operators taken whole: their parts would need kernels that exist for cuda alone, or be slower."""
+
+_REFUSED_KEYS = ("SparseCUDA", "SparseCsrCUDA", "QuantizedCUDA", "NestedTensorCUDA")
+
+_libraries: list[torch.library.Library] = []
+"""Kernels live as long as the library that registered them."""
+_by_namespace: dict[str, torch.library.Library] = {}
+_known: set[str] = set()
+
+
+def register() -> None:
+    """Register the kernels; does nothing the second time."""
+    if _libraries:
+        return
+    with warnings.catch_warnings():
+        # torch warns of each kernel that replaces another: here it is meant.
+        warnings.simplefilter("ignore")
+        everything = torch.library.Library("_", "IMPL")
+        _libraries.append(everything)
+        everything.fallback(kernels.fallback, "CUDA")
+        kernels.replacements.update(neural.replacements())
+        kernels.replacements["aten::_efficientzerotensor"] = special.zero_tensor
+        for name, kernel in special.kernels().items():
+            _implement(f"aten::{name}", kernel)
+        for key in ("AutogradCUDA", "CUDA"):
+            _implement("aten::scaled_dot_product_attention", neural.scaled_dot_product_attention, key)
+        _register_derived(_operators("CPU"))
+        _register_derived(_operators("CUDA"))
+        _register_derived(
+            name
+            for name in _operators("CompositeExplicitAutograd")
+            if name in _COMPOSITES or name.startswith("aten::_foreach")
+        )
+        for key in _REFUSED_KEYS:
+            for name in _operators(key):
+                _implement(name, _refusal(name, key), key)
+
+
+def register_late() -> None:
+    """Take over the operators that an extension loaded since then has brought for CUDA."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _register_derived(_operators("CUDA"))
+
+
+def _operators(key: str) -> list[str]:
+    names: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key(key)
+    return names
+
+
+def _register_derived(names: Iterable[str]) -> None:
+    for name in names:
+        if name in _known:
+            continue
+        op = _overload(name)
+        if op is not None:
+            _implement(name, kernels.kernel_for(op))
+
+
+def _overload(name: str) -> Any:
+    """The operator overload called `name`, or None for a name that torch registers but does not expose."""
+    namespace, _, rest = name.partition("::")
+    base, _, overload = rest.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
+    except AttributeError:
+        return None
+
+
+def _implement(name: str, kernel: Callable[..., Any], key: str = "CUDA") -> None:
+    namespace, _, rest = name.partition("::")
+    library = _by_namespace.get(namespace)
+    if library is None:
+        library = _by_namespace[namespace] = torch.library.Library(namespace, "IMPL")
+        _libraries.append(library)
+    if _overload(name) is None or f"{namespace}/{rest}/{key}" in torch.library._impls:
+        # Not exposed, or a kernel in Python is there already, which calls other operators.
+        return
+    library.impl(rest, kernel, key)
+    if key == "CUDA":
+        _known.add(name)
+
+
+def _refusal(name: str, key: str) -> Callable[..., Any]:
+    layout = key.removesuffix("CUDA").removesuffix("Tensor")
+
+    def refuse(*arguments: Any, **keywords: Any) -> Any:
+        raise NotImplementedError(
+            f"the simulated device does not simulate {layout} tensors ({name}): use dense tensors, or run on a GPU"
+        )
+
+    return refuse

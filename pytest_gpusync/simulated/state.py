@@ -1,0 +1,83 @@
+"""What the parts of the simulated device share: whether it may be used, how many devices there are, the current
+one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import torch
+
+
+class _PerThread(threading.local):
+    device = 0
+
+
+class _Process:
+    """State of this process."""
+
+    blocked = True
+    """True while the device is off and in a child forked after its use: the one flag that every kernel tests."""
+    bad_fork = False
+    devices = 1
+
+
+process = _Process()
+_thread = _PerThread()
+
+
+def current_device() -> int:
+    """Index of the calling thread's current device."""
+    return _thread.device
+
+
+def set_device(index: int) -> None:
+    """Make `index` the calling thread's current device; a negative index changes nothing, as in torch.
+
+    Raises:
+        RuntimeError: there is no such device.
+    """
+    if index < 0:
+        return
+    check_ordinal(index)
+    _thread.device = index
+
+
+def exchange_device(index: int) -> int:
+    """Make `index` the current device and return the previous one; a negative index changes nothing and returns -1."""
+    if index < 0:
+        return -1
+    previous = _thread.device
+    set_device(index)
+    return previous
+
+
+def check_ordinal(index: int) -> None:
+    """Raise as CUDA does where there is no device `index`."""
+    if index >= process.devices:
+        raise RuntimeError("CUDA error: invalid device ordinal")
+
+
+def device_index(device: torch.device | int | str | None) -> int:
+    """The ordinal that `device` means for the calling thread."""
+    if device is None:
+        return current_device()
+    if isinstance(device, int):
+        return device if device >= 0 else current_device()
+    device = torch.device(device)
+    return device.index if device.index is not None else current_device()
+
+
+def refuse() -> None:
+    """Raise what torch raises where CUDA cannot be used: not available, or used in a forked child."""
+    torch.cuda._lazy_init()
+    raise RuntimeError("the simulated device has been switched off: its tensors can no longer be used")
+
+
+def _after_fork_in_child() -> None:
+    if not process.blocked and torch.cuda._initialized:
+        process.bad_fork = process.blocked = True
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

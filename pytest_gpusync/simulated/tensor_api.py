@@ -1,0 +1,166 @@
+"""Replaces the parts of ``torch`` itself, its tensors and its storages, that would reach a real device or pinned
+memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import pinned
+from .state import device_index
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .patches import Patches
+
+Tensor = torch.Tensor
+
+_FACTORIES = (
+    "arange",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "eye",
+    "full",
+    "full_like",
+    "linspace",
+    "ones",
+    "ones_like",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "randperm",
+    "tensor",
+    "zeros",
+    "zeros_like",
+)
+_METHODS = ("new_empty", "new_full", "new_ones", "new_tensor", "new_zeros")
+_LEGACY = {
+    "BFloat16Tensor": torch.bfloat16,
+    "BoolTensor": torch.bool,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "DoubleTensor": torch.float64,
+    "FloatTensor": torch.float32,
+    "HalfTensor": torch.float16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "ShortTensor": torch.int16,
+}
+
+
+def install(patches: Patches) -> None:
+    """Replace everything; `patches` puts it back."""
+    _install_pinning(patches)
+    _install_storages(patches)
+    for name, dtype in _LEGACY.items():
+        patches.set(torch.cuda, name, _legacy_type(name, dtype))
+    patches.set(Tensor, "record_stream", lambda self, stream: None)
+
+
+def _install_pinning(patches: Patches) -> None:
+    # torch recognises its factories by identity where a default device is set: it must have looked at the originals.
+    import torch.jit._builtins as builtins
+    import torch.utils._device as default_device
+
+    default_device._device_constructors()
+    for name in _FACTORIES:
+        original = getattr(torch, name)
+        wrapped = _marking(original)
+        schema = builtins._find_builtin(original)
+        if schema is not None:
+            builtins._register_builtin(wrapped, schema)
+        patches.set(torch, name, wrapped)
+    for name in _METHODS:
+        patches.set(Tensor, name, _marking(getattr(Tensor, name)))
+    patches.set(Tensor, "is_pinned", lambda self, device=None: pinned.is_pinned(self))
+    patches.set(Tensor, "pin_memory", lambda self, device=None: pinned.pin(self))
+
+
+def _marking(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """`factory`, whose result is remembered as pinned where ``pin_memory=True`` is asked for."""
+
+    @functools.wraps(factory)
+    def create(*arguments: Any, **keywords: Any) -> Any:
+        if "pin_memory" in keywords and keywords.pop("pin_memory"):
+            return pinned.mark(factory(*arguments, **keywords))
+        return factory(*arguments, **keywords)
+
+    return create
+
+
+def _install_storages(patches: Patches) -> None:
+    storage_type = torch.UntypedStorage
+    new, resize = storage_type.__new__, storage_type.resize_
+
+    def create(cls: Any, *arguments: Any, **keywords: Any) -> Any:
+        device = keywords.get("device")
+        if device is None or torch.device(device).type != "cuda":
+            return new(cls, *arguments, **keywords)
+        size = arguments[0] if arguments else 0
+        return _device_storage(size if isinstance(size, int) else len(size), torch.device(device))
+
+    def copy_(self: Any, source: Any, non_blocking: bool | None = None) -> Any:
+        _bytes(self).copy_(_bytes(source), non_blocking=bool(non_blocking))
+        return self
+
+    def to_cuda(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        if self.is_cuda:
+            return self
+        target = _device_storage(self.nbytes(), torch.device("cuda", device_index(device)))
+        return copy_(target, self, non_blocking)
+
+    def resize_(self: Any, size: int) -> Any:
+        if self.device.type != "cuda":
+            return resize(self, size)
+        # Memory shared through DLPack keeps its size. Sharded training frees a storage and grows it again: it is kept.
+        if size > self.nbytes():
+            raise NotImplementedError("the simulated device cannot grow a storage in place: allocate a new tensor")
+        return self
+
+    def is_pinned(self: Any, device: Any = "cuda") -> bool:
+        return self.device.type == "cpu" and pinned.is_pinned(_bytes(self))
+
+    for name, function in {
+        "__new__": staticmethod(create),
+        "copy_": copy_,
+        "cuda": to_cuda,
+        "resize_": resize_,
+        "is_pinned": is_pinned,
+    }.items():
+        patches.set(storage_type, name, function)
+
+
+def _device_storage(nbytes: int, device: torch.device) -> torch.UntypedStorage:
+    return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
+
+
+def _bytes(storage: torch.UntypedStorage) -> Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _legacy_type(name: str, dtype: torch.dtype) -> type:
+    """Stands in for ``torch.cuda.FloatTensor`` and its like, as a constructor, for isinstance and for
+    ``Tensor.type``.
+    """
+
+    class Legacy(type):
+        is_cuda = True
+
+        def __call__(cls, *arguments: Any, **_: Any) -> Tensor:
+            if arguments and not isinstance(arguments[0], (int, torch.Size)):
+                return torch.tensor(arguments[0], dtype=dtype).cuda()
+            return torch.empty(*(arguments or (0,)), dtype=dtype, device="cuda")
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, Tensor) and instance.is_cuda and instance.dtype == dtype
+
+    # Tensor.type reads the qualified name from the C level, where a Python class keeps only its own.
+    return Legacy(f"torch.cuda.{name}", (), {"dtype": dtype, "__module__": "torch.cuda"})
