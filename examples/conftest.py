@@ -36,7 +36,8 @@ def lint() -> Callable[..., set[tuple[str, int]]]:
 
     def run(*paths: str | Path) -> set[tuple[str, int]]:
         command = [sys.executable, "-m", "pytest_gpusync", "lint", "--output-format=json", "--exit-zero"]
-        finished = subprocess.run([*command, *map(str, paths)], capture_output=True, text=True, check=True)
+        finished = subprocess.run([*command, *map(str, paths)], capture_output=True, text=True)
+        assert finished.returncode == 0, finished.stderr
         report = json.loads(finished.stdout)
         assert report["errors"] == []
         hot = [finding for finding in report["findings"] if finding["level"] == "warning"]
