@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytest_gpusync.lines import Line
+    from pytest_gpusync.rulenames import Rule
 
 SOURCE_WIDTH: Final = 44
 """Columns of source text shown for a line; longer text is cut."""
@@ -42,9 +43,6 @@ def row(line: Line, *, whole_region: bool) -> Row:
     """Return the columns for one line; where no step was told apart (`whole_region`) the rate is a plain number."""
     site = line.site
     rule = rule_for(site.path, site.line)
-    text = source_text(site.path, site.line)
-    if rule is not None and rule.expression is not None and len(text) > SOURCE_WIDTH:
-        text = rule.expression
     remarks = []
     if line.allowed is not None:
         remarks.append(f"allowed: {line.allowed}")
@@ -56,7 +54,7 @@ def row(line: Line, *, whole_region: bool) -> Row:
         remarks.append(f"via {site.via}")
     return Row(
         where=f"{site.path}:{site.line}",
-        source=_cut(text or f"in {site.function}: {_KIND_NAMES[line.kind]}", SOURCE_WIDTH),
+        source=shown_source(site.path, site.line, rule) or f"in {site.function}: {_KIND_NAMES[line.kind]}",
         code=rule.code if rule is not None else "",
         rate=_rate(line, whole_region=whole_region),
         remark="  ".join(remarks),
@@ -82,6 +80,14 @@ def draw(rows: Iterable[Row], *, indent: str = "  ") -> list[str]:
     return drawn
 
 
+def shown_source(path: str, line: int, rule: Rule | None) -> str:
+    """Return the text of a line, or of the barrier in it where that alone has room; empty where there is no file."""
+    text = source_text(path, line)
+    if rule is not None and rule.expression is not None and len(text) > SOURCE_WIDTH:
+        text = rule.expression
+    return text if len(text) <= SOURCE_WIDTH else text[: SOURCE_WIDTH - 1] + "…"
+
+
 def source_text(path: str, line: int) -> str:
     """Return the text of a line without indentation or trailing comment; empty where the file cannot be read."""
     resolved = path if path.startswith("<") else str(Path(path).resolve())
@@ -101,7 +107,3 @@ def _rate(line: Line, *, whole_region: bool) -> str:
     if active == len(line.by_step):
         return f"up to {most} per step"
     return f"up to {most} per step, in {active} of {len(line.by_step)}"
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"

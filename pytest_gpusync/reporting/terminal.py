@@ -22,8 +22,7 @@ LINES_SHOWN: Final = 10
 
 def device_text(environment: Environment) -> str:
     """Return what was measured on, by what, and how much of it that can see, as one clause."""
-    text = f"{device_name(environment)}, recorder {environment.recorder}, coverage {environment.coverage}"
-    return f"{text} ({environment.note})" if environment.note else text
+    return f"{device_name(environment)}, recorder {environment.recorder}, coverage {environment.coverage}"
 
 
 def device_name(environment: Environment) -> str:
@@ -72,7 +71,10 @@ def render_measurement(
         rows += _outside([line for line in found if not any(line.by_step)])
     else:
         rows = [text if len(text) <= width else text[: max(width - 1, 1)] + "…" for text in rows]
-    head, tail = total_text(measurement), f"  {device_text(measurement.environment)}"
+    environment = measurement.environment
+    head, tail = total_text(measurement), f"  {device_text(environment)}"
+    if environment.note:
+        tail += f"; {environment.note}"
     if color:
         head, tail = f"\x1b[1m{head}\x1b[0m", f"\x1b[2m{tail}\x1b[0m"
     return [head, *rows, tail]

@@ -1,0 +1,200 @@
+"""Command line, ini file and markers, read into plain values; what cannot be meant is refused in one line.
+
+A closer setting beats a farther one: marker, then command line, then ini.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pytest_gpusync.budgets import Budget
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+    from pytest_gpusync.measure import DeviceChoice
+
+DEVICE_CHOICES: Final[tuple[DeviceChoice, ...]] = ("auto", "cuda", "simulated")
+
+REPORT_ENDINGS: Final = (".json",)
+"""Endings of report files that can be written."""
+
+BUDGET_MARKER: Final = "gpu_sync_budget"
+GPU_ONLY_MARKER: Final = "gpu_only"
+GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_train"})
+
+MARKERS: Final = (
+    (
+        f"{BUDGET_MARKER}(max=None, exact=None, warmup=1): fail the test when a step after warm-up makes more than max "
+        "GPU syncs, or another number than exact; a test without steps is one step."
+    ),
+    f"{GPU_ONLY_MARKER}: skip the test where there is no real GPU (pytest-gpusync).",
+)
+
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked of the session."""
+
+    budget: Budget | None = None
+    device: DeviceChoice = "auto"
+    require: bool = False
+    reports: tuple[Path, ...] = ()
+    asked: bool = False
+    """True if any option or ini key was given; otherwise only markers and fixtures make the plugin do anything."""
+
+    @property
+    def measures_every_test(self) -> bool:
+        """True if tests without marker are measured too."""
+        return self.budget is not None or bool(self.reports)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerBudget:
+    """The arguments of one ``gpu_sync_budget`` marker."""
+
+    budget: Budget
+    warmup: int | None
+    """None where the marker does not say."""
+
+
+class MarkerError(ValueError):
+    """A marker has arguments that cannot be meant; the message says which and what it takes."""
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register the options and their ini keys. No option has a default of its own, or it would hide its ini key."""
+    group = parser.getgroup("gpusync", "GPU syncs of training steps")
+    group.addoption(
+        "--gpu-sync-budget",
+        metavar="N",
+        help="fail tests in which a step makes more than N syncs (a test without steps is one step)",
+    )
+    group.addoption(
+        "--gpu-device",
+        metavar="{auto,cuda,simulated}",
+        help="what steps run on; auto: a real GPU if there is one, else a simulated CUDA device",
+    )
+    group.addoption(
+        "--gpu-require",
+        action="store_const",
+        const="true",
+        help="fail without a real GPU, and when no test was measured",
+    )
+    group.addoption(
+        "--gpu-sync-report",
+        metavar="PATH",
+        action="append",
+        help="write what was measured to PATH (.json); may be given several times",
+    )
+    parser.addini("gpu_sync_budget", "like --gpu-sync-budget")
+    parser.addini("gpu_device", "like --gpu-device")
+    parser.addini("gpu_require", "like --gpu-require: true or false")
+    parser.addini("gpu_sync_report", "like --gpu-sync-report: paths, relative to this file", type="paths")
+
+
+def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Options:
+    """Return the options of a session.
+
+    Args:
+        config: for the ini file.
+        namespace: the parsed command line; ``config.known_args_namespace`` while the first conftest is not yet loaded.
+
+    Raises:
+        pytest.UsageError: a value cannot be meant; one line that names the option and what it takes.
+    """
+    budget, budget_source = _closest(config, namespace, "gpu_sync_budget")
+    device, device_source = _closest(config, namespace, "gpu_device")
+    require, require_source = _closest(config, namespace, "gpu_require")
+    reports, reports_source = _closest(config, namespace, "gpu_sync_report")
+    return Options(
+        budget=_budget(budget, budget_source) if budget_source else None,
+        device=_device(device, device_source) if device_source else "auto",
+        require=_truth(require, require_source) if require_source else False,
+        reports=tuple(_report(config, path, reports_source) for path in reports) if reports_source else (),
+        asked=bool(budget_source or device_source or require_source or reports_source),
+    )
+
+
+def marker_budget(item: pytest.Item) -> MarkerBudget | None:
+    """Return the budget of the closest ``gpu_sync_budget`` marker of a test, if it has one.
+
+    Raises:
+        MarkerError: the marker's arguments cannot be meant.
+    """
+    mark = item.get_closest_marker(BUDGET_MARKER)
+    if mark is None:
+        return None
+    arguments: dict[str, Any] = dict(mark.kwargs)
+    unknown = sorted(set(arguments) - {"max", "exact", "warmup"})
+    if unknown:
+        raise MarkerError(f"the marker {BUDGET_MARKER} has no argument {unknown[0]!r}; it takes max, exact and warmup")
+    if len(mark.args) > 1 or (mark.args and "max" in arguments):
+        raise MarkerError(f"the marker {BUDGET_MARKER} takes one positional argument, max")
+    limit = mark.args[0] if mark.args else arguments.get("max")
+    warmup = arguments.get("warmup")
+    if warmup is not None and not _is_count(warmup):
+        raise MarkerError(f"warmup of the marker {BUDGET_MARKER} is a number of steps from 0 on, not {warmup!r}")
+    try:
+        budget = Budget(max=limit, exact=arguments.get("exact"), source=f"marker {BUDGET_MARKER}")
+    except ValueError as error:
+        raise MarkerError(f"the marker {BUDGET_MARKER}: {error}") from None
+    return MarkerBudget(budget, warmup)
+
+
+def _closest(config: pytest.Config, namespace: argparse.Namespace, name: str) -> tuple[Any, str]:
+    """Return the value of an option and where it comes from; an empty source: it was not given."""
+    value = getattr(namespace, name, None)
+    if value is not None:
+        return value, "--" + name.replace("_", "-")
+    try:
+        value = config.getini(name)
+    except TypeError as error:
+        raise pytest.UsageError(f"{name} in {_ini_name(config)}: {error}") from None
+    return value, f"{name} in {_ini_name(config)}" if value not in ("", [], None) else ""
+
+
+def _ini_name(config: pytest.Config) -> str:
+    return config.inipath.name if config.inipath is not None else "the ini file"
+
+
+def _budget(value: str, source: str) -> Budget:
+    try:
+        return Budget(max=int(value), source=source)
+    except ValueError:
+        raise pytest.UsageError(f"{source} takes a number of syncs per step from 0 on, not {value!r}") from None
+
+
+def _device(value: str, source: str) -> DeviceChoice:
+    for choice in DEVICE_CHOICES:
+        if value == choice:
+            return choice
+    raise pytest.UsageError(f"{source} takes auto, cuda or simulated, not {value!r}")
+
+
+def _truth(value: str, source: str) -> bool:
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise pytest.UsageError(f"{source} takes true or false, not {value!r}")
+
+
+def _report(config: pytest.Config, value: str | Path, source: str) -> Path:
+    path = config.invocation_params.dir / value
+    if path.suffix not in REPORT_ENDINGS:
+        raise pytest.UsageError(f"{source}: {value} must end in {' or '.join(REPORT_ENDINGS)}")
+    if path.is_dir():
+        raise pytest.UsageError(f"{source}: {value} is a folder")
+    return path
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,217 @@
+"""pytest hooks. Without an option, a marker or a fixture of this plugin in use they do nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpusync.fixtures import gpu_sync as gpu_sync
+from pytest_gpusync.fixtures import gpu_train as gpu_train
+from pytest_gpusync.options import (
+    BUDGET_MARKER,
+    GPU_FIXTURES,
+    GPU_ONLY_MARKER,
+    MARKERS,
+    MarkerError,
+    add_options,
+    marker_budget,
+    read_options,
+)
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Generator
+
+    from pytest_gpusync.reporting.failure import BudgetFailure
+    from pytest_gpusync.session import GpuSession
+    from pytest_gpusync.testrun import TestRun
+
+SESSION: pytest.StashKey[GpuSession] = pytest.StashKey()
+RUN: pytest.StashKey[TestRun] = pytest.StashKey()
+
+_PACKAGE_FOLDER = Path(__file__).parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register options and ini keys."""
+    add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Arm the simulated device before the first conftest is imported: it may ask torch whether there is a GPU."""
+    _session(early_config, early_config.known_args_namespace)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register markers, and the reporter where reports are drawn."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    gpu = _session(config, config.option)
+    if not _is_worker(config):
+        config.pluginmanager.register(_Reporter(gpu), "gpusync-reporter")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Refuse what cannot work, in one line, before any test runs."""
+    if not session.config.option.collectonly and not _is_worker(session.config):
+        _session(session.config).check()
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say what steps run on, if anything was asked."""
+    gpu = _session(config)
+    return gpu.header() if gpu.options.asked else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Switch the simulated device on for tests that ask to be measured, for all tests of the session alike."""
+    config = session.config
+    if config.option.collectonly or not any(_uses_gpu(item) for item in session.items):
+        return
+    _session(config).device.switch_on()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Decide what is measured of a test."""
+    gpu = _session(item.config)
+    if item.get_closest_marker(GPU_ONLY_MARKER) is not None and gpu.device.missing is not None:
+        pytest.skip(f"needs a real GPU: {gpu.device.missing}")
+    try:
+        marked = marker_budget(item)
+    except MarkerError as error:
+        pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
+    if marked is None and not gpu.options.measures_every_test and not _uses_gpu(item):
+        return
+    from pytest_gpusync.reporting.terminal import LINES_SHOWN
+    from pytest_gpusync.testrun import TestRun
+
+    item.stash[RUN] = TestRun(
+        item.nodeid,
+        gpu.device,
+        budget=marked.budget if marked is not None else gpu.options.budget,
+        warmup=marked.warmup if marked is not None else None,
+        marked=marked is not None,
+        call_is_region=marked is not None or gpu.options.measures_every_test,
+        limit=LINES_SHOWN if item.config.option.verbose <= 0 else None,
+    )
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Measure the call of a test: not its set-up, nor its tear-down."""
+    # A wrapper that comes last is the innermost: the hooks of other plugins are not measured.
+    run = item.stash.get(RUN, None)
+    if run is None or not run.call_is_region:
+        return (yield)
+    with run.call():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show a broken budget as its sentence and lines, and send home what was measured."""
+    report = yield
+    run = item.stash.get(RUN, None)
+    if run is None:
+        return report
+    from pytest_gpusync.budgets import BudgetExceeded, NotMeasured
+
+    if call.excinfo is not None and isinstance(call.excinfo.value, (BudgetExceeded, NotMeasured)):
+        report.longrepr = _failure(item, call.excinfo)  # type: ignore[assignment]
+    elif call.when == "call" and report.failed:
+        report.sections += [("gpusync", text) for text in run.failed_verdicts()]
+    if call.when == "call":
+        # Plain data on the report travels home from the workers of a distributed run.
+        report.gpusync = run.document()  # type: ignore[attr-defined]
+    return report
+
+
+class _Reporter:
+    """Gathers what the tests measured and reports it; in a distributed run only the controller has one."""
+
+    def __init__(self, gpu: GpuSession) -> None:
+        self._gpu = gpu
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        document = getattr(report, "gpusync", None)
+        if document is not None:
+            self._gpu.take(report.nodeid, document)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.config.option.collectonly:
+            return
+        gpu = self._gpu
+        written = gpu.write_reports()
+        unproven = gpu.options.require and gpu.measured_nothing
+        if unproven:
+            gpu.complaints.append("--gpu-require: no test ran anything on the GPU under a budget")
+        if session.exitstatus == pytest.ExitCode.OK and (unproven or not written):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        lines = self._gpu.summary() if terminalreporter.verbosity >= 0 else []
+        if not lines and not self._gpu.complaints:
+            return
+        terminalreporter.section("gpusync")
+        for line in lines:
+            terminalreporter.write_line(line)
+        for complaint in self._gpu.complaints:
+            terminalreporter.write_line(complaint, red=True)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Switch the simulated device off."""
+    gpu = config.stash.get(SESSION, None)
+    if gpu is not None:
+        gpu.device.close()
+
+
+def _session(config: pytest.Config, namespace: argparse.Namespace | None = None) -> GpuSession:
+    """Return the state of this session, making it from the command line in `namespace` the first time."""
+    gpu = config.stash.get(SESSION, None)
+    if gpu is None:
+        from pytest_gpusync.session import GpuSession
+
+        options = read_options(config, namespace if namespace is not None else config.option)
+        gpu = config.stash[SESSION] = GpuSession(options)
+        if options.measures_every_test or options.device == "simulated":
+            gpu.device.switch_on_with_torch()
+    return gpu
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _uses_gpu(item: pytest.Item) -> bool:
+    """Tell whether a test itself asks to be measured."""
+    fixtures = getattr(item, "fixturenames", ())
+    return item.get_closest_marker(BUDGET_MARKER) is not None or not GPU_FIXTURES.isdisjoint(fixtures)
+
+
+def _failure(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> BudgetFailure:
+    from pytest_gpusync.reporting.failure import BudgetFailure, Place
+
+    text = str(excinfo.value)
+    place = _place_in_test(item, excinfo)
+    path, line = place if place is not None else (item.location[0], (item.location[1] or 0) + 1)
+    asserted_at = None if place is None else f"{path}:{line}: {excinfo.typename}"
+    return BudgetFailure(text, Place(path, line, text.partition("\n")[0]), asserted_at)
+
+
+def _place_in_test(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> tuple[str, int] | None:
+    """Return the innermost line of the user's that led to the failure; None for a budget on the test as a whole."""
+    for entry in reversed(excinfo.traceback):
+        path = Path(entry.path)
+        inside = path == item.path or item.config.rootpath in path.parents
+        if inside and _PACKAGE_FOLDER not in path.parents and "site-packages" not in path.parts:
+            return os.path.relpath(path, item.config.invocation_params.dir), entry.lineno + 1
+    return None

@@ -1,0 +1,42 @@
+"""A broken budget as the failure of a test: pytest shows this in place of a traceback."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _pytest._io import TerminalWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a failure is charged to; pytest's short summary and JUnit's message read it."""
+
+    path: str
+    lineno: int
+    message: str
+    """The sentence."""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.lineno}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetFailure:
+    """What pytest calls a longrepr: the sentence, the lines, and where in the test the budget was asserted."""
+
+    text: str
+    reprcrash: Place
+    asserted_at: str | None = None
+    """``path:line`` of the assertion inside the test; None for a budget on the test as a whole."""
+
+    def __str__(self) -> str:
+        return f"{self.text}\n{self.asserted_at}" if self.asserted_at else self.text
+
+    def toterminal(self, writer: TerminalWriter) -> None:
+        """Draw it, the sentence marked."""
+        sentence, *rest = str(self).splitlines()
+        writer.line(sentence, red=True, bold=True)
+        for line in rest:
+            writer.line(line)

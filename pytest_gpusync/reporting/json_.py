@@ -1,0 +1,171 @@
+"""The run file: ``gpusync.run/1``, described field by field in docs/schemas/run-1.schema.json.
+
+Its region objects are also how measurements travel: between the workers of a distributed run, from a test to the
+session's summary, and into every other report.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpusync import devices
+from pytest_gpusync.budgets import why_not_measured
+from pytest_gpusync.measure import site_counts, syncs_per_step
+from pytest_gpusync.rulenames import rule_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpusync.budgets import Verdict
+    from pytest_gpusync.events import Environment, Measurement, SiteCount
+
+SCHEMA: Final = "gpusync.run/1"
+
+Document = dict[str, Any]
+"""A JSON object: plain data."""
+
+
+def environment_document(environment: Environment | None) -> Document:
+    """Return the environment object; without any measurement (None), device, recorder and coverage are null."""
+    if environment is not None:
+        return asdict(environment)
+    build = devices.torch_build()
+    return {
+        "torch": build[0] if build else None,
+        "python": platform.python_version(),
+        "device": None,
+        "gpu": None,
+        "driver": None,
+        "recorder": None,
+        "coverage": None,
+        "note": None,
+    }
+
+
+def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) -> Document:
+    """Return the region object of a measurement and its verdicts. Rule codes are null until the run is written."""
+    problem = why_not_measured(measurement)
+    per_step = None if problem is not None else syncs_per_step(measurement)
+    return {
+        "name": measurement.name,
+        "outcome": _outcome(verdicts, problem),
+        "problem": problem,
+        "steps": measurement.steps,
+        "warmup": measurement.warmup,
+        "step_source": measurement.step_source,
+        "device_used": measurement.device_used,
+        "syncs": None if per_step is None else _counted(measurement),
+        "syncs_per_step": None if per_step is None else {"max": max(per_step), "median": median(per_step)},
+        "sites": [_site(count) for count in site_counts(measurement)],
+        "memory": None,
+        "timing": None,
+        "verdicts": [_verdict(verdict) for verdict in verdicts],
+    }
+
+
+def unmeasured_document(name: str, problem: str) -> Document:
+    """Return the region object of what could not be measured at all."""
+    return {
+        "name": name,
+        "outcome": "not_measured",
+        "problem": problem,
+        "steps": None,
+        "warmup": None,
+        "step_source": None,
+        "device_used": None,
+        "syncs": None,
+        "syncs_per_step": None,
+        "sites": [],
+        "memory": None,
+        "timing": None,
+        "verdicts": [],
+    }
+
+
+def run_document(environment: Environment | Document | None, regions: Iterable[Document]) -> Document:
+    """Return the run object, with the linter's rule code on each line that it has one for."""
+    described = environment if isinstance(environment, dict) else environment_document(environment)
+    return {
+        "schema": SCHEMA,
+        "environment": described,
+        "regions": [{**region, "sites": [_named(site) for site in region["sites"]]} for region in regions],
+    }
+
+
+def to_text(document: Document) -> str:
+    """Return a run object as the text of its file."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_atomic(path: Path | str, text: str) -> None:
+    """Write `text` to `path` so that a reader sees the old file or the new one, never half; folders are created.
+
+    Raises:
+        OSError: the file cannot be written; an old file is untouched.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _outcome(verdicts: Sequence[Verdict], problem: str | None) -> str:
+    if problem is not None:
+        return "not_measured"
+    if not verdicts:
+        return "measured"
+    return "failed" if any(verdict.outcome == "failed" for verdict in verdicts) else "passed"
+
+
+def _counted(measurement: Measurement) -> int:
+    return sum(1 for sync in measurement.all_syncs if sync.allowed is None and not sync.background)
+
+
+def _site(count: SiteCount) -> Document:
+    return {
+        "path": count.site.path,
+        "line": count.site.line,
+        "function": count.site.function,
+        "code": count.code,
+        "kind": count.kind,
+        "direction": count.direction,
+        "syncs": count.syncs,
+        "steps": count.steps,
+        "per_step_max": count.per_step_max,
+        "blocked_ms": count.blocked_ms,
+        "bytes": count.nbytes,
+        "via": count.site.via,
+        "phase": count.phase,
+        "thread": count.thread,
+        "allowed": count.allowed,
+        "background": count.background,
+    }
+
+
+def _named(site: Document) -> Document:
+    if site["code"] is not None:
+        return site
+    rule = rule_for(site["path"], site["line"])
+    return site if rule is None else {**site, "code": rule.code}
+
+
+def _verdict(verdict: Verdict) -> Document:
+    return {
+        "quantity": "syncs",
+        "outcome": verdict.outcome,
+        "max": verdict.budget.max,
+        "exact": verdict.budget.exact,
+        "source": verdict.budget.source,
+        "measured": verdict.syncs,
+        "sentence": verdict.sentence,
+    }

@@ -1,0 +1,117 @@
+"""The session's summary, drawn from the region objects that came home with the test reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpusync.events import Environment
+from pytest_gpusync.reporting.sites import Row, draw, shown_source
+from pytest_gpusync.reporting.terminal import device_text, plural
+from pytest_gpusync.rulenames import rule_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpusync.reporting.json_ import Document
+
+WORST_SHOWN: Final = 5
+"""Tests, and lines, shown."""
+
+REASONS_SHOWN: Final = 5
+"""Tests shown that were not measured."""
+
+
+def is_measured(region: Document) -> bool:
+    """Tell whether a region counted the syncs of something that ran on the device."""
+    return region["outcome"] != "not_measured" and (region["device_used"] or bool(region["sites"]))
+
+
+def summary_lines(environment: Document | None, tests: dict[str, list[Document]]) -> list[str]:
+    """Return the summary of a session; empty when there is nothing to say.
+
+    Args:
+        environment: where was measured; None if nothing was.
+        tests: the region objects of each test, by node id.
+    """
+    regions = [region for found in tests.values() for region in found]
+    if not regions:
+        return []
+    lines = []
+    if environment is not None:
+        lines.append(device_text(Environment(**environment)))
+        if environment["note"]:
+            lines.append(f"  {environment['note']}")
+    lines.append(_counts(tests))
+    lines += _worst_tests(regions)
+    lines += _worst_lines(regions)
+    lines += _not_measured(regions)
+    return lines
+
+
+def _counts(tests: dict[str, list[Document]]) -> str:
+    measured = sum(1 for regions in tests.values() if any(is_measured(region) for region in regions))
+    over = sum(1 for regions in tests.values() if any(region["outcome"] == "failed" for region in regions))
+    missed = sum(1 for regions in tests.values() if any(r["outcome"] == "not_measured" for r in regions))
+    parts = [f"{plural(measured, 'test')} measured"]
+    if over:
+        parts.append(f"{over} over budget")
+    if missed:
+        parts.append(f"{missed} not measured")
+    return ", ".join(parts)
+
+
+def _worst_tests(regions: Sequence[Document]) -> list[str]:
+    syncing = [region for region in regions if region["syncs_per_step"] and region["syncs_per_step"]["max"]]
+    syncing.sort(key=lambda region: -region["syncs_per_step"]["max"])
+    if not syncing:
+        return []
+    rows = [
+        f"  {region['syncs_per_step']['max']:>4}{_budget(region)}  {region['name']}" for region in syncing[:WORST_SHOWN]
+    ]
+    return ["most syncs in a step:", *rows]
+
+
+def _budget(region: Document) -> str:
+    verdicts: list[dict[str, Any]] = region["verdicts"]
+    if not verdicts:
+        return ""
+    verdict = next((v for v in verdicts if v["outcome"] == "failed"), verdicts[0])
+    limit = f"budget {verdict['max']}" if verdict["exact"] is None else f"exactly {verdict['exact']}"
+    return f"  {limit}"
+
+
+def _worst_lines(regions: Sequence[Document]) -> list[str]:
+    most: dict[tuple[str, int], tuple[int, int]] = {}
+    for region in regions:
+        for site in region["sites"]:
+            if site["allowed"] is not None or site["background"] or not site["per_step_max"]:
+                continue
+            key = (site["path"], site["line"])
+            worst, seen = most.get(key, (0, 0))
+            most[key] = max(worst, site["per_step_max"]), seen + 1
+    if not most:
+        return []
+    ranked = sorted(most.items(), key=lambda entry: (-entry[1][0], -entry[1][1], entry[0]))
+    rows = []
+    for (path, line), (per_step, seen) in ranked[:WORST_SHOWN]:
+        rule = rule_for(path, line)
+        rows.append(
+            Row(
+                where=f"{path}:{line}",
+                source=shown_source(path, line, rule),
+                code=rule.code if rule is not None else "",
+                rate=f"{per_step} in a step",
+                remark=f"in {plural(seen, 'region')}",
+            )
+        )
+    return ["lines with most syncs:", *draw(rows)]
+
+
+def _not_measured(regions: Sequence[Document]) -> list[str]:
+    missed = [region for region in regions if region["outcome"] == "not_measured"]
+    if not missed:
+        return []
+    rows = [f"  {region['name']}: {region['problem']}" for region in missed[:REASONS_SHOWN]]
+    if len(missed) > len(rows):
+        rows.append(f"  and {len(missed) - len(rows)} more")
+    return ["not measured:", *rows]

@@ -1,0 +1,102 @@
+"""A pytest session: what was asked, on which device, and what the tests measured."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpusync.reporting.json_ import run_document, to_text, write_atomic
+from pytest_gpusync.reporting.summary import is_measured, summary_lines
+from pytest_gpusync.sessiondevice import SessionDevice
+
+if TYPE_CHECKING:
+    from pytest_gpusync.options import Options
+    from pytest_gpusync.reporting.json_ import Document
+
+
+class GpuSession:
+    """State of one session. In a distributed run every worker has one to measure with, the controller one to report."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.device = SessionDevice(options.device)
+        self.environment: Document | None = None
+        """Where the tests were measured; None until the first was."""
+        self.tests: dict[str, list[Document]] = {}
+        """Region objects by node id; a test that is run again replaces its own."""
+        self.complaints: list[str] = []
+        """Lines that explain an exit code which no test explains."""
+
+    def check(self) -> None:
+        """Refuse what cannot work, before any test runs.
+
+        Raises:
+            pytest.UsageError: one line that says what is missing.
+        """
+        device, options = self.device, self.options
+        if options.require and device.choice == "simulated":
+            raise pytest.UsageError(
+                "gpu_require asks for a real GPU and gpu_device=simulated for none; drop one of them "
+                "(-o gpu_require=false overrules the ini file)"
+            )
+        if device.choice == "simulated" and device.found.reason == "torch is not installed":
+            raise pytest.UsageError("--gpu-device=simulated needs torch, which is not installed: pip install torch")
+        if device.missing is not None and (options.require or device.choice == "cuda"):
+            asked = "--gpu-require" if options.require else "--gpu-device=cuda"
+            raise pytest.UsageError(f"{asked}: there is no GPU to run on: {device.missing}")
+
+    def header(self) -> str:
+        """Return the line for the head of the session."""
+        device = self.device
+        if device.is_simulated:
+            why = f" (no GPU: {device.found.reason})" if device.choice == "auto" else ""
+            parts = [f"simulated CUDA device{why}", "recorder simulated", "coverage simulated"]
+        else:
+            driver = f" (driver {device.found.driver})" if device.found.driver else ""
+            parts = [f"{device.found.gpu}{driver}", "recorder cupti, else torch-hooks"]
+        if self.options.budget is not None:
+            parts.append(f"{self.options.budget} syncs per step")
+        return f"gpusync: {', '.join(parts)}"
+
+    def take(self, nodeid: str, document: Document) -> None:
+        """Take what a test measured, as its report brought it home."""
+        self.tests[nodeid] = document["regions"]
+        if document["environment"] is not None:
+            self.environment = self.environment or document["environment"]
+
+    @property
+    def measured_nothing(self) -> bool:
+        """True if no region counted the syncs of something that ran on the device."""
+        return not any(is_measured(region) for regions in self.tests.values() for region in regions)
+
+    def write_reports(self) -> bool:
+        """Write every report that was asked for; False if one could not be, with a complaint that says where it is."""
+        if not self.options.reports:
+            return True
+        regions = [region for found in self.tests.values() for region in found]
+        text = to_text(run_document(self.environment, regions))
+        written = True
+        for path in self.options.reports:
+            try:
+                write_atomic(path, text)
+            except OSError as error:
+                written = False
+                self.complaints.append(f"{path} cannot be written ({error.strerror}){_rescue(path, text)}")
+        return written
+
+    def summary(self) -> list[str]:
+        """Return the lines of the terminal summary; empty when there is nothing to say."""
+        return summary_lines(self.environment, self.tests)
+
+
+def _rescue(path: Path, text: str) -> str:
+    """Put a report that cannot be written where it was wanted into the folder for temporary files; say where."""
+    rescued = Path(tempfile.mkdtemp(prefix="gpusync-")) / path.name
+    try:
+        write_atomic(rescued, text)
+    except OSError:
+        return ""
+    return f"; the report is in {rescued}"

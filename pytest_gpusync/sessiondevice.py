@@ -1,0 +1,118 @@
+"""The device of a pytest session: the GPU that is there, or the simulated one, switched on when it is needed.
+
+Test modules ask ``torch.cuda.is_available()`` while they are imported, so the simulated device has to be on by then;
+but pytest must not import torch for a project that does not use it. So it is switched on at the moment that torch has
+been imported, by whomever.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from contextlib import ExitStack
+from functools import cached_property
+from importlib.abc import MetaPathFinder
+from typing import TYPE_CHECKING
+
+from pytest_gpusync import devices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    from pytest_gpusync.devices import Device
+    from pytest_gpusync.measure import DeviceChoice
+
+
+class SessionDevice:
+    """Which device the steps of a session run on."""
+
+    def __init__(self, choice: DeviceChoice) -> None:
+        self.choice = choice
+        self.refusal: str | None = None
+        """Why the simulated device could not be switched on."""
+        self._open = ExitStack()
+        self._is_on = False
+
+    @cached_property
+    def found(self) -> Device:
+        """The GPU, or why there is none."""
+        return devices.detect()
+
+    @property
+    def is_simulated(self) -> bool:
+        """True if steps run on the simulated device."""
+        return self.choice == "simulated" or (self.choice == "auto" and self.found.kind == "none")
+
+    @property
+    def missing(self) -> str | None:
+        """Why a test that needs a real GPU cannot run, as a clause; None if it can."""
+        if self.choice == "simulated":
+            return "--gpu-device=simulated"
+        return self.found.reason if self.found.kind == "none" else None
+
+    def switch_on_with_torch(self) -> None:
+        """Switch the simulated device on as soon as torch is imported; at once if it is."""
+        if not self.is_simulated:
+            return
+        if "torch" in sys.modules:
+            self.switch_on()
+            return
+        finder = _AfterImport("torch", self.switch_on)
+        sys.meta_path.insert(0, finder)
+        self._open.callback(finder.remove)
+
+    def switch_on(self) -> None:
+        """Switch the simulated device on if steps run on it, importing torch; harmless when it is on.
+
+        Sets :attr:`refusal` where it cannot be switched on: who needs the device finds it there.
+        """
+        if self._is_on or self.refusal is not None or not self.is_simulated:
+            return
+        try:
+            from pytest_gpusync.simulated import simulated_cuda
+
+            self._open.enter_context(simulated_cuda())
+        except (ImportError, RuntimeError) as error:
+            self.refusal = f"the simulated CUDA device cannot be switched on: {error}"
+        else:
+            self._is_on = True
+
+    def close(self) -> None:
+        """Switch the simulated device off and leave the import system as it was."""
+        self._open.close()
+        self._is_on = False
+
+
+class _AfterImport(MetaPathFinder):
+    """Calls back once, right after a module was first imported. Finding and loading it stay with the usual finders."""
+
+    def __init__(self, name: str, callback: Callable[[], None]) -> None:
+        self._name = name
+        self._callback = callback
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        self.remove()
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        loader = spec.loader
+        execute = loader.exec_module
+
+        def execute_and_call_back(module: ModuleType) -> None:
+            execute(module)
+            del loader.exec_module
+            self._callback()
+
+        # On the instance: the loader's class serves every other module.
+        loader.exec_module = execute_and_call_back  # type: ignore[method-assign]
+        return spec
+
+    def remove(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)

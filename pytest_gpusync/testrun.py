@@ -1,0 +1,189 @@
+"""What is measured of one test: its call, and the regions that its fixtures open."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpusync.budgets import BudgetExceeded, NotMeasured, judge
+from pytest_gpusync.lines import measured_steps
+from pytest_gpusync.measure import MeasurementError, record
+from pytest_gpusync.reporting.json_ import environment_document, region_document, unmeasured_document
+from pytest_gpusync.reporting.terminal import LINES_SHOWN, render_verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpusync.budgets import Budget, Verdict
+    from pytest_gpusync.events import Measurement
+    from pytest_gpusync.measure import Region
+    from pytest_gpusync.sessiondevice import SessionDevice
+
+
+@dataclass
+class Record:
+    """A closed region of a test, and the verdicts on it."""
+
+    measurement: Measurement
+    verdicts: list[Verdict] = field(default_factory=list)
+
+
+class TestRun:
+    """One run of one test. Made before its set-up, read when its call is reported."""
+
+    __test__ = False
+
+    def __init__(
+        self,
+        nodeid: str,
+        device: SessionDevice,
+        *,
+        budget: Budget | None = None,
+        warmup: int | None = None,
+        marked: bool = False,
+        call_is_region: bool = False,
+        limit: int | None = LINES_SHOWN,
+    ) -> None:
+        self.nodeid = nodeid
+        self.device = device
+        self.budget = budget
+        self.warmup = warmup
+        self.marked = marked
+        """True if the budget is the test's own: then not to be measured is to fail."""
+        self.call_is_region = call_is_region
+        """False for a test that is measured only inside its fixtures' regions."""
+        self.limit = limit
+        self.records: list[Record] = []
+        self.runs: list[Record] = []
+        """The records of gpu_train: where there are any, they and not the whole call are held to the test's budget."""
+        self._late: str | None = None
+        """Why the call was not measured although every test was to be."""
+        self._names: dict[str, int] = {}
+
+    @contextmanager
+    def region(self, name: str | None, kind: str, warmup: int | None = None) -> Iterator[Region]:
+        """Open a region for a fixture.
+
+        Raises:
+            NotMeasured: nothing can be measured here.
+        """
+        self.device.switch_on()
+        with _open(self._name(name or kind), warmup, self.device) as region:
+            yield region
+
+    def keep(self, region: Region) -> Record:
+        """Keep what a closed region measured for the reports."""
+        kept = Record(region.result())
+        self.records.append(kept)
+        return kept
+
+    def hold(self, kept: Record, budget: Budget, subject: str) -> None:
+        """Hold a record to a budget.
+
+        Raises:
+            BudgetExceeded: a step broke it.
+            NotMeasured: nothing was counted.
+        """
+        __tracebackhide__ = True
+        verdict = judge(kept.measurement, budget, subject=subject)
+        kept.verdicts.append(verdict)
+        text = self.text(verdict, kept)
+        if verdict.outcome == "failed":
+            raise BudgetExceeded(text, verdict)
+        if verdict.outcome == "not_measured":
+            raise NotMeasured(text)
+
+    def text(self, verdict: Verdict, kept: Record) -> str:
+        """Return a verdict as a failed test shows it."""
+        return "\n".join(render_verdict(verdict, kept.measurement, limit=self.limit))
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Measure the call of the test and hold it to the test's budget.
+
+        A failure of the test's own stays its failure; the verdict is then kept, not raised.
+
+        Raises:
+            BudgetExceeded: a step broke the budget.
+            NotMeasured: the syncs could not be counted.
+        """
+        __tracebackhide__ = True
+        if not self.marked and "torch" not in sys.modules:
+            # Nothing of this test can run on a GPU yet, and to measure would be to import torch for it.
+            yield
+            if "torch" in sys.modules:
+                self._late = "torch was first imported inside the test; import it at the top of the file"
+            return
+        self.device.switch_on()
+        region = None
+        try:
+            with _open(self.nodeid, self.warmup, self.device) as region:
+                yield
+        except (Exception, pytest.fail.Exception):
+            if region is not None:
+                self._judge_call(region)
+            raise
+        verdicts = self._judge_call(region)
+        for verdict, kept in verdicts:
+            if verdict.outcome == "failed":
+                raise BudgetExceeded(self.text(verdict, kept), verdict)
+        for verdict, kept in verdicts:
+            if verdict.outcome == "not_measured":
+                raise NotMeasured(self.text(verdict, kept))
+
+    def _judge_call(self, region: Region) -> list[tuple[Verdict, Record]]:
+        measurement = region.result()
+        if not self.marked and not measurement.device_used and not measurement.all_syncs:
+            return []  # the test touched no GPU
+        call = Record(measurement)
+        self.records.insert(0, call)
+        if self.budget is None:
+            return []
+        verdicts = []
+        for kept in self.runs or [call]:
+            if not self.marked and not measured_steps(kept.measurement):
+                continue  # a limit for every test does not ask each to run more steps than its warm-up
+            verdict = judge(kept.measurement, self.budget, subject="Test")
+            kept.verdicts.append(verdict)
+            verdicts.append((verdict, kept))
+        return verdicts
+
+    def document(self) -> dict[str, Any] | None:
+        """Return what was measured as plain data that travels with the test's report; None if there is nothing."""
+        regions = [region_document(kept.measurement, kept.verdicts) for kept in self.records]
+        if self._late is not None:
+            regions.append(unmeasured_document(self.nodeid, self._late))
+        if not regions:
+            return None
+        environment = self.records[0].measurement.environment if self.records else None
+        return {"environment": environment and environment_document(environment), "regions": regions}
+
+    def failed_verdicts(self) -> list[str]:
+        """Return the text of every failed verdict on this run."""
+        return [
+            self.text(verdict, kept)
+            for kept in self.records
+            for verdict in kept.verdicts
+            if verdict.outcome == "failed"
+        ]
+
+    def _name(self, name: str) -> str:
+        """Return the name of the next region of this kind: ``a.py::test_b gpu_train``, then ``... gpu_train 2``."""
+        number = self._names[name] = self._names.get(name, 0) + 1
+        return f"{self.nodeid} {name}" if number == 1 else f"{self.nodeid} {name} {number}"
+
+
+@contextmanager
+def _open(name: str, warmup: int | None, device: SessionDevice) -> Iterator[Region]:
+    if device.refusal is not None:
+        raise NotMeasured(f"Not measured: {device.refusal}")
+    with ExitStack() as stack:
+        try:
+            region = stack.enter_context(record(name, warmup=warmup, device=device.choice))
+        except MeasurementError as error:
+            raise NotMeasured(f"Not measured: {error}") from None
+        yield region
