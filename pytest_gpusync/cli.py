@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "lint": ("gpusync_lint.cli", "main", "find the lines that make the host wait for the GPU on every step"),
-    "rule": ("gpusync_lint.rule_pages", "main", "explain a rule of the linter, or list them all"),
+    "rule": ("gpusync_lint.cli", "rule", "explain a rule of the linter, or list them all"),
     "trace": ("pytest_gpusync.trace", "main", "run a program unmodified and report where it waited"),
     "doctor": ("pytest_gpusync.doctor", "main", "say what can be measured on this machine, and check that it is seen"),
 }

@@ -1,4 +1,4 @@
-"""``gpusync lint``: arguments in, an exit code out."""
+"""``gpusync lint`` and ``gpusync rule``: arguments in, an exit code out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpusync_lint.config import Config, ConfigError, find, load
 from gpusync_lint.discovery import Found, discover, shown
 from gpusync_lint.model import Confidence, EngineSettings, Heat
 from gpusync_lint.runner import Outcome, Request, internal_error, run
-from gpusync_lint.selection import Layer, Selection, UnknownCodeError, resolve_all
+from gpusync_lint.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -239,6 +239,28 @@ def _exit_code(arguments: argparse.Namespace, outcome: Outcome) -> int:
     if arguments.diff:
         return FINDINGS if outcome.changes else CLEAN
     return FINDINGS if outcome.warnings and not arguments.exit_zero else CLEAN
+
+
+def rule(argv: Sequence[str] | None = None) -> int:
+    """Run ``gpusync rule`` and return its exit code. `argv` leaves out the command's name."""
+    parser = _Parser(
+        prog="gpusync rule",
+        description="Explain a rule: what it finds, what it costs, and what to write instead. Without a code, list all.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("rule", nargs="?", metavar="CODE", help="a code (GS201), a prefix (GS2) or a name (item-read)")
+    word = parser.parse_args(argv).rule
+    names = rule_pages.names()
+    try:
+        prefix = "GS" if word is None else resolve(word, names)
+    except UnknownCodeError as error:
+        emit(sys.stderr, f"gpusync rule: error: {error}\n")
+        return FAILED
+    if prefix in names:
+        emit(sys.stdout, rule_pages.render(rule_pages.pages()[prefix]))
+    else:
+        emit(sys.stdout, "".join(f"{code}  {name}\n" for code, name in names.items() if code.startswith(prefix)))
+    return CLEAN
 
 
 def emit(stream: TextIO, text: str) -> None:
