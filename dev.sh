@@ -15,6 +15,7 @@ cd "$(dirname "$0")"
 
 PYTHON=${PYTHON:-python3}
 VENV=${VENV:-.venv}
+case $VENV in /*) ;; *) VENV=$PWD/$VENV ;; esac
 INSTALL=${INSTALL:-yes}
 stamp=$VENV/.gpusync-installed
 
@@ -73,21 +74,31 @@ prepare() {
     echo "$stamped" >"$stamp"
 }
 
+# Print a command as it would be typed in the environment, then run it.
+show() {
+    printf '\n$ %s\n' "$*"
+    PATH=$VENV/bin:$PATH "$@"
+}
+
+demo() {
+    show gpusync lint --exit-zero examples
+    # A budget that is broken, as a failed test shows it. The test is marked as an expected failure; --runxfail lets it fail.
+    broken=0
+    show pytest -q --gpu-sync-budget=5 --runxfail --show-capture=no examples/char_gpt -k slow_training_keeps || broken=$?
+    [ "$broken" -eq 1 ] || fail "the slow training was to break its budget, and pytest ended with status $broken"
+    show pytest --gpu-sync-budget=5 -rx examples
+}
+
 command=${1:-}
 [ $# -eq 0 ] || shift
 case $command in
 demo)
     prepare
-    echo
-    echo "\$ gpusync lint examples"
-    "$VENV/bin/gpusync" lint --exit-zero examples
-    echo
-    echo "\$ pytest --gpu-sync-budget=5 examples"
-    "$VENV/bin/pytest" --gpu-sync-budget=5 -q -rx examples
+    demo
     ;;
 test)
     prepare
-    "$VENV/bin/pytest" "$@"
+    show pytest "$@"
     ;;
 *)
     fail "usage: sh dev.sh demo | sh dev.sh test [PYTEST-ARGUMENT...]"
