@@ -245,7 +245,7 @@ def rule(argv: Sequence[str] | None = None) -> int:
     """Run ``gpusync rule`` and return its exit code. `argv` leaves out the command's name."""
     parser = _Parser(
         prog="gpusync rule",
-        description="Explain a rule: what it finds, what it costs, and what to write instead. Without a code, list all.",
+        description="Explain a rule: what it finds, what it costs and what to write instead. Without a code: list all.",
         allow_abbrev=False,
     )
     parser.add_argument("rule", nargs="?", metavar="CODE", help="a code (GS201), a prefix (GS2) or a name (item-read)")

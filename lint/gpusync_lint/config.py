@@ -106,7 +106,7 @@ class _Reader:
         return Config(
             root=self.path.parent.absolute(),
             codes=Layer(select=select, ignore=self._codes("ignore") or ()),
-            exclude=tuple(glob_pattern(pattern) for pattern in self._strings("exclude") or ()),
+            exclude=tuple(self._pattern("exclude", pattern) for pattern in self._strings("exclude") or ()),
             per_file_ignores=self._per_file_ignores(),
             heat=self._heat(),
             step_functions=tuple(self._strings("step-functions") or ()),
@@ -144,6 +144,12 @@ class _Reader:
         except UnknownCodeError as error:
             raise self._fail(key, str(error)) from None
 
+    def _pattern(self, key: str, pattern: str) -> re.Pattern[str]:
+        try:
+            return glob_pattern(pattern)
+        except ValueError as error:
+            raise self._fail(key, str(error)) from None
+
     def _per_file_ignores(self) -> tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]:
         table = self.table.get("per-file-ignores", {})
         if not isinstance(table, dict):
@@ -153,7 +159,7 @@ class _Reader:
             key = f'per-file-ignores."{pattern}"'
             if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
                 raise self._fail(key, f"must be a list of codes, not {_kind(words)}")
-            result.append((glob_pattern(pattern), self._resolve(key, words)))
+            result.append((self._pattern(key, pattern), self._resolve(key, words)))
         return tuple(result)
 
     def _heat(self) -> Heat:

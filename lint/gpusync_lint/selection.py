@@ -103,11 +103,12 @@ def glob_pattern(pattern: str) -> re.Pattern[str]:
 
     ``*`` and ``?`` stay within one path component, ``**`` crosses them. A pattern without a slash matches a component
     at any depth, one with a slash starts at the configuration's folder; either covers everything below what it
-    matches.
+    matches. Raises ValueError for a character range that runs backwards.
     """
     body = pattern.removeprefix("./").rstrip("/")
+    anywhere = "/" not in body
     parts: list[str] = []
-    for piece in re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]/]+\])", body):
+    for piece in re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]/]+\])", body.lstrip("/")):
         if piece == "**/":
             parts.append("(?:[^/]+/)*")
         elif piece == "**":
@@ -120,8 +121,11 @@ def glob_pattern(pattern: str) -> re.Pattern[str]:
             parts.append("[^" + piece[2:] if piece.startswith("[!") else piece)
         else:
             parts.append(re.escape(piece))
-    start = "" if "/" in body else "(?:.*/)?"
-    return re.compile(f"{start}{''.join(parts)}(?:/.*)?$", re.DOTALL)
+    start = "(?:.*/)?" if anywhere else ""
+    try:
+        return re.compile(f"{start}{''.join(parts)}(?:/.*)?$", re.DOTALL)
+    except re.error as error:
+        raise ValueError(f"not a path pattern: {pattern!r} ({error})") from None
 
 
 def level_of(finding: Finding, heat: Heat, confidence: Confidence) -> Level | None:

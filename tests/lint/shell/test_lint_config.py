@@ -61,6 +61,7 @@ def test_an_empty_table_is_the_default(tmp_path: Path) -> None:
         ),
         ("select = 'GS2'", 'tool.gpusync.select: must be a list of strings; write select = ["GS2"]'),
         ("select = 2", "tool.gpusync.select: must be a list of strings, not an integer"),
+        ("exclude = ['[z-a].py']", "tool.gpusync.exclude: not a path pattern: '[z-a].py' (bad character range z-a"),
         ("exclude = [1]", "tool.gpusync.exclude: must be a list of strings, not a list of other things"),
         ("select = ['GS2001']", "tool.gpusync.select: no rule has the code or name 'GS2001'; did you mean GS201?"),
         (

@@ -95,6 +95,8 @@ def test_codes_can_be_ignored_by_file() -> None:
         ("**/gen", "x/y/gen/a.py", True),
         ("pkg/**", "pkg/x/a.py", True),
         ("a.b", "aXb", False),
+        ("/vendor", "vendor/a.py", True),
+        ("/vendor", "pkg/vendor/a.py", False),
     ],
 )
 def test_glob_patterns(pattern: str, path: str, matches: bool) -> None:
