@@ -47,9 +47,10 @@ _sites: dict[tuple[str, str, int, str | None], Site] = {}
 def charge(frame: FrameType | None, thread: int) -> Charge:
     """Return the site of a sync made on `thread`, whose innermost Python frame is `frame`."""
     site = _site_of(frame)
-    if site is not None and site[1]:
-        return Charge(site[0], thread)
     owner = _thread_in_backward(thread) if _may_belong_to_autograd(frame, thread) else None
+    if site is not None and site[1]:
+        # A hook of the user's is charged to its own line, and to the thread whose backward() runs it.
+        return Charge(site[0], owner[0] if owner is not None else thread)
     if owner is not None:
         found = _site_of(owner[1])
         if found is not None:

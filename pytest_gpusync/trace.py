@@ -217,10 +217,11 @@ def _report(measurement: Measurement, code: int, options: argparse.Namespace) ->
     elif not measurement.device_used:
         print("gpusync: the program did not use the device", file=sys.stderr)
     if options.json is not None:
-        from pytest_gpusync.reporting.json_ import run_document, write_atomic
+        from pytest_gpusync.reporting.json_ import region_document, run_document, to_text, write_atomic
 
         try:
-            write_atomic(options.json, run_document(measurement.environment, [measurement]))
+            document = run_document(measurement.environment, [region_document(measurement)])
+            write_atomic(options.json, to_text(document))
         except OSError as error:
             print(f"gpusync: --json {options.json}: cannot be written ({error.strerror})", file=sys.stderr)
             code = code or USAGE_ERROR

@@ -1,0 +1,158 @@
+"""``gpusync trace``: exit codes, what the program sees, and the report, on a scripted recorder."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+
+import pytest
+
+from pytest_gpusync import devices, trace
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch, scripted):
+    """Return a function that traces a program; it makes syncs by calling ``sync()``."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(__builtins__, "sync", scripted.sync)
+
+    def run(source: str, *options: str, name: str = "train.py", arguments: tuple[str, ...] = ()) -> int:
+        (tmp_path / name).write_text(textwrap.dedent(source))
+        return trace.main([*options, name, *arguments])
+
+    return run
+
+
+def test_the_lines_that_synced_are_reported(program, capsys):
+    assert program("sync()\nsync()\n") == 0
+    report = capsys.readouterr().out
+    assert "2 syncs" in report
+    assert "train.py:1" in report
+    assert "recorder scripted, coverage driver" in report
+
+
+def test_the_program_sees_its_own_arguments_and_folder(program, capsys):
+    source = "import sys, os\nprint(sys.argv, __name__, os.path.basename(sys.path[0]) == os.path.basename(os.getcwd()))"
+    assert program(source, arguments=("--limit", "3", "-m", "x")) == 0
+    assert "['train.py', '--limit', '3', '-m', 'x'] __main__ True" in capsys.readouterr().out
+
+
+def test_arguments_and_path_are_restored(program):
+    before = (sys.argv, list(sys.path))
+    program("import sys; sys.path.append('x')")
+    assert (sys.argv, sys.path) == before
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("import sys; sync(); sys.exit(3)", 3),
+        ("import sys; sync(); sys.exit()", 0),
+        ("import sys; sync(); sys.exit('no data')", 1),
+        ("sync(); 1 / 0", 1),
+        ("sync(); raise KeyboardInterrupt", 130),
+    ],
+)
+def test_the_exit_code_is_the_programs_and_the_report_is_kept(program, capsys, source, code):
+    assert program(source) == code
+    assert "1 sync" in capsys.readouterr().out
+
+
+def test_a_program_that_raises_shows_its_own_traceback_only(program, capsys):
+    program("def f():\n    return 1 / 0\nf()")
+    error = capsys.readouterr().err
+    assert "ZeroDivisionError" in error
+    assert "train.py" in error
+    assert "trace.py" not in error
+
+
+def test_a_module_runs_as_python_m_would(program, tmp_path, capsys):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").touch()
+    (tmp_path / "pkg" / "__main__.py").write_text("import sys\nsync()\nprint(sys.argv[1:])")
+    assert trace.main(["-m", "pkg", "--epochs", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "['--epochs', '2']" in out
+    assert "pkg/__main__.py:2" in out
+
+
+def test_a_program_is_stopped_at_the_limit_and_reported(program, capsys):
+    assert program("import time\nsync()\ntime.sleep(60)", "--limit", "0.3") == 0
+    captured = capsys.readouterr()
+    assert "stopped the program after 0.3 s" in captured.err
+    assert "1 sync" in captured.out
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "soon", "inf"])
+def test_a_limit_that_is_no_time_is_refused(program, capsys, limit):
+    with pytest.raises(SystemExit) as leave:
+        program("", "--limit", limit)
+    assert leave.value.code == 2
+    assert "is not a number of seconds above 0" in capsys.readouterr().err
+
+
+def test_the_run_is_written_as_json(program, tmp_path):
+    program("sync()\nsync()", "--json", "run.json")
+    run = json.loads((tmp_path / "run.json").read_text())
+    assert run["schema"] == "gpusync.run/1"
+    (region,) = run["regions"]
+    assert (region["name"], region["syncs"]) == ("train.py", 2)
+    assert {(site["path"], site["line"]) for site in region["sites"]} == {("train.py", 1), ("train.py", 2)}
+
+
+def test_a_json_folder_that_is_missing_is_found_before_the_program_runs(program, capsys):
+    assert program("print('ran')", "--json", "nowhere/run.json") == 2
+    captured = capsys.readouterr()
+    assert "ran" not in captured.out
+    assert captured.err.count("\n") == 1
+    assert "nowhere/run.json" in captured.err
+
+
+def test_a_missing_script_is_one_line(scripted, capsys):
+    assert trace.main(["no_such.py"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "gpusync trace: no_such.py: no such file; give the path of a Python script, or -m MODULE\n"
+    )
+
+
+def test_without_torch_the_message_says_so(program, capsys, monkeypatch):
+    monkeypatch.setattr(devices, "torch_build", lambda: None)
+    assert program("print('ran')") == 2
+    assert "torch is not installed" in capsys.readouterr().err
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_the_reason(program, capsys, monkeypatch):
+    monkeypatch.setattr(
+        devices, "detect", lambda: devices.Device("none", reason="CUDA_VISIBLE_DEVICES hides every GPU")
+    )
+    assert program("print('ran')", "--device", "cuda") == 2
+    assert "--device cuda: no GPU to measure: CUDA_VISIBLE_DEVICES hides every GPU" in capsys.readouterr().err
+
+
+def test_a_recorder_that_cannot_run_is_one_line_and_the_program_does_not_start(program, scripted, capsys):
+    scripted.refusal = "it is Sunday"
+    assert program("print('ran')") == 2
+    captured = capsys.readouterr()
+    assert "it is Sunday" in captured.err
+    assert "ran" not in captured.out
+
+
+def test_a_blind_recorder_fails_the_command(program, scripted, capsys):
+    scripted.blind = True
+    assert program("pass") == 2
+    assert "Not measured" in capsys.readouterr().out
+
+
+def test_a_program_that_ignores_exceptions_is_still_stopped_by_the_limit(program, capsys):
+    source = """
+        import time
+        while True:
+            try:
+                time.sleep(0.01)
+            except Exception:
+                pass
+    """
+    assert program(source, "--limit", "0.2") == 0
