@@ -65,6 +65,7 @@ def install(patches: Patches) -> None:
     _install_modules(patches)
     _install_classes(patches)
     _install_nvtx(patches)
+    _install_libraries(patches)
 
 
 def _synchronize(*_: Any) -> None:
@@ -219,6 +220,15 @@ def _install_nvtx(patches: Patches) -> None:
     patches.set(torch.cuda.nvtx, "_nvtx", stub)
 
 
+def _install_libraries(patches: Patches) -> None:
+    """The device has no cuDNN, as on a CPU build, and NCCL has no tensors of its own to add up."""
+    cudnn = torch.backends.cudnn
+    patches.set(torch._C, "_has_cudnn", False)
+    patches.set(cudnn, "_init", lambda: False)
+    patches.set(cudnn, "is_acceptable", lambda tensor: False)
+    patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)
+
+
 def _properties(device: Any = None) -> DeviceProperties:
     index = state.device_index(device)
     if index >= process.devices:
@@ -255,6 +265,11 @@ def _raw_delete(address: int) -> None:
     _raw.pop(address, None)
 
 
+def _stream_synchronize(stream: int) -> int:
+    ledger.sync("stream", device=state.current_device())
+    return 0
+
+
 class _CudaError(int):
     success = 0
 
@@ -265,7 +280,7 @@ def _runtime() -> types.ModuleType:
     runtime.cudaError = _CudaError
     runtime.cudaGetErrorString = lambda code: "no error"
     runtime.cudaMemGetInfo = memory.info
-    runtime.cudaStreamSynchronize = lambda stream: ledger.sync("stream") or 0
+    runtime.cudaStreamSynchronize = _stream_synchronize
     for name in ("cudaProfilerStart", "cudaProfilerStop", "cudaHostRegister", "cudaHostUnregister"):
         setattr(runtime, name, lambda *_: 0)
     module: types.ModuleType = runtime

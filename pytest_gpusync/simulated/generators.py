@@ -21,15 +21,16 @@ class SimulatedGenerator(_Generator):
     _index: int
 
     @property
-    def device(self) -> torch.device:  # noqa: D102
+    def device(self) -> torch.device:  # type: ignore[override]  # noqa: D102
         return torch.device("cuda", self._index)
 
     def get_offset(self) -> int:
         """0: the CPU's generator has no Philox offset."""
         return 0
 
-    def set_offset(self, offset: int) -> None:
+    def set_offset(self, offset: int) -> _Generator:
         """Ignored: the CPU's generator has no Philox offset."""
+        return self
 
     def clone_state(self) -> SimulatedGenerator:
         """A new generator with the state of this one."""

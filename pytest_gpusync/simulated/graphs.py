@@ -51,9 +51,6 @@ def pool_handle() -> tuple[int, int]:
 class CUDAGraph:
     """Stands in for ``torch.cuda.CUDAGraph``."""
 
-    def __new__(cls, keep_graph: bool = False) -> CUDAGraph:
-        return super().__new__(cls)
-
     def __init__(self, keep_graph: bool = False) -> None:
         self._steps: Sequence[_Step] | None = None
         self._pool = pool_handle()

@@ -47,7 +47,8 @@ class AcceleratorHooks:
         base = symbol(_LIBRARY, "_ZTVN2at18CUDAHooksInterfaceE")
         if pointer_at(base + _WIDTH).value != symbol(_LIBRARY, "_ZTIN2at18CUDAHooksInterfaceE"):
             raise SimulationUnavailable(
-                f"torch {torch.__version__} lays out its CUDA hooks in an unknown way: install torch 2.11 to 2.15 from PyPI"
+                f"torch {torch.__version__} lays out its CUDA hooks in an unknown way: "
+                "install torch 2.11 to 2.15 from PyPI"
             )
         for index in range(_HEADER + _ENTRIES):
             self._table[index] = pointer_at(base + index * _WIDTH).value

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch._C import _from_dlpack, _to_dlpack
 
+from . import memory
+
 _DEVICE_OFFSET = 8
 """Offset of ``DLTensor.device`` ({int32 type, int32 index}): it follows the data pointer."""
 _DL_CPU, _DL_CUDA = 1, 2
@@ -49,6 +51,7 @@ def as_cuda(tensor: torch.Tensor, index: int) -> torch.Tensor:
     capsule = _to_dlpack(tensor)
     _field_at(_address_of_capsule(capsule, b"dltensor") + _DEVICE_OFFSET).value = _DL_CUDA | index << 32
     result: torch.Tensor = _from_dlpack(capsule)
+    memory.note(result, index)
     return result
 
 

@@ -52,7 +52,8 @@ class _Device:
         nbytes = -(-storage.nbytes() // _BLOCK) * _BLOCK
         if not nbytes:
             return
-        self.storages.append((storage._weak_ref(), nbytes))
+        reference: Any = storage._weak_ref()
+        self.storages.append((reference, nbytes))
         self.upper += nbytes
         pool = "small_pool" if nbytes <= _SMALL else "large_pool"
         self.totals["bytes", pool] += nbytes

@@ -175,13 +175,14 @@ def scaled_dot_product_attention(
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
                 attn_mask.logical_not(), float("-inf")
             )
-        result: Tensor = aten._scaled_dot_product_flash_attention_for_cpu.default(
+        outputs: tuple[Tensor, Tensor] = aten._scaled_dot_product_flash_attention_for_cpu.default(
             query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
-        )[0]
-        return result
-    return aten._scaled_dot_product_attention_math.default(
+        )
+        return outputs[0]
+    outputs = aten._scaled_dot_product_attention_math.default(
         query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
-    )[0]
+    )
+    return outputs[0]
 
 
 def _suits_flash(

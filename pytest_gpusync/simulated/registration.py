@@ -106,10 +106,14 @@ def _implement(name: str, kernel: Callable[..., Any], key: str = "CUDA") -> None
     if library is None:
         library = _by_namespace[namespace] = torch.library.Library(namespace, "IMPL")
         _libraries.append(library)
-    if _overload(name) is None or f"{namespace}/{rest}/{key}" in torch.library._impls:
-        # Not exposed, or a kernel in Python is there already, which calls other operators.
+    if _overload(name) is None:
         return
-    library.impl(rest, kernel, key)
+    if namespace == "aten":
+        # Newer releases route some operators through Python, to the CUDA kernel: it must not stay within reach.
+        library.impl(rest, kernel, key, allow_override=True)
+    elif f"{namespace}/{rest}/{key}" not in torch.library._impls:
+        # A kernel that is there already is written in Python and calls other operators: it stays.
+        library.impl(rest, kernel, key)
     if key == "CUDA":
         _known.add(name)
 

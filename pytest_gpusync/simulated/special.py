@@ -236,6 +236,24 @@ def _with_item(op: Any, scalar_op: Any, position: int) -> Callable[..., Any]:
     return kernel
 
 
+_isin = kernel_for(aten.isin.Tensor_Tensor)
+
+
+def isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Any:
+    """``isin``, whose C++ code serves CPU and CUDA alike: where it sorts, it runs on the labelled tensors and calls
+    kernels.
+    """
+    if process.blocked:
+        refuse()
+    sorts = test_elements.numel() >= int(10 * elements.numel() ** 0.145)
+    if not sorts or conditions.capturing or not (elements.is_cuda and test_elements.is_cuda):
+        return _isin(elements, test_elements, assume_unique=assume_unique, invert=invert)
+    out = torch.empty(0, dtype=torch.bool, device=elements.device)
+    return aten.isin.Tensor_Tensor_out.redispatch(
+        CPU_KEYS, elements, test_elements, assume_unique=assume_unique, invert=invert, out=out
+    )
+
+
 def zero_tensor(size: Sequence[int], **options: Any) -> Tensor:
     """A dense tensor of zeros: torch's own zero tensor has no memory to share."""
     options.pop("layout", None)
@@ -258,6 +276,7 @@ def kernels() -> dict[str, Callable[..., Any]]:
         "index.Tensor": index,
         "index.Tensor_out": index_out,
         "_index_put_impl_": index_put_,
+        "isin.Tensor_Tensor": isin,
         "masked_fill.Tensor": _with_item(aten.masked_fill.Tensor, aten.masked_fill.Scalar, 2),
         "masked_fill_.Tensor": _with_item(aten.masked_fill_.Tensor, aten.masked_fill_.Scalar, 2),
         "index_fill_.int_Tensor": _with_item(aten.index_fill_.int_Tensor, aten.index_fill_.int_Scalar, 3),

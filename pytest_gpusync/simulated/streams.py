@@ -21,8 +21,8 @@ from .state import device_index
 
 _identifiers = itertools.count(1)
 MODELLED_TIME = (
-    "Event.elapsed_time on the simulated CUDA device is modelled: it is the time the host took between the two records, "
-    "not time on a GPU"
+    "Event.elapsed_time on the simulated CUDA device is modelled: it is the time the host took between the two "
+    "records, not time on a GPU"
 )
 
 
