@@ -25,14 +25,13 @@ class GpuSync:
     def __init__(self, run: TestRun) -> None:
         self._run = run
 
-    @contextmanager
     def budget(
         self,
         max: int | None = None,
         exact: int | None = None,
         warmup: int | None = None,
         name: str | None = None,
-    ) -> Iterator[Region]:
+    ) -> AbstractContextManager[Region]:
         """Fail the test if a step of the ``with`` block makes more than `max` syncs, or another number than `exact`.
 
         A block without ``optimizer.step()`` is one step. An exception of the block's own is left alone.
@@ -43,7 +42,11 @@ class GpuSync:
             ValueError: neither or both of `max` and `exact` were given.
         """
         __tracebackhide__ = True
-        limit = Budget(max=max, exact=exact, source="gpu_sync.budget")
+        return self._hold(_budget(max, exact, "gpu_sync.budget"), warmup, name)
+
+    @contextmanager
+    def _hold(self, budget: Budget, warmup: int | None, name: str | None) -> Iterator[Region]:
+        __tracebackhide__ = True
         region = None
         try:
             with self._run.region(name, "gpu_sync.budget", warmup) as region:
@@ -52,7 +55,7 @@ class GpuSync:
             if region is not None:
                 self._run.keep(region)
             raise
-        self._run.hold(self._run.keep(region), limit, subject=f"Region {name!r}" if name else "Region")
+        self._run.hold(self._run.keep(region), budget, subject=f"Region {name!r}" if name else "Region")
 
     @contextmanager
     def record(self, name: str | None = None, warmup: int | None = None) -> Iterator[Region]:
@@ -113,8 +116,7 @@ class TrainingRun:
             ValueError: neither or both of `max` and `exact` were given.
         """
         __tracebackhide__ = True
-        budget = Budget(max=max, exact=exact, source="assert_syncs")
-        self._run.hold(self._kept, budget, subject="Run")
+        self._run.hold(self._kept, _budget(max, exact, "assert_syncs"), subject="Run")
 
 
 class GpuTrain:
@@ -162,7 +164,18 @@ class GpuTrain:
         return TrainingRun(self._run, kept, note)
 
 
+def _budget(max: int | None, exact: int | None, source: str) -> Budget:
+    """Return a budget; the traceback of a wrong one ends at the line that asked for it."""
+    __tracebackhide__ = True
+    try:
+        return Budget(max=max, exact=exact, source=source)
+    except ValueError as error:
+        complaint = str(error)
+    raise ValueError(f"{source}: {complaint}")
+
+
 def _number_of_steps(batches: Iterable[Any] | None, steps: int | None, warmup: int) -> int:
+    __tracebackhide__ = True
     for name, value in (("steps", steps), ("warmup", warmup)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             raise ValueError(f"gpu_train: {name} is a whole number from 0 on, not {value!r}")

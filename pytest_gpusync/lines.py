@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_gpusync.events import Kind, Measurement, Site, Sync
+    from pytest_gpusync.events import Kind, Measurement, Sync
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """All syncs of one site, whatever their kind and thread."""
+    """All syncs of one source line, whatever their kind, their thread and the library frames between."""
 
-    site: Site
+    path: str
+    line: int
+    function: str
     kind: Kind
     """Of the first sync."""
     thread: str
@@ -23,6 +25,8 @@ class Line:
     """Syncs in each measured step, in order."""
     elsewhere: int
     """Syncs in warm-up steps and after the last step."""
+    via: tuple[str, ...] = ()
+    """The library frames between the line and its syncs, that with most syncs first."""
     allowed: str | None = None
     background: bool = False
 
@@ -41,11 +45,12 @@ def lines(measurement: Measurement) -> list[Line]:
     """Return the lines that synced, those with most syncs in one measured step first."""
     groups: dict[tuple[object, ...], list[Sync]] = {}
     for sync in measurement.all_syncs:
-        groups.setdefault((sync.site, sync.allowed, sync.background), []).append(sync)
+        site = sync.site
+        groups.setdefault((site.path, site.line, sync.allowed, sync.background), []).append(sync)
     found = [_line(group, measured_steps(measurement)) for group in groups.values()]
     return sorted(
         found,
-        key=lambda line: (-max(line.by_step, default=0), -sum(line.by_step), line.site.path, line.site.line),
+        key=lambda line: (-max(line.by_step, default=0), -sum(line.by_step), line.path, line.line),
     )
 
 
@@ -53,12 +58,16 @@ def _line(syncs: list[Sync], steps: range) -> Line:
     first = syncs[0]
     made = Counter(sync.step for sync in syncs)
     by_step = tuple(made[step] for step in steps)
+    vias = Counter(sync.site.via for sync in syncs if sync.site.via is not None)
     return Line(
-        site=first.site,
+        path=first.site.path,
+        line=first.site.line,
+        function=first.site.function,
         kind=first.kind,
         thread=first.thread,
         by_step=by_step,
         elsewhere=len(syncs) - sum(by_step),
+        via=tuple(via for via, _ in vias.most_common()),
         allowed=first.allowed,
         background=first.background,
     )

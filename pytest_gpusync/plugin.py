@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,6 +68,16 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return gpu.header() if gpu.options.asked else None
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what needs a real GPU where there is none."""
+    for item in items:
+        if item.get_closest_marker(GPU_ONLY_MARKER) is None:
+            continue
+        missing = _session(config).device.missing
+        if missing is not None:
+            item.add_marker(pytest.mark.skip(reason=f"needs a real GPU: {missing}"))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Switch the simulated device on for tests that ask to be measured, for all tests of the session alike."""
@@ -80,12 +91,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Decide what is measured of a test."""
     gpu = _session(item.config)
-    if item.get_closest_marker(GPU_ONLY_MARKER) is not None and gpu.device.missing is not None:
-        pytest.skip(f"needs a real GPU: {gpu.device.missing}")
+    refusal = None
     try:
         marked = marker_budget(item)
     except MarkerError as error:
-        pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
+        refusal = f"{item.nodeid}: {error}"
+    if refusal is not None:
+        pytest.fail(refusal, pytrace=False)
     if marked is None and not gpu.options.measures_every_test and not _uses_gpu(item):
         return
     from pytest_gpusync.reporting.terminal import LINES_SHOWN
@@ -129,8 +141,9 @@ def pytest_runtest_makereport(
     elif call.when == "call" and report.failed:
         report.sections += [("gpusync", text) for text in run.failed_verdicts()]
     if call.when == "call":
-        # Plain data on the report travels home from the workers of a distributed run.
-        report.gpusync = run.document()  # type: ignore[attr-defined]
+        # Text on the report travels home from the workers of a distributed run, whatever they pickle with.
+        document = run.document()
+        report.gpusync = json.dumps(document) if document is not None else None  # type: ignore[attr-defined]
     return report
 
 
@@ -143,7 +156,7 @@ class _Reporter:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         document = getattr(report, "gpusync", None)
         if document is not None:
-            self._gpu.take(report.nodeid, document)
+            self._gpu.take(report.nodeid, json.loads(document))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if session.config.option.collectonly:

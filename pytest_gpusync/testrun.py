@@ -140,7 +140,8 @@ class TestRun:
         if not self.marked and not measurement.device_used and not measurement.all_syncs:
             return []  # the test touched no GPU
         call = Record(measurement)
-        self.records.insert(0, call)
+        if not self.runs:
+            self.records.insert(0, call)
         if self.budget is None:
             return []
         verdicts = []

@@ -41,8 +41,7 @@ class Row:
 
 def row(line: Line, *, whole_region: bool) -> Row:
     """Return the columns for one line; where no step was told apart (`whole_region`) the rate is a plain number."""
-    site = line.site
-    rule = rule_for(site.path, site.line)
+    rule = rule_for(line.path, line.line)
     remarks = []
     if line.allowed is not None:
         remarks.append(f"allowed: {line.allowed}")
@@ -50,11 +49,12 @@ def row(line: Line, *, whole_region: bool) -> Row:
         remarks.append(f"on thread {line.thread}")
     elif rule is not None:
         remarks.append(rule.remedy)
-    if site.via is not None:
-        remarks.append(f"via {site.via}")
+    if line.via:
+        others = f" and {len(line.via) - 1} more" if len(line.via) > 1 else ""
+        remarks.append(f"via {line.via[0]}{others}")
     return Row(
-        where=f"{site.path}:{site.line}",
-        source=shown_source(site.path, site.line, rule) or f"in {site.function}: {_KIND_NAMES[line.kind]}",
+        where=f"{line.path}:{line.line}",
+        source=shown_source(line.path, line.line, rule) or f"in {line.function}: {_KIND_NAMES[line.kind]}",
         code=rule.code if rule is not None else "",
         rate=_rate(line, whole_region=whole_region),
         remark="  ".join(remarks),

@@ -122,5 +122,5 @@ def _outside(found: Sequence[Line]) -> list[str]:
         return []
     return [
         "  only in warm-up or after the last step:",
-        *(f"  {line.site.path}:{line.site.line}  {plural(line.elsewhere, 'sync')}" for line in found),
+        *(f"  {line.path}:{line.line}  {plural(line.elsewhere, 'sync')}" for line in found),
     ]

@@ -43,7 +43,7 @@ def test_syncs_after_the_last_step_are_left_out():
 @pytest.mark.parametrize("excuse", [{"allowed": "early stop"}, {"background": True}])
 def test_allowed_and_background_syncs_are_excused_and_listed(excuse):
     verdict = judge(whole(sync(line=3, **excuse)), Budget(max=0))
-    assert (verdict.outcome, [line.site.line for line in verdict.excused]) == ("passed", [3])
+    assert (verdict.outcome, [line.line for line in verdict.excused]) == ("passed", [3])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_offenders_are_the_lines_of_the_worst_step_with_the_most_syncs_first():
         extra=(sync(1, line=8), sync(2, line=9), sync(2, line=9), sync(2, line=10)),
     )
     verdict = judge(measurement, Budget(max=0))
-    assert [line.site.line for line in verdict.offenders] == [9, 1, 10]
+    assert [line.line for line in verdict.offenders] == [9, 1, 10]
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,13 @@ def test_the_library_frame_is_named():
 
 
 @pytest.mark.usefixtures("train_py")
+def test_a_line_with_several_library_frames_is_one_row_that_names_the_busiest():
+    busiest = sync(line=2, via="torch/_tensor_str.py:177 format")
+    text = failed(whole(sync(line=2, via="torch/_tensor.py:9 item"), busiest, busiest, sync(line=2)))
+    assert text[1].endswith("4 syncs   via torch/_tensor_str.py:177 format and 1 more")
+
+
+@pytest.mark.usefixtures("train_py")
 def test_allowed_syncs_are_listed_apart_with_their_reason():
     text = failed(whole(sync(line=2), sync(line=4, allowed="early stop")))
     assert text[0].startswith("Test made 1 sync")

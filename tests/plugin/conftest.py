@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import os
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# pytester forgets the modules that an inner session imported; extension modules cannot be imported twice.
+try:
+    import libcst  # noqa: F401
+    import torch._dynamo  # optimizers import it
+except ImportError:
+    pass
+import pytest_gpusync.reporting.summary
+import pytest_gpusync.session
+import pytest_gpusync.simulated
+import pytest_gpusync.testrun  # noqa: F401
+
+
+@pytest.fixture(scope="session")
+def plugin() -> list[str]:
+    """Arguments that load the plugin; none where it is installed, and pytest finds it by itself."""
+    is_installed = any(point.value == "pytest_gpusync.plugin" for point in entry_points(group="pytest11"))
+    return [] if is_installed else ["-p", "pytest_gpusync.plugin"]
+
+
+@pytest.fixture
+def run(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, plugin: list[str]
+) -> Callable[..., pytest.RunResult]:
+    """Run pytest with the plugin over files given as keyword arguments, in this process."""
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def run(*arguments: str, **files: str) -> pytest.RunResult:
+        if files:
+            pytester.makepyfile(**files)
+        return pytester.runpytest_inprocess(*plugin, "-p", "no:cacheprovider", *arguments, no_reraise_ctrlc=True)
+
+    return run
+
+
+@pytest.fixture
+def run_apart(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, plugin: list[str]
+) -> Callable[..., pytest.RunResult]:
+    """Run pytest with the plugin over files given as keyword arguments, in a process of its own."""
+    root = Path(__file__).parents[2]
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root), str(root / "lint"), os.environ.get("PYTHONPATH", "")]))
+
+    def run(*arguments: str, **files: str) -> pytest.RunResult:
+        pytester.makepyfile(**files)
+        return pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider", *arguments)
+
+    return run

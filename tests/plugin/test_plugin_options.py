@@ -1,0 +1,158 @@
+"""Command line, ini file and markers: what is accepted, what beats what, what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_gpusync.options import read_options
+
+TRIVIAL = "def test_nothing(): pass"
+
+
+@pytest.fixture
+def options(pytester, plugin):
+    """Read the options of a command line, over an ini file given as text."""
+
+    def options(*arguments, ini=""):
+        pytester.makeini(f"[pytest]\n{ini}")
+        config = pytester.parseconfig(*plugin, *arguments)
+        return read_options(config, config.option)
+
+    return options
+
+
+def test_without_options_nothing_is_asked(options):
+    read = options()
+    assert (read.budget, read.device, read.require, read.reports, read.asked) == (None, "auto", False, (), False)
+
+
+@pytest.mark.parametrize(
+    ("ini", "name", "value"),
+    [
+        ("gpu_device = simulated", "device", "simulated"),
+        ("gpu_require = true", "require", True),
+        ("gpu_require = off", "require", False),
+    ],
+)
+def test_an_ini_key_works_without_its_option(options, ini, name, value):
+    read = options(ini=ini)
+    assert (getattr(read, name), read.asked) == (value, True)
+
+
+def test_the_ini_budget_names_its_file(options):
+    budget = options(ini="gpu_sync_budget = 4").budget
+    assert (budget.max, budget.source) == (4, "gpu_sync_budget in tox.ini")
+
+
+@pytest.mark.parametrize(
+    ("argument", "ini", "name", "value"),
+    [
+        ("--gpu-device=cuda", "gpu_device = simulated", "device", "cuda"),
+        ("--gpu-require", "gpu_require = false", "require", True),
+    ],
+)
+def test_the_command_line_beats_the_ini_file(options, argument, ini, name, value):
+    assert getattr(options(argument, ini=ini), name) == value
+
+
+def test_a_command_line_budget_beats_the_ini_file(options):
+    assert options("--gpu-sync-budget=0", ini="gpu_sync_budget = 4").budget.max == 0
+
+
+def test_several_reports_are_written(options, pytester):
+    read = options("--gpu-sync-report=a.json", "--gpu-sync-report=deep/b.json")
+    assert read.reports == (pytester.path / "a.json", pytester.path / "deep/b.json")
+
+
+def test_an_ini_report_lies_beside_the_ini_file(options, pytester):
+    folder = pytester.mkdir("below")
+    pytester.makeini("[pytest]\ngpu_sync_report = run.json")
+    assert options(str(folder), ini="gpu_sync_report = run.json").reports == (pytester.path / "run.json",)
+
+
+@pytest.mark.parametrize(
+    ("argument", "complaint"),
+    [
+        ("--gpu-sync-budget=five", "--gpu-sync-budget takes a number of syncs per step from 0 on, not 'five'"),
+        ("--gpu-sync-budget=-1", "--gpu-sync-budget takes a number of syncs per step from 0 on, not '-1'"),
+        ("--gpu-device=tpu", "--gpu-device takes auto, cuda or simulated, not 'tpu'"),
+        ("--gpu-sync-report=run.xml", "--gpu-sync-report: run.xml must end in .json"),
+        ("--gpu-sync-report=run", "--gpu-sync-report: run must end in .json"),
+    ],
+)
+def test_a_wrong_value_is_refused_in_one_line(run, argument, complaint):
+    result = run(argument, test_a=TRIVIAL)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert result.errlines == [f"ERROR: {complaint}", ""]
+
+
+@pytest.mark.parametrize(
+    ("ini", "complaint"),
+    [
+        ("gpu_sync_budget = many", "gpu_sync_budget in tox.ini takes a number of syncs per step"),
+        ("gpu_require = perhaps", "gpu_require in tox.ini takes true or false, not 'perhaps'"),
+    ],
+)
+def test_a_wrong_ini_value_is_refused_and_names_the_file(run, pytester, ini, complaint):
+    pytester.makeini(f"[pytest]\n{ini}")
+    result = run(test_a=TRIVIAL)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {complaint}*"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("maximum=1", "has no argument 'maximum'; it takes max, exact and warmup"),
+        ("1, 2", "takes one positional argument, max"),
+        ("1, max=2", "takes one positional argument, max"),
+        ("", "takes either max or exact, and was given neither"),
+        ("max=1, exact=1", "takes either max or exact, and was given both"),
+        ("'1'", "max of a sync budget is a whole number from 0 on, not '1'"),
+        ("max=-1", "not -1"),
+        ("1, warmup=-2", "warmup of the marker gpu_sync_budget is a number of steps from 0 on, not -2"),
+    ],
+)
+def test_a_wrong_marker_names_the_test_and_shows_no_traceback(run, arguments, complaint):
+    result = run(
+        test_a=f"import pytest\n@pytest.mark.gpu_sync_budget({arguments})\ndef test_marked(): pass\n",
+    )
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"test_a.py::test_marked: *{complaint}"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*plugin.py*")
+
+
+def test_markers_are_registered_with_help(run):
+    result = run("--markers")
+    result.stdout.fnmatch_lines(
+        ["@pytest.mark.gpu_sync_budget(max=None, exact=None, warmup=1): *", "@pytest.mark.gpu_only: *"]
+    )
+
+
+def test_a_project_without_torch_is_left_alone(run_apart):
+    result = run_apart(
+        "--gpu-sync-budget=0",
+        "--gpu-sync-report=run.json",
+        test_a="""
+            import sys
+            def test_what_is_loaded():
+                assert not {"torch", "libcst"} & set(sys.modules)
+            """,
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_without_options_nothing_is_printed(run):
+    result = run(test_a=TRIVIAL)
+    result.stdout.no_fnmatch_line("*gpusync:*")
+    result.stdout.no_fnmatch_line("*= gpusync =*")
+
+
+def test_a_report_of_nothing_says_so_with_nulls(run, pytester):
+    run("--gpu-sync-report=run.json", test_a=TRIVIAL)
+    document = json.loads((pytester.path / "run.json").read_text())
+    assert document["regions"] == []
+    assert document["environment"]["recorder"] is None
