@@ -175,8 +175,8 @@ def _install_modules(patches: Patches) -> None:
     }.items():
         patches.set(cuda, name, value)
     patches.set(cuda.memory, "mem_get_info", memory.info)
-    patches.set(cuda.memory, "MemPool", _refuse("torch.cuda.MemPool"))
-    patches.set(cuda, "MemPool", _refuse("torch.cuda.MemPool"))
+    patches.set(cuda.memory, "MemPool", MemPool)
+    patches.set(cuda, "MemPool", MemPool)
     patches.set(cuda.graphs, "is_current_stream_capturing", graphs.is_capturing)
     patches.set(cuda.graphs, "graph_pool_handle", graphs.pool_handle)
     patches.set(torch, "compile", compilation.compile)
@@ -249,6 +249,12 @@ def _refuse(name: str) -> Callable[..., Any]:
         raise NotImplementedError(f"{name} is not simulated: run on a GPU")
 
     return refuse
+
+
+class MemPool:
+    """Stands in for ``torch.cuda.MemPool``, which is not simulated."""
+
+    __init__ = _refuse("torch.cuda.MemPool")
 
 
 _raw: dict[int, Any] = {}

@@ -7,6 +7,7 @@ those drawn on the CPU. After the same seed both give the same numbers.
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -48,10 +49,15 @@ class SimulatedGenerator(_Generator):
         return self
 
 
+_known: WeakValueDictionary[int, SimulatedGenerator] = WeakValueDictionary()
+"""Living simulated generators by the address of their C++ part: a kernel is handed another Python object for it."""
+
+
 def new(index: int) -> SimulatedGenerator:
     """A generator of ``cuda:index``."""
     generator: SimulatedGenerator = SimulatedGenerator.__new__(SimulatedGenerator)
     generator._index = index
+    _known[generator._cdata] = generator
     return generator
 
 
@@ -87,6 +93,6 @@ def resolve(generator: Any, index: int) -> Any:
     """
     if generator is None:
         return defaults()[index if index >= 0 else current_device()]
-    if not isinstance(generator, SimulatedGenerator):
+    if generator._cdata not in _known:
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
     return generator

@@ -42,8 +42,9 @@ _known: set[str] = set()
 
 
 def register() -> None:
-    """Register the kernels; does nothing the second time."""
+    """Register the kernels; the second time, those of operators that have come since."""
     if _libraries:
+        register_late()
         return
     with warnings.catch_warnings():
         # torch warns of each kernel that replaces another: here it is meant.
@@ -74,6 +75,17 @@ def register_late() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _register_derived(_operators("CUDA"))
+
+
+def loading(load_library: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.ops.load_library``, followed by :func:`register_late`."""
+
+    def load(path: Any) -> Any:
+        result = load_library(path)
+        register_late()
+        return result
+
+    return load
 
 
 def _operators(key: str) -> list[str]:

@@ -1,0 +1,122 @@
+"""The process group of one process: collectives that copy their input to their output."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import ledger
+
+
+class _Done(dist._Work):  # type: ignore[misc]
+    """Work that was finished when it was issued."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self._result = result
+        self._future: torch.futures.Future[Any] = torch.futures.Future()
+        self._future.set_result(result)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Nothing to wait for."""
+        return True
+
+    def is_completed(self) -> bool:
+        """True."""
+        return True
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that is done."""
+        return self._future
+
+    def result(self) -> Any:
+        """What the collective gave."""
+        return self._result
+
+
+class SingleProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
+    """A process group whose only rank is this process."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._name = "0"
+        # C++ keeps no reference to work written in Python: recent work must outlive the call that made it.
+        self._recent: deque[_Done] = deque(maxlen=64)
+
+    def _done(self, result: Any) -> _Done:
+        work = _Done(result)
+        self._recent.append(work)
+        return work
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_name(self) -> str:  # noqa: D102
+        return self._name
+
+    @property
+    def pg_name(self) -> str:  # noqa: D102
+        return self._name
+
+    def getBackendName(self) -> str:  # noqa: N802, D102
+        return "nccl"
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> _Done:  # noqa: D102
+        return self._done(tensors)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> _Done:  # noqa: D102
+        return self._done(tensors)
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> _Done:  # noqa: D102
+        return self._done(tensors)
+
+    def reduce(self, tensors: Any, opts: Any = None) -> _Done:  # noqa: D102
+        return self._done(tensors)
+
+    def barrier(self, opts: Any = None) -> _Done:
+        """One stream sync, as NCCL's."""
+        ledger.sync("stream")
+        return self._done([])
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:  # noqa: D102
+        for output, tensor in zip(outputs, inputs, strict=True):
+            output[0].copy_(tensor)
+        return self._done(outputs)
+
+    def _allgather_base(self, output: Any, tensor: Any, opts: Any = None) -> _Done:
+        output.copy_(tensor.reshape(output.shape))
+        return self._done(output)
+
+    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:  # noqa: D102
+        for output, tensor in zip(outputs, inputs, strict=True):
+            output.copy_(tensor.reshape(output.shape))
+        return self._done(outputs)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:  # noqa: D102
+        for output, tensors in zip(outputs, inputs, strict=True):
+            output.copy_(tensors[0])
+        return self._done(outputs)
+
+    def _reduce_scatter_base(self, output: Any, tensor: Any, opts: Any = None) -> _Done:
+        output.copy_(tensor.reshape(output.shape))
+        return self._done(output)
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:  # noqa: D102
+        for output, tensor in zip(outputs, inputs, strict=True):
+            output[0].copy_(tensor)
+        return self._done(outputs)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:  # noqa: D102
+        for output, tensors in zip(outputs, inputs, strict=True):
+            output.copy_(tensors[0])
+        return self._done(outputs)
+
+    def alltoall_base(  # noqa: D102
+        self, output: Any, tensor: Any, output_sizes: Any, input_sizes: Any, opts: Any = None
+    ) -> _Done:
+        output.copy_(tensor)
+        return self._done(output)
