@@ -19,10 +19,17 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-NANOGPT_OPTIONS = (
-    "--dataset=synthetic --compile=False --log_interval=5 --gradient_accumulation_steps=4 --max_iters=40 "
-    "--eval_interval=20 --eval_iters=5 --batch_size=8 --block_size=256"
-).split()
+NANOGPT_OPTIONS = [
+    "--dataset=synthetic",
+    "--compile=False",
+    "--log_interval=5",
+    "--gradient_accumulation_steps=4",
+    "--max_iters=40",
+    "--eval_interval=20",
+    "--eval_iters=5",
+    "--batch_size=8",
+    "--block_size=256",
+]
 
 
 class Session:
@@ -126,6 +133,7 @@ def versions() -> str:
         [str(HERE.parent), str(HERE.parent / "lint"), os.environ.get("PYTHONPATH", "")]
     )
     from gpusync_lint import __version__
+
     from pytest_gpusync import devices
 
     found = devices.detect()

@@ -4,8 +4,8 @@ usage: gpu_truth.py TRUTH.json [--recorder cupti] [--json OUT]
 
 TRUTH.json has "env" (set-up that the rows share) and "rows" with "setup", "stmt" and "syncs" by kind. Each statement
 runs twice unmeasured, then once in a region. A blocking copy is an asynchronous copy and a stream synchronize, so the
-kinds stream, device, event and free compare one to one; copies that wait by themselves (kinds copy and pageable) have no
-counterpart in such a file and are listed apart.
+kinds stream, device, event and free compare one to one; copies that wait by themselves (kinds copy and pageable) have
+no counterpart in such a file and are listed apart.
 """
 
 from __future__ import annotations
