@@ -52,8 +52,9 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(FAILED, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
-    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        parsed, unknown = self.parse_known_args(args, namespace)
+    def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """`parse_args`, but an unknown option is answered with the nearest known one."""
+        parsed, unknown = self.parse_known_args(argv)
         if unknown:
             option = unknown[0].partition("=")[0]
             near = difflib.get_close_matches(option, self._option_string_actions, 1)
@@ -62,7 +63,7 @@ class _Parser(argparse.ArgumentParser):
         return parsed
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> _Parser:
     parser = _Parser(
         prog="gpusync lint",
         description="Find the lines that make the host wait for the GPU on every step.",
@@ -99,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``gpusync lint`` and return its exit code. `argv` leaves out the command's name."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser().parse(argv)
     try:
         return _lint(arguments)
     except (UsageError, ConfigError, UnknownCodeError) as error:
@@ -249,7 +250,7 @@ def rule(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("rule", nargs="?", metavar="CODE", help="a code (GS201), a prefix (GS2) or a name (item-read)")
-    word = parser.parse_args(argv).rule
+    word = parser.parse(argv).rule
     names = rule_pages.names()
     try:
         prefix = "GS" if word is None else resolve(word, names)
@@ -257,7 +258,7 @@ def rule(argv: Sequence[str] | None = None) -> int:
         emit(sys.stderr, f"gpusync rule: error: {error}\n")
         return FAILED
     if prefix in names:
-        emit(sys.stdout, rule_pages.render(rule_pages.pages()[prefix]))
+        emit(sys.stdout, rule_pages.render(rule_pages.docs()[prefix]))
     else:
         emit(sys.stdout, "".join(f"{code}  {name}\n" for code, name in names.items() if code.startswith(prefix)))
     return CLEAN

@@ -3,59 +3,44 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpusync_lint import catalogue, suppression_rules
+
+if TYPE_CHECKING:
+    from gpusync_lint.catalogue import RuleDoc
 
 WIDTH = 100
-
-
-@dataclass(frozen=True, slots=True)
-class RulePage:
-    """What a person should know of one rule, in the order in which it is printed."""
-
-    code: str
-    name: str
-    what: str
-    """What it finds."""
-    why: str
-    """Why it waits and what that costs, measured."""
-    example: str
-    """Code that waits."""
-    instead: str
-    """Code that does not."""
-    fix: str
-    """Whether there is a fix, and whether it is safe."""
-    allow: str
-    """When the wait does not matter."""
-
-
-def pages() -> dict[str, RulePage]:
-    """The page of every rule, in the order of the codes."""
-    from gpusync_lint import suppression_pages
-
-    return {page.code: page for page in suppression_pages.PAGES}
+"""Columns of a page's prose."""
 
 
 def names() -> dict[str, str]:
     """Every code and its rule name, in the order of the codes."""
-    from gpusync_lint import suppressions
-
-    return dict(sorted(suppressions.NAMES.items()))
+    return {code: doc.name for code, doc in docs().items()}
 
 
-def render(page: RulePage) -> str:
-    """A page as text, ending in a newline."""
+def docs() -> dict[str, RuleDoc]:
+    """Every rule's documentation by code, in order: those of the catalogues and those about allow comments."""
+    found = dict(suppression_rules.RULES)
+    for framework in catalogue.frameworks():
+        found.update(catalogue.load(framework).rules)
+    return dict(sorted(found.items()))
+
+
+def render(doc: RuleDoc) -> str:
+    """A rule's page as text, ending in a newline."""
     sections = (
-        ("What it does", _wrap(page.what)),
-        ("Why it matters", _wrap(page.why)),
-        ("Example", _code(page.example)),
-        ("Use instead", _code(page.instead)),
-        ("Fix", _wrap(page.fix)),
-        ("When to allow it", _wrap(page.allow)),
+        ("What it does", _prose(doc.summary)),
+        ("Why it matters", _prose(doc.why)),
+        ("Example", _code(doc.example)),
+        ("Use instead", _code(doc.use_instead)),
+        ("Fix safety", _prose(doc.fix_safety)),
+        ("When to ignore it", _prose(doc.ignore_when)),
     )
-    return "\n\n".join([f"{page.code} {page.name}", *(f"{title}\n{body}" for title, body in sections)]) + "\n"
+    return "\n\n".join([f"{doc.code} {doc.name}", *(f"{title}\n{body}" for title, body in sections)]) + "\n"
 
 
-def _wrap(text: str) -> str:
+def _prose(text: str) -> str:
     return textwrap.fill(" ".join(text.split()), WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 

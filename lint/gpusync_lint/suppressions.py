@@ -17,21 +17,12 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.model import Confidence, Edit, Finding, Fix, Heat, Span
 from gpusync_lint.selection import UnknownCodeError, resolve
+from gpusync_lint.suppression_rules import FRAMEWORK, RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MARKER = "gpusync:"
-FRAMEWORK = "gpusync"
-
-NAMES = {
-    "GS901": "allow-without-reason",
-    "GS902": "expired-allow",
-    "GS903": "unused-allow",
-    "GS904": "malformed-allow",
-}
-"""The rules about allow comments. They cannot be allowed by a comment themselves."""
-
 _DIRECTIVE = re.compile(r"#\s*gpusync:\s*(?P<body>.*?)(?=\s#\s|\s#\s*gpusync:|$)")
 _BODY = re.compile(r"(?P<verb>[A-Za-z_-]+)\s*\[(?P<codes>[^\]]*)\](?P<rest>.*)")
 _UNTIL = re.compile(r"(?:^|\s)until=(?P<date>\S*)")
@@ -265,7 +256,7 @@ class _File:
         self.about.append(
             Finding(
                 code=code,
-                name=NAMES[code],
+                name=RULES[code].name,
                 path=self.path,
                 span=span,
                 message=message,

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint import rule_pages, suppressions
+from gpusync_lint import rule_pages
 from gpusync_lint.model import (
     Analysis,
     Confidence,
@@ -25,6 +25,7 @@ from gpusync_lint.model import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+from gpusync_lint.suppression_rules import RULES
 
 NAMES = {
     "GS101": "synchronize",
@@ -32,7 +33,7 @@ NAMES = {
     "GS202": "tolist-read",
     "GS301": "branch-on-value",
     "GS501": "blocking-copy",
-    **suppressions.NAMES,
+    **{code: doc.name for code, doc in RULES.items()},
 }
 
 WORDS: dict[str, tuple[str, Heat, Confidence]] = {

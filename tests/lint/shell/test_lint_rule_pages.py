@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+from gpusync_lint import rule_pages
+from gpusync_lint.cli import rule
+
+DOCS = rule_pages.docs()
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.mark.parametrize("code", DOCS)
+def test_every_page_is_complete(code: str, capsys: Captured) -> None:
+    assert rule([code]) == 0
+    blocks = capsys.readouterr().out.rstrip("\n").split("\n\n")
+    assert blocks[0] == f"{code} {DOCS[code].name}"
+    titles = ["What it does", "Why it matters", "Example", "Use instead", "Fix safety", "When to ignore it"]
+    out = "\n\n".join(blocks[1:])
+    places = [out.index(f"{title}\n  ") for title in titles]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("code", DOCS)
+def test_prose_is_wrapped_and_code_is_not(code: str) -> None:
+    page = rule_pages.render(DOCS[code])
+    code_lines = {f"    {line}" for text in (DOCS[code].example, DOCS[code].use_instead) for line in text.split("\n")}
+    assert code_lines <= {line or "    " for line in page.split("\n")}
+    assert [line for line in page.split("\n") if len(line) > rule_pages.WIDTH and line not in code_lines] == []
+
+
+def test_a_rule_is_found_by_its_name(capsys: Captured) -> None:
+    rule(["unused-allow"])
+    assert capsys.readouterr().out.startswith("GS903 unused-allow\n")
+
+
+def test_without_a_code_all_are_listed_one_per_line(capsys: Captured) -> None:
+    assert rule([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"{code}  {doc.name}" for code, doc in sorted(DOCS.items())]
+    assert "GS201" in DOCS
+
+
+def test_a_prefix_lists_its_rules(capsys: Captured) -> None:
+    assert rule(["GS9"]) == 0
+    assert [line[:5] for line in capsys.readouterr().out.splitlines()] == ["GS901", "GS902", "GS903", "GS904"]
+
+
+def test_an_unknown_code_exits_2_with_a_suggestion(capsys: Captured) -> None:
+    assert rule(["GS9O3"]) == 2
+    message = "gpusync rule: error: no rule has the code or name 'GS9O3'; did you mean GS903?\n"
+    assert capsys.readouterr() == ("", message)
+
+
+def test_names_are_distinct() -> None:
+    assert len(set(rule_pages.names().values())) == len(DOCS)
