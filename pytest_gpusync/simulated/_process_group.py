@@ -10,8 +10,11 @@ import torch.distributed as dist
 
 from . import ledger
 
+_c10d: Any = dist
+"""What these classes extend is partly private, and its type stubs name other parameters than its callers do."""
 
-class _Done(dist._Work):  # type: ignore[misc]
+
+class _Done(_c10d._Work):  # type: ignore[misc]
     """Work that was finished when it was issued."""
 
     def __init__(self, result: Any) -> None:
@@ -37,7 +40,7 @@ class _Done(dist._Work):  # type: ignore[misc]
         return self._result
 
 
-class SingleProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
+class SingleProcessGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     """A process group whose only rank is this process."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -55,26 +58,26 @@ class SingleProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._name = name
 
     @property
-    def group_name(self) -> str:  # noqa: D102
+    def group_name(self) -> str:
         return self._name
 
     @property
-    def pg_name(self) -> str:  # noqa: D102
+    def pg_name(self) -> str:
         return self._name
 
-    def getBackendName(self) -> str:  # noqa: N802, D102
+    def getBackendName(self) -> str:  # noqa: N802
         return "nccl"
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> _Done:  # noqa: D102
+    def allreduce(self, tensors: Any, opts: Any = None) -> _Done:
         return self._done(tensors)
 
-    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> _Done:  # noqa: D102
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> _Done:
         return self._done(tensors)
 
-    def broadcast(self, tensors: Any, opts: Any = None) -> _Done:  # noqa: D102
+    def broadcast(self, tensors: Any, opts: Any = None) -> _Done:
         return self._done(tensors)
 
-    def reduce(self, tensors: Any, opts: Any = None) -> _Done:  # noqa: D102
+    def reduce(self, tensors: Any, opts: Any = None) -> _Done:
         return self._done(tensors)
 
     def barrier(self, opts: Any = None) -> _Done:
@@ -82,7 +85,7 @@ class SingleProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         ledger.sync("stream")
         return self._done([])
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:  # noqa: D102
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:
         for output, tensor in zip(outputs, inputs, strict=True):
             output[0].copy_(tensor)
         return self._done(outputs)
@@ -91,12 +94,12 @@ class SingleProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         output.copy_(tensor.reshape(output.shape))
         return self._done(output)
 
-    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:  # noqa: D102
+    def allgather_into_tensor_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:
         for output, tensor in zip(outputs, inputs, strict=True):
             output.copy_(tensor.reshape(output.shape))
         return self._done(outputs)
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:  # noqa: D102
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:
         for output, tensors in zip(outputs, inputs, strict=True):
             output.copy_(tensors[0])
         return self._done(outputs)
@@ -105,18 +108,16 @@ class SingleProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         output.copy_(tensor.reshape(output.shape))
         return self._done(output)
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:  # noqa: D102
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:
         for output, tensor in zip(outputs, inputs, strict=True):
             output[0].copy_(tensor)
         return self._done(outputs)
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:  # noqa: D102
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> _Done:
         for output, tensors in zip(outputs, inputs, strict=True):
             output.copy_(tensors[0])
         return self._done(outputs)
 
-    def alltoall_base(  # noqa: D102
-        self, output: Any, tensor: Any, output_sizes: Any, input_sizes: Any, opts: Any = None
-    ) -> _Done:
+    def alltoall_base(self, output: Any, tensor: Any, output_sizes: Any, input_sizes: Any, opts: Any = None) -> _Done:
         output.copy_(tensor)
         return self._done(output)

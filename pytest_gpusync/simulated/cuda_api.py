@@ -39,7 +39,7 @@ class DeviceProperties:
     max_threads_per_block = 1024
     warp_size = 32
     regs_per_multiprocessor = 65536
-    gcnArchName = "sm_90"  # noqa: N815 (torch's name)
+    gcnArchName = "sm_90"  # noqa: N815
     L2_cache_size = 50 << 20
     shared_memory_per_block = 48 << 10
     shared_memory_per_block_optin = 227 << 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.autograd.variable import Variable
 
-from . import compilation, cuda_api, distributed, engine, profiling, registration, streams, tensor_api
+from . import compilation, cuda_api, distributed, engine, memory, profiling, registration, streams, tensor_api
 from .guard import DeviceGuard
 from .hooks import AcceleratorHooks
 from .ledger import conditions
@@ -42,7 +42,7 @@ class SimulatedDevice:
             self._hooks.install()
             registration.register()
             self._replace()
-            process.blocked = process.bad_fork
+            process.on = True
             self._check()
         except BaseException:
             self.switch_off()
@@ -58,13 +58,14 @@ class SimulatedDevice:
 
     def switch_off(self) -> None:
         """Put back everything that was replaced; harmless when nothing was."""
-        process.blocked = True
+        process.on, process.blocked = False, True
         self._patches.undo()
         self._hooks.remove()
         self._guard.remove()
         conditions.capturing, conditions.debug_mode = False, 0
         streams.reset()
         compilation.reset()
+        memory.reset()
 
     def _replace(self) -> None:
         cuda_api.install(self._patches)
@@ -76,9 +77,8 @@ class SimulatedDevice:
 
     def _check(self) -> None:
         """One tiny training step, the first time: proves that guard, hooks, kernels and engine work together."""
-        if self._checked or process.blocked:
+        if self._checked or process.bad_fork:
             return
-        initialized = torch.cuda._initialized
         try:
             with torch.enable_grad(), torch.inference_mode(mode=False):
                 x = torch.full((2,), 3.0, device="cuda", requires_grad=True)
@@ -89,11 +89,12 @@ class SimulatedDevice:
                 f"a first computation on the simulated device failed with torch {torch.__version__} "
                 f"({type(error).__name__}: {error}): install a release from 2.11 to 2.15 from PyPI"
             ) from error
-        finally:
-            torch.cuda._initialized = initialized
         if not works:
             raise SimulationUnavailable(
                 f"torch {torch.__version__} computed a wrong gradient on the simulated device: "
                 "install a release from 2.11 to 2.15 from PyPI"
             )
         self._checked = True
+        # The check was not a use by the program: a process forked now may still use the device.
+        torch.cuda._initialized, process.blocked = False, True
+        memory.reset()

@@ -1,18 +1,19 @@
 """``torch.distributed`` on simulated devices with one process, and the copies of ``DataParallel`` between devices.
 
-NCCL needs a driver, and gloo a CUDA build for cuda tensors. With one process a collective has nobody to talk to: it copies.
-More processes are refused.
+NCCL needs a driver, and gloo a CUDA build for cuda tensors. With one process a collective has nobody to talk to: it
+copies. More processes are refused.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .patches import Patches
 
 Tensor = torch.Tensor
@@ -57,9 +58,9 @@ def _broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[int], size
 
 
 def _install_process_group(patches: Patches) -> None:
-    import torch.distributed as dist
     import torch.distributed.distributed_c10d as c10d
 
+    dist: Any = torch.distributed
     initialize = c10d.init_process_group
 
     def init_process_group(backend: Any = None, *arguments: Any, **keywords: Any) -> Any:

@@ -20,9 +20,11 @@ class SimulatedGenerator(_Generator):
     """A generator whose device is cuda."""
 
     _index: int
+    _cdata: int
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]  # noqa: D102
+    def device(self) -> torch.device:  # type: ignore[override]
+        """``cuda:N``."""
         return torch.device("cuda", self._index)
 
     def get_offset(self) -> int:

@@ -18,7 +18,7 @@ from torch._C import DispatchKey, DispatchKeySet
 from . import calibration, generators, graphs
 from .labels import as_cpu, as_cuda
 from .ledger import conditions
-from .state import check_ordinal, current_device, process, refuse
+from .state import admit, check_ordinal, current_device, process
 
 Kernel = Callable[..., Any]
 Tensor = torch.Tensor
@@ -104,7 +104,7 @@ def _view_kernel(op: Any) -> Kernel:
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         if process.blocked:
-            refuse()
+            admit()
         return redispatch(CPU_KEYS, *arguments, **keywords)
 
     return kernel
@@ -122,7 +122,7 @@ def _compute_kernel(op: Any, schema: _Schema) -> Kernel:
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         if process.blocked:
-            refuse()
+            admit()
         if announce is not None:
             announce(arguments, keywords)
         call = list(arguments)

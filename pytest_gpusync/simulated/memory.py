@@ -1,13 +1,15 @@
 """Memory of the simulated device, as ``torch.cuda``'s statistics tell it.
 
-What is allocated is the host memory that living simulated tensors hold, rounded up to 512 bytes as the caching
-allocator does. It is found through weak references to their storages. There is no cache: what is reserved equals
-what is allocated.
+What is allocated is the host memory that living simulated tensors hold, each rounded up to 512 bytes as the caching
+allocator does. It is found through weak references to their storages: nothing runs when a tensor dies. So the peak is
+looked for when memory may have grown by more than 1/64 beyond it, and is up to that much too low. There is no cache:
+what is reserved equals what is allocated.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,7 @@ _POOLS: Mapping[str, Callable[[int], bool]] = {
     "large_pool": lambda nbytes: nbytes > _SMALL,
 }
 _SWEEP_AT = 1024
+_lock = threading.Lock()
 
 
 class _Device:
@@ -41,6 +44,7 @@ class _Device:
         self.upper = 0
         """Their bytes: an upper bound of what is allocated now."""
         self.peak = 0
+        self.sweep_above = 0
         self.sweep_at = _SWEEP_AT
         self.freed_segments = 0
         """Segments freed since the cache was last emptied."""
@@ -53,13 +57,14 @@ class _Device:
         if not nbytes:
             return
         reference: Any = storage._weak_ref()
-        self.storages.append((reference, nbytes))
-        self.upper += nbytes
         pool = "small_pool" if nbytes <= _SMALL else "large_pool"
-        self.totals["bytes", pool] += nbytes
-        self.totals["blocks", pool] += 1
-        if self.upper > self.peak or len(self.storages) >= self.sweep_at:
-            self.sweep()
+        with _lock:
+            self.storages.append((reference, nbytes))
+            self.upper += nbytes
+            self.totals["bytes", pool] += nbytes
+            self.totals["blocks", pool] += 1
+            if self.upper > self.sweep_above or len(self.storages) >= self.sweep_at:
+                self._sweep()
 
     def figures(self, unit: str, pool: str, current: int) -> dict[str, int]:
         """Current, peak, ever allocated and ever freed."""
@@ -74,6 +79,10 @@ class _Device:
 
     def sweep(self) -> int:
         """Drop the storages that died; returns the bytes allocated now."""
+        with _lock:
+            return self._sweep()
+
+    def _sweep(self) -> int:
         expired = torch.UntypedStorage._expired
         alive = []
         total = 0
@@ -88,8 +97,13 @@ class _Device:
         self.storages = alive
         self.sweep_at = max(_SWEEP_AT, 2 * len(alive))
         self.upper = total
-        self.peak = max(self.peak, total)
+        self.set_peak(max(self.peak, total))
         return total
+
+    def set_peak(self, peak: int) -> None:
+        """Take `peak` bytes for the most that was ever allocated."""
+        self.peak = peak
+        self.sweep_above = peak + peak // 64
 
 
 _devices: dict[int, _Device] = {}
@@ -136,7 +150,7 @@ def empty_cache() -> None:
 def reset_peak(device: Any = None) -> None:
     """Start the peak again from what is allocated now."""
     entry = _device(device)
-    entry.peak = entry.sweep()
+    entry.set_peak(entry.sweep())
 
 
 def statistics(device: Any = None) -> dict[str, Any]:
@@ -163,6 +177,14 @@ def statistics(device: Any = None) -> dict[str, Any]:
         "num_device_alloc": counts["all"]["allocated"],
         "num_device_free": counts["all"]["freed"],
     }
+
+
+def reset() -> None:
+    """Forget everything; tensors that still live are no longer counted."""
+    for device in _devices.values():
+        for reference, _ in device.storages:
+            torch.UntypedStorage._free_weak_ref(reference)
+    _devices.clear()
 
 
 def host_statistics() -> dict[str, Any]:

@@ -16,13 +16,14 @@ def install(patches: Patches) -> None:
     import torch.autograd.profiler as autograd_profiler
     import torch.profiler as profiler
 
-    supported = torch.autograd._supported_activities
+    autograd: Any = torch.autograd
+    supported = autograd._supported_activities
 
     def without_cuda() -> set[Any]:
         return {activity for activity in supported() if activity != ProfilerActivity.CUDA}
 
     for module, name in (
-        (torch.autograd, "_supported_activities"),
+        (autograd, "_supported_activities"),
         (autograd_profiler, "_supported_activities"),
         (profiler, "supported_activities"),
         (profiler.profiler, "supported_activities"),

@@ -13,7 +13,7 @@ from . import generators, graphs, ledger, pinned
 from .kernels import CPU_KEYS, adopt, kernel_for
 from .labels import as_cpu, as_cuda
 from .ledger import conditions
-from .state import check_ordinal, current_device, process, refuse
+from .state import admit, check_ordinal, current_device, process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ _MASKS = (torch.bool, torch.uint8)
 def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """``copy_`` within the device and between it and the host."""
     if process.blocked:
-        refuse()
+        admit()
     if target.is_cuda != source.is_cuda:
         announce_copy(target, source, non_blocking)
     to = as_cpu(target) if target.is_cuda else target.detach()
@@ -77,7 +77,7 @@ def to_copy(
 ) -> Tensor:
     """``_to_copy`` from a simulated tensor to another type or device."""
     if process.blocked:
-        refuse()
+        admit()
     options: dict[str, Any] = {"dtype": dtype, "layout": layout, "memory_format": memory_format}
     if device is not None and device.type == "cpu":
         if source.numel() and not non_blocking:
@@ -112,7 +112,7 @@ def to_copy(
 def native_dropout(x: Tensor, probability: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """Dropout that draws from the device's generator; the CPU operator takes none."""
     if process.blocked:
-        refuse()
+        admit()
     index = x.get_device()
 
     def run(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,7 +131,7 @@ def native_dropout(x: Tensor, probability: float, train: bool | None) -> tuple[T
 def resize_(x: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None) -> Tensor:
     """``resize_``: within its storage where that is large enough, otherwise into new memory."""
     if process.blocked:
-        refuse()
+        admit()
     storage = x.untyped_storage()
     if (x.storage_offset() + prod(size)) * x.element_size() <= storage.nbytes():
         stride = torch.empty(size, device="meta").stride()
@@ -148,6 +148,8 @@ def resize_(x: Tensor, size: Sequence[int], memory_format: torch.memory_format |
 
 def set_empty(x: Tensor) -> Tensor:
     """``set_()``: without memory."""
+    if process.blocked:
+        admit()
     adopt(x, torch.empty(0, dtype=x.dtype))
     return x
 
@@ -244,7 +246,7 @@ def isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool = False
     kernels.
     """
     if process.blocked:
-        refuse()
+        admit()
     sorts = test_elements.numel() >= int(10 * elements.numel() ** 0.145)
     if not sorts or conditions.capturing or not (elements.is_cuda and test_elements.is_cuda):
         return _isin(elements, test_elements, assume_unique=assume_unique, invert=invert)

@@ -17,8 +17,9 @@ class _PerThread(threading.local):
 class _Process:
     """State of this process."""
 
+    on = False
     blocked = True
-    """True while the device is off and in a child forked after its use: the one flag that every kernel tests."""
+    """True until the first use, while the device is off, and in a child forked after its use: the flag kernels test."""
     bad_fork = False
     devices = 1
 
@@ -69,14 +70,21 @@ def device_index(device: torch.device | int | str | None) -> int:
     return device.index if device.index is not None else current_device()
 
 
-def refuse() -> None:
-    """Raise what torch raises where CUDA cannot be used: not available, or used in a forked child."""
+def admit() -> None:
+    """Initialise CUDA at its first use; called by kernels that find themselves blocked.
+
+    Raises:
+        RuntimeError: the process was forked after CUDA had been used.
+        Exception: the device is off; the error is the one that torch raises on this machine.
+    """
     torch.cuda._lazy_init()
-    raise RuntimeError("the simulated device has been switched off: its tensors can no longer be used")
+    if not process.on:
+        raise RuntimeError("the simulated device has been switched off: its tensors can no longer be used")
+    process.blocked = False
 
 
 def _after_fork_in_child() -> None:
-    if not process.blocked and torch.cuda._initialized:
+    if process.on and torch.cuda._initialized:
         process.bad_fork = process.blocked = True
 
 
