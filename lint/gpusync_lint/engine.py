@@ -1,0 +1,169 @@
+"""`analyze`: sources in, findings out. The two storeys meet here.
+
+1. Every file is parsed with `ast` and summarised; the project's imports are resolved; files that have nothing to do with
+   a framework are dropped. The inference interprets the rest and says which functions hold something of interest.
+2. Those functions alone are parsed with libcst, paired with their `ast`, and judged by the rules. The heat of a finding
+   is that of its statement.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+from collections import Counter
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from gpusync_lint import catalogue
+from gpusync_lint.heat import HeatMap
+from gpusync_lint.inference import Inference
+from gpusync_lint.model import Analysis, FileError, Finding, Span
+from gpusync_lint.parsing import parse
+from gpusync_lint.project import Project
+from gpusync_lint.summaries import FileInfo, summarise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpusync_lint.catalogue import Catalogue
+    from gpusync_lint.model import EngineSettings, Source
+    from gpusync_lint.pairing import Pair
+    from gpusync_lint.rules.base import Report
+
+
+def analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
+    """Find every barrier in a set of files that belong together.
+
+    All codes, all heats and all confidences, unsuppressed, by path, line and column. Files are read as one project: what
+    a function returns and how often it is called is known across them. Never raises for what a file contains.
+    """
+    enabled = gc.isenabled()
+    gc.disable()  # trees make no cycles worth collecting, and the collector would walk them over and over
+    try:
+        return _analyze(sources, settings)
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
+    files: list[FileInfo] = []
+    errors: list[FileError] = []
+    for source in sources:
+        text = _normalised(source.text)
+        parsed = parse(text)
+        if parsed.tree is None:
+            errors.append(FileError(source.path, parsed.line, parsed.message))
+            continue
+        try:
+            files.append(summarise(source.path, text, parsed.tree))
+        except RecursionError:
+            errors.append(FileError(source.path, None, "nested too deeply to analyse"))
+    torch = catalogue.load("torch")
+    project = Project(files)
+    inference = Inference(project, frozenset(torch.by_method), frozenset(torch.by_function))
+    inference.run()
+    findings: list[Finding] = []
+    if inference.hits:
+        heat = HeatMap(project, settings.step_functions)
+        for file in files:
+            judge = _Judge(file, inference, heat, torch, settings)
+            findings.extend(judge.findings())
+    findings.sort(key=lambda finding: (finding.path, finding.span, finding.code))
+    errors.sort(key=lambda error: error.path)
+    return Analysis(tuple(findings), tuple(errors), len(sources))
+
+
+def _normalised(text: str) -> str:
+    text = text.removeprefix("\ufeff")
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+class _Judge:
+    """Lets the rules look at the pieces of one file that the inference pointed out."""
+
+    def __init__(
+        self, file: FileInfo, inference: Inference, heat: HeatMap, torch: Catalogue, settings: EngineSettings
+    ) -> None:
+        self._file = file
+        self._inference = inference
+        self._heat = heat
+        self._torch = torch
+        self._settings = settings
+        self._ordinals: Counter[tuple[str, str, str]] = Counter()
+
+    def findings(self) -> Iterator[Finding]:
+        """The findings of the file, in no particular order."""
+        pieces = [statement for statement in self._pieces() if id(statement) in self._inference.hits]
+        if not pieces:
+            return
+        from gpusync_lint import fragments
+        from gpusync_lint.rules import by_node
+        from gpusync_lint.rules.base import Look
+
+        lines = self._file.text.split("\n")
+        rules = by_node()
+        for statement in pieces:
+            paired = fragments.pair(lines, statement, self._file.body)
+            if paired is None:
+                continue
+            look = Look(self._file, paired, self._inference, self._torch, self._settings, lines)
+            found: list[tuple[Pair, Report]] = []
+            for pair in paired.pairs:
+                look.pair = pair
+                for rule in rules.get(type(pair.node), ()):
+                    found.extend((pair, report) for report in rule.check(pair.node, look))
+            seen: set[tuple[str, int]] = set()
+            for pair, report in sorted(found, key=lambda item: (item[1].mark.lineno, item[1].mark.col_offset)):
+                if (report.barrier, id(report.mark)) not in seen:
+                    seen.add((report.barrier, id(report.mark)))
+                    yield self._finding(pair, report, look.span_of(report, pair))
+
+    def _pieces(self) -> Iterator[ast.stmt]:
+        """Top statements, and the definitions inside classes and compound statements: what libcst may be given."""
+        stack: list[ast.stmt] = list(reversed(self._file.tree.body))
+        while stack:
+            statement = stack.pop()
+            yield statement
+            if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                for field in ("body", "orelse", "finalbody", "handlers"):
+                    for child in getattr(statement, field, None) or ():
+                        inner = child.body if isinstance(child, ast.ExceptHandler) else [child]
+                        stack.extend(item for item in inner if isinstance(item, ast.stmt))
+
+    def _finding(self, pair: Pair, report: Report, span: Span) -> Finding:
+        barrier = self._torch.barriers[report.barrier]
+        heat = self._heat.heat(pair.fn, pair.statement, pair.repeated)
+        source = ast.unparse(report.mark)
+        identity = (pair.fn.qualname, barrier.code, source)
+        self._ordinals[identity] += 1
+        digest = blake2b(source.encode(), digest_size=5).hexdigest()
+        return Finding(
+            code=barrier.code,
+            name=self._torch.rules[barrier.code].name,
+            path=self._file.path,
+            span=span,
+            message=barrier.message.replace("{call}", _called(report.mark)),
+            remedy=barrier.remedy,
+            heat=heat,
+            confidence=report.confidence,
+            framework=self._torch.framework,
+            key=f"{self._file.path}::{pair.fn.qualname}::{barrier.code}::{digest}::{self._ordinals[identity]}",
+            fix=report.fix,
+        )
+
+
+def _called(mark: ast.expr) -> str:
+    """What is called, as a person would write it: `.cpu()`, `torch.equal`, `float()`."""
+    if isinstance(mark, ast.Call):
+        func = mark.func
+        if isinstance(func, ast.Name):
+            return f"{func.id}()"
+        if isinstance(func, ast.Attribute):
+            owner = func.value
+            if isinstance(owner, ast.Name) and owner.id in ("torch", "F", "np", "dist", "math"):
+                return f"{owner.id}.{func.attr}()"
+            if isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name) and owner.value.id == "torch":
+                return f"torch.{owner.attr}.{func.attr}()"
+            return f".{func.attr}()"
+    return "This comparison" if isinstance(mark, ast.Compare) else "This"

@@ -1,0 +1,598 @@
+"""What an expression holds, given what names hold."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from gpusync_lint import torch_api
+from gpusync_lint.values import (
+    ARRAY,
+    BOOL_DTYPE,
+    DTYPE,
+    GPU_ABSENT,
+    GPU_DEVICE,
+    GPU_PRESENT,
+    GPU_TENSOR,
+    HOST,
+    NONE,
+    UNKNOWN,
+    Device,
+    Kind,
+    Value,
+    dict_of,
+    element,
+    has_tensor,
+    host,
+    join,
+    join_all,
+    list_of,
+    lookup,
+    name,
+    tuple_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpusync_lint.environment import Environment
+    from gpusync_lint.inference import Inference
+    from gpusync_lint.summaries import FunctionInfo
+
+_DTYPE_NAMES = frozenset(
+    {
+        "float", "float16", "float32", "float64", "double", "half", "bfloat16", "int", "int8", "int16", "int32", "int64",
+        "long", "short", "uint8", "complex64", "complex128", "cfloat", "float8_e4m3fn", "float8_e5m2",
+    }
+)  # fmt: skip
+_PRESENT_NAMES = frozenset({"cuda", "use_cuda", "use_gpu", "gpu", "is_cuda", "on_gpu", "cuda_available", "has_cuda"})
+_ABSENT_NAMES = frozenset({"no_cuda", "no_gpu", "use_cpu", "cpu_only", "force_cpu", "is_cpu", "on_cpu", "no_accel"})
+_HOST_BATCH_ATTRIBUTES = ("num_", "n_", "is_", "has_")
+_BUILTINS = frozenset(
+    {
+        "abs", "all", "any", "bool", "bytes", "callable", "chr", "complex", "dict", "dir", "divmod", "enumerate", "filter",
+        "float", "format", "frozenset", "getattr", "hasattr", "hash", "hex", "id", "input", "int", "isinstance", "issubclass",
+        "iter", "len", "list", "map", "max", "min", "next", "object", "open", "ord", "pow", "print", "range", "repr",
+        "reversed", "round", "set", "setattr", "slice", "sorted", "str", "sum", "super", "tuple", "type", "vars", "zip",
+    }
+)  # fmt: skip
+
+
+def dotted_path(node: ast.expr) -> str | None:
+    """`self.model.head` for a chain of attributes on a name, else None."""
+    words: list[str] = []
+    while isinstance(node, ast.Attribute):
+        words.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    words.append(node.id)
+    return ".".join(reversed(words))
+
+
+class Expressions:
+    """Evaluates expressions in the environment of one function. `Interpreter` adds the statements."""
+
+    env: Environment
+    fn: FunctionInfo
+    inference: Inference
+    names: dict[str, Value]
+    fragment: ast.stmt
+    statement: ast.stmt
+    repeated: int
+    backward_names: frozenset[str]
+    module_names: frozenset[str]
+
+    def call(self, node: ast.Call) -> Value:
+        """What a call gives back; in `Calls`."""
+        raise NotImplementedError
+
+    def bind(self, target: ast.expr, value: Value) -> None:
+        """Assign to a target; in `Interpreter`."""
+        raise NotImplementedError
+
+    def eval(self, node: ast.expr) -> Value:
+        """What an expression holds; remembered for the rules when anything is known."""
+        value = _EVALUATORS[type(node)](self, node)
+        if value.kind:
+            self.inference.values[id(node)] = value
+        return value
+
+    def hit(self) -> None:
+        """Have the rules look at the code being interpreted."""
+        self.inference.hits.add(id(self.fragment))
+
+    def assumed(self) -> Device:
+        """Where tensors of conventional training code lie."""
+        return self.inference.assumed_device(self.fn.file)
+
+    def truth(self, node: ast.expr) -> Value:
+        """Evaluate a condition; testing a tensor concerns the rules."""
+        value = self.eval(node)
+        if value.kind is Kind.TENSOR:
+            self.hit()
+        return value
+
+    # names and attributes
+
+    def _name(self, node: ast.Name) -> Value:
+        label = node.id
+        value = self.env.get(label)
+        if value is None:
+            value = self._outer_name(label)
+        if value.kind in (Kind.UNKNOWN, Kind.MOVED):
+            return self._by_evidence(label, value)
+        return value
+
+    def _outer_name(self, label: str) -> Value:
+        outer = self.fn.outer
+        while outer is not None and not outer.is_module:
+            found = outer.scope.get(label)
+            if found is not None:
+                return found
+            outer = outer.outer
+        found = self.fn.file.body.scope.get(label)
+        if found is None:
+            found = self.inference.project.scope(self.fn.file).get(label)
+        if found is not None:
+            return found
+        return name(f"builtins.{label}") if label in _BUILTINS else UNKNOWN
+
+    def _by_evidence(self, path: str, value: Value) -> Value:
+        if path in self.backward_names:
+            device = Device.GPU if value.kind is Kind.MOVED else self.assumed()
+            return Value(Kind.TENSOR, device, zero_dim=True)
+        if path in self.module_names:
+            return Value(Kind.MODULE, Device.GPU if value.kind is Kind.MOVED else self.assumed())
+        if value.kind is Kind.UNKNOWN:
+            last = path.rpartition(".")[2]
+            if last in _PRESENT_NAMES:
+                return GPU_PRESENT
+            if last in _ABSENT_NAMES:
+                return GPU_ABSENT
+            if last == "device":
+                return Value(Kind.DEVICE, self.assumed())
+        return value
+
+    def _attribute(self, node: ast.Attribute) -> Value:
+        base = self.eval(node.value)
+        path = dotted_path(node)
+        if path is not None:
+            value = self.env.get(path)
+            if value is not None and value.kind:
+                return value
+        value = self.attribute_of(base, node.attr)
+        if path is not None and value.kind in (Kind.UNKNOWN, Kind.MOVED):
+            return self._by_evidence(path, value)
+        return value
+
+    def attribute_of(self, base: Value, attr: str) -> Value:
+        """What an attribute of a value holds."""
+        kind = base.kind
+        if kind is Kind.NAME:
+            return self._member(base, attr)
+        if kind is Kind.TENSOR:
+            return tensor_attribute(base, attr)
+        if (
+            kind in (Kind.MODULE, Kind.INSTANCE, Kind.RECORDS)
+            and base.ref is not None
+            and not isinstance(base.ref, str)
+        ):
+            return self._instance_attribute(base, attr)
+        if kind is Kind.MODULE:
+            if attr in ("weight", "bias"):
+                return Value(Kind.TENSOR, base.device)
+            if attr == "module":
+                return base
+            return Value(Kind.DEVICE, base.device) if attr == "device" else UNKNOWN
+        if kind is Kind.CLASS:
+            method = self.inference.project.method(base.ref, attr)
+            if method is not None:
+                return Value(Kind.FUNCTION, ref=method, const=None if method.kind == "static" else base)
+            return self.inference.project.attribute(base.ref, attr) or UNKNOWN
+        if kind is Kind.MOVED:
+            if attr.startswith(_HOST_BATCH_ATTRIBUTES) or attr in ("shape", "keys", "batch_size", "metadata"):
+                return HOST
+            if attr == "device":
+                return GPU_DEVICE
+            return Value(Kind.TENSOR, Device.GPU, sure=False, boolean=attr == "mask" or attr.endswith("_mask"))
+        if kind is Kind.DEVICE:
+            return HOST
+        if kind is Kind.ARRAY:
+            return HOST if attr in ("shape", "dtype", "size", "ndim") else ARRAY
+        if kind is Kind.DISTRIBUTION and attr in (
+            "mean",
+            "loc",
+            "scale",
+            "probs",
+            "logits",
+            "stddev",
+            "variance",
+            "mode",
+        ):
+            return Value(Kind.TENSOR, base.device)
+        if kind is Kind.HOST:
+            return HOST
+        return UNKNOWN
+
+    def _member(self, base: Value, attr: str) -> Value:
+        if not isinstance(base.ref, str):
+            return self.inference.project.member(base.ref, attr)
+        if base.ref == "torch":
+            if attr == "bool":
+                return BOOL_DTYPE
+            if attr in _DTYPE_NAMES:
+                return DTYPE
+        root = base.ref.partition(".")[0]
+        if root == "math" and attr in ("pi", "e", "inf", "nan", "tau"):
+            return HOST
+        if root == "numpy" and attr in ("pi", "inf", "nan", "float32", "float64", "int64", "int32", "newaxis"):
+            return NONE if attr == "newaxis" else HOST
+        return name(f"{base.ref}.{attr}")
+
+    def _instance_attribute(self, base: Value, attr: str) -> Value:
+        project = self.inference.project
+        method = project.method(base.ref, attr)
+        if method is not None:
+            if method.kind == "property":
+                return self.inference.call(self, method, [base], {}, [])
+            return Value(Kind.FUNCTION, ref=method, const=None if method.kind == "static" else base)
+        found = project.attribute(base.ref, attr)
+        if found is None:
+            if base.kind is Kind.MODULE and attr == "module":
+                return base
+            if attr == "device":
+                return Value(Kind.DEVICE, max(base.device, self.assumed()))
+            return UNKNOWN
+        return found
+
+    # operators
+
+    def _binary(self, node: ast.BinOp) -> Value:
+        left, right = self.eval(node.left), self.eval(node.right)
+        op = type(node.op)
+        if op is ast.Mod and _is_string(node.left, left):
+            if has_tensor(right):
+                self.hit()
+            return HOST
+        if Kind.TENSOR in (left.kind, right.kind):
+            value = combine(left, right)
+            bitwise = op in (ast.BitAnd, ast.BitOr, ast.BitXor)
+            return value._replace(boolean=bitwise and left.boolean and right.boolean, sure=left.sure and right.sure)
+        if left.kind is Kind.ARRAY or right.kind is Kind.ARRAY:
+            return ARRAY
+        if op is ast.Add and left.kind in (Kind.LIST, Kind.TUPLE) and right.kind in (Kind.LIST, Kind.TUPLE):
+            return (
+                join(left, right)
+                if left.kind is right.kind is Kind.LIST
+                else list_of(join(element(left), element(right)))
+            )
+        if op is ast.Mult and left.kind is Kind.LIST:
+            return left
+        if left.kind in (Kind.HOST, Kind.FLAG) and right.kind in (Kind.HOST, Kind.FLAG):
+            return HOST
+        if Kind.MOVED in (left.kind, right.kind):
+            return GPU_TENSOR._replace(sure=False)
+        return UNKNOWN
+
+    def _bool_op(self, node: ast.BoolOp) -> Value:
+        values = [self.truth(item) for item in node.values]
+        flags = [value.const for value in values if value.kind is Kind.FLAG]
+        if isinstance(node.op, ast.And):
+            if False in flags:
+                return GPU_ABSENT
+            if flags and all(value.kind in (Kind.FLAG, Kind.UNKNOWN, Kind.HOST) for value in values):
+                return GPU_PRESENT
+        elif True in flags:
+            return GPU_PRESENT
+        elif flags and len(flags) == len(values):
+            return GPU_ABSENT
+        return join_all(values)
+
+    def _unary(self, node: ast.UnaryOp) -> Value:
+        if isinstance(node.op, ast.Not):
+            value = self.truth(node.operand)
+            if value.kind is Kind.FLAG:
+                return GPU_ABSENT if value.const else GPU_PRESENT
+            return HOST
+        value = self.eval(node.operand)
+        if isinstance(node.op, ast.USub) and isinstance(value.const, (int, float)):
+            return host(-value.const)
+        return value
+
+    def _compare(self, node: ast.Compare) -> Value:
+        values = [self.eval(node.left), *(self.eval(item) for item in node.comparators)]
+        op = type(node.ops[0])
+        if op in (ast.Is, ast.IsNot):
+            return HOST
+        if len(values) == 2:
+            flag = _device_comparison(op, values[0], values[1])
+            if flag is not None:
+                return flag
+        tensors = [value for value in values if value.kind is Kind.TENSOR]
+        if op in (ast.In, ast.NotIn):
+            if tensors or any(has_tensor(value) for value in values):
+                self.hit()
+            return HOST
+        if tensors:
+            if len(values) > 2:
+                self.hit()
+            result = combine(values[0], values[1]) if len(values) == 2 else join_all(tensors)
+            return result._replace(boolean=True, sure=all(value.sure for value in tensors))
+        if Kind.ARRAY in (values[0].kind, values[1].kind):
+            return ARRAY
+        if Kind.MOVED in (values[0].kind, values[1].kind):
+            return Value(Kind.TENSOR, Device.GPU, sure=False, boolean=True)
+        return HOST if all(value.kind in (Kind.HOST, Kind.NONE, Kind.FLAG) for value in values) else UNKNOWN
+
+    def _if_exp(self, node: ast.IfExp) -> Value:
+        test = self.truth(node.test)
+        body, orelse = self.eval(node.body), self.eval(node.orelse)
+        if test.kind is Kind.FLAG:
+            return body if test.const else orelse
+        strings = (body.const, orelse.const)
+        if all(isinstance(text, str) for text in strings) and any(is_gpu_string(text) for text in strings):
+            return body if is_gpu_string(body.const) else orelse
+        return join(body, orelse)
+
+    # containers
+
+    def _tuple(self, node: ast.Tuple) -> Value:
+        return tuple_of([self.eval(item) for item in node.elts])
+
+    def _list(self, node: ast.List | ast.Set) -> Value:
+        values = [self.eval(item) for item in node.elts]
+        return list_of(join_all(values) if values else None)
+
+    def _dict(self, node: ast.Dict) -> Value:
+        pairs: list[tuple[str, Value]] = []
+        rest: Value | None = None
+        for key, item in zip(node.keys, node.values, strict=True):
+            value = self.eval(item)
+            if key is None:
+                if value.kind is Kind.DICT:
+                    pairs.extend(value.items or ())
+                continue
+            label = self.eval(key).const
+            if isinstance(label, str) and len(pairs) < 64:
+                pairs.append((label, value))
+            else:
+                rest = value if rest is None else join(rest, value)
+        return dict_of(tuple(pairs), rest)
+
+    def _starred(self, node: ast.Starred) -> Value:
+        return element(self.eval(node.value))
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
+        with_targets = self._generators(node.generators)
+        value = self.eval(node.elt)
+        self._leave(with_targets)
+        return list_of(value)
+
+    def _dict_comp(self, node: ast.DictComp) -> Value:
+        with_targets = self._generators(node.generators)
+        self.eval(node.key)
+        value = self.eval(node.value)
+        self._leave(with_targets)
+        return dict_of((), value)
+
+    def _generators(self, generators: list[ast.comprehension]) -> int:
+        mark = self.env.mark()
+        self.repeated += 1
+        for generator in generators:
+            self.bind(generator.target, element(self.iterated(self.eval(generator.iter), generator.iter)))
+            for condition in generator.ifs:
+                self.truth(condition)
+        return mark
+
+    def iterated(self, value: Value, node: ast.expr) -> Value:
+        """What a loop runs over; a hook for conventions about unknown iterables."""
+        return value
+
+    def _leave(self, mark: int) -> None:
+        self.repeated -= 1
+        self.env.rollback(mark)
+
+    def _subscript(self, node: ast.Subscript) -> Value:
+        base = self.eval(node.value)
+        index = self.eval(node.slice)
+        path = _constant_path(node)
+        if path is not None:
+            known = self.env.get(path)
+            if known is not None:
+                return known
+        kind = base.kind
+        if kind is Kind.TENSOR:
+            return self.index_tensor(base, index, node.slice)
+        if kind in (Kind.LIST, Kind.TUPLE):
+            if index.kind is Kind.TENSOR:
+                self.hit()
+            return base if isinstance(node.slice, ast.Slice) else lookup(base, index.const)
+        if kind is Kind.DICT:
+            return lookup(base, index.const)
+        if kind is Kind.MOVED:
+            return GPU_TENSOR._replace(sure=False)
+        if kind is Kind.RECORDS:
+            return base
+        if kind is Kind.MODULE:
+            return Value(Kind.MODULE, base.device)
+        if kind in (Kind.ARRAY, Kind.HOST):
+            if index.kind is Kind.TENSOR:
+                self.hit()
+            return Value(kind)
+        return UNKNOWN
+
+    def index_tensor(self, base: Value, index: Value, node: ast.expr) -> Value:
+        """A tensor read by an index; an index that is not a plain number or slice concerns the rules."""
+        if not isinstance(node, (ast.Slice, ast.Constant)):
+            self.hit()
+        if isinstance(index.const, str):  # a batch that is a dictionary
+            return base
+        if index.kind is Kind.TENSOR and index.zero_dim is None and not isinstance(node, ast.Tuple):
+            return base._replace(zero_dim=None, pinned=False, sure=base.sure)
+        return base._replace(zero_dim=None, pinned=False)
+
+    def _slice(self, node: ast.Slice) -> Value:
+        for bound in (node.lower, node.upper, node.step):
+            if bound is not None and self.eval(bound).kind is Kind.TENSOR:
+                self.hit()
+        return HOST
+
+    # the rest
+
+    def _constant(self, node: ast.Constant) -> Value:
+        return NONE if node.value is None else host(node.value)
+
+    def _joined(self, node: ast.JoinedStr) -> Value:
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                self.eval(part)
+        return HOST
+
+    def _formatted(self, node: ast.FormattedValue) -> Value:
+        if has_tensor(self.eval(node.value)):
+            self.hit()
+        if node.format_spec is not None:
+            self.eval(node.format_spec)
+        return HOST
+
+    def _lambda(self, node: ast.Lambda) -> Value:
+        mark = self.env.mark()
+        for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+            self.env.set(arg.arg, UNKNOWN)
+        self.eval(node.body)
+        self.env.rollback(mark)
+        return UNKNOWN
+
+    def _named(self, node: ast.NamedExpr) -> Value:
+        value = self.eval(node.value)
+        self.bind(node.target, value)
+        return value
+
+    def _await(self, node: ast.Await | ast.YieldFrom) -> Value:
+        return self.eval(node.value)
+
+    def _yield(self, node: ast.Yield) -> Value:
+        if node.value is not None:
+            value = list_of(self.eval(node.value))
+            self.returned(value)
+        return UNKNOWN
+
+    def returned(self, value: Value) -> None:
+        """Note what the function gives back; in `Interpreter`."""
+        raise NotImplementedError
+
+    def _call(self, node: ast.Call) -> Value:
+        return self.call(node)
+
+    def _nothing(self, node: ast.expr) -> Value:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.eval(child)
+        return UNKNOWN
+
+
+class _Evaluators(dict[type, "Callable[[Any, Any], Value]"]):
+    """Expression types that a newer Python adds are unknown, their parts are still looked at."""
+
+    def __missing__(self, key: type) -> Callable[[Any, Any], Value]:
+        return Expressions._nothing
+
+
+_EVALUATORS = _Evaluators(
+    {
+        ast.Name: Expressions._name,
+        ast.Attribute: Expressions._attribute,
+        ast.Call: Expressions._call,
+        ast.BinOp: Expressions._binary,
+        ast.BoolOp: Expressions._bool_op,
+        ast.UnaryOp: Expressions._unary,
+        ast.Compare: Expressions._compare,
+        ast.IfExp: Expressions._if_exp,
+        ast.Tuple: Expressions._tuple,
+        ast.List: Expressions._list,
+        ast.Set: Expressions._list,
+        ast.Dict: Expressions._dict,
+        ast.Starred: Expressions._starred,
+        ast.ListComp: Expressions._comprehension,
+        ast.SetComp: Expressions._comprehension,
+        ast.GeneratorExp: Expressions._comprehension,
+        ast.DictComp: Expressions._dict_comp,
+        ast.Subscript: Expressions._subscript,
+        ast.Slice: Expressions._slice,
+        ast.Constant: Expressions._constant,
+        ast.JoinedStr: Expressions._joined,
+        ast.FormattedValue: Expressions._formatted,
+        ast.Lambda: Expressions._lambda,
+        ast.NamedExpr: Expressions._named,
+        ast.Await: Expressions._await,
+        ast.YieldFrom: Expressions._await,
+        ast.Yield: Expressions._yield,
+    }
+)
+
+
+def tensor_attribute(base: Value, attr: str) -> Value:
+    """What an attribute of a tensor holds."""
+    if attr in torch_api.HOST_ATTRIBUTES:
+        return HOST
+    if attr == "device":
+        return Value(Kind.DEVICE, base.device)
+    if attr == "dtype":
+        return BOOL_DTYPE if base.boolean else DTYPE
+    if attr == "is_cuda":
+        return GPU_PRESENT
+    if attr in torch_api.SAME_TENSOR_ATTRIBUTES:
+        return base
+    # An attribute that tensors do not have: an output object of a library (`outputs.loss`), or a batch.
+    mask = attr == "mask" or attr.endswith("_mask")
+    return base._replace(sure=False, zero_dim=True if attr == "loss" else None, boolean=mask, pinned=base.pinned)
+
+
+def combine(left: Value, right: Value) -> Value:
+    """The tensor that an operation on two values gives, at least one of which is a tensor."""
+    tensors = [value for value in (left, right) if value.kind is Kind.TENSOR]
+    if len(tensors) == 1:
+        tensor, other = tensors[0], right if tensors[0] is left else left
+        zero = tensor.zero_dim if other.kind in (Kind.HOST, Kind.FLAG) else None
+        return Value(Kind.TENSOR, tensor.device, tensor.sure, zero)
+    zero = True if left.zero_dim and right.zero_dim else False if False in (left.zero_dim, right.zero_dim) else None
+    devices = (left.device, right.device)
+    # Two tensors in one operation share a device (but for 0-dim ones on the host), so the better known one tells.
+    return Value(Kind.TENSOR, max(devices), left.sure and right.sure, zero)
+
+
+def is_gpu_string(text: object) -> bool:
+    """Whether a string names a GPU."""
+    return isinstance(text, str) and text.startswith(("cuda", "gpu", "xpu", "hip"))
+
+
+def _is_string(node: ast.expr, value: Value) -> bool:
+    return isinstance(value.const, str) or isinstance(node, ast.JoinedStr)
+
+
+def _constant_path(node: ast.Subscript) -> str | None:
+    if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+        base = dotted_path(node.value)
+        return f"{base}.[{node.slice.value}]" if base else None
+    return None
+
+
+def _device_comparison(op: type, left: Value, right: Value) -> Value | None:
+    """`device == "cuda"`, `device.type != "cpu"`, `torch.cuda.device_count() > 1`."""
+    if left.kind is Kind.FLAG and op in (ast.Gt, ast.GtE, ast.NotEq):
+        return left if left.const else None
+    if isinstance(left.const, str) and not isinstance(right.const, str):
+        left, right = right, left
+    text = right.const
+    if not isinstance(text, str) or op not in (ast.Eq, ast.NotEq, ast.In, ast.NotIn):
+        return None
+    if is_gpu_string(text):
+        if isinstance(left.const, str) and not is_gpu_string(left.const) and left.const not in ("auto", ""):
+            return None
+        return GPU_PRESENT if op is ast.Eq else GPU_ABSENT if op is ast.NotEq else None
+    if text == "cpu" and not isinstance(left.const, str):
+        return GPU_ABSENT if op is ast.Eq else GPU_PRESENT if op is ast.NotEq else None
+    if text == "mps" and op is ast.Eq:
+        return GPU_ABSENT
+    return None

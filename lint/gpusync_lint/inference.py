@@ -1,0 +1,382 @@
+"""What names hold, across the files of a project.
+
+One abstract interpretation on `ast` serves both storeys: it tells the screen which functions hold something a rule may
+object to, and it answers the rules' questions about single expressions. Functions are interpreted when they are called,
+with what their call sites pass, joined; the whole project is gone through twice, so that what a later file tells
+(attributes, arguments) reaches the earlier ones. Nothing is interpreted more than a fixed number of times.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from gpusync_lint.expressions import dotted_path
+from gpusync_lint.interpreter import Interpreter
+from gpusync_lint.project import is_module_name
+from gpusync_lint.summaries import CallSite, ClassInfo, FileInfo, FunctionInfo
+from gpusync_lint.values import (
+    ARRAY,
+    HOST,
+    NONE,
+    UNKNOWN,
+    Device,
+    Kind,
+    Value,
+    dict_of,
+    host,
+    join,
+    list_of,
+    tuple_of,
+    with_device,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusync_lint.expressions import Expressions
+    from gpusync_lint.project import Project
+
+_ROUNDS = 2
+_MAX_CALL_DEPTH = 12
+_MAX_RUNS = 6
+_DEFAULT_DEVICE = re.compile(r"set_default_device\(|set_default_tensor_type\(.*cuda")
+_FORWARD = ("forward", "training_step", "validation_step", "test_step", "predict_step")
+_RECORD_BASES = ("Dataset", "IterableDataset", "VisionDataset", "DataModule", "InMemoryDataset")
+
+
+class Inference:
+    """The abstract interpretation of a project, and its answers."""
+
+    def __init__(self, project: Project, barrier_methods: frozenset[str], barrier_functions: frozenset[str]) -> None:
+        self.project = project
+        self.barrier_methods = barrier_methods
+        self.barrier_functions = barrier_functions
+        self.values: dict[int, Value] = {}
+        """By `id` of an ast expression."""
+        self.hits: set[int] = set()
+        """`id` of the outermost definitions and top statements that the rules shall look at."""
+        self.round = 0
+        self._depth = 0
+        self._defaults: dict[int, bool] = {}
+        self._loop_names: dict[int, frozenset[str]] = {}
+
+    def run(self) -> None:
+        """Interpret every file that has to do with a framework, and what it calls."""
+        files = [file for file in self.project.files if self.project.relevant(file)]
+        for self.round in range(1, _ROUNDS + 1):
+            for file in files:
+                self.interpret(file.body)
+            for file in files:
+                for fn in file.all_functions:
+                    if fn.runs < self.round * _MAX_RUNS and (self.round > 1 or fn.runs == 0):
+                        self.interpret(fn)
+
+    def interpret(self, fn: FunctionInfo) -> None:
+        """Run one function, unless it is running already."""
+        if fn.busy:
+            return
+        fn.busy = True
+        fn.runs += 1
+        self._depth += 1
+        try:
+            Interpreter(self, fn).run()
+        except RecursionError:  # nested too deeply to follow; nothing is known of it
+            fn.returns = fn.returns or UNKNOWN
+        finally:
+            self._depth -= 1
+            fn.busy = False
+
+    # devices
+
+    def assumed_device(self, file: FileInfo) -> Device:
+        """Where the tensors of conventional training code lie."""
+        return Device.ASSUMED if self.project.uses_device(file) else Device.UNKNOWN
+
+    def default_device(self, file: FileInfo) -> bool:
+        """Whether new tensors are made on the GPU without being told so."""
+        known = self._defaults.get(id(file))
+        if known is None:
+            known = self._defaults[id(file)] = bool(_DEFAULT_DEVICE.search(file.text))
+        return known
+
+    # functions
+
+    def entry(self, fn: FunctionInfo) -> dict[str, Value]:
+        """What the parameters hold when a function starts."""
+        node = fn.node
+        if isinstance(node, ast.Module):
+            return dict(self.project.scope(fn.file))
+        start: dict[str, Value] = {}
+        arguments = node.args
+        positional = [*arguments.posonlyargs, *arguments.args]
+        defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
+        pairs = [
+            *zip(positional, defaults, strict=True),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+        ]
+        module_class = fn.cls is not None and self.project.is_module_class(fn.cls)
+        conventional = module_class and fn.name in _FORWARD
+        reader = Interpreter(self, fn)
+        for position, (arg, default) in enumerate(pairs):
+            if position == 0 and fn.cls is not None and fn.kind != "static":
+                start[arg.arg] = self._self_value(fn, module_class)
+                continue
+            value = fn.bound.get(arg.arg, UNKNOWN)
+            if value.kind in (Kind.UNKNOWN, Kind.NONE):
+                declared = self.annotated(reader, arg.annotation) if arg.annotation is not None else UNKNOWN
+                if declared.kind:
+                    value = declared
+                elif isinstance(default, ast.Constant) and default.value is not None:
+                    value = host(default.value)
+                    value = value._replace(const=None)
+                elif conventional and arg.annotation is None and not _looks_like_index(arg.arg):
+                    value = Value(Kind.TENSOR, self.assumed_device(fn.file), sure=False)
+            start[arg.arg] = value
+        if arguments.vararg is not None:
+            start[arguments.vararg.arg] = fn.bound.get("*", list_of(None))
+        if arguments.kwarg is not None:
+            start[arguments.kwarg.arg] = dict_of((), UNKNOWN)
+        return start
+
+    def _self_value(self, fn: FunctionInfo, module_class: bool) -> Value:
+        if fn.kind == "class":
+            return Value(Kind.CLASS, ref=fn.cls)
+        if module_class:
+            return Value(Kind.MODULE, self.assumed_device(fn.file), ref=fn.cls)
+        kind = Kind.RECORDS if fn.cls is not None and self._is_records(fn.cls) else Kind.INSTANCE
+        return Value(kind, ref=fn.cls)
+
+    def call(
+        self, caller: Expressions, fn: FunctionInfo, args: Sequence[Value], kwargs: dict[str, Value], extra: list[Value]
+    ) -> Value:
+        """Call a project function: its parameters learn what is passed, the caller learns what comes back."""
+        caller.fn.trace.calls.append(CallSite(fn, caller.statement, caller.repeated > 0))
+        grew = self._bind(fn, list(args), kwargs)
+        if isinstance(fn.node, ast.Module):
+            return UNKNOWN
+        fresh = fn.returns is None
+        if (fresh or (grew and fn.runs < self.round * _MAX_RUNS)) and self._depth < _MAX_CALL_DEPTH:
+            self.interpret(fn)
+        result = fn.returns if fn.returns is not None else UNKNOWN
+        declared = fn.node.returns
+        if result.kind is Kind.UNKNOWN and declared is not None:
+            return self.annotated(caller, declared)
+        return result
+
+    def _bind(self, fn: FunctionInfo, args: list[Value], kwargs: dict[str, Value]) -> bool:
+        node = fn.node
+        if isinstance(node, ast.Module):
+            return False
+        arguments = node.args
+        labels = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
+        skip = 1 if fn.cls is not None and fn.kind != "static" else 0
+        passed = list(zip(labels, args, strict=False))[skip:]
+        known = set(labels) | {arg.arg for arg in arguments.kwonlyargs}
+        passed.extend((label, value) for label, value in kwargs.items() if label in known)
+        spread = kwargs.get("**")
+        if spread is not None:  # `model(**batch)`: every parameter that is left is a tensor of the batch
+            taken = {label for label, _ in passed}
+            passed.extend((label, spread) for label in labels[skip:] if label not in taken)
+        if arguments.vararg is not None and len(args) > len(labels):
+            rest = list_of(_join_values(args[len(labels) :]))
+            passed.append(("*", rest))
+        grew = False
+        for label, value in passed:
+            old = fn.bound.get(label)
+            new = value if old is None else join(old, value)
+            if new != old:
+                fn.bound[label] = new
+                grew = True
+        return grew
+
+    def loop_names(self, fn: FunctionInfo) -> frozenset[str]:
+        """Names that a `for`, or a comprehension, of a function binds."""
+        known = self._loop_names.get(id(fn))
+        if known is None:
+            names: set[str] = set()
+            stack: list[ast.AST] = list(fn.node.body)
+            while stack:
+                node = stack.pop()
+                if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+                    names.update(item.id for item in ast.walk(node.target) if isinstance(item, ast.Name))
+                stack.extend(ast.iter_child_nodes(node))
+            known = self._loop_names[id(fn)] = frozenset(names)
+        return known
+
+    def nested(self, fn: FunctionInfo) -> None:
+        """A nested function comes into being; it is interpreted when called, or in its turn."""
+
+    def outermost(self, fn: FunctionInfo) -> ast.stmt:
+        """The outermost function around a function: the piece of source that libcst will read."""
+        while fn.outer is not None and not fn.outer.is_module:
+            fn = fn.outer
+        return fn.node  # type: ignore[return-value]
+
+    def super_of(self, caller: Expressions) -> Value:
+        """What `super()` gives in a method."""
+        fn: FunctionInfo | None = caller.fn
+        while fn is not None and fn.cls is None:
+            fn = fn.outer
+        if fn is None or fn.cls is None:
+            return UNKNOWN
+        for base in self.project.lineage(fn.cls)[1:]:
+            if isinstance(base, ClassInfo):
+                kind = Kind.MODULE if self.project.is_module_class(fn.cls) else Kind.INSTANCE
+                return Value(kind, self.assumed_device(fn.file), ref=base)
+        return UNKNOWN
+
+    # classes
+
+    def instantiate(
+        self, caller: Expressions, cls: ClassInfo, args: Sequence[Value], kwargs: dict[str, Value]
+    ) -> Value:
+        """Make an instance of a project class."""
+        if self.project.is_module_class(cls):
+            made = Value(Kind.MODULE, Device.CPU, ref=cls)
+        elif self._is_records(cls):
+            made = Value(Kind.RECORDS, ref=cls)
+        elif any(isinstance(base, str) and base.startswith("torch.optim") for base in self.project.lineage(cls)):
+            made = Value(Kind.OPTIMIZER)
+        elif any(isinstance(base, str) and base.endswith("DataLoader") for base in self.project.lineage(cls)):
+            made = caller.loader("", list(args), kwargs)  # type: ignore[attr-defined]
+        else:
+            made = Value(Kind.INSTANCE, ref=cls)
+        init = self.project.method(cls, "__init__")
+        if init is not None:
+            self.call(caller, init, [made, *args], kwargs, [])
+        else:
+            fields = [item.target.id for item in cls.node.body if _is_field(item)]  # type: ignore[attr-defined]
+            for label, value in [*zip(fields, args, strict=False), *kwargs.items()]:
+                if label in fields:
+                    self.set_attribute(made, label, value)
+        return made
+
+    def _is_records(self, cls: ClassInfo) -> bool:
+        return any(
+            isinstance(base, str) and base.rpartition(".")[2] in _RECORD_BASES for base in self.project.lineage(cls)
+        )
+
+    def assign_attribute(self, caller: Expressions, target: ast.expr, value: Value) -> None:
+        """`object.name = value`, where the object's class is known."""
+        if isinstance(target, ast.Attribute):
+            owner = self.values.get(id(target.value))
+            if owner is None:
+                owner = caller.eval(target.value)
+            self.set_attribute(owner, target.attr, value)
+        elif isinstance(target, ast.Name) and caller.fn.is_module:
+            return
+
+    def set_attribute(self, owner: Value, label: str, value: Value) -> None:
+        """Let a class learn what one of its attributes may hold."""
+        cls = owner.ref
+        if not isinstance(cls, ClassInfo) or owner.kind not in (Kind.MODULE, Kind.INSTANCE, Kind.RECORDS, Kind.CLASS):
+            return
+        if owner.kind is Kind.MODULE and value.kind is Kind.MODULE and value.device is Device.CPU:
+            value = value._replace(device=self.assumed_device(cls.file))  # a submodule goes where its parent goes
+        old = cls.attributes.get(label)
+        if old is None or value.kind is not Kind.UNKNOWN or old.kind is Kind.UNKNOWN:
+            cls.attributes[label] = value if old is None else join(old, value)
+
+    # annotations
+
+    def annotated(self, caller: Expressions, node: ast.expr) -> Value:
+        """What a type annotation promises."""
+        if isinstance(node, ast.Constant):
+            if node.value is None:
+                return NONE
+            if not isinstance(node.value, str):
+                return UNKNOWN
+            try:
+                node = ast.parse(node.value, mode="eval").body
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                return UNKNOWN
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            return join(self.annotated(caller, node.left), self.annotated(caller, node.right))
+        if isinstance(node, ast.Subscript):
+            return self._generic(caller, node)
+        path = dotted_path(node)
+        if path is None:
+            return UNKNOWN
+        if path in ("int", "float", "str", "bool", "bytes", "complex"):
+            return HOST
+        value = self._static_name(caller, path)
+        if value.kind is Kind.CLASS:
+            if self.project.is_module_class(value.ref):
+                return Value(Kind.MODULE, self.assumed_device(caller.fn.file), ref=value.ref)
+            return Value(Kind.RECORDS if self._is_records(value.ref) else Kind.INSTANCE, ref=value.ref)
+        dotted = value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else path
+        return self._outside_type(caller, dotted)
+
+    def _outside_type(self, caller: Expressions, dotted: str) -> Value:
+        last = dotted.rpartition(".")[2]
+        assumed = self.assumed_device(caller.fn.file)
+        if last in ("Tensor", "FloatTensor", "LongTensor", "BoolTensor", "Variable") or dotted.startswith("jaxtyping"):
+            return Value(Kind.TENSOR, assumed, boolean=last == "BoolTensor")
+        if dotted.startswith("numpy") or last == "ndarray":
+            return ARRAY
+        if dotted == "torch.device":
+            return Value(Kind.DEVICE, assumed)
+        if last.endswith("DataLoader"):
+            return caller.loader("", [], {})  # type: ignore[attr-defined, no-any-return]
+        if dotted.startswith("torch.optim") and "lr_scheduler" not in dotted:
+            return Value(Kind.OPTIMIZER)
+        if last == "GradScaler":
+            return Value(Kind.SCALER)
+        return Value(Kind.MODULE, assumed, ref=None) if is_module_name(dotted) else UNKNOWN
+
+    def _generic(self, caller: Expressions, node: ast.Subscript) -> Value:
+        outer = (dotted_path(node.value) or "").rpartition(".")[2]
+        inner = node.slice
+        parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+        if outer == "Optional":
+            return self.annotated(caller, parts[0])
+        if outer in ("Tuple", "tuple"):
+            if len(parts) == 2 and isinstance(parts[1], ast.Constant):
+                return list_of(self.annotated(caller, parts[0]))
+            return tuple_of([self.annotated(caller, part) for part in parts])
+        if outer in ("List", "list", "Sequence", "Iterable", "Iterator", "Set", "set"):
+            return list_of(self.annotated(caller, parts[0]))
+        if outer in ("Dict", "dict", "Mapping") and len(parts) == 2:
+            return dict_of((), self.annotated(caller, parts[1]))
+        if outer in ("Union",):
+            return _join_values([self.annotated(caller, part) for part in parts])
+        if outer in ("Float", "Int", "Bool", "Shaped", "Num"):
+            return Value(Kind.TENSOR, self.assumed_device(caller.fn.file), boolean=outer == "Bool")
+        if outer in ("DataLoader",):
+            return caller.loader("", [], {})  # type: ignore[attr-defined, no-any-return]
+        return UNKNOWN
+
+    def _static_name(self, caller: Expressions, path: str) -> Value:
+        scope = self.project.scope(caller.fn.file)
+        first, *rest = path.split(".")
+        value = scope.get(first, UNKNOWN)
+        for word in rest:
+            if value.kind is not Kind.NAME:
+                return UNKNOWN
+            if isinstance(value.ref, str):
+                value = Value(Kind.NAME, ref=f"{value.ref}.{word}")
+            else:
+                value = self.project.member(value.ref, word)
+        return value
+
+
+def _join_values(values: Sequence[Value]) -> Value:
+    result = values[0]
+    for value in values[1:]:
+        result = join(result, value)
+    return result
+
+
+def _is_field(item: ast.stmt) -> bool:
+    return isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+
+
+def _looks_like_index(label: str) -> bool:
+    return label.endswith(("_idx", "idx", "index", "size", "_len", "shape", "name", "mode")) or label.startswith(
+        ("num_", "n_")
+    )
+
+
+__all__ = ["Inference", "with_device"]

@@ -1,0 +1,410 @@
+"""Runs one function abstractly: statements in order, branches joined, loops twice so that what they carry is known."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from gpusync_lint import torch_api
+from gpusync_lint.calls import Calls
+from gpusync_lint.environment import Environment
+from gpusync_lint.expressions import combine, dotted_path
+from gpusync_lint.summaries import FunctionInfo, Trace, blocks
+from gpusync_lint.values import (
+    ARRAY,
+    CPU_TENSOR,
+    HOST,
+    UNKNOWN,
+    Kind,
+    Value,
+    dict_of,
+    element,
+    has_tensor,
+    join,
+    list_of,
+    name,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpusync_lint.inference import Inference
+
+_LOADER_WORDS = ("loader", "batches", "dataiter", "data_iter", "dl")
+_MAX_CARRY = 2
+
+
+class Interpreter(Calls):
+    """One abstract run of a function."""
+
+    def __init__(self, inference: Inference, fn: FunctionInfo) -> None:
+        self.inference = inference
+        self.fn = fn
+        self.repeated = 0
+        self.backward_names, self.module_names = evidence(fn)
+        self._carried: dict[int, dict[str, Value]] = {}
+        self._returns: Value | None = None
+        self._loops: list[ast.stmt] = []
+        self._grew = False
+
+    def run(self) -> None:
+        """Interpret the function; its trace, scope and result are replaced."""
+        body = self.fn.node.body
+        start = self.inference.entry(self.fn)
+        for attempt in range(_MAX_CARRY):
+            self.env = Environment(dict(start))
+            self.fn.trace = Trace()
+            self._returns = None
+            self._grew = False
+            if isinstance(self.fn.node, ast.Module):
+                for statement in body:
+                    self.fragment = statement
+                    self._block([statement])
+            else:
+                self.fragment = self.inference.outermost(self.fn)
+                self._block(body)
+            self.fn.scope = self.env.values
+            if not self._grew or attempt + 1 == _MAX_CARRY:
+                break
+        self.fn.returns = self._returns if self._returns is not None else HOST
+
+    def returned(self, value: Value) -> None:
+        self._returns = value if self._returns is None else join(self._returns, value)
+
+    # statements
+
+    def _block(self, body: list[ast.stmt]) -> None:
+        for statement in body:
+            self.statement = statement
+            _STATEMENTS[type(statement)](self, statement)
+
+    def _expr(self, node: ast.Expr) -> None:
+        self.eval(node.value)
+
+    def _assign(self, node: ast.Assign) -> None:
+        value = self.eval(node.value)
+        for target in node.targets:
+            self.bind(target, value)
+
+    def _ann_assign(self, node: ast.AnnAssign) -> None:
+        declared = self.inference.annotated(self, node.annotation)
+        if node.value is not None:
+            value = self.eval(node.value)
+            self.bind(node.target, declared if value.kind is Kind.UNKNOWN else value)
+        elif declared.kind:
+            self.bind(node.target, declared)
+
+    def _aug_assign(self, node: ast.AugAssign) -> None:
+        target = node.target
+        old = self.eval(target)
+        value = self.eval(node.value)
+        if Kind.TENSOR in (old.kind, value.kind):
+            result = combine(old, value)
+            if old.kind is Kind.TENSOR:  # in place: the tensor stays where it is
+                result = result._replace(device=old.device)
+        elif old.kind is Kind.LIST and value.kind in (Kind.LIST, Kind.TUPLE):
+            result = join(old, list_of(element(value)))
+        elif ARRAY in (old, value):
+            result = ARRAY
+        else:
+            result = old if old.kind is value.kind else join(old, value)
+        self.bind(target, result)
+
+    def bind(self, target: ast.expr, value: Value) -> None:
+        kind = type(target)
+        if kind is ast.Name:
+            self.env.set(target.id, value)  # type: ignore[attr-defined]
+            self.inference.values[id(target)] = value
+        elif kind is ast.Tuple or kind is ast.List:
+            self._unpack(target.elts, value)  # type: ignore[attr-defined]
+        elif kind is ast.Attribute:
+            self.eval(target.value)  # type: ignore[attr-defined]
+            path = dotted_path(target)
+            if path is not None:
+                self.env.set(path, value)
+            self.inference.assign_attribute(self, target, value)
+        elif kind is ast.Starred:
+            self.bind(target.value, list_of(element(value)))  # type: ignore[attr-defined]
+        elif kind is ast.Subscript:
+            self._store(target, value)  # type: ignore[arg-type]
+
+    def _unpack(self, targets: list[ast.expr], value: Value) -> None:
+        items = value.items if value.kind is Kind.TUPLE else None
+        starred = any(isinstance(target, ast.Starred) for target in targets)
+        if items is not None and len(items) == len(targets) and not starred:
+            for target, item in zip(targets, items, strict=True):
+                self.bind(target, item)
+            return
+        each = element(value) if value.kind is not Kind.MOVED else value
+        for target in targets:
+            self.bind(target, each)
+
+    def _store(self, target: ast.Subscript, value: Value) -> None:
+        base = self.eval(target.value)
+        index = self.eval(target.slice)
+        if base.kind is Kind.TENSOR or index.kind is Kind.TENSOR or value.kind is Kind.TENSOR:
+            self.hit()
+        path = dotted_path(target.value)
+        if path is None:
+            return
+        if base.kind is Kind.DICT:
+            pairs = base.items or ()
+            if isinstance(index.const, str) and len(pairs) < 64:
+                kept = tuple(pair for pair in pairs if pair[0] != index.const)
+                wider = dict_of((*kept, (index.const, value)), base.elem)
+            else:
+                wider = dict_of(pairs, value if base.elem is None else join(base.elem, value))
+            self.env.set(path, wider)
+            self.inference.assign_attribute(self, target.value, wider)
+        elif base.kind is Kind.LIST:
+            wider = list_of(value if base.elem is None else join(base.elem, value))
+            if wider != base:
+                self.env.set(path, wider)
+        elif base.kind is Kind.UNKNOWN and isinstance(index.const, str):
+            self.env.set(f"{path}.[{index.const}]", value)
+
+    def _return(self, node: ast.Return) -> None:
+        self.returned(self.eval(node.value) if node.value is not None else HOST)
+
+    def _if(self, node: ast.If) -> None:
+        test = self.truth(node.test)
+        if test.kind is Kind.FLAG:
+            alive, dead = (node.body, node.orelse) if test.const else (node.orelse, node.body)
+            self.fn.trace.dead.update(id(statement) for statement in dead)
+            self._block(alive)
+            if not _leaves(alive) or not dead:
+                return
+            return
+        mark = self.env.mark()
+        self._block(node.body)
+        body = self.env.rollback(mark)
+        self._block(node.orelse)
+        orelse = self.env.rollback(mark)
+        ends_body, ends_orelse = _leaves(node.body), _leaves(node.orelse)
+        if ends_body and not ends_orelse:
+            self.env.merge([orelse], exhaustive=True)
+        elif ends_orelse and not ends_body:
+            self.env.merge([body], exhaustive=True)
+        else:
+            self.env.merge([body, orelse], exhaustive=True)
+
+    def _loop_head(self, node: ast.stmt) -> int:
+        carried = self._carried.get(id(node))
+        if carried:
+            for path, value in carried.items():
+                old = self.env.get(path)
+                self.env.set(path, value if old is None else join(old, value))
+        self._loops.append(node)
+        return self.env.mark()
+
+    def _loop_tail(self, node: ast.stmt, mark: int) -> None:
+        self._loops.pop()
+        before = self._carried.get(id(node), {})
+        after = {path: value for path, value in self.env.changes(mark).items() if value.kind}
+        if any(before.get(path) != value for path, value in after.items()):
+            self._grew = True
+        self._carried[id(node)] = after
+        changed = self.env.rollback(mark)
+        self.env.merge([changed], exhaustive=False)
+
+    def _for(self, node: ast.For | ast.AsyncFor) -> None:
+        iterable = self.iterated(self.eval(node.iter), node.iter)
+        if _iterates_batches(iterable):
+            self.fn.trace.batch_loops.add(id(node))
+        mark = self._loop_head(node)
+        self.bind(node.target, element(iterable))
+        self._block(node.body)
+        self._loop_tail(node, mark)
+        self._block(node.orelse)
+
+    def iterated(self, value: Value, node: ast.expr) -> Value:
+        """By convention, what is called a loader gives batches of host tensors."""
+        if value.kind is Kind.UNKNOWN:
+            path = (dotted_path(node) or "").lower()
+            if path.endswith(_LOADER_WORDS):
+                loader = Value(Kind.LOADER, elem=CPU_TENSOR._replace(sure=False))
+                self.inference.values[id(node)] = loader
+                return loader
+        if value.kind is Kind.INSTANCE:
+            method = self.inference.project.method(value.ref, "__iter__")
+            if method is not None:
+                return self.inference.call(self, method, [value], {}, [])
+        return value
+
+    def _while(self, node: ast.While) -> None:
+        mark = self._loop_head(node)
+        self.statement = node
+        self.truth(node.test)
+        self._block(node.body)
+        self._loop_tail(node, mark)
+        self._block(node.orelse)
+
+    def _with(self, node: ast.With | ast.AsyncWith) -> None:
+        for item in node.items:
+            value = self.eval(item.context_expr)
+            if item.optional_vars is not None:
+                self.bind(item.optional_vars, value)
+        self._block(node.body)
+
+    def _try(self, node: Any) -> None:
+        self._block(node.body)
+        branches = []
+        for handler in node.handlers:
+            mark = self.env.mark()
+            if handler.name:
+                self.env.set(handler.name, HOST)
+            self._block(handler.body)
+            changed = self.env.rollback(mark)
+            if not _leaves(handler.body):
+                branches.append(changed)
+        self.env.merge(branches, exhaustive=False)
+        self._block(node.orelse)
+        self._block(node.finalbody)
+
+    def _assert(self, node: ast.Assert) -> None:
+        self.truth(node.test)
+        if node.msg is not None:
+            self.eval(node.msg)
+
+    def _raise(self, node: ast.Raise) -> None:
+        if node.exc is not None:
+            self.eval(node.exc)
+
+    def _delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                self.env.set(target.id, UNKNOWN)
+
+    def _import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            label = alias.asname or alias.name.partition(".")[0]
+            dotted = alias.name if alias.asname else label
+            self.env.set(label, self.inference.project.resolve(self.fn.file, dotted))
+
+    def _import_from(self, node: ast.ImportFrom) -> None:
+        base = "." * node.level + (node.module or "")
+        joint = "" if not base or base.endswith(".") else "."
+        for alias in node.names:
+            if alias.name != "*":
+                value = self.inference.project.resolve(self.fn.file, f"{base}{joint}{alias.name}")
+                self.env.set(alias.asname or alias.name, value)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        info = self.fn.nested.get(id(node))
+        if info is not None and info.cls is None:
+            self.env.set(node.name, Value(Kind.FUNCTION, ref=info))
+            self.inference.nested(info)
+
+    def _class(self, node: ast.ClassDef) -> None:
+        info = self.fn.file.classes.get(node.name)
+        if info is None or info.node is not node:
+            return
+        self.env.set(node.name, Value(Kind.CLASS, ref=info))
+        for statement in node.body:
+            if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+                self._class_attribute(info, statement)
+
+    def _class_attribute(self, info: Any, statement: ast.Assign | ast.AnnAssign) -> None:
+        if isinstance(statement, ast.AnnAssign):
+            targets: list[ast.expr] = [statement.target]
+            declared = self.inference.annotated(self, statement.annotation)
+            value = self.eval(statement.value) if statement.value is not None else UNKNOWN
+            value = declared if declared.kind else value
+        else:
+            targets, value = statement.targets, self.eval(statement.value)
+        for target in targets:
+            if isinstance(target, ast.Name) and value.kind not in (Kind.UNKNOWN, Kind.NONE):
+                info.attributes[target.id] = value
+
+    def _match(self, node: Any) -> None:
+        if self.eval(node.subject).kind is Kind.TENSOR:
+            self.hit()
+        branches = []
+        for case in node.cases:
+            mark = self.env.mark()
+            if case.guard is not None:
+                self.truth(case.guard)
+            self._block(case.body)
+            branches.append(self.env.rollback(mark))
+        self.env.merge(branches, exhaustive=False)
+
+    def _global(self, node: ast.Global) -> None:
+        for label in node.names:
+            value = self.fn.file.body.scope.get(label)
+            if value is not None:
+                self.env.set(label, value)
+
+    def _skip(self, node: ast.stmt) -> None:
+        """`pass`, `break`, `continue`, and statements of a newer Python."""
+
+
+class _Statements(dict[type, "Callable[[Any, Any], None]"]):
+    def __missing__(self, key: type) -> Callable[[Any, Any], None]:
+        return Interpreter._skip
+
+
+_STATEMENTS = _Statements(
+    {
+        ast.Expr: Interpreter._expr,
+        ast.Assign: Interpreter._assign,
+        ast.AnnAssign: Interpreter._ann_assign,
+        ast.AugAssign: Interpreter._aug_assign,
+        ast.Return: Interpreter._return,
+        ast.If: Interpreter._if,
+        ast.For: Interpreter._for,
+        ast.AsyncFor: Interpreter._for,
+        ast.While: Interpreter._while,
+        ast.With: Interpreter._with,
+        ast.AsyncWith: Interpreter._with,
+        ast.Try: Interpreter._try,
+        ast.Assert: Interpreter._assert,
+        ast.Raise: Interpreter._raise,
+        ast.Delete: Interpreter._delete,
+        ast.Import: Interpreter._import,
+        ast.ImportFrom: Interpreter._import_from,
+        ast.FunctionDef: Interpreter._function,
+        ast.AsyncFunctionDef: Interpreter._function,
+        ast.ClassDef: Interpreter._class,
+        ast.Match: Interpreter._match,
+        ast.Global: Interpreter._global,
+    }
+)
+if hasattr(ast, "TryStar"):
+    _STATEMENTS[ast.TryStar] = Interpreter._try
+
+
+def evidence(fn: FunctionInfo) -> tuple[frozenset[str], frozenset[str]]:
+    """Paths on which the function calls `.backward()`, and paths on which it calls what only modules have."""
+    if fn.evidence is None:
+        backward: set[str] = set()
+        modules: set[str] = set()
+        stack: list[ast.AST] = list(fn.node.body)
+        while stack:
+            node = stack.pop()
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and fn.is_module:
+                continue
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                attr = node.func.attr
+                if attr == "backward" or attr in torch_api.MODULE_EVIDENCE:
+                    path = dotted_path(node.func.value)
+                    if path is not None:
+                        (backward if attr == "backward" else modules).add(path)
+            stack.extend(ast.iter_child_nodes(node))
+        fn.evidence = (frozenset(backward), frozenset(modules))
+    return fn.evidence
+
+
+def _iterates_batches(value: Value) -> bool:
+    if value.kind is Kind.LOADER:
+        return True
+    if value.kind is Kind.LIST and value.elem is not None and value.elem.kind is Kind.TUPLE:
+        return any(item.kind is Kind.TENSOR and item.device == 0 and not item.sure for item in value.elem.items or ())
+    return False
+
+
+def _leaves(body: list[ast.stmt]) -> bool:
+    """Whether a block never falls through to what follows it in the function."""
+    return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise))
+
+
+__all__ = ["Interpreter", "blocks", "evidence", "has_tensor", "name"]

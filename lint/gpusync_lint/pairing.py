@@ -1,0 +1,366 @@
+"""Walks a piece of source as libcst and as `ast` side by side, so that every libcst node knows its `ast` twin.
+
+The inference works on `ast`; the rules work on libcst, which keeps the text that a fix must not lose. A table with one
+entry per node type keeps the two walks in step, with no metadata provider and no visitor. Where the trees differ (they
+should not) the subtree is left out, which costs findings, never correctness.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from gpusync_lint.summaries import FunctionInfo
+
+
+@dataclass(eq=False, slots=True)
+class Pair:
+    """A libcst node, its twin, and where it stands."""
+
+    node: cst.CSTNode
+    twin: ast.AST
+    statement: ast.stmt
+    fn: FunctionInfo
+    repeated: bool
+    """In a comprehension."""
+    string: ast.expr | None
+    """The f-string around it, whose position is the only one that every Python version reports rightly."""
+
+
+class Pairing:
+    """The pairs of one piece of source, in source order."""
+
+    def __init__(self, fn: FunctionInfo, dead: set[int]) -> None:
+        self.pairs: list[Pair] = []
+        self.twins: dict[int, ast.AST] = {}
+        self.blocks: dict[int, tuple[list[ast.stmt], int]] = {}
+        """By `id` of a statement: the block that holds it, and its place there."""
+        self._fn = fn
+        self._dead = dead
+        self._statement: ast.stmt = ast.Pass()
+        self._repeated = 0
+        self._string: ast.expr | None = None
+
+    def statements(self, nodes: Iterable[cst.CSTNode], twins: list[ast.stmt]) -> None:
+        """Pair two blocks."""
+        flat: list[cst.CSTNode] = []
+        for node in nodes:
+            if isinstance(node, cst.SimpleStatementLine):
+                flat.extend(node.body)
+            else:
+                flat.append(node)
+        if len(flat) != len(twins):
+            return
+        for place, (node, twin) in enumerate(zip(flat, twins, strict=True)):
+            self.blocks[id(twin)] = (twins, place)
+            if id(twin) in self._dead:
+                continue
+            handler = _STATEMENTS.get((type(node), type(twin)))
+            if handler is not None:
+                self._statement = twin
+                self._note(node, twin)
+                handler(self, node, twin)
+
+    def expression(self, node: Any, twin: Any) -> None:
+        """Pair two expressions; either may be absent."""
+        if node is None or twin is None:
+            return
+        handler = _EXPRESSIONS.get(type(node))
+        if handler is None or not isinstance(twin, handler[0]):
+            if isinstance(node, cst.BaseExpression):
+                self.twins[id(node)] = twin
+            return
+        self._note(node, twin)
+        handler[1](self, node, twin)
+
+    def _note(self, node: cst.CSTNode, twin: ast.AST) -> None:
+        self.twins[id(node)] = twin
+        self.pairs.append(Pair(node, twin, self._statement, self._fn, self._repeated > 0, self._string))
+
+    def _body(self, node: Any, twins: list[ast.stmt]) -> None:
+        if node is not None:
+            self.statements(node.body, twins)
+
+    # statements
+
+    def _expr(self, node: cst.Expr, twin: ast.Expr) -> None:
+        self.expression(node.value, twin.value)
+
+    def _assign(self, node: cst.Assign, twin: ast.Assign) -> None:
+        for target, other in zip(node.targets, twin.targets, strict=False):
+            self.expression(target.target, other)
+        self.expression(node.value, twin.value)
+
+    def _ann_assign(self, node: cst.AnnAssign, twin: ast.AnnAssign) -> None:
+        self.expression(node.target, twin.target)
+        self.expression(node.value, twin.value)
+
+    def _aug_assign(self, node: cst.AugAssign, twin: ast.AugAssign) -> None:
+        self.expression(node.target, twin.target)
+        self.expression(node.value, twin.value)
+
+    def _return(self, node: cst.Return, twin: ast.Return) -> None:
+        self.expression(node.value, twin.value)
+
+    def _if(self, node: cst.If, twin: ast.If) -> None:
+        self.expression(node.test, twin.test)
+        self._body(node.body, twin.body)
+        orelse = node.orelse
+        if isinstance(orelse, cst.If):
+            self.statements([orelse], twin.orelse)
+        elif orelse is not None:
+            self._body(orelse.body, twin.orelse)
+
+    def _for(self, node: cst.For, twin: ast.For | ast.AsyncFor) -> None:
+        self.expression(node.target, twin.target)
+        self.expression(node.iter, twin.iter)
+        self._body(node.body, twin.body)
+        if node.orelse is not None:
+            self._body(node.orelse.body, twin.orelse)
+
+    def _while(self, node: cst.While, twin: ast.While) -> None:
+        self.expression(node.test, twin.test)
+        self._body(node.body, twin.body)
+        if node.orelse is not None:
+            self._body(node.orelse.body, twin.orelse)
+
+    def _with(self, node: cst.With, twin: ast.With | ast.AsyncWith) -> None:
+        for item, other in zip(node.items, twin.items, strict=False):
+            self.expression(item.item, other.context_expr)
+        self._body(node.body, twin.body)
+
+    def _try(self, node: Any, twin: Any) -> None:
+        self._body(node.body, twin.body)
+        for handler, other in zip(node.handlers, twin.handlers, strict=False):
+            self._body(handler.body, other.body)
+        if node.orelse is not None:
+            self._body(node.orelse.body, twin.orelse)
+        if node.finalbody is not None:
+            self._body(node.finalbody.body, twin.finalbody)
+
+    def _assert(self, node: cst.Assert, twin: ast.Assert) -> None:
+        self.expression(node.test, twin.test)
+        self.expression(node.msg, twin.msg)
+
+    def _raise(self, node: cst.Raise, twin: ast.Raise) -> None:
+        self.expression(node.exc, twin.exc)
+
+    def _function(self, node: cst.FunctionDef, twin: Any) -> None:
+        outer = self._fn
+        inner = outer.nested.get(id(twin))
+        if inner is not None:
+            self._fn, dead, self._dead = inner, self._dead, inner.trace.dead
+            self._body(node.body, twin.body)
+            self._fn, self._dead = outer, dead
+
+    def _class(self, node: cst.ClassDef, twin: ast.ClassDef) -> None:
+        self._body(node.body, twin.body)
+
+    def _match(self, node: cst.Match, twin: ast.Match) -> None:
+        self.expression(node.subject, twin.subject)
+        for case, other in zip(node.cases, twin.cases, strict=False):
+            self.expression(case.guard, other.guard)
+            self._body(case.body, other.body)
+
+    def _nothing(self, node: Any, twin: Any) -> None:
+        """A statement without expressions that matter."""
+
+    # expressions
+
+    def _leaf(self, node: Any, twin: Any) -> None:
+        """A name or a literal."""
+
+    def _attribute(self, node: cst.Attribute, twin: ast.Attribute) -> None:
+        self.expression(node.value, twin.value)
+
+    def _call(self, node: cst.Call, twin: ast.Call) -> None:
+        self.expression(node.func, twin.func)
+        positional, keywords = iter(twin.args), iter(twin.keywords)
+        for arg in node.args:
+            if arg.keyword is not None or arg.star == "**":
+                keyword = next(keywords, None)
+                self.expression(arg.value, keyword.value if keyword is not None else None)
+            else:
+                other = next(positional, None)
+                self.expression(arg.value, other.value if isinstance(other, ast.Starred) and arg.star else other)
+
+    def _subscript(self, node: cst.Subscript, twin: ast.Subscript) -> None:
+        self.expression(node.value, twin.value)
+        elements = node.slice
+        several = len(elements) > 1 or not isinstance(elements[0].comma, cst.MaybeSentinel)
+        others = twin.slice.elts if several and isinstance(twin.slice, ast.Tuple) else [twin.slice]
+        for element, other in zip(elements, others, strict=False):
+            part = element.slice
+            if isinstance(part, cst.Slice) and isinstance(other, ast.Slice):
+                self.expression(part.lower, other.lower)
+                self.expression(part.upper, other.upper)
+                self.expression(part.step, other.step)
+            elif isinstance(part, cst.Index):
+                self.expression(part.value, other.value if isinstance(other, ast.Starred) else other)
+
+    def _binary(self, node: cst.BinaryOperation, twin: ast.BinOp) -> None:
+        self.expression(node.left, twin.left)
+        self.expression(node.right, twin.right)
+
+    def _boolean(self, node: cst.BooleanOperation, twin: ast.BoolOp) -> None:
+        operands: list[cst.BaseExpression] = [node.right]
+        left = node.left
+        while isinstance(left, cst.BooleanOperation) and type(left.operator) is type(node.operator) and not left.lpar:
+            operands.append(left.right)
+            left = left.left
+        operands.append(left)
+        operands.reverse()
+        if len(operands) == len(twin.values):
+            for operand, other in zip(operands, twin.values, strict=True):
+                self.expression(operand, other)
+
+    def _unary(self, node: cst.UnaryOperation, twin: ast.UnaryOp) -> None:
+        self.expression(node.expression, twin.operand)
+
+    def _comparison(self, node: cst.Comparison, twin: ast.Compare) -> None:
+        self.expression(node.left, twin.left)
+        for target, other in zip(node.comparisons, twin.comparators, strict=False):
+            self.expression(target.comparator, other)
+
+    def _if_exp(self, node: cst.IfExp, twin: ast.IfExp) -> None:
+        self.expression(node.body, twin.body)
+        self.expression(node.test, twin.test)
+        self.expression(node.orelse, twin.orelse)
+
+    def _elements(self, node: Any, twin: Any) -> None:
+        for element, other in zip(node.elements, twin.elts, strict=False):
+            self.expression(element.value, other.value if isinstance(other, ast.Starred) else other)
+
+    def _dict(self, node: cst.Dict, twin: ast.Dict) -> None:
+        for element, key, value in zip(node.elements, twin.keys, twin.values, strict=False):
+            if isinstance(element, cst.DictElement):
+                self.expression(element.key, key)
+            self.expression(element.value, value)
+
+    def _comprehension(self, node: Any, twin: Any) -> None:
+        self._repeated += 1
+        self.expression(node.elt, twin.elt)
+        self._generators(node.for_in, twin.generators)
+        self._repeated -= 1
+
+    def _dict_comp(self, node: cst.DictComp, twin: ast.DictComp) -> None:
+        self._repeated += 1
+        self.expression(node.key, twin.key)
+        self.expression(node.value, twin.value)
+        self._generators(node.for_in, twin.generators)
+        self._repeated -= 1
+
+    def _generators(self, node: cst.CompFor | None, twins: list[ast.comprehension]) -> None:
+        for twin in twins:
+            if node is None:
+                return
+            self.expression(node.target, twin.target)
+            self.expression(node.iter, twin.iter)
+            for condition, other in zip(node.ifs, twin.ifs, strict=False):
+                self.expression(condition.test, other)
+            node = node.inner_for_in
+
+    def _lambda(self, node: cst.Lambda, twin: ast.Lambda) -> None:
+        self.expression(node.body, twin.body)
+
+    def _inner(self, node: Any, twin: Any) -> None:
+        self.expression(node.expression, twin.value)
+
+    def _yield(self, node: cst.Yield, twin: Any) -> None:
+        value = node.value
+        self.expression(value.item if isinstance(value, cst.From) else value, twin.value)
+
+    def _named(self, node: cst.NamedExpr, twin: ast.NamedExpr) -> None:
+        self.expression(node.target, twin.target)
+        self.expression(node.value, twin.value)
+
+    def _string_parts(self, node: Any, twin: Any) -> None:
+        if not isinstance(twin, ast.JoinedStr):
+            return
+        before = self._string
+        if before is None:
+            self._string = twin
+        holes: list[cst.FormattedStringExpression] = []
+        _holes(node, holes)
+        self._holes(holes, twin)
+        self._string = before
+
+    def _holes(self, holes: list[cst.FormattedStringExpression], twin: ast.JoinedStr) -> None:
+        values = [part for part in twin.values if isinstance(part, ast.FormattedValue)]
+        if len(values) != len(holes):
+            return
+        for hole, value in zip(holes, values, strict=True):
+            self._note(hole, value)
+            self.expression(hole.expression, value.value)
+            if hole.format_spec and isinstance(value.format_spec, ast.JoinedStr):
+                inner = [part for part in hole.format_spec if isinstance(part, cst.FormattedStringExpression)]
+                self._holes(inner, value.format_spec)
+
+
+def _holes(node: Any, found: list[cst.FormattedStringExpression]) -> None:
+    if isinstance(node, cst.ConcatenatedString):
+        _holes(node.left, found)
+        _holes(node.right, found)
+    elif isinstance(node, cst.FormattedString):
+        found.extend(part for part in node.parts if isinstance(part, cst.FormattedStringExpression))
+
+
+_STATEMENTS: dict[tuple[type, type], Callable[[Pairing, Any, Any], None]] = {
+    (cst.Expr, ast.Expr): Pairing._expr,
+    (cst.Assign, ast.Assign): Pairing._assign,
+    (cst.AnnAssign, ast.AnnAssign): Pairing._ann_assign,
+    (cst.AugAssign, ast.AugAssign): Pairing._aug_assign,
+    (cst.Return, ast.Return): Pairing._return,
+    (cst.If, ast.If): Pairing._if,
+    (cst.For, ast.For): Pairing._for,
+    (cst.For, ast.AsyncFor): Pairing._for,
+    (cst.While, ast.While): Pairing._while,
+    (cst.With, ast.With): Pairing._with,
+    (cst.With, ast.AsyncWith): Pairing._with,
+    (cst.Try, ast.Try): Pairing._try,
+    (cst.Assert, ast.Assert): Pairing._assert,
+    (cst.Raise, ast.Raise): Pairing._raise,
+    (cst.FunctionDef, ast.FunctionDef): Pairing._function,
+    (cst.FunctionDef, ast.AsyncFunctionDef): Pairing._function,
+    (cst.ClassDef, ast.ClassDef): Pairing._class,
+    (cst.Match, ast.Match): Pairing._match,
+}
+if hasattr(ast, "TryStar"):
+    _STATEMENTS[(cst.TryStar, ast.TryStar)] = Pairing._try
+
+_EXPRESSIONS: dict[type, tuple[Any, Callable[[Pairing, Any, Any], None]]] = {
+    cst.Name: ((ast.Name, ast.Constant), Pairing._leaf),
+    cst.Integer: (ast.Constant, Pairing._leaf),
+    cst.Float: (ast.Constant, Pairing._leaf),
+    cst.Imaginary: (ast.Constant, Pairing._leaf),
+    cst.Ellipsis: (ast.Constant, Pairing._leaf),
+    cst.SimpleString: (ast.Constant, Pairing._leaf),
+    cst.ConcatenatedString: ((ast.Constant, ast.JoinedStr), Pairing._string_parts),
+    cst.FormattedString: (ast.JoinedStr, Pairing._string_parts),
+    cst.Attribute: (ast.Attribute, Pairing._attribute),
+    cst.Call: (ast.Call, Pairing._call),
+    cst.Subscript: (ast.Subscript, Pairing._subscript),
+    cst.BinaryOperation: (ast.BinOp, Pairing._binary),
+    cst.BooleanOperation: (ast.BoolOp, Pairing._boolean),
+    cst.UnaryOperation: (ast.UnaryOp, Pairing._unary),
+    cst.Comparison: (ast.Compare, Pairing._comparison),
+    cst.IfExp: (ast.IfExp, Pairing._if_exp),
+    cst.Tuple: (ast.Tuple, Pairing._elements),
+    cst.List: (ast.List, Pairing._elements),
+    cst.Set: (ast.Set, Pairing._elements),
+    cst.Dict: (ast.Dict, Pairing._dict),
+    cst.ListComp: (ast.ListComp, Pairing._comprehension),
+    cst.SetComp: (ast.SetComp, Pairing._comprehension),
+    cst.GeneratorExp: (ast.GeneratorExp, Pairing._comprehension),
+    cst.DictComp: (ast.DictComp, Pairing._dict_comp),
+    cst.Lambda: (ast.Lambda, Pairing._lambda),
+    cst.Await: (ast.Await, Pairing._inner),
+    cst.Yield: ((ast.Yield, ast.YieldFrom), Pairing._yield),
+    cst.NamedExpr: (ast.NamedExpr, Pairing._named),
+}

@@ -1,0 +1,111 @@
+"""Source text to `ast` trees, and the guards that keep a hostile file from crashing the process.
+
+`ast` comes first. Only where it raises SyntaxError is libcst asked, because it reads newer syntax than the running
+interpreter; then the statements that `ast` can read are kept and the rest are left out. libcst can kill the process on
+very deep nesting, so it is never given text that `ast` refused for depth, nor anything nested deeper than `MAX_DEPTH`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from dataclasses import dataclass
+
+MAX_DEPTH = 300
+"""Deepest tree, in `ast` nodes from the root, that is handed to libcst or interpreted."""
+_MAX_BRACKETS = 100
+_MAX_CHAIN = 1000
+_STRINGS = re.compile(
+    r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"|#[^\n]*", re.S
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The outcome for one file: a tree, or a line and a message that say why there is none."""
+
+    tree: ast.Module | None
+    line: int | None = None
+    message: str = ""
+
+
+def parse(text: str) -> Parsed:
+    """Parse one file. Never raises for what a file may contain."""
+    try:
+        return Parsed(_ast(text))
+    except SyntaxError as error:
+        if "too many nested" in (error.msg or ""):
+            return Parsed(None, error.lineno, "nested too deeply to analyse")
+        newer = _parse_newer_syntax(text)
+        if newer is not None:
+            return Parsed(newer)
+        return Parsed(None, error.lineno, f"not valid Python: {error.msg}")
+    except (RecursionError, MemoryError):
+        return Parsed(None, None, "nested too deeply to analyse")
+    except ValueError as error:
+        return Parsed(None, None, f"not valid Python: {error}")
+
+
+def depth_exceeds(node: ast.AST, limit: int) -> bool:
+    """Whether a tree is nested deeper than `limit` nodes; iterative, so that depth cannot hurt it."""
+    level: list[ast.AST] = [node]
+    for _ in range(limit):
+        level = [child for parent in level for child in ast.iter_child_nodes(parent)]
+        if not level:
+            return False
+    return True
+
+
+def _ast(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
+def _parse_newer_syntax(text: str) -> ast.Module | None:
+    """Read with libcst what this interpreter's grammar does not know, statement by statement."""
+    if not _safe_for_libcst(text):
+        return None
+    import libcst as cst
+
+    try:
+        module = cst.parse_module(text)
+    except Exception:
+        return None
+    tree = ast.Module(body=[], type_ignores=[])
+    line = 1 + sum(1 for _ in module.header)
+    for statement in module.body:
+        code = module.code_for_node(statement)
+        try:
+            part = _ast(code)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            part = None
+        if part is not None:
+            for node in part.body:
+                ast.increment_lineno(node, line - 1)
+            tree.body.extend(part.body)
+        line += code.count("\n")
+    return tree
+
+
+def _safe_for_libcst(text: str) -> bool:
+    """A rough bound on nesting, for text that has no `ast`: brackets, operator chains and `elif` chains."""
+    bare = _STRINGS.sub("''", text)
+    if bare.count("elif") > _MAX_BRACKETS:
+        return False
+    depth = chain = 0
+    for char in bare:
+        if char in "([{":
+            depth += 1
+            if depth > _MAX_BRACKETS:
+                return False
+        elif char in ")]}":
+            depth = max(0, depth - 1)
+        elif char in "+-*/%@&|^.":
+            chain += 1
+            if chain > _MAX_CHAIN:
+                return False
+        elif char == "\n" and depth == 0:
+            chain = 0
+    return True

@@ -1,0 +1,206 @@
+"""The files of a run as one project: which import means which file, and which files matter to a framework."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.summaries import ClassInfo, FileInfo, FunctionInfo
+from gpusync_lint.values import UNKNOWN, Kind, Value, name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SOURCE_FOLDERS = ("src", "lib", "python")
+_MODULE_BASES = (
+    "torch.nn.", "lightning.", "pytorch_lightning.", "torch_geometric.nn", "transformers.", "timm.", "torchvision.models",
+    "torchmetrics.", "diffusers.", "gpytorch.",
+)  # fmt: skip
+_NOT_MODULES = (
+    "Config",
+    "Callback",
+    "Tokenizer",
+    "Processor",
+    "Dataset",
+    "DataModule",
+    "Arguments",
+    "Logger",
+    "Trainer",
+)
+
+
+class Project:
+    """An index over files that belong together."""
+
+    def __init__(self, files: Sequence[FileInfo]) -> None:
+        self.files = files
+        self._index = {file.parts: file for file in files}
+        self._resolved: dict[tuple[tuple[str, ...], str], Value] = {}
+        self._scopes: dict[int, dict[str, Value]] = {}
+        self._device: dict[int, bool] = {}
+        self._relevant: set[int] = set()
+        self._connect()
+
+    def relevant(self, file: FileInfo) -> bool:
+        """Whether a file uses a framework itself or through the project's files that it imports."""
+        return id(file) in self._relevant
+
+    def uses_device(self, file: FileInfo) -> bool:
+        """Whether the file, or one that it is connected with by imports, speaks of a device."""
+        return self._device[id(file)]
+
+    def scope(self, file: FileInfo) -> dict[str, Value]:
+        """The names that a file binds by import, `def` and `class`."""
+        scope = self._scopes.get(id(file))
+        if scope is None:
+            self._scopes[id(file)] = scope = {}
+            for star in file.stars:
+                target = self.resolve(file, star)
+                if target.kind is Kind.NAME and isinstance(target.ref, FileInfo) and target.ref is not file:
+                    scope.update(self.scope(target.ref))
+            for alias, dotted in file.imports.items():
+                scope[alias] = self.resolve(file, dotted)
+            for label, info in file.classes.items():
+                scope[label] = Value(Kind.CLASS, ref=info)
+            for label, function in file.functions.items():
+                scope[label] = Value(Kind.FUNCTION, ref=function)
+        return scope
+
+    def resolve(self, file: FileInfo, dotted: str) -> Value:
+        """What a dotted import names, seen from a file: a project's file, class or function, or an outside name."""
+        key = (file.folder, dotted)
+        found = self._resolved.get(key)
+        if found is None:
+            self._resolved[key] = name(dotted.lstrip("."))  # breaks import cycles
+            found = self._resolved[key] = self._resolve(file, dotted)
+        return found
+
+    def member(self, file: FileInfo, attribute: str) -> Value:
+        """`attribute` of a project's module."""
+        if attribute in file.body.scope:
+            return file.body.scope[attribute]
+        scope = self.scope(file)
+        if attribute in scope:
+            return scope[attribute]
+        child = self._index.get((*file.parts, attribute))
+        return Value(Kind.NAME, ref=child) if child is not None else UNKNOWN
+
+    def _resolve(self, file: FileInfo, dotted: str) -> Value:
+        if dotted.startswith("."):
+            stripped = dotted.lstrip(".")
+            up = len(dotted) - len(stripped) - 1
+            roots = [file.folder[: len(file.folder) - up]]
+        else:
+            stripped = dotted
+            folder = file.folder
+            ancestors = [folder[:n] for n in range(len(folder), -1, -1)]
+            roots = [root for base in ancestors for root in (base, *((*base, sub) for sub in _SOURCE_FOLDERS))]
+        words = tuple(stripped.split(".")) if stripped else ()
+        for root in roots:
+            for length in range(len(words), -1 if dotted.startswith(".") else 0, -1):
+                found = self._index.get((*root, *words[:length]))
+                if found is not None and found is not file:
+                    return self._walk(found, words[length:])
+        return name(stripped)
+
+    def _walk(self, file: FileInfo, words: tuple[str, ...]) -> Value:
+        value = Value(Kind.NAME, ref=file)
+        for word in words:
+            if value.kind is not Kind.NAME or not isinstance(value.ref, FileInfo):
+                return UNKNOWN
+            value = self.member(value.ref, word)
+        return value
+
+    def _connect(self) -> None:
+        """Spread two facts along imports: a framework to importers, the use of a device both ways."""
+        parent = {id(file): id(file) for file in self.files}
+
+        def find(node: int) -> int:
+            while parent[node] != node:
+                parent[node] = parent[parent[node]]
+                node = parent[node]
+            return node
+
+        importers: dict[int, list[FileInfo]] = {}
+        for file in self.files:
+            for target in self._imported(file):
+                importers.setdefault(id(target), []).append(file)
+                parent[find(id(file))] = find(id(target))
+        used = {find(id(file)) for file in self.files if file.uses_device and file.uses_framework}
+        self._device = {id(file): find(id(file)) in used for file in self.files}
+        queue = [file for file in self.files if file.uses_framework]
+        self._relevant = {id(file) for file in queue}
+        while queue:
+            for importer in importers.get(id(queue.pop()), ()):
+                if id(importer) not in self._relevant:
+                    self._relevant.add(id(importer))
+                    queue.append(importer)
+
+    def _imported(self, file: FileInfo) -> list[FileInfo]:
+        found = []
+        for dotted in (*file.imports.values(), *file.stars):
+            ref = self.resolve(file, dotted).ref
+            target = ref if isinstance(ref, FileInfo) else getattr(ref, "file", None)
+            if isinstance(target, FileInfo) and target is not file:
+                found.append(target)
+        return found
+
+    def lineage(self, cls: ClassInfo) -> tuple[ClassInfo | str, ...]:
+        """The base classes of a class, nearest first, itself included."""
+        if cls.lineage is None:
+            cls.lineage = (cls,)
+            line: list[ClassInfo | str] = [cls]
+            for base in cls.node.bases:
+                value = self._static(cls.file, base)
+                if value.kind is Kind.CLASS:
+                    line.extend(item for item in self.lineage(value.ref) if item not in line)
+                elif value.kind is Kind.NAME and isinstance(value.ref, str):
+                    line.append(value.ref)
+            cls.lineage = tuple(line)
+        return cls.lineage
+
+    def is_module_class(self, cls: ClassInfo) -> bool:
+        """Whether instances are `torch.nn.Module`s."""
+        return any(isinstance(base, str) and is_module_name(base) for base in self.lineage(cls))
+
+    def method(self, cls: ClassInfo, label: str) -> FunctionInfo | None:
+        """A method by name, inherited ones included."""
+        for base in self.lineage(cls):
+            if isinstance(base, ClassInfo) and label in base.methods:
+                return base.methods[label]
+        return None
+
+    def attribute(self, cls: ClassInfo, label: str) -> Value | None:
+        """What an attribute of instances holds, inherited ones included; None when never seen."""
+        for base in self.lineage(cls):
+            if isinstance(base, ClassInfo) and label in base.attributes:
+                return base.attributes[label]
+        return None
+
+    def _static(self, file: FileInfo, node: ast.expr) -> Value:
+        if isinstance(node, ast.Name):
+            return self.scope(file).get(node.id, UNKNOWN)
+        if isinstance(node, ast.Attribute):
+            base = self._static(file, node.value)
+            if base.kind is Kind.NAME:
+                if isinstance(base.ref, FileInfo):
+                    return self.member(base.ref, node.attr)
+                return name(f"{base.ref}.{node.attr}")
+        if isinstance(node, ast.Subscript):
+            return self._static(file, node.value)
+        return UNKNOWN
+
+
+def is_module_name(dotted: str) -> bool:
+    """Whether a class outside the project is a `torch.nn.Module`."""
+    last = dotted.rpartition(".")[2]
+    if dotted == "torch.nn.Module" or last in ("LightningModule", "PreTrainedModel", "MessagePassing"):
+        return True
+    return (
+        dotted.startswith(_MODULE_BASES)
+        and last[:1].isupper()
+        and not last.endswith(_NOT_MODULES)
+        and ".functional" not in dotted
+        and ".utils." not in dotted
+        and last not in ("Parameter", "ParameterList", "ParameterDict")
+    )

@@ -1,0 +1,36 @@
+"""The rules: each decides about one kind of barrier, on libcst, one topic per file. Importing this imports libcst."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from gpusync_lint.rules.catalogue_calls import CallByShape, CatalogueCall
+from gpusync_lint.rules.control_flow import BooleanOperator, BuiltinComparison, Condition
+from gpusync_lint.rules.explicit import ExplicitBarrier
+from gpusync_lint.rules.hidden import DistributionChecks, PlateauStep, Scaler
+from gpusync_lint.rules.indexing import IndexRead, IndexWrite
+from gpusync_lint.rules.item import Item
+from gpusync_lint.rules.scalar import IndexByValue, ScalarConversion
+from gpusync_lint.rules.text import TensorToText
+from gpusync_lint.rules.to_device import CopyToDevice, TensorFromData
+from gpusync_lint.rules.to_host import CopyToHost, StoreToHost
+
+if TYPE_CHECKING:
+    from gpusync_lint.rules.base import Rule
+
+RULES: tuple[type[Rule], ...] = (
+    ExplicitBarrier, Item, CopyToHost, StoreToHost, ScalarConversion, IndexByValue, TensorToText, Condition, BooleanOperator,
+    BuiltinComparison, CatalogueCall, CallByShape, IndexRead, IndexWrite, CopyToDevice, TensorFromData, Scaler,
+    DistributionChecks, PlateauStep,
+)  # fmt: skip
+
+
+@lru_cache(maxsize=None)
+def by_node() -> dict[type, tuple[Rule, ...]]:
+    """The rules that want to see each libcst type."""
+    table: dict[type, list[Rule]] = {}
+    for rule in (cls() for cls in RULES):
+        for node in rule.nodes:
+            table.setdefault(node, []).append(rule)
+    return {node: tuple(rules) for node, rules in table.items()}

@@ -1,0 +1,197 @@
+"""What every rule is given, and what it gives back."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gpusync_lint.model import Confidence, Span
+from gpusync_lint.values import UNKNOWN, Device, Kind, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import libcst as cst
+
+    from gpusync_lint.catalogue import Barrier, Catalogue
+    from gpusync_lint.inference import Inference
+    from gpusync_lint.model import EngineSettings, Fix
+    from gpusync_lint.pairing import Pair, Pairing
+    from gpusync_lint.summaries import FileInfo
+
+_CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "time_ns", "process_time", "elapsed_time"})
+_CLOCK_REACH = 3
+_F_STRINGS_HAVE_POSITIONS = sys.version_info >= (3, 12)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A barrier that a rule saw. `mark` is the expression to underline; `tail` underlines only a call's last name and arguments."""
+
+    barrier: str
+    mark: ast.expr
+    confidence: Confidence
+    tail: bool = False
+    fix: Fix | None = None
+
+
+class Rule:
+    """Decides about one kind of barrier. One instance serves a whole run; it keeps no state."""
+
+    nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
+    """The libcst types that it wants to see."""
+    barriers: ClassVar[tuple[str, ...]] = ()
+    """Ids of the catalogue entries that it speaks for."""
+    VALID: ClassVar[Sequence[str]] = ()
+    """Bodies of a step loop that must stay silent."""
+    INVALID: ClassVar[Sequence[str]] = ()
+    """Bodies of a step loop that must be reported."""
+
+    def check(self, node: Any, look: Look) -> Iterator[Report]:
+        """Look at one node."""
+        raise NotImplementedError
+
+
+class Look:
+    """A rule's view of the node it judges: what the inference knows of it and of its surroundings."""
+
+    def __init__(
+        self,
+        file: FileInfo,
+        paired: Pairing,
+        inference: Inference,
+        catalogue: Catalogue,
+        settings: EngineSettings,
+        lines: list[str],
+    ) -> None:
+        self.file = file
+        self.catalogue = catalogue
+        self.settings = settings
+        self.pair: Pair
+        self._paired = paired
+        self._inference = inference
+        self._lines = lines
+
+    def twin(self, node: cst.CSTNode | None) -> Any:
+        """The `ast` node of a libcst node; None when it has none."""
+        return self._paired.twins.get(id(node))
+
+    def value(self, node: cst.CSTNode | None) -> Value:
+        """What an expression holds."""
+        return self.value_of(self._paired.twins.get(id(node)))
+
+    def value_of(self, twin: ast.AST | None) -> Value:
+        """What an expression holds, by its `ast` node."""
+        if twin is None:
+            return UNKNOWN
+        return self._inference.values.get(id(twin), UNKNOWN)
+
+    def dotted(self, node: cst.CSTNode | None) -> str:
+        """The dotted name, outside the project, that an expression stands for; empty when it stands for none."""
+        value = self.value(node)
+        return value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else ""
+
+    def uses_device(self) -> bool:
+        """Whether the file belongs to code that uses a device at all."""
+        return self._inference.assumed_device(self.file) >= Device.ASSUMED
+
+    def sureness(self, value: Value) -> Confidence | None:
+        """How sure it is that a value is a tensor on the device; None when it is not one."""
+        if value.kind is not Kind.TENSOR or value.device is Device.CPU:
+            return None
+        if value.device is Device.UNKNOWN:
+            return Confidence.LOW
+        return Confidence.HIGH if value.device is Device.GPU and value.sure else Confidence.MEDIUM
+
+    def loop_target(self, twin: ast.expr) -> bool:
+        """Whether a name is bound by a `for` around the node, or by a comprehension."""
+        while isinstance(twin, (ast.Attribute, ast.Subscript)):
+            twin = twin.value
+        if not isinstance(twin, ast.Name):
+            return False
+        bound = self._inference.loop_names(self.pair.fn)
+        return twin.id in bound
+
+    def waits_on(self, barrier: Barrier) -> bool:
+        """Whether a barrier waits on the oldest torch that the project runs on."""
+        return barrier.until_torch is None or self.settings.torch_version < barrier.until_torch
+
+    def span(self, twin: ast.expr) -> Span | None:
+        """Where an expression stands; None where this Python does not know (inside an f-string, before 3.12)."""
+        if self.pair.string is not None and not _F_STRINGS_HAVE_POSITIONS:
+            return None
+        return self._span(twin)
+
+    def span_of(self, report: Report, pair: Pair) -> Span:
+        """What a report underlines."""
+        mark = report.mark
+        if pair.string is not None and not _F_STRINGS_HAVE_POSITIONS:
+            mark = pair.string
+        elif report.tail and isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute):
+            whole = self._span(mark)
+            func = self._span(mark.func)
+            return Span(func.end_line, func.end_column - len(mark.func.attr), whole.end_line, whole.end_column)
+        return self._span(mark)
+
+    def text(self, span: Span) -> str:
+        """The source in a range."""
+        if span.line == span.end_line:
+            return self._lines[span.line - 1][span.column - 1 : span.end_column - 1]
+        middle = self._lines[span.line : span.end_line - 1]
+        first = self._lines[span.line - 1][span.column - 1 :]
+        return "\n".join([first, *middle, self._lines[span.end_line - 1][: span.end_column - 1]])
+
+    def _span(self, twin: ast.expr) -> Span:
+        end_line = twin.end_lineno or twin.lineno
+        end = twin.end_col_offset or twin.col_offset
+        return Span(twin.lineno, self._column(twin.lineno, twin.col_offset), end_line, self._column(end_line, end))
+
+    def _column(self, line: int, offset: int) -> int:
+        """`ast` counts bytes of UTF-8 from 0, a span counts characters from 1."""
+        text = self._lines[line - 1] if line <= len(self._lines) else ""
+        if text.isascii():
+            return offset + 1
+        return len(text.encode()[:offset].decode(errors="replace")) + 1
+
+    def timing(self) -> bool:
+        """Whether a clock is read next to the statement: then the wait is what its author measures."""
+        block, place = self._paired.blocks.get(id(self.pair.statement), ([], 0))
+        near = block[max(0, place - _CLOCK_REACH) : place + _CLOCK_REACH + 1]
+        return any(_reads_clock(statement) for statement in near)
+
+
+def _reads_clock(statement: ast.stmt) -> bool:
+    if hasattr(statement, "body"):
+        return False
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call):
+            func = node.func
+            label = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+            if label in _CLOCKS:
+                return True
+    return False
+
+
+def method(node: cst.Call) -> str:
+    """The name of the method that a call calls; empty for a plain function."""
+    return getattr(getattr(node.func, "attr", None), "value", "")
+
+
+def keyword(node: cst.Call, label: str) -> cst.BaseExpression | None:
+    """The value of a keyword argument."""
+    for arg in node.args:
+        if arg.keyword is not None and arg.keyword.value == label:
+            return arg.value
+    return None
+
+
+def keyword_is(node: cst.Call, label: str, text: str) -> bool:
+    """Whether a keyword argument is given as exactly this name."""
+    return getattr(keyword(node, label), "value", None) == text
+
+
+def positional(node: cst.Call) -> list[cst.BaseExpression]:
+    """The positional arguments without a star."""
+    return [arg.value for arg in node.args if arg.keyword is None and not arg.star]

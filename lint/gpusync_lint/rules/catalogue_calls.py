@@ -1,0 +1,108 @@
+"""Barriers that are nothing but a call of a certain name with a device tensor: GS304, GS4xx, and some of GS6xx."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint.rules.base import Look, Report, Rule, keyword, keyword_is, method, positional
+from gpusync_lint.rules.text import text_confidence
+from gpusync_lint.values import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpusync_lint.catalogue import Barrier
+    from gpusync_lint.model import Confidence
+
+_BY_NAME = frozenset(
+    {
+        "comparison-call", "nonzero", "mask-read", "unique", "bincount", "histc", "linalg-check", "linalg-host",
+        "sized-operation", "save-to-file", "assert-on-tensor",
+    }
+)  # fmt: skip
+_BY_SHAPE = frozenset({"repeat_interleave", "one_hot", "where", "ctc_loss", "clip_grad_norm_"})
+
+
+class CatalogueCall(Rule):
+    """Functions and methods that the catalogue lists by name."""
+
+    nodes = (cst.Call,)
+    barriers = tuple(sorted(_BY_NAME))
+    VALID: ClassVar = (
+        "torch.isclose(x, x2)",
+        "v.histc(10, min=0, max=1)",
+        "c.nonzero()",
+        "x.sort()",
+        "torch.unique(c)",
+    )
+    INVALID: ClassVar = ("torch.equal(x, x2)", "m.nonzero()", "x.unique()", "idx.bincount()", "torch.linalg.svd(x)")
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        dotted = look.dotted(node.func)
+        if dotted:
+            barrier = look.catalogue.by_function.get(dotted)
+            if barrier is None or barrier.id not in _BY_NAME or _excused(node, barrier):
+                return
+            found = [text_confidence(look, look.value(arg.value)) for arg in node.args]
+            sure = [item for item in found if item is not None]
+            if sure:
+                yield Report(barrier.id, look.twin(node), min(sure, key=lambda item: item.rank))
+        elif isinstance(node.func, cst.Attribute):
+            barrier = look.catalogue.by_method.get(method(node))
+            if barrier is None or barrier.id not in _BY_NAME or _excused(node, barrier):
+                return
+            confidence = look.sureness(look.value(node.func.value))
+            if confidence is not None:
+                yield Report(barrier.id, look.twin(node), confidence, tail=True)
+
+
+class CallByShape(Rule):
+    """Calls that wait or not depending on how they are called."""
+
+    nodes = (cst.Call,)
+    barriers = ("repeat-interleave", "one-hot", "where-one-argument", "clip-check", "ctc-loss")
+    VALID: ClassVar = ("x.repeat_interleave(2, 0)", "F.one_hot(tgt, 256)", "torch.where(m, x, x2)")
+    INVALID: ClassVar = ("x.repeat_interleave(counts, 0)", "F.one_hot(tgt)", "torch.where(m)")
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        called = method(node)
+        dotted = look.dotted(node.func)
+        if dotted:
+            called = dotted.rpartition(".")[2]
+            if not dotted.startswith("torch."):
+                return
+        if called not in _BY_SHAPE:
+            return
+        args = positional(node)
+        barrier, confidence = "", None
+        if called == "repeat_interleave" and keyword(node, "output_size") is None:
+            barrier, confidence = "repeat-interleave", self._repeats(node, args, look, bool(dotted))
+        elif called == "one_hot" and len(args) < 2 and keyword(node, "num_classes") is None and args:
+            barrier, confidence = "one-hot", look.sureness(look.value(args[0]))
+        elif called == "where" and len(node.args) == 1 and args:
+            barrier, confidence = "where-one-argument", look.sureness(look.value(args[0]))
+        elif called == "clip_grad_norm_" and keyword_is(node, "error_if_nonfinite", "True"):
+            barrier, confidence = "clip-check", look.sureness(look.value(node))
+        elif called == "ctc_loss" and len(args) >= 4:
+            barrier, confidence = "ctc-loss", look.sureness(look.value(args[2]))
+        if barrier and confidence is not None:
+            yield Report(barrier, look.twin(node), confidence, tail=not dotted)
+
+    def _repeats(self, node: cst.Call, args: list[cst.BaseExpression], look: Look, function: bool) -> Confidence | None:
+        repeats = keyword(node, "repeats")
+        if repeats is None:
+            place = (1 if len(args) > 1 else 0) if function else 0
+            if len(args) <= place:
+                return None
+            repeats = args[place]
+        value = look.value(repeats)
+        return look.sureness(value) if value.kind is Kind.TENSOR else None
+
+
+def _excused(node: cst.Call, barrier: Barrier) -> bool:
+    given = barrier.unless_keywords
+    return bool(given) and all(keyword(node, label) is not None for label in given)

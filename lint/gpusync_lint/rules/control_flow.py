@@ -1,0 +1,125 @@
+"""GS301 to GS305: Python decides something by a value that lies on the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint.rules.base import Look, Report, Rule, positional
+from gpusync_lint.values import Kind, element
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_OVER_ITEMS = frozenset({"builtins.sorted", "builtins.any", "builtins.all", "builtins.max", "builtins.min"})
+
+
+class Condition(Rule):
+    """`if`, `while`, `a if t else b`, `assert`, and the `if` of a comprehension."""
+
+    nodes = (cst.If, cst.While, cst.IfExp, cst.Assert, cst.ListComp, cst.SetComp, cst.GeneratorExp, cst.DictComp)
+    barriers = ("branch-on-tensor", "assert-on-tensor")
+    VALID: ClassVar = (
+        "if s is None: pass",
+        "if x.size(0) > 1: pass",
+        "assert x.shape == x2.shape",
+        "if c.sum() > 0: pass",
+    )
+    INVALID: ClassVar = (
+        "if s > 0: pass", "while s > 1e9: pass", "y = 1 if s > 0 else 2", "assert not torch.isnan(x).any()",
+        "if x.any() and True: pass",
+    )  # fmt: skip
+
+    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+        """Look at a condition."""
+        barrier = "assert-on-tensor" if isinstance(node, cst.Assert) else "branch-on-tensor"
+        if isinstance(node, (cst.ListComp, cst.SetComp, cst.GeneratorExp, cst.DictComp)):
+            generator: cst.CompFor | None = node.for_in
+            while generator is not None:
+                for condition in generator.ifs:
+                    yield from _leaves(condition.test, look, barrier)
+                generator = generator.inner_for_in
+        else:
+            yield from _leaves(node.test, look, barrier)  # type: ignore[attr-defined]
+
+
+def _leaves(node: cst.BaseExpression, look: Look, barrier: str) -> Iterator[Report]:
+    """The operands of a condition whose truth Python asks for, one by one."""
+    if isinstance(node, cst.BooleanOperation):
+        yield from _leaves(node.left, look, barrier)
+        yield from _leaves(node.right, look, barrier)
+        return
+    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
+        yield from _leaves(node.expression, look, barrier)
+        return
+    confidence = look.sureness(look.value(node))
+    if confidence is not None:
+        yield Report(barrier, look.twin(node), confidence)
+
+
+class BooleanOperator(Rule):
+    """`and`, `or`, `not` outside of a condition."""
+
+    nodes = (cst.Assign, cst.AugAssign, cst.Return, cst.Expr, cst.Arg)
+    barriers = ("boolean-operator-on-tensor",)
+    VALID: ClassVar = ("y = m & m", "y = ~m", "y = s is None or 1")
+    INVALID: ClassVar = ("y = not s", "y = s and 1", "y = s or 1")
+
+    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+        """Look at what a statement evaluates."""
+        value = getattr(node, "value", None)
+        if isinstance(value, cst.BooleanOperation):
+            yield from _leaves(value.left, look, "boolean-operator-on-tensor")
+        elif isinstance(value, cst.UnaryOperation) and isinstance(value.operator, cst.Not):
+            yield from _leaves(value.expression, look, "boolean-operator-on-tensor")
+
+
+class BuiltinComparison(Rule):
+    """`max(a, b)`, `sorted(tensors)`, `any(...)`, `t in items`, `a < t < b`."""
+
+    nodes = (cst.Call, cst.Comparison)
+    barriers = ("builtin-comparison",)
+    VALID: ClassVar = ("max(1, 2)", "sum([s, s2])", "x.max()", "1 in lst", "s < s2")
+    INVALID: ClassVar = ("max(s, s2)", "sorted([s, s2])", "any([s > 0])", "0 < s < 1")
+
+    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+        """Look at a call or a comparison."""
+        if isinstance(node, cst.Comparison):
+            yield from self._comparison(node, look)
+            return
+        assert isinstance(node, cst.Call)
+        dotted = look.dotted(node.func)
+        if dotted not in _OVER_ITEMS:
+            return
+        args = positional(node)
+        if len(args) == 1:
+            inside = look.value(args[0])
+            if inside.kind not in (Kind.LIST, Kind.TUPLE):
+                return
+            confidence = look.sureness(element(inside))
+        elif dotted in ("builtins.max", "builtins.min"):
+            found = [look.sureness(look.value(arg)) for arg in args]
+            sure = [item for item in found if item is not None]
+            confidence = min(sure, key=lambda item: item.rank) if sure else None
+        else:
+            return
+        if confidence is not None:
+            yield Report("builtin-comparison", look.twin(node), confidence)
+
+    def _comparison(self, node: cst.Comparison, look: Look) -> Iterator[Report]:
+        operands = [look.value(node.left), *(look.value(target.comparator) for target in node.comparisons)]
+        operator = node.comparisons[0].operator
+        if isinstance(operator, (cst.In, cst.NotIn)):
+            inside = operands[1]
+            values = [operands[0], element(inside) if inside.kind in (Kind.LIST, Kind.TUPLE) else inside]
+            if inside.kind not in (Kind.LIST, Kind.TUPLE, Kind.TENSOR):
+                return
+        elif len(operands) > 2 and not isinstance(operator, (cst.Is, cst.IsNot)):
+            values = operands
+        else:
+            return
+        found = [look.sureness(value) for value in values]
+        sure = [item for item in found if item is not None]
+        if sure:
+            yield Report("builtin-comparison", look.twin(node), min(sure, key=lambda item: item.rank))

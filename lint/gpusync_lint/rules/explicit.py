@@ -1,0 +1,44 @@
+"""GS101 to GS104: calls whose purpose is to wait."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint.model import Confidence
+from gpusync_lint.rules.base import Look, Report, Rule, method
+from gpusync_lint.values import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CODES = ("GS101", "GS102", "GS103", "GS104")
+
+
+class ExplicitBarrier(Rule):
+    """Synchronize calls, `empty_cache`, distributed barriers. Next to a clock they are what their author measures."""
+
+    nodes = (cst.Call,)
+    barriers = ("device-synchronize", "stream-or-event-synchronize", "empty-cache", "distributed-barrier")
+    VALID: ClassVar = ("torch.cuda.is_available()", "start = time.perf_counter()\ntorch.cuda.synchronize()")
+    INVALID: ClassVar = (
+        "torch.cuda.synchronize()",
+        "torch.cuda.empty_cache()",
+        "torch.cuda.current_stream().synchronize()",
+    )
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        dotted = look.dotted(node.func)
+        barrier = look.catalogue.by_function.get(dotted)
+        if barrier is not None and barrier.code in _CODES:
+            timed = barrier.code == "GS101" and look.timing()
+            yield Report(barrier.id, look.twin(node), Confidence.LOW if timed else Confidence.HIGH)
+        elif method(node) == "synchronize" and not dotted and isinstance(node.func, cst.Attribute):
+            kind = look.value(node.func.value).kind
+            if kind in (Kind.STREAM, Kind.EVENT):
+                confidence = Confidence.LOW if look.timing() else Confidence.HIGH
+                yield Report("stream-or-event-synchronize", look.twin(node), confidence)
+            elif kind is Kind.UNKNOWN and look.uses_device():
+                yield Report("stream-or-event-synchronize", look.twin(node), Confidence.LOW)

@@ -1,0 +1,85 @@
+"""GS601 to GS603: library objects that read device values inside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint.model import Confidence
+from gpusync_lint.rules.base import Look, Report, Rule, method, positional
+from gpusync_lint.values import Device, Kind, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Scaler(Rule):
+    """`GradScaler.step` with an optimizer that is not fused, and `get_scale`."""
+
+    nodes = (cst.Call,)
+    barriers = ("grad-scaler-step", "grad-scaler-scale")
+    VALID: ClassVar = ("scaler.update()", "scaler.step(fused)")
+    INVALID: ClassVar = ("scaler.step(sgd)", "scaler.get_scale()")
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        called = method(node)
+        if called not in ("step", "get_scale") or not isinstance(node.func, cst.Attribute):
+            return
+        receiver = look.value(node.func.value)
+        if receiver.kind is not Kind.SCALER or receiver.const is False:
+            return
+        if called == "get_scale":
+            yield Report("grad-scaler-scale", look.twin(node), Confidence.MEDIUM, tail=True)
+            return
+        args = positional(node)
+        optimizer = look.value(args[0]) if args else None
+        if optimizer is not None and not (optimizer.kind is Kind.OPTIMIZER and optimizer.const is True):
+            yield Report("grad-scaler-step", look.twin(node), Confidence.MEDIUM, tail=True)
+
+
+class DistributionChecks(Rule):
+    """Making a distribution, and asking it for a probability, with validation on (the default)."""
+
+    nodes = (cst.Call,)
+    barriers = ("distribution-validation",)
+    VALID: ClassVar = ("torch.distributions.Normal(v, v, validate_args=False)",)
+    INVALID: ClassVar = (
+        "d = torch.distributions.Normal(v, v)",
+        "d = torch.distributions.Categorical(logits=x)\nd.log_prob(tgt)",
+    )
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        dotted = look.dotted(node.func)
+        if dotted.startswith("torch.distributions."):
+            if dotted.rpartition(".")[2][:1].isupper():
+                yield from self._report(look.value(node), node, look, False)
+        elif method(node) == "log_prob" and isinstance(node.func, cst.Attribute):
+            yield from self._report(look.value(node.func.value), node, look, True)
+
+    def _report(self, made: Value, node: cst.Call, look: Look, tail: bool) -> Iterator[Report]:
+        if made.kind is Kind.DISTRIBUTION and made.const is not False and made.device >= Device.ASSUMED:
+            confidence = Confidence.HIGH if made.device is Device.GPU else Confidence.MEDIUM
+            yield Report("distribution-validation", look.twin(node), confidence, tail=tail)
+
+
+class PlateauStep(Rule):
+    """`ReduceLROnPlateau.step(tensor)`."""
+
+    nodes = (cst.Call,)
+    barriers = ("plateau-step",)
+    VALID: ClassVar = ("plateau.step(0.5)",)
+    INVALID: ClassVar = ("plateau.step(s)",)
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        args = positional(node)
+        if method(node) != "step" or not args or not isinstance(node.func, cst.Attribute):
+            return
+        receiver = look.value(node.func.value)
+        if receiver.kind is Kind.SCHEDULER and receiver.ref == "ReduceLROnPlateau":
+            confidence = look.sureness(look.value(args[0]))
+            if confidence is not None:
+                yield Report("plateau-step", look.twin(node), confidence, tail=True)

@@ -1,0 +1,106 @@
+"""GS402, GS403, GS504, GS505: tensors read and written through masks, host indices, and index tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint.model import Confidence
+from gpusync_lint.rules.base import Look, Report, Rule, method, positional
+from gpusync_lint.values import Device, Kind, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SURE_INDEX = (cst.List, cst.ListComp)
+
+
+class IndexRead(Rule):
+    """`x[mask]` and `x[host_index]`, where a tensor is read."""
+
+    nodes = (cst.Subscript,)
+    barriers = ("mask-read", "index-from-host")
+    VALID: ClassVar = ("y = x[idx]", "y = x[0]", "x[m] = 0.0", "y = x[1:3]", "y = c[[0, 1]]", "y = x[:, None]")
+    INVALID: ClassVar = (
+        "y = x[m]",
+        "y = x[:, m[0]]",
+        "y = x[[0, 1]]",
+        "y = x[cidx]",
+        "y = x[np.array([1])]",
+        "x[[0, 1]] = 1.0",
+    )
+
+    def check(self, node: cst.Subscript, look: Look) -> Iterator[Report]:
+        """Look at a subscript."""
+        base = look.value(node.value)
+        if base.kind is Kind.MOVED:
+            base = Value(Kind.TENSOR, Device.GPU, sure=False)
+        confidence = look.sureness(base)
+        if confidence is None:
+            return
+        twin = look.twin(node)
+        stored = type(getattr(twin, "ctx", None)).__name__ == "Store"
+        for element in node.slice:
+            part = element.slice
+            if not isinstance(part, cst.Index):
+                continue
+            index = look.value(part.value)
+            if index.kind is Kind.TENSOR and index.boolean and not stored and index.on_device:
+                yield Report("mask-read", twin, _less(confidence, look.sureness(index)))
+                return
+            if self._from_host(part.value, index, look):
+                yield Report("index-from-host", twin, confidence)
+                return
+
+    def _from_host(self, node: cst.BaseExpression, index: Value, look: Look) -> bool:
+        if index.kind is Kind.TENSOR:
+            return index.device is Device.CPU and index.sure and not index.zero_dim and not index.boolean
+        if index.kind is Kind.ARRAY:
+            return True
+        if isinstance(node, _SURE_INDEX):
+            return True
+        return isinstance(node, cst.Call) and look.dotted(node.func) == "builtins.range"
+
+
+class IndexWrite(Rule):
+    """`x[mask] = tensor` and `x[index_tensor] = number`."""
+
+    nodes = (cst.Assign, cst.Call)
+    barriers = ("mask-write", "scalar-store")
+    VALID: ClassVar = ("x[m] = 0.0", "x[0] = 1.0", "x[idx] = s", "x.index_put_((idx,), s)")
+    INVALID: ClassVar = ("x[m] = s", "x[idx] = 1.0", "x.index_put_((m,), s)")
+
+    def check(self, node: cst.Assign | cst.Call, look: Look) -> Iterator[Report]:
+        """Look at an assignment or a call."""
+        if isinstance(node, cst.Call):
+            args = positional(node)
+            if method(node) == "index_put_" and isinstance(node.func, cst.Attribute) and args:
+                inside = look.value(args[0])
+                mask = any(item.boolean for item in inside.items or ())
+                confidence = look.sureness(look.value(node.func.value))
+                if mask and confidence is not None:
+                    yield Report("mask-write", look.twin(node), confidence, tail=True)
+            return
+        value = look.value(node.value)
+        for assigned in node.targets:
+            target = assigned.target
+            if isinstance(target, cst.Subscript):
+                yield from self._store(target, value, look)
+
+    def _store(self, target: cst.Subscript, value: Value, look: Look) -> Iterator[Report]:
+        confidence = look.sureness(look.value(target.value))
+        if confidence is None:
+            return
+        indices = [look.value(part.slice.value) for part in target.slice if isinstance(part.slice, cst.Index)]
+        if value.kind is Kind.TENSOR and any(index.kind is Kind.TENSOR and index.boolean for index in indices):
+            yield Report("mask-write", look.twin(target), confidence)
+        elif value.kind is Kind.HOST and look.waits_on(look.catalogue.barriers["scalar-store"]):
+            for index in indices:
+                if index.on_device and not index.boolean and index.sure:
+                    yield Report("scalar-store", look.twin(target), confidence)
+                    return
+
+
+def _less(first: Confidence, second: Confidence | None) -> Confidence:
+    return first if second is None or first.rank > second.rank else second

@@ -1,0 +1,36 @@
+"""GS201 and GS203: `.item()` and `.tolist()`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint.model import Confidence
+from gpusync_lint.rules.base import Look, Report, Rule, method
+from gpusync_lint.values import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Item(Rule):
+    """A tensor's values read as Python numbers."""
+
+    nodes = (cst.Call,)
+    barriers = ("item", "tolist")
+    VALID: ClassVar = ("np.float32(1).item()", "x.detach()", "c.sum().item()", "c.tolist()")
+    INVALID: ClassVar = ("s.item()", "total += x.sum().item()", "x.tolist()")
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        called = method(node)
+        if called not in ("item", "tolist") or node.args or not isinstance(node.func, cst.Attribute):
+            return
+        value = look.value(node.func.value)
+        confidence = look.sureness(value)
+        if confidence is None and value.kind in (Kind.UNKNOWN, Kind.MOVED) and look.uses_device():
+            # numpy scalars have `.item()` too, but in code that computes on a device few are left unexplained.
+            confidence = Confidence.MEDIUM if called == "item" else Confidence.LOW
+        if confidence is not None:
+            yield Report(called, look.twin(node), confidence, tail=True)

@@ -1,0 +1,86 @@
+"""GS205: device tensors turned into Python numbers, by a conversion or by being used as an index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint.model import Confidence
+from gpusync_lint.rules.base import Look, Report, Rule, positional
+from gpusync_lint.values import Kind, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CONVERSIONS = frozenset({"float", "int", "complex", "bool", "range", "hex", "bin", "chr"})
+
+
+class ScalarConversion(Rule):
+    """`float(t)`, `int(t)`, `range(t)`, `math.f(t)`, and `torch.tensor` of device scalars."""
+
+    nodes = (cst.Call,)
+    barriers = ("scalar-conversion", "tensor-of-scalars")
+    VALID: ClassVar = ("float(3)", "int(x.size(0))", "s.float()", "math.sqrt(2)", "torch.stack([s, s2])")
+    INVALID: ClassVar = ("float(s)", "int(s)", "range(si)", "math.isnan(s)", "torch.tensor([s, s2])")
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        dotted = look.dotted(node.func)
+        if dotted in ("torch.tensor", "torch.as_tensor"):
+            args = positional(node)
+            value = look.value(args[0]) if args else None
+            if (
+                value is not None
+                and value.kind in (Kind.LIST, Kind.TUPLE)
+                and isinstance(args[0], (cst.List, cst.Tuple))
+            ):
+                confidence = _any(look, value)
+                if confidence is not None:
+                    yield Report("tensor-of-scalars", look.twin(node), confidence)
+            return
+        if not (dotted.startswith(("builtins.", "math.")) and dotted):
+            return
+        if dotted.startswith("builtins.") and dotted.removeprefix("builtins.") not in _CONVERSIONS:
+            return
+        for arg in node.args:
+            confidence = look.sureness(look.value(arg.value))
+            if confidence is not None:
+                yield Report("scalar-conversion", look.twin(node), confidence)
+                return
+
+
+class IndexByValue(Rule):
+    """`items[t]`, `x[:t]`, `x[i0]` with an index that lies on the device."""
+
+    nodes = (cst.Subscript,)
+    barriers = ("index-by-value",)
+    VALID: ClassVar = ("x[idx]", "x[0]", "x[:, None]", "lst[0]")
+    INVALID: ClassVar = ("lst[si]", "x[:si]", "x[si]")
+
+    def check(self, node: cst.Subscript, look: Look) -> Iterator[Report]:
+        """Look at a subscript."""
+        base = look.value(node.value)
+        for element in node.slice:
+            part = element.slice
+            if isinstance(part, cst.Slice):
+                values = [look.value(bound) for bound in (part.lower, part.upper, part.step)]
+            else:
+                value = look.value(part.value)
+                if base.kind is Kind.TENSOR and (not value.zero_dim or value.boolean or not base.on_device):
+                    continue
+                if base.kind not in (Kind.TENSOR, Kind.LIST, Kind.TUPLE, Kind.ARRAY):
+                    continue
+                values = [value]
+            for value in values:
+                confidence = look.sureness(value)
+                if confidence is not None:
+                    yield Report("index-by-value", look.twin(node), confidence)
+                    return
+
+
+def _any(look: Look, value: Value) -> Confidence | None:
+    items = list(value.items or ()) if value.kind is Kind.TUPLE else [value.elem] if value.elem is not None else []
+    found = [look.sureness(item) for item in items]
+    sure = [confidence for confidence in found if confidence is not None]
+    return min(sure, key=lambda confidence: confidence.rank) if sure else None

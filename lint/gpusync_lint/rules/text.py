@@ -1,0 +1,119 @@
+"""GS206 and GS207: device tensors written as text, or handed to a tracker that makes numbers of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint import torch_api
+from gpusync_lint.model import Confidence
+from gpusync_lint.rules.base import Look, Report, Rule, method
+from gpusync_lint.values import Kind, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TRACKERS = frozenset(
+    {
+        "add_scalar",
+        "add_scalars",
+        "add_histogram",
+        "set_postfix",
+        "log_metric",
+        "log_metrics",
+        "log_scalar",
+        "add_image",
+    }
+)
+_DEPTH = 3
+
+
+class TensorToText(Rule):
+    """`print(t)`, `f"{t}"`, `"%s" % t`, `"{}".format(t)`, `str(t)`, `logger.info(..., t)`."""
+
+    nodes = (cst.Call, cst.FormattedStringExpression, cst.BinaryOperation)
+    barriers = ("tensor-to-text", "tensor-to-tracker")
+    VALID: ClassVar = (
+        "print(x.shape)",
+        "print(loss_value)",
+        "f'{len(x)}'",
+        "'%d' % 3",
+        "writer.add_scalar('a', 1.0, 2)",
+    )
+    INVALID: ClassVar = (
+        "print(s)", "f'{s:.3f}'", "'%s' % s", "'{:.3f}'.format(s)", "log.info('loss %s', s)", "writer.add_scalar('a', s, 1)",
+    )  # fmt: skip
+
+    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+        """Look at a call, a hole of an f-string, or a `%`."""
+        if isinstance(node, cst.FormattedStringExpression):
+            confidence = text_confidence(look, look.value(node.expression))
+            if confidence is not None:
+                yield Report("tensor-to-text", look.twin(node.expression), confidence)
+        elif isinstance(node, cst.BinaryOperation):
+            if isinstance(node.operator, cst.Modulo) and _is_text(look, node.left):
+                confidence = text_confidence(look, look.value(node.right))
+                if confidence is not None:
+                    yield Report("tensor-to-text", look.twin(node), confidence)
+        elif isinstance(node, cst.Call):
+            yield from self._call(node, look)
+
+    def _call(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        barrier = self._barrier(node, look)
+        if not barrier:
+            return
+        found = [text_confidence(look, look.value(arg.value)) for arg in node.args]
+        sure = [confidence for confidence in found if confidence is not None]
+        if sure:
+            yield Report(barrier, look.twin(node), min(sure, key=lambda confidence: confidence.rank))
+
+    def _barrier(self, node: cst.Call, look: Look) -> str:
+        dotted = look.dotted(node.func)
+        if dotted in ("builtins.print", "builtins.str", "builtins.repr", "builtins.format"):
+            return "tensor-to-text"
+        if dotted.startswith("logging.") and dotted.rpartition(".")[2] in torch_api.LOGGERS:
+            return "tensor-to-text"
+        if dotted in ("wandb.log", "mlflow.log_metric", "mlflow.log_metrics"):
+            return "tensor-to-tracker"
+        if not isinstance(node.func, cst.Attribute):
+            return ""
+        called = method(node)
+        if called == "format" and _is_text(look, node.func.value):
+            return "tensor-to-text"
+        if called in _TRACKERS:
+            return "tensor-to-tracker"
+        receiver = node.func.value
+        label = getattr(receiver, "value", "") if isinstance(receiver, cst.Name) else method_name(receiver)
+        if called in torch_api.LOGGERS and called != "log" and "log" in str(label).lower():
+            return "tensor-to-text"
+        return ""
+
+
+def method_name(node: cst.BaseExpression) -> str:
+    """The last name of a dotted expression."""
+    return node.attr.value if isinstance(node, cst.Attribute) else ""
+
+
+def text_confidence(look: Look, value: Value, depth: int = 0) -> Confidence | None:
+    """How sure it is that writing a value as text reads a device tensor: itself, or one that it contains."""
+    confidence = look.sureness(value)
+    if confidence is not None or depth > _DEPTH:
+        return confidence
+    inside: list[Value] = []
+    if value.kind is Kind.TUPLE:
+        inside = list(value.items or ())
+    elif value.kind is Kind.DICT:
+        inside = [item for _, item in value.items or ()]
+    if value.kind in (Kind.LIST, Kind.DICT) and value.elem is not None:
+        inside.append(value.elem)
+    found = [text_confidence(look, item, depth + 1) for item in inside]
+    sure = [item for item in found if item is not None]
+    return min(sure, key=lambda item: item.rank) if sure else None
+
+
+def _is_text(look: Look, node: cst.BaseExpression) -> bool:
+    if isinstance(node, (cst.SimpleString, cst.ConcatenatedString, cst.FormattedString)):
+        return True
+    value = look.value(node)
+    return isinstance(value.const, str) or value.kind is Kind.HOST

@@ -1,0 +1,150 @@
+"""GS501 to GS503: host memory copied to the device, and tensors made on the wrong side."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint import torch_api
+from gpusync_lint.model import Confidence
+from gpusync_lint.rules import edits
+from gpusync_lint.rules.base import Look, Report, Rule, keyword, keyword_is, method, positional
+from gpusync_lint.values import Device, Kind, Value, has_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoulli"})
+_MADE = torch_api.MOVABLE_FACTORIES | _RANDOM | {"arange", "linspace", "eye"}
+_HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
+
+
+class CopyToDevice(Rule):
+    """`.to(device)` and `.cuda()` of what lies on the host; GS503 when it was made there by a factory just before."""
+
+    nodes = (cst.Call,)
+    barriers = ("blocking-copy-to-device", "factory-then-move")
+    VALID: ClassVar = (
+        "x.to(dev)",
+        "c.to(dev, non_blocking=True)",
+        "x.to(torch.float16)",
+        "model.to(dev)",
+        "c.to(torch.long)",
+    )
+    INVALID: ClassVar = ("c.to(dev)", "c.cuda()", "c.to(device=dev, dtype=torch.float16)", "torch.zeros(4).to(dev)")
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        called = method(node)
+        if called not in ("to", "cuda") or not isinstance(node.func, cst.Attribute):
+            return
+        if keyword_is(node, "non_blocking", "True"):
+            return
+        if any(getattr(arg, "value", "") == "True" for arg in positional(node)[1:]):  # the old positional form
+            return
+        receiver = node.func.value
+        value = look.value(receiver)
+        if value.kind not in (Kind.TENSOR, *_HOST_KINDS) or not self._goes_to_device(node, called, look):
+            return
+        confidence = self._confidence(value, receiver, look)
+        if confidence is None:
+            return
+        factory = _factory(receiver, look)
+        if factory:
+            fix = edits.factory_on_device(node, receiver, look) if factory in torch_api.MOVABLE_FACTORIES else None
+            yield Report("factory-then-move", look.twin(node), confidence, fix=fix)
+            return
+        fix = edits.add_non_blocking(node, look) if value.pinned else None
+        yield Report("blocking-copy-to-device", look.twin(node), confidence, tail=True, fix=fix)
+
+    def _goes_to_device(self, node: cst.Call, called: str, look: Look) -> bool:
+        if called == "cuda":
+            return True
+        given = keyword(node, "device") or keyword(node, "other")
+        target = given if given is not None else next(iter(positional(node)), None)
+        if target is None:
+            return False
+        value = look.value(target)
+        if value.kind is Kind.DEVICE:
+            return value.device is not Device.CPU and (value.device >= Device.ASSUMED or look.uses_device())
+        if value.kind is Kind.TENSOR:
+            return value.on_device
+        if isinstance(value.const, str):
+            return not value.const.startswith(("cpu", "meta"))
+        if value.kind in (Kind.HOST,):
+            return value.const is None or isinstance(value.const, int)
+        return (
+            value.kind in (Kind.UNKNOWN, Kind.MOVED)
+            and look.uses_device()
+            and given is not None
+            or _device_like(target, look)
+        )
+
+    def _confidence(self, value: Value, receiver: cst.BaseExpression, look: Look) -> Confidence | None:
+        if value.kind is Kind.TENSOR:
+            if value.device is Device.CPU:
+                return Confidence.HIGH if value.sure else Confidence.MEDIUM
+            return None
+        if value.kind is Kind.RECORDS:
+            return Confidence.MEDIUM
+        # Nothing is known of it. What a loop hands out has come from the host; anything else may be a module.
+        return Confidence.MEDIUM if look.loop_target(look.twin(receiver)) else Confidence.LOW
+
+
+class TensorFromData(Rule):
+    """`torch.tensor(data, device=...)`, `torch.as_tensor`, `x.new_tensor(data)`."""
+
+    nodes = (cst.Call,)
+    barriers = ("tensor-from-data-on-device",)
+    VALID: ClassVar = (
+        "torch.tensor([1, 2])",
+        "torch.zeros(4, device=dev)",
+        "torch.tensor(1.0, device='cpu')",
+        "torch.as_tensor(x, device=dev)",
+    )
+    INVALID: ClassVar = (
+        "torch.tensor(1.0, device=dev)",
+        "torch.tensor([1, 2], device=x.device)",
+        "x.new_tensor([1.0])",
+    )
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        dotted = look.dotted(node.func)
+        args = positional(node)
+        if not args:
+            return
+        data = look.value(args[0])
+        if method(node) == "new_tensor" and not dotted and isinstance(node.func, cst.Attribute):
+            confidence = look.sureness(look.value(node.func.value))
+            if confidence is not None and not has_tensor(data):
+                yield Report("tensor-from-data-on-device", look.twin(node), confidence, tail=True)
+            return
+        if not dotted.startswith("torch.") or dotted[6:] not in torch_api.FROM_DATA or keyword(node, "device") is None:
+            return
+        made = look.value(node)
+        confidence = look.sureness(made)
+        on_device = data.kind is Kind.TENSOR and data.device is not Device.CPU
+        if confidence is not None and not on_device and data.kind is not Kind.MOVED:
+            if data.kind is Kind.UNKNOWN and dotted != "torch.tensor":
+                confidence = Confidence.LOW
+            fix = edits.full_instead_of_tensor(node, look) if dotted == "torch.tensor" else None
+            yield Report("tensor-from-data-on-device", look.twin(node), confidence, fix=fix)
+
+
+def _factory(receiver: cst.BaseExpression, look: Look) -> str:
+    """The factory in `torch.zeros(n).to(...)`; empty for anything else."""
+    if not isinstance(receiver, cst.Call):
+        return ""
+    dotted = look.dotted(receiver.func)
+    last = dotted.removeprefix("torch.")
+    return last if dotted.startswith("torch.") and last in _MADE else ""
+
+
+def _device_like(node: cst.BaseExpression, look: Look) -> bool:
+    twin = look.twin(node)
+    label = twin.attr if isinstance(twin, ast.Attribute) else twin.id if isinstance(twin, ast.Name) else ""
+    return "device" in label.lower() or label.lower().endswith("rank") or label.lower() == "gpu"

@@ -1,0 +1,211 @@
+"""What each file defines: imports, classes, functions. One walk over statements, none over expressions."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gpusync_lint.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
+
+_FRAMEWORK_ROOTS = frozenset(
+    {
+        "torch", "torchvision", "torchaudio", "torchtext", "lightning", "pytorch_lightning", "accelerate", "fastai",
+        "transformers", "diffusers", "timm", "torch_geometric", "torchmetrics", "ignite", "deepspeed", "tensordict",
+        "torchrl", "monai", "kornia", "xformers", "dgl", "gpytorch", "pyro", "peft", "sentence_transformers",
+    }
+)  # fmt: skip
+_DEVICE_WORDS = re.compile(r"cuda|accelerat|lightning|deepspeed|\bfabric\b|\bdevice\b|\bgpus?\b|\bmps\b")
+
+
+@dataclass(eq=False, slots=True)
+class CallSite:
+    """A call of one project function by another."""
+
+    callee: FunctionInfo
+    statement: ast.stmt
+    repeated: bool
+    """Inside a comprehension."""
+
+
+@dataclass(eq=False, slots=True)
+class Trace:
+    """What the interpretation of a function left behind, for the heat and for the rules."""
+
+    values: dict[int, Value] = field(default_factory=dict)
+    """By `id` of the ast expression; what is missing is unknown."""
+    calls: list[CallSite] = field(default_factory=list)
+    marks: list[tuple[str, ast.stmt]] = field(default_factory=list)
+    """Signs of a step and the statements that hold them: `strong` (backward, optimizer), `weak` (a model call)."""
+    batch_loops: set[int] = field(default_factory=set)
+    """`id` of loops that iterate over a data loader."""
+    dead: set[int] = field(default_factory=set)
+    """`id` of statements that run only where there is no GPU."""
+    hits: set[int] = field(default_factory=set)
+    """`id` of top statements of the function body that hold something a rule may object to."""
+
+
+@dataclass(eq=False, slots=True)
+class FunctionInfo:
+    """A function, a method, or the body of a module (`name` is `<module>`)."""
+
+    node: FunctionNode
+    name: str
+    qualname: str
+    file: FileInfo
+    cls: ClassInfo | None = None
+    outer: FunctionInfo | None = None
+    kind: str = "function"
+    """`function`, `static`, `class` or `property`: how a method is bound."""
+    bound: dict[str, Value] = field(default_factory=dict)
+    """What call sites passed, joined."""
+    returns: Value | None = None
+    """None until the function has been interpreted."""
+    scope: dict[str, Value] = field(default_factory=dict)
+    """Its local names after the last interpretation; what closures see."""
+    trace: Trace = field(default_factory=Trace)
+    runs: int = 0
+    busy: bool = False
+    nested: dict[int, FunctionInfo] = field(default_factory=dict)
+    """Functions defined inside it, by `id` of their node."""
+    evidence: tuple[frozenset[str], frozenset[str]] | None = None
+
+    @property
+    def is_module(self) -> bool:
+        """Whether this is the body of a file."""
+        return self.name == "<module>"
+
+
+@dataclass(eq=False, slots=True)
+class ClassInfo:
+    """A class, its methods, and what its attributes were seen to hold."""
+
+    node: ast.ClassDef
+    name: str
+    file: FileInfo
+    methods: dict[str, FunctionInfo] = field(default_factory=dict)
+    attributes: dict[str, Value] = field(default_factory=dict)
+    moved: bool = False
+    """Whether some instance was moved to a device."""
+    lineage: tuple[Any, ...] | None = None
+    """Its base classes, nearest first: ClassInfo, or dotted names of classes outside the project."""
+
+
+@dataclass(eq=False, slots=True)
+class FileInfo:
+    """One source file."""
+
+    path: str
+    text: str
+    tree: ast.Module
+    parts: tuple[str, ...]
+    """Its path without the suffix; a package's `__init__` stands under the folder."""
+    folder: tuple[str, ...]
+    imports: dict[str, str] = field(default_factory=dict)
+    """Local name to dotted name; relative ones begin with dots."""
+    stars: list[str] = field(default_factory=list)
+    classes: dict[str, ClassInfo] = field(default_factory=dict)
+    functions: dict[str, FunctionInfo] = field(default_factory=dict)
+    all_functions: list[FunctionInfo] = field(default_factory=list)
+    body: FunctionInfo = field(init=False)
+    uses_framework: bool = False
+    uses_device: bool = False
+
+    def __post_init__(self) -> None:
+        self.body = FunctionInfo(self.tree, "<module>", "<module>", self)
+        self.all_functions.append(self.body)
+
+
+def summarise(path: str, text: str, tree: ast.Module) -> FileInfo:
+    """Collect what a file defines."""
+    parts = tuple(path.removesuffix(".py").removesuffix(".pyi").split("/"))
+    folder = parts[:-1]
+    if parts[-1] == "__init__":
+        parts = folder
+    file = FileInfo(path, text, tree, parts, folder)
+    _collect(file, tree.body, None, file.body, "")
+    roots = {dotted.partition(".")[0] for dotted in (*file.imports.values(), *file.stars)}
+    file.uses_framework = not roots.isdisjoint(_FRAMEWORK_ROOTS)
+    file.uses_device = bool(_DEVICE_WORDS.search(text))
+    return file
+
+
+def _collect(file: FileInfo, body: list[ast.stmt], cls: ClassInfo | None, outer: FunctionInfo, prefix: str) -> None:
+    for statement in body:
+        kind = type(statement)
+        if kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
+            _collect_function(file, statement, cls, outer, prefix)  # type: ignore[arg-type]
+        elif kind is ast.ClassDef:
+            _collect_class(file, statement, outer, prefix)  # type: ignore[arg-type]
+        elif kind is ast.Import:
+            for alias in statement.names:  # type: ignore[attr-defined]
+                if alias.asname:
+                    file.imports[alias.asname] = alias.name
+                else:
+                    root = alias.name.partition(".")[0]
+                    file.imports[root] = root
+        elif kind is ast.ImportFrom:
+            _collect_from(file, statement)  # type: ignore[arg-type]
+        else:
+            for block in blocks(statement):
+                _collect(file, block, cls, outer, prefix)
+
+
+def _collect_from(file: FileInfo, statement: ast.ImportFrom) -> None:
+    base = "." * statement.level + (statement.module or "")
+    for alias in statement.names:
+        if alias.name == "*":
+            file.stars.append(base)
+        else:
+            joint = "" if not base or base.endswith(".") else "."
+            file.imports[alias.asname or alias.name] = f"{base}{joint}{alias.name}"
+
+
+def _collect_function(
+    file: FileInfo,
+    node: ast.FunctionDef | ast.AsyncFunctionDef,
+    cls: ClassInfo | None,
+    outer: FunctionInfo,
+    prefix: str,
+) -> None:
+    kind = "function"
+    for decorator in node.decorator_list:
+        label = decorator.id if isinstance(decorator, ast.Name) else getattr(decorator, "attr", "")
+        if label in ("staticmethod", "classmethod", "property", "cached_property"):
+            kind = {"staticmethod": "static", "classmethod": "class"}.get(label, "property")
+    info = FunctionInfo(node, node.name, prefix + node.name, file, cls, outer, kind)
+    file.all_functions.append(info)
+    if cls is not None:
+        cls.methods.setdefault(node.name, info)
+    elif outer.is_module:
+        file.functions[node.name] = info
+    outer.nested[id(node)] = info
+    _collect(file, node.body, None, info, f"{prefix}{node.name}.")
+
+
+def _collect_class(file: FileInfo, node: ast.ClassDef, outer: FunctionInfo, prefix: str) -> None:
+    info = ClassInfo(node, node.name, file)
+    if outer.is_module and not prefix:
+        file.classes[node.name] = info
+    else:
+        file.classes.setdefault(f"{prefix}{node.name}", info)
+        file.classes.setdefault(node.name, info)
+    _collect(file, node.body, info, outer, f"{prefix}{node.name}.")
+
+
+def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """The statement lists directly inside a compound statement."""
+    for attribute in ("body", "orelse", "finalbody"):
+        block = getattr(statement, attribute, None)
+        if block and isinstance(block, list):
+            yield block
+    for handler in getattr(statement, "handlers", ()):
+        yield handler.body
+    for case in getattr(statement, "cases", ()):
+        yield case.body

@@ -1,0 +1,281 @@
+"""What an expression may hold: the lattice of the inference.
+
+A `Value` says what is known, never what is guessed from a name. Its device tells where a tensor's data lives:
+`gpu` (moved or created there), `assumed` (conventional training code in a project that uses a device), `cpu`, and
+`unknown`. `sure` is False where two branches disagree, or where only a convention says that this is a tensor.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+
+class Kind(IntEnum):
+    """The sort of thing that a value is."""
+
+    UNKNOWN = 0
+    HOST = 1
+    """A number, string, or another object that lives on the host."""
+    NONE = 2
+    ARRAY = 3
+    """A numpy array or scalar, a pandas object: on the host, but with tensor-like methods."""
+    TENSOR = 4
+    MODULE = 5
+    """An instance of `torch.nn.Module`; `ref` is its project class or its dotted name."""
+    OPTIMIZER = 6
+    SCHEDULER = 7
+    LOADER = 8
+    """A `DataLoader`; `pinned` when it pins, `device` when its batches already lie on one."""
+    DEVICE = 9
+    DTYPE = 10
+    """A torch dtype; `boolean` for `torch.bool`."""
+    SCALER = 11
+    DISTRIBUTION = 12
+    """A `torch.distributions` object; `const` is False when it does not validate."""
+    STREAM = 13
+    EVENT = 14
+    TUPLE = 15
+    LIST = 16
+    DICT = 17
+    FUNCTION = 18
+    CLASS = 19
+    INSTANCE = 20
+    NAME = 21
+    """Something outside the project; `ref` is its dotted name."""
+    MOVED = 22
+    """An object of unknown type that was moved to a device as a whole: a batch, a graph."""
+    FLAG = 23
+    """A condition that says whether a GPU is there; `const` is its value when there is one."""
+    RECORDS = 24
+    """A collection of host objects of a library whose tensors stay on the host until moved (a dataset)."""
+
+
+class Device(IntEnum):
+    """Where a tensor lies, ordered so that `max` is what to assume when two paths meet."""
+
+    CPU = 0
+    UNKNOWN = 1
+    ASSUMED = 2
+    GPU = 3
+
+
+class Value(NamedTuple):
+    """An abstract value. Immutable; `items` hold a tuple's elements or (key, value) pairs of a dict."""
+
+    kind: Kind
+    device: Device = Device.UNKNOWN
+    sure: bool = True
+    zero_dim: bool | None = None
+    boolean: bool = False
+    pinned: bool = False
+    elem: Value | None = None  # type: ignore[misc]
+    items: tuple[Any, ...] | None = None
+    ref: Any = None
+    const: Any = None
+
+    @property
+    def on_device(self) -> bool:
+        """A tensor that lies, or is assumed to lie, on the device."""
+        return self.kind is Kind.TENSOR and self.device >= Device.ASSUMED
+
+
+UNKNOWN = Value(Kind.UNKNOWN)
+HOST = Value(Kind.HOST)
+NONE = Value(Kind.NONE)
+ARRAY = Value(Kind.ARRAY)
+GPU_TENSOR = Value(Kind.TENSOR, Device.GPU)
+CPU_TENSOR = Value(Kind.TENSOR, Device.CPU)
+ASSUMED_TENSOR = Value(Kind.TENSOR, Device.ASSUMED, sure=False)
+MOVED = Value(Kind.MOVED, Device.GPU)
+GPU_DEVICE = Value(Kind.DEVICE, Device.GPU)
+CPU_DEVICE = Value(Kind.DEVICE, Device.CPU)
+DTYPE = Value(Kind.DTYPE)
+BOOL_DTYPE = Value(Kind.DTYPE, boolean=True)
+GPU_PRESENT = Value(Kind.FLAG, const=True)
+GPU_ABSENT = Value(Kind.FLAG, const=False)
+
+_MAX_DEPTH = 4
+_OPTIMISTIC = frozenset(
+    {
+        Kind.MODULE, Kind.OPTIMIZER, Kind.SCHEDULER, Kind.LOADER, Kind.DEVICE, Kind.SCALER, Kind.DISTRIBUTION,
+        Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.STREAM, Kind.EVENT, Kind.MOVED,
+    }
+)  # fmt: skip
+
+
+def host(const: Any) -> Value:
+    """A host value that is known."""
+    return Value(Kind.HOST, const=const) if isinstance(const, (str, int, float, bool)) else HOST
+
+
+def name(dotted: str) -> Value:
+    """Something outside the project, by its dotted name."""
+    return Value(Kind.NAME, ref=dotted)
+
+
+def tuple_of(items: list[Value] | tuple[Value, ...]) -> Value:
+    """A tuple whose elements are known one by one."""
+    return Value(Kind.TUPLE, items=tuple(items))
+
+
+def list_of(elem: Value | None) -> Value:
+    """A list, set or iterator; None while nothing is known about what it holds."""
+    return Value(Kind.LIST, elem=elem)
+
+
+def dict_of(pairs: tuple[tuple[str, Value], ...], rest: Value | None) -> Value:
+    """A dictionary with known string keys and one value for all other keys."""
+    return Value(Kind.DICT, elem=rest, items=pairs)
+
+
+def element(value: Value) -> Value:
+    """What iterating over, or indexing into, a value gives."""
+    kind = value.kind
+    if kind is Kind.TENSOR:
+        return value._replace(zero_dim=None)
+    if kind is Kind.TUPLE:
+        return join_all(value.items or ())
+    if kind is Kind.LIST:
+        return value.elem or UNKNOWN
+    if kind is Kind.LOADER:
+        return value.elem or UNKNOWN
+    if kind in (Kind.HOST, Kind.DICT):
+        return HOST
+    if kind is Kind.ARRAY:
+        return ARRAY
+    if kind is Kind.MOVED:
+        return MOVED
+    return UNKNOWN
+
+
+def lookup(value: Value, key: object) -> Value:
+    """The value under a constant key or index."""
+    if value.kind is Kind.DICT:
+        for known, item in value.items or ():
+            if known == key:
+                return item  # type: ignore[no-any-return]
+        return value.elem or UNKNOWN
+    if value.kind is Kind.TUPLE and isinstance(key, int) and not isinstance(key, bool):
+        items = value.items or ()
+        if -len(items) <= key < len(items):
+            return items[key]  # type: ignore[no-any-return]
+    return element(value)
+
+
+def join_all(values: tuple[Value, ...] | list[Value]) -> Value:
+    """The join of several values; unknown for none."""
+    if not values:
+        return UNKNOWN
+    result = values[0]
+    for value in values[1:]:
+        result = join(result, value)
+    return result
+
+
+def join(a: Value, b: Value, depth: int = 0) -> Value:
+    """What holds after two paths meet. Optimistic where that loses no silence: see the branches below."""
+    if a is b or a == b:
+        return a
+    if depth > _MAX_DEPTH:
+        return UNKNOWN
+    ka, kb = a.kind, b.kind
+    if ka is Kind.NONE:
+        return b
+    if kb is Kind.NONE:
+        return a
+    if ka is kb:
+        return _join_same(a, b, depth)
+    if kb is Kind.TENSOR or (kb in _OPTIMISTIC and ka is Kind.UNKNOWN):
+        a, b, ka, kb = b, a, kb, ka
+    if ka is Kind.TENSOR:
+        # A number that becomes a tensor (`total = 0; total += loss`) is a tensor on every path that matters.
+        return a._replace(sure=False) if kb in (Kind.UNKNOWN, Kind.HOST, Kind.ARRAY, Kind.MOVED) else UNKNOWN
+    if ka in _OPTIMISTIC and kb is Kind.UNKNOWN:
+        return a
+    if Kind.DEVICE in (ka, kb) and Kind.HOST in (ka, kb):
+        return a if ka is Kind.DEVICE else b
+    if {ka, kb} == {Kind.TUPLE, Kind.LIST}:
+        return list_of(join(element(a), element(b), depth + 1))
+    return UNKNOWN
+
+
+def _join_same(a: Value, b: Value, depth: int) -> Value:
+    kind = a.kind
+    if kind is Kind.TENSOR:
+        device = max(a.device, b.device)
+        return Value(
+            Kind.TENSOR,
+            device,
+            # A tensor that only one path moved is on the device: the other path is the machine without a GPU.
+            sure=a.sure and b.sure and (a.device >= Device.ASSUMED) == (b.device >= Device.ASSUMED),
+            zero_dim=a.zero_dim if a.zero_dim == b.zero_dim else None,
+            boolean=a.boolean and b.boolean,
+            pinned=a.pinned and b.pinned,
+        )
+    if kind is Kind.DEVICE:
+        return a if a.device >= b.device else b
+    if kind is Kind.MODULE:
+        same = a.ref if a.ref == b.ref else None
+        return Value(Kind.MODULE, max(a.device, b.device), ref=same)
+    if kind is Kind.TUPLE:
+        first, second = a.items or (), b.items or ()
+        if len(first) == len(second):
+            return tuple_of([join(x, y, depth + 1) for x, y in zip(first, second, strict=True)])
+        return list_of(join(element(a), element(b), depth + 1))
+    if kind is Kind.LIST:
+        if a.elem is None or b.elem is None:
+            return a if b.elem is None else b
+        return list_of(join(a.elem, b.elem, depth + 1))
+    if kind is Kind.DICT:
+        return _join_dicts(a, b, depth)
+    if kind is Kind.LOADER:
+        elem = join(a.elem or UNKNOWN, b.elem or UNKNOWN, depth + 1)
+        return Value(Kind.LOADER, min(a.device, b.device), pinned=a.pinned and b.pinned, elem=elem)
+    if kind in (Kind.HOST, Kind.FLAG):
+        return HOST
+    if kind is Kind.DISTRIBUTION:
+        return a if a.const is not False else b
+    return Value(kind) if kind in (Kind.ARRAY, Kind.OPTIMIZER, Kind.DTYPE, Kind.SCALER) else UNKNOWN
+
+
+def _join_dicts(a: Value, b: Value, depth: int) -> Value:
+    left, right = dict(a.items or ()), dict(b.items or ())
+    rest = a.elem if b.elem is None else b.elem if a.elem is None else join(a.elem, b.elem, depth + 1)
+    merged = {
+        key: join(left[key], right[key], depth + 1) if key in left and key in right else left.get(key, right.get(key))
+        for key in (*left, *(k for k in right if k not in left))
+    }
+    return dict_of(tuple(merged.items()), rest)  # type: ignore[arg-type]
+
+
+def with_device(value: Value, device: Device, depth: int = 0) -> Value:
+    """The same value with every tensor in it on one device."""
+    if depth > _MAX_DEPTH:
+        return value
+    kind = value.kind
+    if kind in (Kind.TENSOR, Kind.MODULE):
+        return value._replace(device=device, pinned=False)
+    if kind is Kind.TUPLE:
+        return tuple_of([with_device(item, device, depth + 1) for item in value.items or ()])
+    if kind is Kind.LIST:
+        return list_of(with_device(value.elem, device, depth + 1)) if value.elem else value
+    if kind is Kind.DICT:
+        pairs = tuple((key, with_device(item, device, depth + 1)) for key, item in value.items or ())
+        return dict_of(pairs, with_device(value.elem, device, depth + 1) if value.elem else None)
+    return value
+
+
+def has_tensor(value: Value, depth: int = 0) -> bool:
+    """Whether a tensor that lies, or is assumed to lie, on the device is in the value at any depth."""
+    if value.on_device:
+        return True
+    if depth > _MAX_DEPTH:
+        return False
+    if value.elem is not None and has_tensor(value.elem, depth + 1):
+        return True
+    if value.kind is Kind.TUPLE:
+        return any(has_tensor(item, depth + 1) for item in value.items or ())
+    if value.kind is Kind.DICT:
+        return any(has_tensor(item, depth + 1) for _, item in value.items or ())
+    return False
