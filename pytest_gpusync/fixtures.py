@@ -157,10 +157,11 @@ class GpuTrain:
         finally:
             if region is not None:
                 kept = self._run.keep(region)
+                if ran > warmup:
+                    self._run.runs.append(kept)
         note = None if ran == steps else f"{ran} of {steps} steps ran: the batches ran out"
         if ran <= warmup:
             raise NotMeasured(f"Not measured: {note}, and the first {warmup} are warm-up")
-        self._run.runs.append(kept)
         return TrainingRun(self._run, kept, note)
 
 

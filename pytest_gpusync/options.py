@@ -55,6 +55,14 @@ class Options:
         """True if tests without marker are measured too."""
         return self.budget is not None or bool(self.reports)
 
+    @property
+    def is_insistent(self) -> bool:
+        """True if the command line itself sets a budget: then to find no device to measure on is an error.
+
+        An ini file is shared with machines that can neither run nor simulate a GPU; there it asks for nothing.
+        """
+        return self.budget is not None and self.budget.source.startswith("--")
+
 
 @dataclass(frozen=True, slots=True)
 class MarkerBudget:

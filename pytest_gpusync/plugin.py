@@ -82,9 +82,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Switch the simulated device on for tests that ask to be measured, for all tests of the session alike."""
     config = session.config
-    if config.option.collectonly or not any(_uses_gpu(item) for item in session.items):
+    if config.option.collectonly:
         return
-    _session(config).device.switch_on()
+    gpu = _session(config)
+    if any(_uses_gpu(item) for item in session.items):
+        gpu.device.switch_on()
+    if gpu.device.refusal is not None and gpu.options.is_insistent and not _is_worker(config):
+        raise pytest.UsageError(f"nothing can be measured here: {gpu.device.refusal}")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -109,6 +113,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         budget=marked.budget if marked is not None else gpu.options.budget,
         warmup=marked.warmup if marked is not None else None,
         marked=marked is not None,
+        insistent=marked is not None or gpu.options.is_insistent,
         call_is_region=marked is not None or gpu.options.measures_every_test,
         limit=LINES_SHOWN if item.config.option.verbose <= 0 else None,
     )
@@ -170,7 +175,8 @@ class _Reporter:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        lines = self._gpu.summary() if terminalreporter.verbosity >= 0 else []
+        shown = terminalreporter.verbosity >= 0 and not terminalreporter.config.option.collectonly
+        lines = self._gpu.summary() if shown else []
         if not lines and not self._gpu.complaints:
             return
         terminalreporter.section("gpusync")

@@ -89,6 +89,8 @@ class GpuSession:
 
     def summary(self) -> list[str]:
         """Return the lines of the terminal summary; empty when there is nothing to say."""
+        if not self.tests and self.options.measures_every_test:
+            return ["nothing was measured: no test used the GPU"]
         return summary_lines(self.environment, self.tests)
 
 

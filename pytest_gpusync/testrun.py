@@ -45,6 +45,7 @@ class TestRun:
         budget: Budget | None = None,
         warmup: int | None = None,
         marked: bool = False,
+        insistent: bool = False,
         call_is_region: bool = False,
         limit: int | None = LINES_SHOWN,
     ) -> None:
@@ -54,13 +55,15 @@ class TestRun:
         self.warmup = warmup
         self.marked = marked
         """True if the budget is the test's own: then not to be measured is to fail."""
+        self.insistent = insistent
+        """True if the test fails where there is no device to measure on."""
         self.call_is_region = call_is_region
         """False for a test that is measured only inside its fixtures' regions."""
         self.limit = limit
         self.records: list[Record] = []
         self.runs: list[Record] = []
         """The records of gpu_train: where there are any, they and not the whole call are held to the test's budget."""
-        self._late: str | None = None
+        self._missed: str | None = None
         """Why the call was not measured although every test was to be."""
         self._names: dict[str, int] = {}
 
@@ -116,9 +119,13 @@ class TestRun:
             # Nothing of this test can run on a GPU yet, and to measure would be to import torch for it.
             yield
             if "torch" in sys.modules:
-                self._late = "torch was first imported inside the test; import it at the top of the file"
+                self._missed = "torch was first imported inside the test; import it at the top of the file"
             return
         self.device.switch_on()
+        if self.device.refusal is not None and not self.insistent:
+            self._missed = self.device.refusal
+            yield
+            return
         region = None
         try:
             with _open(self.nodeid, self.warmup, self.device) as region:
@@ -156,8 +163,8 @@ class TestRun:
     def document(self) -> dict[str, Any] | None:
         """Return what was measured as plain data that travels with the test's report; None if there is nothing."""
         regions = [region_document(kept.measurement, kept.verdicts) for kept in self.records]
-        if self._late is not None:
-            regions.append(unmeasured_document(self.nodeid, self._late))
+        if self._missed is not None:
+            regions.append(unmeasured_document(self.nodeid, self._missed))
         if not regions:
             return None
         environment = self.records[0].measurement.environment if self.records else None

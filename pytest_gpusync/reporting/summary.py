@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 WORST_SHOWN: Final = 5
 """Tests, and lines, shown."""
 
-REASONS_SHOWN: Final = 5
-"""Tests shown that were not measured."""
-
 
 def is_measured(region: Document) -> bool:
     """Tell whether a region counted the syncs of something that ran on the device."""
@@ -108,10 +105,13 @@ def _worst_lines(regions: Sequence[Document]) -> list[str]:
 
 
 def _not_measured(regions: Sequence[Document]) -> list[str]:
-    missed = [region for region in regions if region["outcome"] == "not_measured"]
-    if not missed:
-        return []
-    rows = [f"  {region['name']}: {region['problem']}" for region in missed[:REASONS_SHOWN]]
-    if len(missed) > len(rows):
-        rows.append(f"  and {len(missed) - len(rows)} more")
-    return ["not measured:", *rows]
+    """One line per reason: a reason often holds for a whole session."""
+    missed: dict[str, list[str]] = {}
+    for region in regions:
+        if region["outcome"] == "not_measured":
+            missed.setdefault(region["problem"], []).append(region["name"])
+    rows = []
+    for problem, names in missed.items():
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        rows.append(f"  {names[0]}{others}: {problem}")
+    return ["not measured:", *rows] if rows else []

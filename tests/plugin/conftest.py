@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # pytester forgets the modules that an inner session imported; extension modules cannot be imported twice.
 try:
     import libcst  # noqa: F401
-    import torch._dynamo  # optimizers import it
+    import torch._dynamo  # noqa: F401 - optimizers import it
 except ImportError:
     pass
 import pytest_gpusync.reporting.summary

@@ -177,8 +177,7 @@ def test_header_and_summary_name_device_recorder_and_coverage(run):
     result = run("--gpu-sync-budget=3", test_a=THREE_SYNCS)
     result.stdout.fnmatch_lines(
         [
-            "gpusync: simulated CUDA device (no GPU: this machine has none), recorder simulated, "
-            "coverage simulated, budget 3 syncs per step",
+            "gpusync: simulated CUDA device (no GPU: this machine has none), *, budget 3 syncs per step",
             "*= gpusync =*",
             "simulated CUDA device, recorder simulated, coverage simulated",
             "1 test measured",
@@ -245,14 +244,36 @@ def test_where_nothing_can_be_measured_a_budget_fails(run, monkeypatch):
     result.stdout.fnmatch_lines(["Not measured: no recorder can run: CUPTI is held by a profiler"])
 
 
-def test_a_simulated_device_that_cannot_be_switched_on_fails_a_budget(run, monkeypatch):
+@pytest.fixture
+def no_simulation(monkeypatch):
     def refuse(self):
         self.refusal = "the simulated CUDA device cannot be switched on: torch 1.13 is not supported"
 
     monkeypatch.setattr(SessionDevice, "switch_on", refuse)
-    result = run("--gpu-sync-budget=9", test_a=THREE_SYNCS)
+
+
+def test_a_budget_asked_for_where_no_device_is_ends_the_session(run, no_simulation):
+    result = run("--gpu-sync-budget=9", test_a="def test_cpu(): pass")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: nothing can be measured here: the simulated CUDA device cannot be *"])
+
+
+def test_a_marked_test_where_no_device_is_fails(run, no_simulation):
+    result = run(test_a="import pytest\n@pytest.mark.gpu_sync_budget(9)\ndef test_it(): pass")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["Not measured: the simulated CUDA device cannot be switched on: torch 1.13 *"])
+
+
+def test_an_ini_budget_where_no_device_is_leaves_tests_alone_and_says_so(run, no_simulation, pytester):
+    pytester.makeini("[pytest]\ngpu_sync_budget = 9")
+    result = run(test_a="def test_cpu(): pass\ndef test_too(): pass")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["not measured:", "  test_a.py::test_cpu and 1 more: the simulated CUDA device *"])
+
+
+def test_a_session_that_used_no_gpu_says_so(run):
+    result = run("--gpu-sync-budget=9", test_a="import torch\ndef test_cpu(): pass")
+    result.stdout.fnmatch_lines(["nothing was measured: no test used the GPU"])
 
 
 def test_a_measurement_with_a_problem_keeps_no_budget(run, monkeypatch):

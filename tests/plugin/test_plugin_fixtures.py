@@ -1,0 +1,228 @@
+"""gpu_sync and gpu_train inside tests, on the simulated device."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_gpusync import devices
+from pytest_gpusync.devices import Device
+
+pytest.importorskip("torch")
+
+STEPS = """
+    import pytest, torch
+    from pytest_gpusync.budgets import BudgetExceeded, NotMeasured
+
+    def reads(times=1):
+        def step(batch=None):
+            for _ in range(times):
+                torch.ones(3, device="cuda").sum().item()
+        return step
+
+    def test_it(gpu_train, gpu_sync):
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(devices, "detect", lambda: Device("none", reason="this machine has none"))
+
+
+@pytest.fixture
+def inside(run):
+    """Run one test whose body is given, with the steps above at hand."""
+
+    def inside(body, *arguments):
+        lines = "\n".join(f"        {line}" for line in body.strip().splitlines())
+        return run(*arguments, test_a=STEPS + lines)
+
+    return inside
+
+
+@pytest.mark.parametrize(("limit", "outcome"), [(1, "failed"), (2, "passed"), (3, "passed")])
+def test_assert_syncs_holds_the_worst_step_to_the_limit(inside, limit, outcome):
+    inside(f"gpu_train(reads(2), steps=5).assert_syncs(max={limit})").assert_outcomes(**{outcome: 1})
+
+
+@pytest.mark.parametrize(("number", "outcome"), [(1, "failed"), (2, "passed"), (3, "failed")])
+def test_assert_syncs_exact_admits_only_the_number(inside, number, outcome):
+    inside(f"gpu_train(reads(2), steps=5).assert_syncs(exact={number})").assert_outcomes(**{outcome: 1})
+
+
+def test_the_failure_names_the_lines_and_the_assertion(inside):
+    result = inside("run = gpu_train(reads(2), steps=20)\nrun.assert_syncs(max=1)")
+    result.stdout.fnmatch_lines(
+        [
+            "Training step made 2 syncs, budget 1 (worst of 17 steps after warm-up)",
+            '  test_a.py:7  torch.ones(3, device="cuda").sum().item()*2 per step*',
+            "  simulated CUDA device, recorder simulated, coverage simulated",
+            "test_a.py:12: BudgetExceeded",
+        ],
+        consecutive=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("assert gpu_train(reads(), steps=5).syncs_per_step == [1, 1]", id="without batches"),
+        pytest.param("assert gpu_train(reads(), [1, 2, 3, 4]).syncs_per_step == [1]", id="one pass over batches"),
+        pytest.param("assert gpu_train(reads(), [1], steps=5).syncs_per_step == [1, 1]", id="a short list again"),
+        pytest.param(
+            "run = gpu_train(reads(), (n for n in range(5)), steps=9)\n"
+            "assert (run.steps, run.note) == (5, '5 of 9 steps ran: the batches ran out')",
+            id="a generator that ends",
+        ),
+        pytest.param(
+            "got = []\ngpu_train(got.append, [7, 8], steps=4)\nassert got == [7, 8, 7, 8]", id="batches in order"
+        ),
+        pytest.param(
+            "loader = torch.utils.data.DataLoader(list(range(6)), batch_size=2)\n"
+            "assert gpu_train(reads(), loader, steps=5).steps == 5",
+            id="a DataLoader",
+        ),
+        pytest.param("assert gpu_train(reads(), steps=2, warmup=0).syncs_per_step == [1, 1]", id="no warm-up"),
+        pytest.param(
+            "[site] = gpu_train(reads(), steps=5).sites\nassert (site.site.line, site.syncs) == (7, 5)", id="sites"
+        ),
+        pytest.param(
+            "assert gpu_train(reads(), steps=5).measurement.environment.coverage == 'simulated'", id="measurement"
+        ),
+    ],
+)
+def test_gpu_train_runs_the_steps_it_is_asked_for(inside, body):
+    inside(body).assert_outcomes(passed=1)
+
+
+def test_an_optimizer_inside_does_not_end_the_steps_of_gpu_train(inside):
+    inside(
+        """
+model = torch.nn.Linear(2, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    for _ in range(2):
+        model(torch.ones(1, 2, device="cuda")).sum().backward()
+        optimizer.step()
+        print(float(model.bias))
+assert gpu_train(step, steps=5).syncs_per_step == [2, 2]
+"""
+    ).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (
+            "gpu_train(reads(), steps=3)",
+            "gpu_train: steps=3 are all warm-up (warmup=3): give more steps or a smaller warmup",
+        ),
+        ("gpu_train(reads())", "gpu_train needs steps=... when the batches have no length"),
+        ("gpu_train(reads(), steps=-1)", "gpu_train: steps is a whole number from 0 on, not -1"),
+        ("gpu_train(reads(), steps=5).assert_syncs()", "assert_syncs: a sync budget takes either max or exact*"),
+        ("gpu_sync.budget()", "gpu_sync.budget: a sync budget takes either max or exact, and was given neither"),
+        ("gpu_sync.allow('')", "*allow() takes the reason*"),
+    ],
+)
+def test_wrong_arguments_are_told_at_the_line_that_gave_them(inside, body, complaint):
+    result = inside(body if "allow" not in body else f"with {body}: pass")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"E *ValueError: {complaint}"])
+
+
+def test_batches_that_end_in_warm_up_measure_nothing_and_fail(inside):
+    result = inside("gpu_train(reads(), iter([1, 2]), steps=9)")
+    result.stdout.fnmatch_lines(
+        ["Not measured: 2 of 9 steps ran: the batches ran out, and the first 3 are warm-up", "*: NotMeasured"]
+    )
+
+
+def test_a_step_that_raises_is_the_failure_and_its_steps_are_kept(inside, pytester):
+    result = inside(
+        """
+def step(number):
+    reads()()
+    if number == 5: raise RuntimeError("out of luck")
+gpu_train(step, range(9))
+""",
+        "--gpu-sync-report=run.json",
+    )
+    result.stdout.fnmatch_lines(["E *RuntimeError: out of luck"])
+    [region] = json.loads((pytester.path / "run.json").read_text())["regions"]
+    assert (region["name"], region["steps"]) == ("test_a.py::test_it gpu_train", 5)
+
+
+def test_the_budget_of_a_test_with_gpu_train_is_held_against_its_steps(inside):
+    body = "for _ in range(9): reads()()\ngpu_train(reads(), steps=9)"
+    inside(body, "--gpu-sync-budget=1").assert_outcomes(passed=1)
+    result = inside(body, "--gpu-sync-budget=0")
+    result.stdout.fnmatch_lines(["Training step made 1 sync, budget 0 (worst of 6 steps after warm-up)"])
+
+
+@pytest.mark.parametrize(("limit", "outcome"), [(1, "failed"), (2, "passed")])
+def test_a_budget_block_counts_only_what_is_in_it(inside, limit, outcome):
+    body = f"reads(9)()\nwith gpu_sync.budget(max={limit}): reads(2)()\nreads(9)()"
+    inside(body).assert_outcomes(**{outcome: 1})
+
+
+def test_a_budget_block_counts_the_steps_in_it(inside):
+    result = inside(
+        """
+model = torch.nn.Linear(2, 1).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with gpu_sync.budget(max=0, warmup=2):
+    for _ in range(5):
+        model(torch.ones(1, 2, device="cuda")).sum().backward()
+        optimizer.step()
+        print(float(model.bias))
+"""
+    )
+    result.stdout.fnmatch_lines(["Training step made 1 sync, budget 0 (worst of 3 steps after warm-up)"])
+
+
+def test_a_named_block_is_told_by_its_name(inside):
+    result = inside("with gpu_sync.budget(max=0, name='forward'): reads()()")
+    result.stdout.fnmatch_lines(["Region 'forward' made 1 sync, budget 0", "test_a.py:11: BudgetExceeded"])
+
+
+def test_a_block_that_raises_keeps_its_own_error(inside):
+    result = inside("with gpu_sync.budget(max=0):\n    reads()()\n    raise KeyError('mine')")
+    result.stdout.fnmatch_lines(["E *KeyError: 'mine'"])
+
+
+def test_allowed_syncs_are_reported_and_not_counted(inside, pytester):
+    result = inside(
+        "with gpu_sync.budget(max=0):\n    with gpu_sync.allow('early stop'): reads()()",
+        "--gpu-sync-report=run.json",
+    )
+    result.assert_outcomes(passed=1)
+    regions = json.loads((pytester.path / "run.json").read_text())["regions"]
+    assert regions[-1]["syncs"] == 0
+    assert [site["allowed"] for site in regions[-1]["sites"]] == ["early stop"]
+
+
+def test_record_only_looks(inside):
+    inside(
+        "with gpu_sync.record() as seen: reads(3)()\nassert seen.syncs == 3\nassert seen.sites[0].site.line == 7"
+    ).assert_outcomes(passed=1)
+
+
+def test_a_broken_budget_can_be_caught_as_what_it_is(inside):
+    inside(
+        "with pytest.raises(BudgetExceeded, match='Region made 1 sync, budget 0'):\n"
+        "    with gpu_sync.budget(max=0): reads()()"
+    ).assert_outcomes(passed=1)
+
+
+def test_regions_of_a_test_have_names_of_their_own(inside, pytester):
+    inside(
+        "for _ in range(2):\n    with gpu_sync.record(): reads()()\ngpu_train(reads(), steps=5)",
+        "--gpu-sync-report=run.json",
+    )
+    regions = json.loads((pytester.path / "run.json").read_text())["regions"]
+    assert [region["name"] for region in regions] == [
+        "test_a.py::test_it gpu_sync.record",
+        "test_a.py::test_it gpu_sync.record 2",
+        "test_a.py::test_it gpu_train",
+    ]

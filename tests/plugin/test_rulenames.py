@@ -1,0 +1,97 @@
+"""From a line to the linter's rule."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from gpusync_lint.model import Confidence, Finding, Heat, Span
+
+from pytest_gpusync import rulenames
+from pytest_gpusync.rulenames import rule_for
+
+TEXT = """\
+for batch in loader:
+    total += loss.item()
+    call(
+        a.item(),
+        mask,
+    )
+"""
+
+
+def finding(code, span, confidence=Confidence.HIGH):
+    return Finding(
+        code=code,
+        name="name",
+        path="train.py",
+        span=Span(*span),
+        message="message",
+        remedy=f"remedy of {code}",
+        heat=Heat.STEP,
+        confidence=confidence,
+        framework="torch",
+        key="key",
+    )
+
+
+@pytest.fixture
+def lint(tmp_path, monkeypatch):
+    """Let the linter find what is given in train.py, and count how often it is asked."""
+    asked = []
+    (tmp_path / "train.py").write_text(TEXT)
+    monkeypatch.chdir(tmp_path)
+
+    def lint(*findings):
+        def find(path, text):
+            asked.append(path)
+            return findings
+
+        monkeypatch.setattr(rulenames, "_findings", find)
+        return asked
+
+    return lint
+
+
+def test_a_line_has_the_rule_of_the_finding_on_it(lint):
+    lint(finding("GS201", (2, 14, 2, 25)))
+    rule = rule_for("train.py", 2)
+    assert (rule.code, rule.remedy, rule.expression) == ("GS201", "remedy of GS201", "loss.item()")
+
+
+def test_a_line_without_finding_has_no_rule(lint):
+    lint(finding("GS201", (2, 14, 2, 25)))
+    assert rule_for("train.py", 1) is None
+
+
+def test_the_surer_of_two_findings_names_the_line(lint):
+    lint(finding("GS202", (2, 5, 2, 9), Confidence.LOW), finding("GS201", (2, 14, 2, 25)))
+    assert rule_for("train.py", 2).code == "GS201"
+
+
+def test_a_finding_over_several_lines_names_those_that_have_none_of_their_own(lint):
+    lint(finding("GS401", (3, 5, 6, 6)), finding("GS201", (4, 9, 4, 17)))
+    assert [rule_for("train.py", line).code for line in (3, 4, 5)] == ["GS401", "GS201", "GS401"]
+
+
+def test_a_file_is_linted_once_until_it_changes(lint, tmp_path):
+    asked = lint()
+    for line in (1, 2, 3):
+        rule_for("train.py", line)
+    assert asked == ["train.py"]
+    os.utime(tmp_path / "train.py", ns=(1, 1))
+    rule_for("train.py", 1)
+    assert asked == ["train.py"] * 2
+
+
+def test_a_linter_that_fails_costs_the_name_and_not_the_report(lint, monkeypatch):
+    def fail(path, text):
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(rulenames, "_findings", fail)
+    assert rule_for("train.py", 2) is None
+
+
+@pytest.mark.parametrize("path", ["gone.py", "<string>", "<ipython-input-1>"])
+def test_what_is_not_a_file_has_no_rules(path):
+    assert rule_for(path, 1) is None

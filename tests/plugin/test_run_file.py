@@ -1,0 +1,161 @@
+"""The run file against its schema, and how it is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from measurements import H200, stepped, sync, whole
+
+from pytest_gpusync.budgets import Budget, judge
+from pytest_gpusync.reporting import json_
+from pytest_gpusync.reporting.json_ import (
+    region_document,
+    run_document,
+    to_text,
+    unmeasured_document,
+    write_atomic,
+)
+from pytest_gpusync.rulenames import Rule
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/schemas/run-1.schema.json").read_text())
+
+TYPES = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "null": type(None),
+}
+
+
+def violations(value, schema, where="run"):
+    """Return what in `value` breaks `schema`, for the keywords that our schema uses; a property it does not name counts."""
+    if "$ref" in schema:
+        schema = SCHEMA["$defs"][schema["$ref"].rsplit("/", 1)[1]]
+    if "const" in schema and value != schema["const"]:
+        return [f"{where} is {value!r}"]
+    if "enum" in schema and value not in schema["enum"]:
+        return [f"{where} is {value!r}"]
+    if "type" in schema:
+        names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        if not any(is_a(value, name) for name in names):
+            return [f"{where} is a {type(value).__name__}"]
+    found = []
+    if isinstance(value, dict):
+        found += [f"{where}.{name} is missing" for name in schema.get("required", []) if name not in value]
+        for name, entry in value.items():
+            if name not in schema["properties"]:
+                found.append(f"{where}.{name} is not described")
+            else:
+                found += violations(entry, schema["properties"][name], f"{where}.{name}")
+    if isinstance(value, list):
+        for number, entry in enumerate(value):
+            found += violations(entry, schema["items"], f"{where}[{number}]")
+    return found
+
+
+def is_a(value, name):
+    return isinstance(value, TYPES[name]) and (name == "boolean" or not isinstance(value, bool))
+
+
+def written(environment, *regions):
+    return json.loads(to_text(run_document(environment, regions)))
+
+
+FULL = stepped(
+    [3, 1, 2],
+    environment=H200,
+    extra=(
+        sync(
+            1,
+            line=5,
+            kind="pageable",
+            direction="H2D",
+            nbytes=4096,
+            blocked_ns=2_500_000,
+            phase="forward",
+            via="a.py:1 f",
+        ),
+        sync(2, line=6, allowed="early stop"),
+        sync(None, line=7, background=True, thread="loader"),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(written(None), id="nothing measured"),
+        pytest.param(written(H200, region_document(FULL, [judge(FULL, Budget(max=1))])), id="all there is"),
+        pytest.param(written(H200, region_document(whole(), [judge(whole(), Budget(exact=0))])), id="no syncs"),
+        pytest.param(written(H200, region_document(stepped([1], warmup=1))), id="all warm-up"),
+        pytest.param(written(H200, unmeasured_document("test_a.py::test_b", "no recorder")), id="unmeasured"),
+    ],
+)
+def test_a_run_file_keeps_its_schema(document):
+    assert violations(document, SCHEMA) == []
+
+
+def test_the_check_of_the_schema_is_not_blind():
+    document = written(H200, region_document(FULL))
+    document["regions"][0]["sites"][0]["line"] = "5"
+    assert violations(document, SCHEMA) == ["run.regions[0].sites[0].line is a str"]
+
+
+@pytest.mark.parametrize(
+    ("region", "outcome"),
+    [
+        (region_document(FULL), "measured"),
+        (region_document(FULL, [judge(FULL, Budget(max=3))]), "passed"),
+        (region_document(FULL, [judge(FULL, Budget(max=3)), judge(FULL, Budget(max=1))]), "failed"),
+        (region_document(whole(problem="blind"), [judge(whole(problem="blind"), Budget(max=1))]), "not_measured"),
+    ],
+)
+def test_the_outcome_of_a_region_is_its_worst_verdict(region, outcome):
+    assert region["outcome"] == outcome
+
+
+def test_syncs_per_step_leaves_warm_up_out_and_syncs_does_not():
+    region = region_document(FULL)
+    assert (region["syncs_per_step"], region["syncs"]) == ({"max": 2, "median": 2}, 7)
+
+
+def test_what_was_not_measured_is_null():
+    region = region_document(whole(sync(), problem="the recorder is blind"))
+    assert (region["syncs"], region["syncs_per_step"]) == (None, None)
+    assert (region["memory"], region["timing"], region["sites"][0]["blocked_ms"]) == (None, None, None)
+
+
+def test_blocked_time_is_in_milliseconds():
+    [site] = [site for site in region_document(FULL)["sites"] if site["line"] == 5]
+    assert (site["blocked_ms"], site["bytes"], site["via"]) == (2.5, 4096, "a.py:1 f")
+
+
+def test_lines_are_given_the_linters_code_when_the_run_is_written(monkeypatch):
+    rule = Rule("GS201", "item", "log later", None)
+    monkeypatch.setattr(json_, "rule_for", lambda path, line: rule if line == 5 else None)
+    sites = written(H200, region_document(FULL))["regions"][0]["sites"]
+    assert {site["line"]: site["code"] for site in sites} == {1: None, 5: "GS201", 6: None, 7: None}
+
+
+def test_writing_creates_folders_and_leaves_nothing_else(tmp_path):
+    write_atomic(tmp_path / "deep" / "run.json", "new")
+    assert [(path.name, path.read_text()) for path in (tmp_path / "deep").iterdir()] == [("run.json", "new")]
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "run.json"
+    path.write_text("old")
+
+    def break_off(self, text, encoding):
+        self.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", break_off)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomic(path, "new")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("run.json", "old")]
