@@ -57,6 +57,8 @@ class _Parser(argparse.ArgumentParser):
         parsed, unknown = self.parse_known_args(argv)
         if unknown:
             option = unknown[0].partition("=")[0]
+            if not option.startswith("-"):
+                self.error(f"unexpected argument {option!r}")
             near = difflib.get_close_matches(option, self._option_string_actions, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             self.error(f"unknown option {option}{hint}")

@@ -51,5 +51,13 @@ def test_an_unknown_code_exits_2_with_a_suggestion(capsys: Captured) -> None:
     assert capsys.readouterr() == ("", message)
 
 
+def test_two_codes_are_one_too_many(capsys: Captured) -> None:
+    with pytest.raises(SystemExit) as caught:
+        rule(["GS201", "GS202"])
+    assert caught.value.code == 2
+    message = "gpusync rule: error: unexpected argument 'GS202' (see gpusync rule --help)\n"
+    assert capsys.readouterr() == ("", message)
+
+
 def test_names_are_distinct() -> None:
     assert len(set(rule_pages.names().values())) == len(DOCS)
