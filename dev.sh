@@ -74,6 +74,9 @@ prepare() {
     echo "$stamped" >"$stamp"
 }
 
+# The tensors of the tests are tiny: on a busy machine, threads that wait for each other take longer than the work.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+
 # Print a command as it would be typed in the environment, then run it.
 show() {
     printf '\n$ %s\n' "$*"
