@@ -9,10 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from gpusync_lint.model import Finding
+
+    from pytest_gpusync.events import Direction
+
+_HOST_TO_DEVICE: Final = "GS5"
+"""Codes of host-to-device copies and construction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +31,28 @@ class Rule:
     """Source text of the barrier, where it stands on one line."""
 
 
-def rule_for(path: str, line: int) -> Rule | None:
-    """Return the rule for a line of the file at `path`, if the linter has one."""
+def rules_for(path: str, line: int) -> tuple[Rule, ...]:
+    """Return the rules for a line of the file at `path`, the surest first, each code once."""
     resolved = Path(path).resolve()
     try:
         stamp = resolved.stat().st_mtime_ns
     except OSError:
-        return None
-    return _rules_by_line(str(resolved), path, stamp).get(line)
+        return ()
+    return _rules_by_line(str(resolved), path, stamp).get(line, ())
+
+
+def rule_for(path: str, line: int, direction: Direction | None = None) -> Rule | None:
+    """Return the rule for a sync of a line; where the line has several, the first that copies the same way."""
+    rules = rules_for(path, line)
+    if direction is not None:
+        for rule in rules:
+            if rule.code.startswith(_HOST_TO_DEVICE) == (direction == "H2D"):
+                return rule
+    return rules[0] if rules else None
 
 
 @lru_cache(maxsize=256)
-def _rules_by_line(resolved: str, shown: str, stamp: int) -> dict[int, Rule]:
+def _rules_by_line(resolved: str, shown: str, stamp: int) -> dict[int, tuple[Rule, ...]]:
     """Lint one file; `stamp` makes an edited file a new key."""
     try:
         text = Path(resolved).read_text(encoding="utf-8")
@@ -46,21 +61,22 @@ def _rules_by_line(resolved: str, shown: str, stamp: int) -> dict[int, Rule]:
         # Whatever ails the file or the linter, the syncs were counted and must be reported.
         return {}
     source = text.splitlines()
-    rules: dict[int, Rule] = {}
-    # The finding that starts on a line names it; one that spans several names the lines no other finding starts on.
+    starting: dict[int, dict[str, Rule]] = {}
     for finding in sorted(findings, key=lambda f: (f.confidence.rank, f.span)):
-        rules.setdefault(finding.span.line, _rule(finding, source))
+        starting.setdefault(finding.span.line, {}).setdefault(finding.code, _rule(finding, source))
+    rules = {line: tuple(found.values()) for line, found in starting.items()}
+    # A finding over several lines names those on which no other starts, the narrowest first.
     for finding in sorted(findings, key=lambda f: f.span.end_line - f.span.line):
         for line in range(finding.span.line + 1, finding.span.end_line + 1):
-            rules.setdefault(line, _rule(finding, source))
+            rules.setdefault(line, (_rule(finding, source),))
     return rules
 
 
 def _findings(path: str, text: str) -> tuple[Finding, ...]:
     from gpusync_lint.engine import analyze
-    from gpusync_lint.model import Source
+    from gpusync_lint.model import EngineSettings, Source
 
-    return analyze([Source(path, text)]).findings
+    return analyze([Source(path, text)], EngineSettings()).findings
 
 
 def _rule(finding: Finding, source: list[str]) -> Rule:

@@ -155,7 +155,7 @@ def _site(count: SiteCount) -> Document:
 def _named(site: Document) -> Document:
     if site["code"] is not None:
         return site
-    rule = rule_for(site["path"], site["line"])
+    rule = rule_for(site["path"], site["line"], site["direction"])
     return site if rule is None else {**site, "code": rule.code}
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.rulenames import rule_for
+from pytest_gpusync.rulenames import rules_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pytest_gpusync.lines import Line
     from pytest_gpusync.rulenames import Rule
@@ -41,21 +41,21 @@ class Row:
 
 def row(line: Line, *, whole_region: bool) -> Row:
     """Return the columns for one line; where no step was told apart (`whole_region`) the rate is a plain number."""
-    rule = rule_for(line.path, line.line)
+    rules = rules_for(line.path, line.line)
     remarks = []
     if line.allowed is not None:
         remarks.append(f"allowed: {line.allowed}")
     elif line.background:
         remarks.append(f"on thread {line.thread}")
-    elif rule is not None:
-        remarks.append(rule.remedy)
+    elif rules:
+        remarks.append(rules[0].remedy)
     if line.via:
         others = f" and {len(line.via) - 1} more" if len(line.via) > 1 else ""
         remarks.append(f"via {line.via[0]}{others}")
     return Row(
         where=f"{line.path}:{line.line}",
-        source=shown_source(line.path, line.line, rule) or f"in {line.function}: {_KIND_NAMES[line.kind]}",
-        code=rule.code if rule is not None else "",
+        source=shown_source(line.path, line.line, rules) or f"in {line.function}: {_KIND_NAMES[line.kind]}",
+        code=codes(rules),
         rate=_rate(line, whole_region=whole_region),
         remark="  ".join(remarks),
     )
@@ -80,11 +80,16 @@ def draw(rows: Iterable[Row], *, indent: str = "  ") -> list[str]:
     return drawn
 
 
-def shown_source(path: str, line: int, rule: Rule | None) -> str:
-    """Return the text of a line, or of the barrier in it where that alone has room; empty where there is no file."""
+def codes(rules: Sequence[Rule]) -> str:
+    """Return the codes of a line's rules as one column."""
+    return " ".join(rule.code for rule in rules)
+
+
+def shown_source(path: str, line: int, rules: Sequence[Rule]) -> str:
+    """Return the text of a line, or of its one barrier where that alone has room; empty where there is no file."""
     text = source_text(path, line)
-    if rule is not None and rule.expression is not None and len(text) > SOURCE_WIDTH:
-        text = rule.expression
+    if len(text) > SOURCE_WIDTH and len(rules) == 1 and rules[0].expression is not None:
+        text = rules[0].expression
     return text if len(text) <= SOURCE_WIDTH else text[: SOURCE_WIDTH - 1] + "…"
 
 

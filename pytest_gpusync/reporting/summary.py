@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpusync.events import Environment
-from pytest_gpusync.reporting.sites import Row, draw, shown_source
+from pytest_gpusync.reporting.sites import Row, codes, draw, shown_source
 from pytest_gpusync.reporting.terminal import device_text, plural
-from pytest_gpusync.rulenames import rule_for
+from pytest_gpusync.rulenames import rules_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,30 +79,37 @@ def _budget(region: Document) -> str:
 
 
 def _worst_lines(regions: Sequence[Document]) -> list[str]:
-    most: dict[tuple[str, int], tuple[int, int]] = {}
+    worst: Counter[tuple[str, int]] = Counter()
+    seen: Counter[tuple[str, int]] = Counter()
     for region in regions:
-        for site in region["sites"]:
-            if site["allowed"] is not None or site["background"] or not site["per_step_max"]:
-                continue
-            key = (site["path"], site["line"])
-            worst, seen = most.get(key, (0, 0))
-            most[key] = max(worst, site["per_step_max"]), seen + 1
-    if not most:
+        made = _syncs_by_line(region)
+        seen.update(made.keys())
+        worst |= made
+    if not worst:
         return []
-    ranked = sorted(most.items(), key=lambda entry: (-entry[1][0], -entry[1][1], entry[0]))
+    ranked = sorted(worst, key=lambda line: (-worst[line], -seen[line], line))
     rows = []
-    for (path, line), (per_step, seen) in ranked[:WORST_SHOWN]:
-        rule = rule_for(path, line)
+    for path, line in ranked[:WORST_SHOWN]:
+        rules = rules_for(path, line)
         rows.append(
             Row(
                 where=f"{path}:{line}",
-                source=shown_source(path, line, rule),
-                code=rule.code if rule is not None else "",
-                rate=f"{per_step} in a step",
-                remark=f"in {plural(seen, 'region')}",
+                source=shown_source(path, line, rules),
+                code=codes(rules),
+                rate=f"up to {worst[path, line]} in a step",
+                remark=f"in {plural(seen[path, line], 'region')}",
             )
         )
     return ["lines with most syncs:", *draw(rows)]
+
+
+def _syncs_by_line(region: Document) -> Counter[tuple[str, int]]:
+    """Add up what the kinds and library frames of a line made in their worst steps: no step made more."""
+    made: Counter[tuple[str, int]] = Counter()
+    for site in region["sites"]:
+        if site["allowed"] is None and not site["background"] and site["per_step_max"]:
+            made[site["path"], site["line"]] += site["per_step_max"]
+    return made
 
 
 def _not_measured(regions: Sequence[Document]) -> list[str]:

@@ -106,7 +106,9 @@ def test_set_up_and_tear_down_are_not_measured(run):
     result.assert_outcomes(passed=1)
 
 
-def test_a_test_that_touches_no_gpu_passes_and_is_not_reported(run, pytester):
+def test_a_test_that_touches_no_gpu_passes_and_is_not_reported(run, pytester, monkeypatch):
+    # Whether CUDA is initialised holds for a process, and earlier tests ran in this one.
+    monkeypatch.setattr(measure, "_cuda_initialised", lambda: False)
     result = run(
         "--gpu-sync-budget=0",
         "--gpu-sync-report=run.json",

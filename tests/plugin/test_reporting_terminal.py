@@ -23,7 +23,7 @@ def train_step(x, device):
 def train_py(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(SOURCE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sites, "rule_for", lambda path, line: None)
+    monkeypatch.setattr(sites, "rules_for", lambda path, line: ())
     return tmp_path / "train.py"
 
 
@@ -37,7 +37,7 @@ def test_a_failure_is_the_sentence_the_aligned_lines_and_the_device(monkeypatch)
         4: Rule("GS201", "item", "keep the sum on the device", "loss.item()"),
         2: Rule("GS501", "to", "use pin_memory and non_blocking=True", "x.to(device)"),
     }
-    monkeypatch.setattr(sites, "rule_for", lambda path, line: rules.get(line))
+    monkeypatch.setattr(sites, "rules_for", lambda path, line: (rules[line],))
     measurement = stepped(
         [0, 0, 0],
         extra=tuple(sync(step, line=line) for step in (1, 2) for line in (2, 2, 4)),
@@ -92,7 +92,8 @@ def test_allowed_syncs_are_listed_apart_with_their_reason():
 
 @pytest.mark.usefixtures("train_py")
 def test_a_long_line_gives_way_to_the_expression_that_the_linter_marks(monkeypatch):
-    monkeypatch.setattr(sites, "rule_for", lambda path, line: Rule("GS201", "item", "log later", "loss.item()"))
+    rule = Rule("GS201", "item", "log later", "loss.item()")
+    monkeypatch.setattr(sites, "rules_for", lambda path, line: (rule,))
     assert failed(whole(sync(line=5)))[1] == "  train.py:5  loss.item()  GS201  1 sync   log later"
 
 

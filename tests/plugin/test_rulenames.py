@@ -8,7 +8,7 @@ import pytest
 from gpusync_lint.model import Confidence, Finding, Heat, Span
 
 from pytest_gpusync import rulenames
-from pytest_gpusync.rulenames import rule_for
+from pytest_gpusync.rulenames import rule_for, rules_for
 
 TEXT = """\
 for batch in loader:
@@ -69,6 +69,17 @@ def test_the_surer_of_two_findings_names_the_line(lint):
     assert rule_for("train.py", 2).code == "GS201"
 
 
+@pytest.mark.parametrize(("direction", "code"), [("H2D", "GS503"), ("D2H", "GS201"), (None, "GS503")])
+def test_of_several_rules_a_sync_has_that_of_its_direction(lint, direction, code):
+    lint(finding("GS503", (2, 5, 2, 9)), finding("GS201", (2, 14, 2, 25)))
+    assert rule_for("train.py", 2, direction).code == code
+
+
+def test_a_line_has_each_of_its_rules_once(lint):
+    lint(finding("GS503", (2, 5, 2, 9)), finding("GS201", (2, 14, 2, 25)), finding("GS201", (2, 1, 2, 3)))
+    assert sorted(rule.code for rule in rules_for("train.py", 2)) == ["GS201", "GS503"]
+
+
 def test_a_finding_over_several_lines_names_those_that_have_none_of_their_own(lint):
     lint(finding("GS401", (3, 5, 6, 6)), finding("GS201", (4, 9, 4, 17)))
     assert [rule_for("train.py", line).code for line in (3, 4, 5)] == ["GS401", "GS201", "GS401"]
@@ -95,3 +106,12 @@ def test_a_linter_that_fails_costs_the_name_and_not_the_report(lint, monkeypatch
 @pytest.mark.parametrize("path", ["gone.py", "<string>", "<ipython-input-1>"])
 def test_what_is_not_a_file_has_no_rules(path):
     assert rule_for(path, 1) is None
+
+
+def test_the_linter_is_really_asked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop.py").write_text(
+        "import torch\n\ndef train(model, loader):\n    for x in loader:\n"
+        "        loss = model(x.cuda()).sum()\n        print(loss.item())\n"
+    )
+    assert rule_for("loop.py", 6).code == "GS201"

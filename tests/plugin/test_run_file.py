@@ -33,7 +33,7 @@ TYPES = {
 
 
 def violations(value, schema, where="run"):
-    """Return what in `value` breaks `schema`, for the keywords that our schema uses; a property it does not name counts."""
+    """Return what in `value` breaks `schema`, for the keywords that it uses; a property it does not name is one."""
     if "$ref" in schema:
         schema = SCHEMA["$defs"][schema["$ref"].rsplit("/", 1)[1]]
     if "const" in schema and value != schema["const"]:
@@ -137,7 +137,7 @@ def test_blocked_time_is_in_milliseconds():
 
 def test_lines_are_given_the_linters_code_when_the_run_is_written(monkeypatch):
     rule = Rule("GS201", "item", "log later", None)
-    monkeypatch.setattr(json_, "rule_for", lambda path, line: rule if line == 5 else None)
+    monkeypatch.setattr(json_, "rule_for", lambda path, line, direction: rule if line == 5 else None)
     sites = written(H200, region_document(FULL))["regions"][0]["sites"]
     assert {site["line"]: site["code"] for site in sites} == {1: None, 5: "GS201", 6: None, 7: None}
 
