@@ -119,6 +119,9 @@ class Calls(Expressions):
         """Note a sign of a step."""
         self.fn.trace.marks.append((kind, self.statement))
 
+    def _inside_module(self) -> bool:
+        return self.fn.cls is not None and self.inference.project.is_module_class(self.fn.cls)
+
     def _mark_method(self, func: ast.Attribute, receiver: Value, args: Args) -> None:
         attr = func.attr
         if attr in ("backward", "zero_grad", "manual_backward"):
@@ -341,7 +344,7 @@ class Calls(Expressions):
         return module.device
 
     def _call_module(self, module: Value, args: Args, kwargs: Kwargs) -> Value:
-        self.mark("weak")
+        self.mark("layer" if self._inside_module() and module.ref is not self.fn.cls else "weak")
         device = self.module_device(module)
         if module.ref is not None and not isinstance(module.ref, str):
             forward = self.inference.project.method(module.ref, "forward")

@@ -48,6 +48,7 @@ _DTYPE_NAMES = frozenset(
 _PRESENT_NAMES = frozenset({"cuda", "use_cuda", "use_gpu", "gpu", "is_cuda", "on_gpu", "cuda_available", "has_cuda"})
 _ABSENT_NAMES = frozenset({"no_cuda", "no_gpu", "use_cpu", "cpu_only", "force_cpu", "is_cpu", "on_cpu", "no_accel"})
 _HOST_BATCH_ATTRIBUTES = ("num_", "n_", "is_", "has_")
+_HOST_BATCH_NAMES = frozenset({"shape", "keys", "batch_size", "metadata", "input_id", "node_types", "edge_types"})
 _BUILTINS = frozenset(
     {
         "abs", "all", "any", "bool", "bytes", "callable", "chr", "complex", "dict", "dir", "divmod", "enumerate", "filter",
@@ -104,7 +105,7 @@ class Expressions:
 
     def assumed(self) -> Device:
         """Where tensors of conventional training code lie."""
-        return self.inference.assumed_device(self.fn.file)
+        return self.inference.assumed_device(self.fn)
 
     def truth(self, node: ast.expr) -> Value:
         """Evaluate a condition; testing a tensor concerns the rules."""
@@ -191,7 +192,7 @@ class Expressions:
                 return Value(Kind.FUNCTION, ref=method, const=None if method.kind == "static" else base)
             return self.inference.project.attribute(base.ref, attr) or UNKNOWN
         if kind is Kind.MOVED:
-            if attr.startswith(_HOST_BATCH_ATTRIBUTES) or attr in ("shape", "keys", "batch_size", "metadata"):
+            if attr.startswith(_HOST_BATCH_ATTRIBUTES) or attr in _HOST_BATCH_NAMES:
                 return HOST
             if attr == "device":
                 return GPU_DEVICE
@@ -309,6 +310,8 @@ class Expressions:
             flag = _device_comparison(op, values[0], values[1])
             if flag is not None:
                 return flag
+        if any(isinstance(value.const, str) for value in values):
+            return HOST  # whatever is compared with a string is one
         tensors = [value for value in values if value.kind is Kind.TENSOR]
         if op in (ast.In, ast.NotIn):
             if tensors or any(has_tensor(value) for value in values):
@@ -411,7 +414,7 @@ class Expressions:
         if kind is Kind.DICT:
             return lookup(base, index.const)
         if kind is Kind.MOVED:
-            return GPU_TENSOR._replace(sure=False)
+            return GPU_TENSOR._replace(sure=False) if isinstance(index.const, str) else base
         if kind is Kind.RECORDS:
             return base
         if kind is Kind.MODULE:
@@ -544,6 +547,8 @@ def tensor_attribute(base: Value, attr: str) -> Value:
         return GPU_PRESENT
     if attr in torch_api.SAME_TENSOR_ATTRIBUTES:
         return base
+    if attr.startswith(_HOST_BATCH_ATTRIBUTES) or attr in _HOST_BATCH_NAMES:
+        return HOST
     # An attribute that tensors do not have: an output object of a library (`outputs.loss`), or a batch.
     mask = attr == "mask" or attr.endswith("_mask")
     return base._replace(sure=False, zero_dim=True if attr == "loss" else None, boolean=mask, pinned=base.pinned)

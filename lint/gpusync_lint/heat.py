@@ -26,7 +26,8 @@ _EVERY_STEP = re.compile(
 )
 _GUARD_WORDS = re.compile(r"log|print|report|verbose|every|interval|freq|debug|eval|save|checkpoint|viz|vis|plot", re.I)
 
-Place = tuple["Step | None", bool]
+_LEVELS = {"layer": 1, "weak": 1, "strong": 2, "loop": 3}
+_SIGNS = {1: "weak", 2: "strong", 3: "loop"}
 
 
 @dataclass(eq=False, slots=True)
@@ -34,7 +35,7 @@ class Step:
     """One thing on the way from a function's entry to a statement: a loop, a guard, or a way out of a loop."""
 
     kind: str
-    """`loop`, `guard` or `exit`."""
+    """`loop`, `guard`, `exit` (a block that leaves the loop around it) or `error` (one that raises)."""
     node: ast.stmt
     parent: Step | None
 
@@ -53,6 +54,8 @@ def _combine(entry: Heat, chain: list[tuple[str, str]]) -> Heat:
         elif kind == "guard":
             if heat is Heat.STEP:
                 heat = Heat.GUARDED
+        elif kind == "error":  # on the way to an exception
+            heat = Heat.ONCE
         elif before:  # the way out of the innermost loop runs once per run of the loop
             heat = min(before[-1], heat, key=lambda item: -item.rank)
     return heat
@@ -67,7 +70,7 @@ class HeatMap:
         self._ways: dict[int, dict[int, Step | None]] = {}
         self._levels: dict[int, str] = {}
         self._stepping: dict[int, int] = {}
-        """By function: 1 makes a step, 2 holds a step loop; 0 neither."""
+        """By function: 1 calls a model, 2 makes a training step, 3 holds a step loop; 0 none of these."""
         self._entries: dict[int, Heat] = {}
         functions = [fn for file in project.files if project.relevant(file) for fn in file.all_functions if fn.runs]
         seen = {id(fn) for fn in functions}
@@ -129,14 +132,15 @@ class HeatMap:
         signs: dict[int, set[str]] = {}
         loops: dict[int, Step] = {}
         outside = 0
+        module_class = fn.cls is not None and self._project.is_module_class(fn.cls)
 
         def note(statement: ast.stmt, sign: str) -> None:
             nonlocal outside
             way = ways.get(id(statement))
             while way is not None and way.kind != "loop":
                 way = way.parent
-            if way is None:
-                outside = max(outside, {"strong": 1, "weak": 1, "loop": 2}[sign])
+            if way is None or sign == "layer":  # a loop over layers is a part of one step
+                outside = max(outside, _LEVELS[sign])
                 return
             loops[id(way.node)] = way
             signs.setdefault(id(way.node), set()).add(sign)
@@ -146,7 +150,9 @@ class HeatMap:
         for site in fn.trace.calls:
             level = self._stepping.get(id(site.callee), 0)
             if level and site.callee is not fn:
-                note(site.statement, "strong" if level == 1 else "loop")
+                sign = _SIGNS[level]
+                inside = module_class and site.callee.cls is not None and site.callee.name != "forward"
+                note(site.statement, "layer" if inside and sign == "weak" else sign)
         for identity in fn.trace.batch_loops:
             self._levels[identity] = "step"
         ordered = sorted(loops.values(), key=_loop_depth, reverse=True)
@@ -168,7 +174,7 @@ class HeatMap:
             while parent is not None and parent.kind != "loop":
                 parent = parent.parent
             if parent is None:
-                outside = 2
+                outside = 3
             else:
                 signs.setdefault(id(parent.node), set()).add("loop")
                 if id(parent.node) not in seen:
@@ -207,9 +213,11 @@ def _loop_depth(way: Step) -> int:
 
 
 def _walk(body: list[ast.stmt], way: Step | None, ways: dict[int, Step | None], in_loop: bool) -> None:
-    leaving = in_loop and bool(body) and isinstance(body[-1], (ast.Return, ast.Raise, ast.Break))
-    if leaving and way is not None:
-        way = Step("exit", body[-1], way)
+    last = body[-1] if body else None
+    if isinstance(last, ast.Raise):
+        way = Step("error", last, way)
+    elif in_loop and way is not None and isinstance(last, (ast.Return, ast.Break)):
+        way = Step("exit", last, way)
     for statement in body:
         ways[id(statement)] = way
         kind = type(statement)

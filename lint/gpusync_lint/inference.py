@@ -42,6 +42,7 @@ _ROUNDS = 2
 _MAX_CALL_DEPTH = 12
 _MAX_RUNS = 6
 _DEFAULT_DEVICE = re.compile(r"set_default_device\(|set_default_tensor_type\(.*cuda")
+_TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
 _FORWARD = ("forward", "training_step", "validation_step", "test_step", "predict_step")
 _RECORD_BASES = ("Dataset", "IterableDataset", "VisionDataset", "DataModule", "InMemoryDataset")
 
@@ -60,6 +61,7 @@ class Inference:
         self.round = 0
         self._depth = 0
         self._defaults: dict[int, bool] = {}
+        self._assumed: dict[int, Device] = {}
         self._loop_names: dict[int, frozenset[str]] = {}
 
     def run(self) -> None:
@@ -90,9 +92,27 @@ class Inference:
 
     # devices
 
-    def assumed_device(self, file: FileInfo) -> Device:
-        """Where the tensors of conventional training code lie."""
-        return Device.ASSUMED if self.project.uses_device(file) else Device.UNKNOWN
+    def assumed_device(self, fn: FunctionInfo) -> Device:
+        """Where the tensors of a function lie, if its code is conventional: on the device, where one is used at all.
+
+        Of what prepares data, and of tests, nothing is assumed.
+        """
+        known = self._assumed.get(id(fn))
+        if known is None:
+            aside = self._prepares_data(fn) or (fn.name.startswith("test_") and _TEST_FILE.search(fn.file.path))
+            used = self.project.uses_device(fn.file) and not aside
+            known = self._assumed[id(fn)] = Device.ASSUMED if used else Device.UNKNOWN
+        return known
+
+    def _prepares_data(self, fn: FunctionInfo) -> bool:
+        if fn.name.startswith("collate") or fn.name == "__getitem__":
+            return True
+        if fn.cls is None:
+            return fn.outer is not None and not fn.outer.is_module and self._prepares_data(fn.outer)
+        return self._is_records(fn.cls) or any(
+            (base if isinstance(base, str) else base.name).endswith(("Transform", "Sampler"))
+            for base in self.project.lineage(fn.cls)
+        )
 
     def default_device(self, file: FileInfo) -> bool:
         """Whether new tensors are made on the GPU without being told so."""
@@ -124,15 +144,17 @@ class Inference:
                 start[arg.arg] = self._self_value(fn, module_class)
                 continue
             value = fn.bound.get(arg.arg, UNKNOWN)
-            if value.kind in (Kind.UNKNOWN, Kind.NONE):
-                declared = self.annotated(reader, arg.annotation) if arg.annotation is not None else UNKNOWN
+            declared = self.annotated(reader, arg.annotation) if arg.annotation is not None else UNKNOWN
+            if declared.kind is Kind.HOST:
+                value = declared if value.kind is not Kind.HOST else value
+            elif value.kind in (Kind.UNKNOWN, Kind.NONE):
                 if declared.kind:
                     value = declared
                 elif isinstance(default, ast.Constant) and default.value is not None:
                     value = host(default.value)
                     value = value._replace(const=None)
                 elif conventional and arg.annotation is None and not _looks_like_index(arg.arg):
-                    value = Value(Kind.TENSOR, self.assumed_device(fn.file), sure=False)
+                    value = _conventional(arg.arg, self.assumed_device(fn))
             start[arg.arg] = value
         if arguments.vararg is not None:
             start[arguments.vararg.arg] = fn.bound.get("*", list_of(None))
@@ -144,7 +166,7 @@ class Inference:
         if fn.kind == "class":
             return Value(Kind.CLASS, ref=fn.cls)
         if module_class:
-            return Value(Kind.MODULE, self.assumed_device(fn.file), ref=fn.cls)
+            return Value(Kind.MODULE, self.assumed_device(fn), ref=fn.cls)
         kind = Kind.RECORDS if fn.cls is not None and self._is_records(fn.cls) else Kind.INSTANCE
         return Value(kind, ref=fn.cls)
 
@@ -224,7 +246,7 @@ class Inference:
         for base in self.project.lineage(fn.cls)[1:]:
             if isinstance(base, ClassInfo):
                 kind = Kind.MODULE if self.project.is_module_class(fn.cls) else Kind.INSTANCE
-                return Value(kind, self.assumed_device(fn.file), ref=base)
+                return Value(kind, self.assumed_device(fn), ref=base)
         return UNKNOWN
 
     # classes
@@ -274,7 +296,7 @@ class Inference:
         if not isinstance(cls, ClassInfo) or owner.kind not in (Kind.MODULE, Kind.INSTANCE, Kind.RECORDS, Kind.CLASS):
             return
         if owner.kind is Kind.MODULE and value.kind is Kind.MODULE and value.device is Device.CPU:
-            value = value._replace(device=self.assumed_device(cls.file))  # a submodule goes where its parent goes
+            value = value._replace(device=self.assumed_device(cls.file.body))  # a submodule goes where its parent goes
         old = cls.attributes.get(label)
         if old is None or value.kind is not Kind.UNKNOWN or old.kind is Kind.UNKNOWN:
             cls.attributes[label] = value if old is None else join(old, value)
@@ -304,14 +326,14 @@ class Inference:
         value = self._static_name(caller, path)
         if value.kind is Kind.CLASS:
             if self.project.is_module_class(value.ref):
-                return Value(Kind.MODULE, self.assumed_device(caller.fn.file), ref=value.ref)
+                return Value(Kind.MODULE, self.assumed_device(caller.fn), ref=value.ref)
             return Value(Kind.RECORDS if self._is_records(value.ref) else Kind.INSTANCE, ref=value.ref)
         dotted = value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else path
         return self._outside_type(caller, dotted)
 
     def _outside_type(self, caller: Expressions, dotted: str) -> Value:
         last = dotted.rpartition(".")[2]
-        assumed = self.assumed_device(caller.fn.file)
+        assumed = self.assumed_device(caller.fn)
         if last in ("Tensor", "FloatTensor", "LongTensor", "BoolTensor", "Variable") or dotted.startswith("jaxtyping"):
             return Value(Kind.TENSOR, assumed, boolean=last == "BoolTensor")
         if dotted.startswith("numpy") or last == "ndarray":
@@ -343,7 +365,7 @@ class Inference:
         if outer in ("Union",):
             return _join_values([self.annotated(caller, part) for part in parts])
         if outer in ("Float", "Int", "Bool", "Shaped", "Num"):
-            return Value(Kind.TENSOR, self.assumed_device(caller.fn.file), boolean=outer == "Bool")
+            return Value(Kind.TENSOR, self.assumed_device(caller.fn), boolean=outer == "Bool")
         if outer in ("DataLoader",):
             return caller.loader("", [], {})  # type: ignore[attr-defined, no-any-return]
         return UNKNOWN
@@ -371,6 +393,14 @@ def _join_values(values: Sequence[Value]) -> Value:
 
 def _is_field(item: ast.stmt) -> bool:
     return isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+
+
+def _conventional(label: str, device: Device) -> Value:
+    """What a parameter of `forward` without annotation holds."""
+    tensor = Value(Kind.TENSOR, device, sure=False)
+    if label.endswith("dict"):
+        return dict_of((), tensor)
+    return list_of(tensor) if label.endswith("_list") else tensor
 
 
 def _looks_like_index(label: str) -> bool:

@@ -21,6 +21,8 @@ _FRAMEWORK_ROOTS = frozenset(
         "torchrl", "monai", "kornia", "xformers", "dgl", "gpytorch", "pyro", "peft", "sentence_transformers",
     }
 )  # fmt: skip
+_OTHER_ROOTS = frozenset({"jax", "flax", "tensorflow", "keras", "mxnet", "cupy", "paddle", "mindspore"})
+_ONLY_LOGGING = ("torch.utils.tensorboard", "lightning.pytorch.loggers", "pytorch_lightning.loggers")
 _DEVICE_WORDS = re.compile(r"cuda|accelerat|lightning|deepspeed|\bfabric\b|\bdevice\b|\bgpus?\b|\bmps\b")
 
 
@@ -42,7 +44,8 @@ class Trace:
     """By `id` of the ast expression; what is missing is unknown."""
     calls: list[CallSite] = field(default_factory=list)
     marks: list[tuple[str, ast.stmt]] = field(default_factory=list)
-    """Signs of a step and the statements that hold them: `strong` (backward, optimizer), `weak` (a model call)."""
+    """Signs of a step and the statements that hold them: `strong` (backward, optimizer), `weak` (a model call), `layer` (a
+    module calls a part of itself)."""
     batch_loops: set[int] = field(default_factory=set)
     """`id` of loops that iterate over a data loader."""
     dead: set[int] = field(default_factory=set)
@@ -115,6 +118,8 @@ class FileInfo:
     all_functions: list[FunctionInfo] = field(default_factory=list)
     body: FunctionInfo = field(init=False)
     uses_framework: bool = False
+    uses_others: bool = False
+    """Imports another array library as well, whose arrays have methods of the same names."""
     uses_device: bool = False
 
     def __post_init__(self) -> None:
@@ -130,8 +135,10 @@ def summarise(path: str, text: str, tree: ast.Module) -> FileInfo:
         parts = folder
     file = FileInfo(path, text, tree, parts, folder)
     _collect(file, tree.body, None, file.body, "")
-    roots = {dotted.partition(".")[0] for dotted in (*file.imports.values(), *file.stars)}
+    imported = [dotted for dotted in (*file.imports.values(), *file.stars) if not dotted.startswith(_ONLY_LOGGING)]
+    roots = {dotted.partition(".")[0] for dotted in imported}
     file.uses_framework = not roots.isdisjoint(_FRAMEWORK_ROOTS)
+    file.uses_others = not roots.isdisjoint(_OTHER_ROOTS)
     file.uses_device = bool(_DEVICE_WORDS.search(text))
     return file
 

@@ -93,9 +93,14 @@ class Look:
         value = self.value(node)
         return value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else ""
 
+    def explained(self) -> bool:
+        """Whether what nobody explains in this file is likely to be a tensor: it uses torch, a device, and nothing like them."""
+        file = self.file
+        return file.uses_framework and not file.uses_others and self.uses_device()
+
     def uses_device(self) -> bool:
-        """Whether the file belongs to code that uses a device at all."""
-        return self._inference.assumed_device(self.file) >= Device.ASSUMED
+        """Whether the function belongs to code that uses a device at all."""
+        return self._inference.assumed_device(self.pair.fn) >= Device.ASSUMED
 
     def sureness(self, value: Value) -> Confidence | None:
         """How sure it is that a value is a tensor on the device; None when it is not one."""

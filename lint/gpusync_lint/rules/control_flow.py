@@ -110,6 +110,8 @@ class BuiltinComparison(Rule):
     def _comparison(self, node: cst.Comparison, look: Look) -> Iterator[Report]:
         operands = [look.value(node.left), *(look.value(target.comparator) for target in node.comparisons)]
         operator = node.comparisons[0].operator
+        if any(isinstance(value.const, str) for value in operands):
+            return
         if isinstance(operator, (cst.In, cst.NotIn)):
             inside = operands[1]
             values = [operands[0], element(inside) if inside.kind in (Kind.LIST, Kind.TUPLE) else inside]

@@ -29,7 +29,7 @@ class Item(Rule):
             return
         value = look.value(node.func.value)
         confidence = look.sureness(value)
-        if confidence is None and value.kind in (Kind.UNKNOWN, Kind.MOVED) and look.uses_device():
+        if confidence is None and value.kind in (Kind.UNKNOWN, Kind.MOVED) and look.explained():
             # numpy scalars have `.item()` too, but in code that computes on a device few are left unexplained.
             confidence = Confidence.MEDIUM if called == "item" else Confidence.LOW
         if confidence is not None:

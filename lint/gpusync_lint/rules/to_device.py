@@ -128,7 +128,7 @@ class TensorFromData(Rule):
         made = look.value(node)
         confidence = look.sureness(made)
         on_device = data.kind is Kind.TENSOR and data.device is not Device.CPU
-        if confidence is not None and not on_device and data.kind is not Kind.MOVED:
+        if confidence is not None and not on_device and data.kind is not Kind.MOVED and not has_tensor(data):
             if data.kind is Kind.UNKNOWN and dotted != "torch.tensor":
                 confidence = Confidence.LOW
             fix = edits.full_instead_of_tensor(node, look) if dotted == "torch.tensor" else None

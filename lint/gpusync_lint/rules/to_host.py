@@ -38,7 +38,7 @@ class CopyToHost(Rule):
             return
         if keyword_is(node, "non_blocking", "True"):
             return
-        if confidence is None and look.uses_device():
+        if confidence is None and look.explained():
             if value.kind is Kind.MOVED or (value.kind is Kind.UNKNOWN and called == "cpu"):
                 confidence = Confidence.MEDIUM
             elif _holds_tensors(value):
