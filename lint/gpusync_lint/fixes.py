@@ -107,13 +107,15 @@ def compiles(text: str) -> bool:
 
 
 def diff(before: str, after: str, path: str) -> str:
-    """A unified diff that `patch` and `git apply` accept."""
-    old = [match[0] for match in _LINE.finditer(before) if match[0]]
-    new = [match[0] for match in _LINE.finditer(after) if match[0]]
+    """A unified diff that `patch` and `git apply` accept. For them a line ends with a line feed and with nothing else."""
     lines = []
-    for line in difflib.unified_diff(old, new, f"a/{path}", f"b/{path}"):
+    for line in difflib.unified_diff(_fed_lines(before), _fed_lines(after), f"a/{path}", f"b/{path}"):
         lines.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(lines)
+
+
+def _fed_lines(text: str) -> list[str]:
+    return [f"{line}\n" for line in text.split("\n")[:-1]] + [line for line in text.split("\n")[-1:] if line]
 
 
 def encode(file: SourceFile, raw: str) -> bytes:

@@ -90,11 +90,21 @@ def test_what_compiles(text: str, verdict: bool) -> None:
     assert fixes.compiles(text) is verdict
 
 
-def test_a_diff_can_be_applied(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_bytes(b"a\r\nb\r\nc")
-    patch = fixes.diff("a\r\nb\r\nc", "a\r\nX\r\nY", "a.py")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a\nb\nc\n", "a\nX\nc\n"),
+        ("a\r\nb\r\nc", "a\r\nX\r\nY"),
+        ("a\rb\rc", "a\rX\rc"),
+        ("a\n\x0c\nb\u2028c\n", "a\n\x0c\nX\u2028c\n"),
+        ("a\nb", "a\n"),
+    ],
+)
+def test_a_diff_can_be_applied(tmp_path: Path, before: str, after: str) -> None:
+    (tmp_path / "a.py").write_bytes(before.encode())
+    patch = fixes.diff(before, after, "a.py")
     subprocess.run(["git", "apply", "-"], input=patch.encode(), cwd=tmp_path, check=True)
-    assert (tmp_path / "a.py").read_bytes() == b"a\r\nX\r\nY"
+    assert (tmp_path / "a.py").read_bytes() == after.encode()
 
 
 ROUND_TRIPS = {
