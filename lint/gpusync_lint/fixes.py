@@ -107,7 +107,7 @@ def compiles(text: str) -> bool:
 
 
 def diff(before: str, after: str, path: str) -> str:
-    """A unified diff that `patch` and `git apply` accept. For them a line ends with a line feed and with nothing else."""
+    """A unified diff that `patch` and `git apply` accept. To them a line ends with a line feed and nothing else."""
     lines = []
     for line in difflib.unified_diff(_fed_lines(before), _fed_lines(after), f"a/{path}", f"b/{path}"):
         lines.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
