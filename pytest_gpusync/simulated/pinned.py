@@ -14,8 +14,10 @@ _pinned: dict[int, StorageWeakRef] = {}
 def mark(tensor: torch.Tensor) -> torch.Tensor:
     """Remember the memory of `tensor`, a CPU tensor, as pinned; returns the tensor."""
     if len(_pinned) >= _SWEEP_AT:
-        for address in [address for address, storage in _pinned.items() if storage.expired()]:
-            del _pinned[address]
+        # A copy: the thread of a DataLoader that pins may add to it meanwhile.
+        for address, storage_reference in list(_pinned.items()):
+            if storage_reference.expired():
+                _pinned.pop(address, None)
     storage = tensor.untyped_storage()
     _pinned[storage.data_ptr()] = StorageWeakRef(storage)
     return tensor

@@ -63,29 +63,38 @@ def install(patches: Patches) -> None:
     for name, dtype in _LEGACY.items():
         patches.set(torch.cuda, name, _legacy_type(name, dtype))
     patches.set(Tensor, "record_stream", lambda self, stream: None)
+    patches.set(Tensor, "__cuda_array_interface__", property(_array_interface))
+
+
+def _array_interface(tensor: Tensor) -> Any:
+    """Refuse to hand host memory to a library that will take it for a GPU's; a CPU tensor has no such attribute."""
+    if tensor.is_cuda:
+        raise NotImplementedError(
+            "tensors of the simulated device cannot be handed to CuPy, Numba or other CUDA libraries: run on a GPU"
+        )
+    raise AttributeError(f"can't get __cuda_array_interface__ on non-CUDA tensor type: {tensor.type()}")
 
 
 def _install_pinning(patches: Patches) -> None:
     # torch recognises its factories by identity where a default device is set: it must have looked at the originals.
-    import torch.jit._builtins as builtins
     import torch.utils._device as default_device
 
     default_device._device_constructors()
     for name in _FACTORIES:
-        original = getattr(torch, name)
-        wrapped = _marking(original)
-        schema = builtins._find_builtin(original)
-        if schema is not None:
-            builtins._register_builtin(wrapped, schema)
-        patches.set(torch, name, wrapped)
+        patches.set(torch, name, _marking(getattr(torch, name)))
     for name in _METHODS:
         patches.set(Tensor, name, _marking(getattr(Tensor, name)))
     patches.set(Tensor, "is_pinned", lambda self, device=None: pinned.is_pinned(self))
     patches.set(Tensor, "pin_memory", lambda self, device=None: pinned.pin(self))
 
 
+@functools.cache
 def _marking(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """`factory`, whose result is remembered as pinned where ``pin_memory=True`` is asked for."""
+    """`factory`, whose result is remembered as pinned where ``pin_memory=True`` is asked for.
+
+    The result lives as long as the process: TorchScript, which is told that it is the builtin, knows it by its address.
+    """
+    import torch.jit._builtins as builtins
 
     @functools.wraps(factory)
     def create(*arguments: Any, **keywords: Any) -> Any:
@@ -93,6 +102,9 @@ def _marking(factory: Callable[..., Any]) -> Callable[..., Any]:
             return pinned.mark(factory(*arguments, **keywords))
         return factory(*arguments, **keywords)
 
+    schema = builtins._find_builtin(factory)
+    if schema is not None:
+        builtins._register_builtin(create, schema)
     return create
 
 
@@ -146,6 +158,7 @@ def _bytes(storage: torch.UntypedStorage) -> Tensor:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
+@functools.cache
 def _legacy_type(name: str, dtype: torch.dtype) -> type:
     """Stands in for ``torch.cuda.FloatTensor`` and its like, as a constructor, for isinstance and for
     ``Tensor.type``.
