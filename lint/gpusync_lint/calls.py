@@ -365,6 +365,8 @@ class Calls(Expressions):
         elif given:
             device = max(device, *(value.device for value in given))
         output = Value(Kind.TENSOR, device, sure=bool(dotted.startswith("torch.nn")))
+        if last == "TransformerEncoder":
+            self.hit()
         if last in _RECURRENT or last == "MultiheadAttention":
             hidden = tuple_of([output, output]) if last == "LSTM" else output
             return tuple_of([output, hidden])
@@ -379,7 +381,7 @@ class Calls(Expressions):
                 return args[0]
             if func.attr == "get_scale":
                 return HOST
-        if func.attr == "step" and receiver.kind in (Kind.OPTIMIZER, Kind.SCHEDULER):
+        if func.attr in ("step", "update_parameters"):
             self.hit()
         return UNKNOWN
 
@@ -517,6 +519,8 @@ class Calls(Expressions):
             self.hit()
             return Value(Kind.DISTRIBUTION, where, const=kwargs.get("validate_args", UNKNOWN).const)
         if rest.startswith("optim."):
+            if last == "AveragedModel":
+                return Value(Kind.SCHEDULER, ref=last)
             if "lr_scheduler" in rest:
                 return Value(Kind.SCHEDULER, ref=last)
             fused = kwargs.get("fused", UNKNOWN).const
@@ -596,8 +600,9 @@ class Calls(Expressions):
             self.hit()
         elif self.inference.default_device(self.fn.file):
             device = Device.GPU
-        if rest in torch_api.FROM_DATA and args and has_tensor(args[0]):
+        if has_tensor(tuple_of(args)):
             self.hit()
+        if rest in torch_api.FROM_DATA and args and has_tensor(args[0]):
             if args[0].kind is Kind.TENSOR and "device" not in kwargs:
                 device = args[0].device
         dtype = kwargs.get("dtype", UNKNOWN)

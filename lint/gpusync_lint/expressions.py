@@ -227,7 +227,7 @@ class Expressions:
         root = base.ref.partition(".")[0]
         if root == "math" and attr in ("pi", "e", "inf", "nan", "tau"):
             return HOST
-        if root == "numpy" and attr in ("pi", "inf", "nan", "float32", "float64", "int64", "int32", "newaxis"):
+        if root == "numpy" and attr in ("pi", "inf", "nan", "newaxis"):
             return NONE if attr == "newaxis" else HOST
         return name(f"{base.ref}.{attr}")
 

@@ -193,6 +193,8 @@ def join(a: Value, b: Value, depth: int = 0) -> Value:
         return a._replace(sure=False) if kb in (Kind.UNKNOWN, Kind.HOST, Kind.ARRAY, Kind.MOVED) else UNKNOWN
     if ka in _OPTIMISTIC and kb is Kind.UNKNOWN:
         return a
+    if Kind.MOVED in (ka, kb):  # a batch stays where it is, whatever library object it passes through
+        return a if ka is Kind.MOVED else b
     if Kind.DEVICE in (ka, kb) and Kind.HOST in (ka, kb):
         return a if ka is Kind.DEVICE else b
     if {ka, kb} == {Kind.TUPLE, Kind.LIST}:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from gpusync_lint.rules.catalogue_calls import CallByShape, CatalogueCall
 from gpusync_lint.rules.control_flow import BooleanOperator, BuiltinComparison, Condition
 from gpusync_lint.rules.explicit import ExplicitBarrier
-from gpusync_lint.rules.hidden import DistributionChecks, PlateauStep, Scaler
+from gpusync_lint.rules.hidden import AttentionMask, DistributionChecks, HiddenStep, Scaler
 from gpusync_lint.rules.indexing import IndexRead, IndexWrite
 from gpusync_lint.rules.item import Item
-from gpusync_lint.rules.scalar import IndexByValue, ScalarConversion
+from gpusync_lint.rules.scalar import IndexByValue, ScalarConversion, TensorAsNumber
 from gpusync_lint.rules.text import TensorToText
 from gpusync_lint.rules.to_device import CopyToDevice, TensorFromData
 from gpusync_lint.rules.to_host import CopyToHost, StoreToHost
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from gpusync_lint.rules.base import Rule
 
 RULES: tuple[type[Rule], ...] = (
-    ExplicitBarrier, Item, CopyToHost, StoreToHost, ScalarConversion, IndexByValue, TensorToText, Condition, BooleanOperator,
+    ExplicitBarrier, Item, CopyToHost, StoreToHost, ScalarConversion, TensorAsNumber, IndexByValue, TensorToText, Condition, BooleanOperator,
     BuiltinComparison, CatalogueCall, CallByShape, IndexRead, IndexWrite, CopyToDevice, TensorFromData, Scaler,
-    DistributionChecks, PlateauStep,
+    DistributionChecks, HiddenStep,
+    AttentionMask,
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import libcst as cst
 
 from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, method, positional
+from gpusync_lint.rules.base import Look, Report, Rule, keyword, method, positional
 from gpusync_lint.values import Device, Kind, Value
 
 if TYPE_CHECKING:
@@ -65,21 +65,46 @@ class DistributionChecks(Rule):
             yield Report("distribution-validation", look.twin(node), confidence, tail=tail)
 
 
-class PlateauStep(Rule):
-    """`ReduceLROnPlateau.step(tensor)`."""
+class HiddenStep(Rule):
+    """`ReduceLROnPlateau.step(tensor)`, `LBFGS.step(closure)`, `AveragedModel.update_parameters(model)`."""
 
     nodes = (cst.Call,)
-    barriers = ("plateau-step",)
-    VALID: ClassVar = ("plateau.step(0.5)",)
-    INVALID: ClassVar = ("plateau.step(s)",)
+    barriers = ("plateau-step", "closure-optimizer", "averaged-model")
+    VALID: ClassVar = ("plateau.step(0.5)", "sgd.step()", "fused.step()")
+    INVALID: ClassVar = ("plateau.step(s)", "torch.optim.swa_utils.AveragedModel(model).update_parameters(model)")
 
     def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         args = positional(node)
-        if method(node) != "step" or not args or not isinstance(node.func, cst.Attribute):
+        called = method(node)
+        if called not in ("step", "update_parameters") or not args or not isinstance(node.func, cst.Attribute):
             return
         receiver = look.value(node.func.value)
-        if receiver.kind is Kind.SCHEDULER and receiver.ref == "ReduceLROnPlateau":
+        if called == "update_parameters":
+            if receiver.ref == "AveragedModel":
+                yield Report("averaged-model", look.twin(node), Confidence.MEDIUM, tail=True)
+        elif receiver.kind is Kind.OPTIMIZER and receiver.ref == "LBFGS":
+            yield Report("closure-optimizer", look.twin(node), Confidence.MEDIUM, tail=True)
+        elif receiver.kind is Kind.SCHEDULER and receiver.ref == "ReduceLROnPlateau":
             confidence = look.sureness(look.value(args[0]))
             if confidence is not None:
                 yield Report("plateau-step", look.twin(node), confidence, tail=True)
+
+
+class AttentionMask(Rule):
+    """`nn.TransformerEncoder` called with a mask and without `is_causal`."""
+
+    nodes = (cst.Call,)
+    barriers = ("attention-mask-check",)
+    VALID: ClassVar = ("torch.nn.TransformerEncoder(layer, 1).to(dev)(x)",)
+    INVALID: ClassVar = ("torch.nn.TransformerEncoder(layer, 1).to(dev)(x, mask=m)",)
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        called = look.value(node.func)
+        if called.kind is not Kind.MODULE or called.ref != "torch.nn.TransformerEncoder":
+            return
+        args = positional(node)
+        mask = keyword(node, "mask") or (args[1] if len(args) > 1 else None)
+        if keyword(node, "is_causal") is None and look.sureness(look.value(mask)) is not None:
+            yield Report("attention-mask-check", look.twin(node), Confidence.MEDIUM)

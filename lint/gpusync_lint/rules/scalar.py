@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import libcst as cst
 
 from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, positional
+from gpusync_lint.rules.base import Look, Report, Rule, method, positional
 from gpusync_lint.values import Kind, Value
 
 if TYPE_CHECKING:
@@ -47,6 +47,33 @@ class ScalarConversion(Rule):
             confidence = look.sureness(look.value(arg.value))
             if confidence is not None:
                 yield Report("scalar-conversion", look.twin(node), confidence)
+                return
+
+
+class TensorAsNumber(Rule):
+    """A device tensor where torch wants a Python number: a size, or a fill value."""
+
+    nodes = (cst.Call,)
+    barriers = ("tensor-as-number",)
+    VALID: ClassVar = ("torch.full((4,), 3.0, device=dev)", "torch.zeros(x.size(0))", "x.index_fill_(0, idx, 1.0)")
+    INVALID: ClassVar = ("torch.full((4,), s)", "torch.zeros(si, device=dev)", "x.index_fill_(0, idx, s)")
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        barrier = look.catalogue.barriers["tensor-as-number"]
+        dotted = look.dotted(node.func)
+        args = positional(node)
+        if method(node) in barrier.methods and not dotted:
+            args = args[2:]
+        elif dotted not in barrier.functions:
+            return
+        for arg in args:
+            value = look.value(arg)
+            confidence = look.sureness(value)
+            if confidence is None and value.kind is Kind.TUPLE:
+                confidence = _any(look, value)
+            if confidence is not None:
+                yield Report("tensor-as-number", look.twin(node), confidence)
                 return
 
 

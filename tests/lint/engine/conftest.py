@@ -1,0 +1,57 @@
+"""Ways to ask the engine about a few lines of source."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpusync_lint import catalogue, engine
+from gpusync_lint.model import Confidence, EngineSettings, Finding, Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+EXTRA = """
+import time, wandb
+from torch.utils.tensorboard import SummaryWriter
+writer = SummaryWriter()
+total = 0.0
+loss_value = 1.0
+sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+fused = torch.optim.AdamW(model.parameters(), fused=True)
+scaler = torch.amp.GradScaler("cuda")
+plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(sgd)
+layer = torch.nn.TransformerEncoderLayer(256, 4, batch_first=True)
+"""
+
+
+@pytest.fixture
+def lint() -> Callable[..., list[Finding]]:
+    """Analyse files given by name, or one anonymous file; findings of low confidence are left out."""
+
+    def run(source: str = "", settings: EngineSettings | None = None, **files: str) -> list[Finding]:
+        texts = {f"{name.replace('__', '/')}.py": text for name, text in files.items()}
+        if source:
+            texts["train.py"] = source
+        sources = [Source(path, textwrap.dedent(text)) for path, text in texts.items()]
+        analysis = engine.analyze(sources, settings or EngineSettings())
+        assert not analysis.errors, analysis.errors
+        return [finding for finding in analysis.findings if finding.confidence is not Confidence.LOW]
+
+    return run
+
+
+@pytest.fixture
+def lint_step(lint: Callable[..., list[Finding]]) -> Callable[..., list[Finding]]:
+    """Analyse statements as the body of a training loop, with the catalogue's names defined before it."""
+
+    def run(statements: str, setup: str = "", settings: EngineSettings | None = None) -> list[Finding]:
+        before = f"{catalogue.load('torch').prelude}{EXTRA}{setup}\n"
+        body = textwrap.indent(statements, "    ")
+        source = f"{before}for step in range(100):\n    sgd.step()\n{body}\n"
+        start = before.count("\n") + 2
+        return [finding for finding in lint(source, settings=settings) if finding.span.line > start]
+
+    return run
