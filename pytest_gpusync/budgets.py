@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from pytest_gpusync.lines import lines, measured_steps
-from pytest_gpusync.measure import syncs_per_step
+from pytest_gpusync.lines import counted_per_step, lines, measured_steps
 
 if TYPE_CHECKING:
     from pytest_gpusync.events import Measurement
@@ -90,10 +89,10 @@ def judge(measurement: Measurement, budget: Budget, *, subject: str = "Region") 
     problem = why_not_measured(measurement)
     if problem is not None:
         return Verdict("not_measured", f"Not measured: {problem}", budget)
-    counts = syncs_per_step(measurement)
+    found = lines(measurement)
+    counts = counted_per_step(found, measurement)
     worst = max(range(len(counts)), key=lambda index: budget.excess(counts[index]))
     passed = budget.excess(counts[worst]) <= 0
-    found = lines(measurement)
     offenders = [] if passed else [line for line in found if line.counted and line.by_step[worst]]
     return Verdict(
         outcome="passed" if passed else "failed",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpusync.budgets import Budget, NotMeasured
-from pytest_gpusync.measure import allow, site_counts, syncs_per_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -75,6 +74,8 @@ class GpuSync:
 
     def allow(self, reason: str) -> AbstractContextManager[None]:
         """Report the syncs that this thread makes in the ``with`` block with a reason, and do not count them."""
+        from pytest_gpusync.measure import allow
+
         return allow(reason)
 
 
@@ -100,11 +101,15 @@ class TrainingRun:
     @property
     def syncs_per_step(self) -> list[int]:
         """Syncs of each step after warm-up, in order; allowed ones and those of other threads left out."""
+        from pytest_gpusync.measure import syncs_per_step
+
         return syncs_per_step(self.measurement)
 
     @property
     def sites(self) -> list[SiteCount]:
         """The lines that synced, most syncs first."""
+        from pytest_gpusync.measure import site_counts
+
         return site_counts(self.measurement)
 
     def assert_syncs(self, max: int | None = None, exact: int | None = None) -> None:

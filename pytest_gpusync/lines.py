@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pytest_gpusync.events import Kind, Measurement, Sync
 
 
@@ -52,6 +54,15 @@ def lines(measurement: Measurement) -> list[Line]:
         found,
         key=lambda line: (-max(line.by_step, default=0), -sum(line.by_step), line.path, line.line),
     )
+
+
+def counted_per_step(found: Iterable[Line], measurement: Measurement) -> list[int]:
+    """Return how many syncs of the lines of a measurement a budget counts in each measured step, in order."""
+    counts = [0] * len(measured_steps(measurement))
+    for line in found:
+        if line.counted:
+            counts = [count + made for count, made in zip(counts, line.by_step, strict=True)]
+    return counts
 
 
 def _line(syncs: list[Sync], steps: range) -> Line:

@@ -1,4 +1,7 @@
-"""A pytest session: what was asked, on which device, and what the tests measured."""
+"""A pytest session: what was asked, on which device, and what the tests measured.
+
+Every start of pytest makes one, so what draws reports is imported when there is something to report.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpusync.reporting.json_ import run_document, to_text, write_atomic
-from pytest_gpusync.reporting.summary import is_measured, summary_lines
 from pytest_gpusync.sessiondevice import SessionDevice
 
 if TYPE_CHECKING:
@@ -70,12 +71,16 @@ class GpuSession:
     @property
     def measured_nothing(self) -> bool:
         """True if no region counted the syncs of something that ran on the device."""
+        from pytest_gpusync.reporting.summary import is_measured
+
         return not any(is_measured(region) for regions in self.tests.values() for region in regions)
 
     def write_reports(self) -> bool:
         """Write every report that was asked for; False if one could not be, with a complaint that says where it is."""
         if not self.options.reports:
             return True
+        from pytest_gpusync.reporting.json_ import run_document, to_text, write_atomic
+
         regions = [region for found in self.tests.values() for region in found]
         text = to_text(run_document(self.environment, regions))
         written = True
@@ -91,11 +96,17 @@ class GpuSession:
         """Return the lines of the terminal summary; empty when there is nothing to say."""
         if not self.tests and self.options.measures_every_test:
             return ["nothing was measured: no test used the GPU"]
+        if not self.tests:
+            return []
+        from pytest_gpusync.reporting.summary import summary_lines
+
         return summary_lines(self.environment, self.tests)
 
 
 def _rescue(path: Path, text: str) -> str:
     """Put a report that cannot be written where it was wanted into the folder for temporary files; say where."""
+    from pytest_gpusync.reporting.json_ import write_atomic
+
     rescued = Path(tempfile.mkdtemp(prefix="gpusync-")) / path.name
     try:
         write_atomic(rescued, text)

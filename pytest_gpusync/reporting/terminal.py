@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpusync.budgets import WHOLE_REGION, why_not_measured
-from pytest_gpusync.lines import lines
-from pytest_gpusync.measure import syncs_per_step
+from pytest_gpusync.lines import counted_per_step, lines
 from pytest_gpusync.reporting.sites import draw, row
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def total_text(measurement: Measurement) -> str:
     problem = why_not_measured(measurement)
     if problem is not None:
         return f"Not measured: {problem}"
-    per_step = sorted(syncs_per_step(measurement))
+    per_step = sorted(counted_per_step(lines(measurement), measurement))
     if measurement.step_source == WHOLE_REGION:
         return plural(per_step[0], "sync")
     # The lower of two middle values: a number of syncs that a step really made.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # pytester forgets the modules that an inner session imported; extension modules cannot be imported twice.
 try:
-    import libcst  # noqa: F401
+    import gpusync_lint.engine  # noqa: F401 - with libcst
     import torch._dynamo  # noqa: F401 - optimizers import it
 except ImportError:
     pass

@@ -145,6 +145,18 @@ def test_a_project_without_torch_is_left_alone(run_apart):
     result.assert_outcomes(passed=1)
 
 
+def test_without_options_little_is_loaded(run_apart):
+    result = run_apart(
+        test_a="""
+            import sys
+            def test_what_is_loaded():
+                heavy = {"torch", "libcst", "pytest_gpusync.measure", "pytest_gpusync.recorders", "gpusync_lint.engine"}
+                assert not heavy & set(sys.modules)
+            """,
+    )
+    result.assert_outcomes(passed=1)
+
+
 def test_without_options_nothing_is_printed(run):
     result = run(test_a=TRIVIAL)
     result.stdout.no_fnmatch_line("*gpusync:*")
