@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+from pytest_gpusync.simulated import simulated_cuda
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpusync.events import RawSync
+
+
+@pytest.fixture
+def cuda() -> Iterator[str]:
+    with simulated_cuda():
+        yield "cuda"
+
+
+@pytest.fixture
+def seen():
+    """`with seen() as syncs:` collects the syncs made inside."""
+
+    @contextmanager
+    def collect() -> Iterator[list[RawSync]]:
+        from pytest_gpusync.simulated import ledger
+
+        syncs: list[RawSync] = []
+        ledger.subscribe(syncs.append)
+        try:
+            yield syncs
+        finally:
+            ledger.unsubscribe(syncs.append)
+
+    return collect
+
+
+@pytest.fixture
+def kinds(seen):
+    """`with kinds() as counter:` counts the syncs made inside, by kind; a copy's kind is followed by its direction."""
+
+    @contextmanager
+    def count() -> Iterator[Counter[str]]:
+        counter: Counter[str] = Counter()
+        with seen() as syncs:
+            yield counter
+        counter.update(sync.kind for sync in syncs)
+
+    return count

@@ -1,0 +1,87 @@
+"""What a GPU refuses, the simulated device refuses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_gpusync.simulated import simulated_cuda
+
+
+def test_numpy_of_a_device_tensor(cuda):
+    with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+        torch.ones(2, device=cuda).numpy()
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x, c: x + c,
+        lambda x, c: torch.mm(x, c),
+        lambda x, c: torch.cat([x, c]),
+        lambda x, c: x.add_(c),
+        lambda x, c: torch.where(x > 0, x, c),
+    ],
+)
+def test_mixed_devices(cuda, operation):
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        operation(torch.ones(2, 2, device=cuda), torch.ones(2, 2))
+
+
+def test_two_devices_are_not_one():
+    with (
+        simulated_cuda(devices=2),
+        pytest.raises(RuntimeError, match="cuda:0 and cuda:1"),
+    ):
+        torch.ones(2, device="cuda:0") + torch.ones(2, device="cuda:1")
+
+
+def test_a_cpu_scalar_tensor_mixes(cuda):
+    assert (torch.ones(2, device=cuda) + torch.tensor(1.0)).device.type == "cuda"
+
+
+@pytest.mark.parametrize(
+    "use", [lambda: torch.zeros(2, device="cuda:1"), lambda: torch.cuda.set_device(1)], ids=["factory", "set"]
+)
+def test_a_device_that_is_not_there(cuda, use):
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        use()
+
+
+def test_a_sync_while_a_graph_is_captured(cuda):
+    x = torch.ones((), device=cuda)
+    with (
+        pytest.raises(RuntimeError, match="not permitted when stream is capturing"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        x.item()
+
+
+def test_a_cpu_generator_for_a_device_tensor(cuda):
+    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"):
+        torch.randn(2, device=cuda, generator=torch.Generator())
+
+
+def test_pinning_a_device_tensor(cuda):
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        torch.ones(2, device=cuda).pin_memory()
+
+
+def test_handing_memory_to_a_cuda_library(cuda):
+    with pytest.raises(NotImplementedError, match="CuPy"):
+        torch.ones(2, device=cuda).__cuda_array_interface__  # noqa: B018
+
+
+def test_a_cpu_tensor_still_has_no_cuda_array_interface(cuda):
+    assert not hasattr(torch.ones(2), "__cuda_array_interface__")
+
+
+def test_sparse_tensors_are_refused_by_name(cuda):
+    with pytest.raises(NotImplementedError, match="does not simulate"):
+        torch.eye(2, device=cuda).to_sparse()
+
+
+def test_elapsed_time_of_events_without_timing(cuda):
+    first, second = torch.cuda.Event(), torch.cuda.Event()
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        first.elapsed_time(second)

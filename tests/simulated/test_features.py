@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_gpusync.simulated import simulated_cuda
+
+
+def test_the_device_has_random_numbers_of_its_own(cuda):
+    torch.manual_seed(0)
+    expected = torch.rand(4)
+    torch.manual_seed(0)
+    torch.rand(4, device=cuda)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_a_seed_repeats_random_numbers(cuda):
+    torch.cuda.manual_seed(3)
+    first = torch.randn(4, device=cuda)
+    torch.cuda.manual_seed(3)
+    assert torch.equal(torch.randn(4, device=cuda), first)
+
+
+def test_the_state_of_the_generator_can_be_set_back(cuda):
+    state = torch.cuda.get_rng_state()
+    first = torch.rand(4, device=cuda)
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(torch.rand(4, device=cuda), first)
+
+
+def test_a_generator_of_the_device(cuda):
+    generator = torch.Generator(device=cuda).manual_seed(1)
+    assert generator.device == torch.device("cuda", 0)
+    assert isinstance(generator, torch.Generator)
+    first = torch.rand(4, device=cuda, generator=generator)
+    generator.manual_seed(1)
+    assert torch.equal(torch.rand(4, device=cuda, generator=generator), first)
+
+
+def test_checkpointing_repeats_dropout(cuda):
+    x = torch.ones(64, device=cuda, requires_grad=True)
+    y = torch.utils.checkpoint.checkpoint(nn.functional.dropout, x, use_reentrant=False)
+    y.sum().backward()
+    assert torch.equal(x.grad != 0, y != 0)
+
+
+def test_a_graph_replays_into_the_same_memory(cuda):
+    x = torch.zeros(3, device=cuda)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2 + 1
+        y.add_(1)
+    x.fill_(3)
+    graph.replay()
+    assert y.tolist() == [8, 8, 8]
+
+
+def test_a_graph_is_not_carried_out_while_captured(cuda):
+    x = torch.zeros(3, device=cuda)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        x.add_(1)
+    assert x.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("make", "pinned"),
+    [
+        (lambda: torch.ones(3), False),
+        (lambda: torch.ones(3).pin_memory(), True),
+        (lambda: torch.ones(3, pin_memory=True), True),
+        (lambda: torch.ones(3).pin_memory()[1:], True),
+        (lambda: torch.ones(3).pin_memory().clone(), False),
+        (lambda: torch.ones(3, device="cuda").to("cpu", non_blocking=True), True),
+        (lambda: torch.ones(3, device="cuda").cpu(), False),
+        (lambda: torch.ones(3, device="cuda"), False),
+    ],
+)
+def test_pinned_memory_is_told_apart(cuda, make, pinned):
+    assert make().is_pinned() is pinned
+
+
+def test_memory_of_a_freed_pinned_tensor_is_pageable(cuda):
+    torch.ones(1000).pin_memory()
+    assert not any(torch.ones(1000).is_pinned() for _ in range(50))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_casts_as_on_cuda(cuda, dtype):
+    model, x = nn.Linear(4, 4).to(cuda), torch.ones(2, 4, device=cuda)
+    with torch.autocast("cuda", dtype=dtype):
+        y = model(x)
+        assert y.dtype == dtype
+        assert y.softmax(-1).dtype == torch.float32
+
+
+def test_a_gradient_scaler_skips_a_step_with_infinities(cuda):
+    parameter = torch.ones(2, device=cuda, requires_grad=True)
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    scaler = torch.amp.GradScaler("cuda", init_scale=4.0)
+    scaler.scale((parameter * float("inf")).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert parameter.tolist() == [1, 1]
+    assert scaler.get_scale() == 2.0
+
+
+@pytest.mark.parametrize("network", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_networks_give_the_values_of_the_cpu(cuda, network):
+    torch.manual_seed(0)
+    host = network(4, 8, num_layers=2, batch_first=True)
+    x = torch.randn(3, 5, 4)
+    expected = host(x)[0]
+    expected.sum().backward()
+    wanted = [parameter.grad.clone() for parameter in host.parameters()]
+    device = network(4, 8, num_layers=2, batch_first=True).to(cuda)
+    device.load_state_dict(host.state_dict())
+    value = device(x.to(cuda))[0]
+    value.sum().backward()
+    torch.testing.assert_close(value.cpu(), expected)
+    for parameter, gradient in zip(device.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad.cpu(), gradient)
+
+
+def test_rms_norm_gives_the_values_of_the_cpu(cuda):
+    host = torch.randn(3, 8, requires_grad=True)
+    device = host.detach().to(cuda).requires_grad_()
+    weight = torch.rand(8)
+    expected = nn.functional.rms_norm(host, (8,), weight)
+    value = nn.functional.rms_norm(device, (8,), weight.to(cuda))
+    expected.pow(2).sum().backward()
+    value.pow(2).sum().backward()
+    torch.testing.assert_close(value.cpu(), expected)
+    torch.testing.assert_close(device.grad.cpu(), host.grad)
+
+
+def test_a_stream_is_current_within_its_block(cuda):
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        assert torch.cuda.current_stream() == side
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
+def test_the_current_device_is_set_and_left():
+    with simulated_cuda(devices=2):
+        with torch.cuda.device(1):
+            assert torch.zeros(1, device="cuda").get_device() == 1
+        assert torch.cuda.current_device() == 0
+
+
+def test_elapsed_time_says_once_that_it_is_modelled(cuda):
+    first, second = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    first.record()
+    second.record()
+    with pytest.warns(UserWarning, match="modelled") as warned:
+        assert first.elapsed_time(second) >= 0
+        first.elapsed_time(second)
+    assert len(warned) == 1
+
+
+def test_compile_runs_eagerly_and_says_so_once(cuda):
+    with pytest.warns(UserWarning, match=r"torch\.compile runs eagerly") as warned:
+        double = torch.compile(lambda x: x * 2)
+
+        @torch.compile(fullgraph=True)
+        def triple(x):
+            return x * 3
+
+    x = torch.ones(2, device=cuda)
+    assert (double(x) + triple(x)).tolist() == [5, 5]
+    assert len(warned) == 1
+
+
+def test_allocated_memory_follows_the_tensors(cuda):
+    before = torch.cuda.memory_allocated()
+    x = torch.empty(1000, device=cuda)
+    view = x[10:]
+    assert torch.cuda.memory_allocated() - before == 4096
+    del x
+    assert torch.cuda.memory_allocated() - before == 4096
+    del view
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_memory_of_a_tensor_that_dies_in_an_exception_is_given_back(cuda):
+    before = torch.cuda.memory_allocated()
+
+    def fails():
+        x = torch.empty(1 << 20, device=cuda)
+        raise ValueError(x.shape)
+
+    with pytest.raises(ValueError, match="1048576"):
+        fails()
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_the_peak_is_remembered_and_reset(cuda):
+    torch.cuda.reset_peak_memory_stats()
+    start = torch.cuda.memory_allocated()
+    torch.empty(1 << 20, dtype=torch.uint8, device=cuda)
+    assert torch.cuda.max_memory_allocated() - start == 1 << 20
+    torch.cuda.reset_peak_memory_stats()
+    assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated()
+
+
+def test_emptying_the_cache_of_something_large_is_a_sync(cuda, kinds):
+    torch.empty(64 << 20, dtype=torch.uint8, device=cuda)
+    with kinds() as counted:
+        torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
+    assert dict(counted) == {"free": 1}
+
+
+def test_legacy_tensor_types(cuda):
+    x = torch.cuda.FloatTensor([1.0, 2.0])
+    assert x.type() == "torch.cuda.FloatTensor"
+    assert isinstance(x, torch.cuda.FloatTensor)
+    assert torch.ones(2).type(torch.cuda.DoubleTensor).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        torch.cuda.memory_summary,
+        torch.cuda.memory_snapshot,
+        torch.cuda.mem_get_info,
+        torch.cuda.is_bf16_supported,
+        torch.cuda.get_device_capability,
+        torch.cuda.get_arch_list,
+        lambda: torch.cuda.get_device_properties(0).total_memory,
+        lambda: torch.cuda.nvtx.range_push("step") + torch.cuda.nvtx.range_pop(),
+        lambda: torch.cuda.ipc_collect(),
+        lambda: torch.accelerator.current_accelerator().type,
+    ],
+)
+def test_queries_answer(cuda, query):
+    query()
+
+
+def test_the_profiler_profiles_the_host(cuda):
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        torch.ones(2, device=cuda) + 1
+    assert "aten::add" in {event.key for event in profile.key_averages()}
+
+
+@pytest.fixture
+def process_group(cuda):
+    torch.distributed.init_process_group("nccl", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_distributed_data_parallel_trains(process_group):
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4).to("cuda"), device_ids=[0])
+    for _ in range(3):
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_fully_sharded_training_trains(process_group):
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).to("cuda")
+    fully_shard(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.ones(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_more_than_one_process_is_refused(cuda):
+    with pytest.raises(NotImplementedError, match="with one process, not 2"):
+        torch.distributed.init_process_group("nccl", rank=0, world_size=2)
+
+
+def test_data_parallel_on_two_devices_gives_the_values_of_one():
+    with simulated_cuda(devices=2):
+        model = nn.Linear(4, 4).to("cuda")
+        x = torch.randn(6, 4, device="cuda")
+        assert torch.allclose(nn.DataParallel(model)(x), model(x))
