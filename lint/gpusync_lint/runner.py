@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MAX_ROUNDS = 20
 """Rounds of fixing before the fixes are taken to undo each other."""
 
+MAX_CULPRITS = 5
+"""Files that the engine may fail on one by one before it is taken to fail on all."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -218,29 +221,32 @@ def _by_path(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
 def analyse(sources: Sequence[Source], settings: EngineSettings) -> tuple[Analysis, list[str]]:
     """Ask the engine. Where it fails, find the files it fails on, report those, and analyse the others without them.
 
-    Returns the analysis and the tracebacks of internal errors.
+    Returns the analysis and the tracebacks of internal errors. After MAX_CULPRITS such files the fault is taken to lie
+    in none of them, and nothing is analysed.
     """
     from gpusync_lint.engine import analyze
 
     try:
         return analyze(sources, settings), []
     except Exception as error:
-        errors: list[FileError] = []
-        tracebacks: list[str] = []
-        sound = []
-        for source in sources:
-            try:
-                analyze([source], settings)
-            except Exception as own:
-                errors.append(FileError(source.path, None, internal_error(own)))
-                tracebacks.append(traceback.format_exc())
-            else:
-                sound.append(source)
-        if not errors:
-            # Each file alone is sound, so the failure is of their combination and no file can be named.
-            return Analysis((), (FileError("<project>", None, internal_error(error)),), 0), [traceback.format_exc()]
+        project = FileError("<project>", None, internal_error(error))
+        tracebacks = [traceback.format_exc()]
+    culprits: list[FileError] = []
+    sound: list[Source] = []
+    for source in sources:
+        try:
+            analyze([source], settings)
+        except Exception as error:
+            culprits.append(FileError(source.path, None, internal_error(error)))
+            tracebacks.append(traceback.format_exc())
+            if len(culprits) == MAX_CULPRITS:
+                break
+        else:
+            sound.append(source)
+    if not culprits or len(culprits) == MAX_CULPRITS:
+        return Analysis((), (project, *culprits), len(sources)), tracebacks[:1]
     rest, more = analyse(sound, settings)
-    return Analysis(rest.findings, (*rest.errors, *errors), rest.files), tracebacks + more
+    return Analysis(rest.findings, (*rest.errors, *culprits), len(sources)), tracebacks[1:] + more
 
 
 def internal_error(error: Exception) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from gpusync_lint import cli
 from gpusync_lint.cli import main
+from gpusync_lint.model import Analysis
 
 Project = Callable[..., Path]
 Captured = pytest.CaptureFixture[str]
@@ -187,6 +188,27 @@ def test_an_internal_error_names_the_file_and_the_rest_is_linted(project: Projec
         "b.py: error: internal error, a bug in gpusync: RuntimeError: boom (--verbose shows the traceback)\n"
     )
     assert "a.py:1:1: GS201" in out
+
+
+def test_an_internal_error_on_every_file_is_not_repeated_for_each(project: Project, capsys: Captured) -> None:
+    project({f"{number:02}.py": "boom()\n" for number in range(20)})
+    assert main([]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["<project>", "00.py", "01.py", "02.py", "03.py", "04.py"]
+
+
+def test_an_internal_error_of_the_files_together_is_said(
+    project: Project, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def analyze(sources: list[object], settings: object) -> Analysis:
+        if len(sources) > 1:
+            raise RuntimeError("together")
+        return Analysis((), (), 1)
+
+    monkeypatch.setattr(sys.modules["gpusync_lint.engine"], "analyze", analyze)
+    project({"a.py": "", "b.py": ""})
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("<project>: error: internal error, a bug in gpusync: RuntimeError: ")
 
 
 def test_verbose_shows_the_traceback_of_an_internal_error(project: Project, capsys: Captured) -> None:
