@@ -6,7 +6,7 @@ import codecs
 import io
 import os
 import tokenize
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,8 @@ class SourceFile:
     encoding: str
     bom: bool
     stdin: bool = False
+    named: bool = False
+    """Given itself, rather than found below a given folder: the rest of its project may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +99,13 @@ class _Walk:
             reached = False
             for file in self._below(path):
                 reached = True
-                self._read(file)
+                self._read(file, named=False)
             if not reached and len(self.files) == before:
                 self.empty.append(given)
         elif not path.exists():
             self.errors.append(FileError(given, None, "no such file or folder"))
         elif path.suffix in SUFFIXES or (not path.suffix and path.is_file() and _has_python_shebang(path)):
-            self._read(path)
+            self._read(path, named=True)
 
     def _below(self, top: Path) -> Iterator[Path]:
         def unreadable(error: OSError) -> None:
@@ -124,28 +126,30 @@ class _Walk:
             return False
         return not (folder / "pyvenv.cfg").exists() and not self.excludes(folder)
 
-    def _read(self, path: Path) -> None:
+    def _read(self, path: Path, *, named: bool) -> None:
         name = shown(path, self.cwd)
         real = os.path.realpath(path)
         if real in self.files:
+            if not named:
+                self.files[real] = replace(self.files[real], named=False)
             return
         try:
             data = path.read_bytes()
         except OSError as error:
             self.errors.append(FileError(name, None, f"cannot be read: {error.strerror or error}"))
             return
-        self._decode(data, name, path, real, stdin=False)
+        self._decode(data, name, path, real, stdin=False, named=named)
 
     def add_stdin(self, data: bytes, filename: str | None) -> None:
         path = Path(os.path.normpath(self.cwd / (filename or "<stdin>")))
         if filename is not None and self.excludes(path):
             self.excluded += 1
             return
-        self._decode(data, shown(path, self.cwd), path, os.path.realpath(path), stdin=True)
+        self._decode(data, shown(path, self.cwd), path, os.path.realpath(path), stdin=True, named=True)
 
-    def _decode(self, data: bytes, name: str, path: Path, real: str, *, stdin: bool) -> None:
+    def _decode(self, data: bytes, name: str, path: Path, real: str, *, stdin: bool, named: bool) -> None:
         try:
-            self.files[real] = decode(data, name, path, stdin=stdin)
+            self.files[real] = replace(decode(data, name, path), stdin=stdin, named=named)
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             message = f"cannot be decoded: byte {error.object[error.start]:#04x} is not {error.encoding}"
@@ -154,7 +158,7 @@ class _Walk:
             self.errors.append(FileError(name, None, f"cannot be decoded: {error.msg}"))
 
 
-def decode(data: bytes, name: str, path: Path, *, stdin: bool = False) -> SourceFile:
+def decode(data: bytes, name: str, path: Path) -> SourceFile:
     """Decode a file by its byte-order mark or encoding line, as Python does; UTF-8 without either.
 
     Raises SyntaxError for an unknown encoding and UnicodeDecodeError for bytes that do not fit it.
@@ -168,7 +172,7 @@ def decode(data: bytes, name: str, path: Path, *, stdin: bool = False) -> Source
         raise
     raw = data[len(codecs.BOM_UTF8) :].decode("utf-8") if bom else data.decode(encoding)
     text = raw.replace("\r\n", "\n").replace("\r", "\n") if "\r" in raw else raw
-    return SourceFile(Source(name, text), path, raw, "utf-8" if bom else encoding, bom, stdin)
+    return SourceFile(Source(name, text), path, raw, "utf-8" if bom else encoding, bom)
 
 
 def _has_python_shebang(path: Path) -> bool:

@@ -115,6 +115,7 @@ class _Run:
         errors = list(analysis.errors)
         failed = {error.path for error in errors}
         enabled = self._enabled()
+        alone = {file.source.path for file in self.files if file.named}
         by_path = _by_path(analysis.findings)
         for path, text in self.texts.items():
             if suppressions.MARKER not in text or path in failed:
@@ -122,7 +123,13 @@ class _Run:
             own = by_path.get(path, [])
             try:
                 by_path[path] = suppressions.apply(
-                    own, path, text, names=request.names, enabled=enabled, today=request.today
+                    own,
+                    path,
+                    text,
+                    names=request.names,
+                    enabled=enabled,
+                    today=request.today,
+                    alone=path in alone,
                 )
             except suppressions.UnreadableCommentsError as error:
                 errors.append(FileError(path, None, str(error)))

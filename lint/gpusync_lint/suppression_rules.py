@@ -35,7 +35,8 @@ RULES = {
             code="GS903",
             name="unused-allow",
             summary="An allow comment, or one of its codes, that suppresses nothing. It is not reported for codes that "
-            "are not selected.",
+            "are not selected, and for files that are given by name (as a pre-commit hook gives them) only with "
+            "`--confidence low`: it may take their callers to see the wait.",
             why="The line it was written for is gone or no longer waits; left in place, the comment would hide the "
             "next wait there.",
             example="total += loss.detach()  # gpusync: allow[GS201] early stopping decides on it",

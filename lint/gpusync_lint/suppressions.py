@@ -84,13 +84,16 @@ def apply(
     names: Mapping[str, str],
     enabled: Callable[[str, str], bool],
     today: date,
+    alone: bool = False,
 ) -> list[Finding]:
     """Mark the findings of one file that a comment allows, and add those about the comments themselves.
 
     `names` maps codes to rule names; `enabled(code, path)` says which codes the user selected, so that a comment for a
-    rule that is switched off is not called unused. Raises UnreadableCommentsError.
+    rule that is switched off is not called unused. `alone` says that the rest of the project was not analysed: that a
+    comment suppresses nothing is then of low confidence, since it may take a caller elsewhere to see the wait. Raises
+    UnreadableCommentsError.
     """
-    return _File(path, text, names, enabled, today).apply(findings)
+    return _File(path, text, names, enabled, today, alone).apply(findings)
 
 
 class _File:
@@ -101,6 +104,7 @@ class _File:
         names: Mapping[str, str],
         enabled: Callable[[str, str], bool],
         today: date,
+        alone: bool,
     ) -> None:
         self.path = path
         self.lines = text.split("\n")
@@ -108,6 +112,7 @@ class _File:
         self.names = names
         self.enabled = enabled
         self.today = today
+        self.unused_confidence = Confidence.LOW if alone else Confidence.HIGH
         self.about: list[Finding] = []
         """Findings about the comments."""
         self.ordinals: dict[tuple[str, str], int] = {}
@@ -262,7 +267,7 @@ class _File:
                 message=message,
                 remedy=remedy,
                 heat=Heat.STEP,
-                confidence=Confidence.HIGH,
+                confidence=self.unused_confidence if code == "GS903" else Confidence.HIGH,
                 framework=FRAMEWORK,
                 key=f"{self.path}::{code}::{normal}::{ordinal}",
                 fix=fix,

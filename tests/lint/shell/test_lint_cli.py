@@ -180,6 +180,13 @@ def test_allow_comments_of_a_file_that_does_not_parse_are_not_called_unused(proj
     assert _codes(capsys) == []
 
 
+def test_an_unused_comment_is_told_when_the_folder_is_linted(project: Project, capsys: Captured) -> None:
+    project({"a.py": "x = 1  # gpusync: allow[GS201] why\n"})
+    assert _codes(capsys, ".") == ["GS903"]
+    assert _codes(capsys, "a.py") == []
+    assert _codes(capsys, "a.py", "--confidence", "low") == ["GS903"]
+
+
 def test_an_internal_error_names_the_file_and_the_rest_is_linted(project: Project, capsys: Captured) -> None:
     project({"a.py": "item()\n", "b.py": "boom()\n"})
     assert main([]) == 2

@@ -65,6 +65,17 @@ def test_a_file_that_is_reached_twice_is_read_once(tmp_path: Path, paths: tuple[
     assert _paths(_discover(tmp_path, *paths)) == ["a.py"]
 
 
+@pytest.mark.parametrize(
+    ("paths", "named"), [(["."], False), (["a.py"], True), ([".", "a.py"], False), (["a.py", "."], False)]
+)
+def test_a_file_that_is_given_itself_is_told_from_one_in_a_given_folder(
+    tmp_path: Path, paths: list[str], named: bool
+) -> None:
+    _touch(tmp_path, "a.py")
+    (file,) = _discover(tmp_path, *paths).files
+    assert file.named is named
+
+
 def test_files_that_are_not_python_are_passed_over(tmp_path: Path) -> None:
     _touch(tmp_path, "README.md", "data.json", "Makefile", "stub.pyi")
     assert _discover(tmp_path, "README.md", "data.json", "Makefile", "stub.pyi") == Found((), (), 0, ())

@@ -218,6 +218,12 @@ def test_a_comment_for_rules_that_are_switched_off_is_not_called_unused() -> Non
     assert about == []
 
 
+def test_without_its_project_a_file_cannot_show_that_a_comment_is_unused() -> None:
+    text = "x = 1  # gpusync: allow[GS201] why\ny = 2  # gpusync: allow[GS201]\n"
+    about = apply([], "a.py", text, names=NAMES, enabled=lambda code, path: True, today=TODAY, alone=True)
+    assert {one.code: one.confidence for one in about} == {"GS901": Confidence.HIGH, "GS903": Confidence.LOW}
+
+
 def test_an_unused_code_beside_a_used_one_is_named() -> None:
     text = "x.item()  # gpusync: allow[GS201, GS501] why\n"
     _, (about,) = _apply(text, ("x.item()", "GS201"))
