@@ -27,8 +27,8 @@ class Rule:
     code: str
     name: str
     remedy: str
-    expression: str | None
-    """Source text of the barrier, where it stands on one line."""
+    end_column: int
+    """Column after the barrier on its line, from 1, indentation included; on several lines, after the first of them."""
 
 
 def rules_for(path: str, line: int) -> tuple[Rule, ...]:
@@ -60,15 +60,14 @@ def _rules_by_line(resolved: str, shown: str, stamp: int) -> dict[int, tuple[Rul
     except Exception:
         # Whatever ails the file or the linter, the syncs were counted and must be reported.
         return {}
-    source = text.splitlines()
     starting: dict[int, dict[str, Rule]] = {}
     for finding in sorted(findings, key=lambda f: (f.confidence.rank, f.span)):
-        starting.setdefault(finding.span.line, {}).setdefault(finding.code, _rule(finding, source))
+        starting.setdefault(finding.span.line, {}).setdefault(finding.code, _rule(finding))
     rules = {line: tuple(found.values()) for line, found in starting.items()}
     # A finding over several lines names those on which no other starts, the narrowest first.
     for finding in sorted(findings, key=lambda f: f.span.end_line - f.span.line):
         for line in range(finding.span.line + 1, finding.span.end_line + 1):
-            rules.setdefault(line, (_rule(finding, source),))
+            rules.setdefault(line, (_rule(finding),))
     return rules
 
 
@@ -79,9 +78,7 @@ def _findings(path: str, text: str) -> tuple[Finding, ...]:
     return analyze([Source(path, text)], EngineSettings()).findings
 
 
-def _rule(finding: Finding, source: list[str]) -> Rule:
+def _rule(finding: Finding) -> Rule:
     span = finding.span
-    expression = None
-    if span.line == span.end_line and span.line <= len(source):
-        expression = source[span.line - 1][span.column - 1 : span.end_column - 1].strip() or None
-    return Rule(finding.code, finding.name, finding.remedy, expression)
+    end = span.end_column if span.line == span.end_line else span.column
+    return Rule(finding.code, finding.name, finding.remedy, end)

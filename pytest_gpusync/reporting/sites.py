@@ -86,17 +86,24 @@ def codes(rules: Sequence[Rule]) -> str:
 
 
 def shown_source(path: str, line: int, rules: Sequence[Rule]) -> str:
-    """Return the text of a line, or of its one barrier where that alone has room; empty where there is no file."""
-    text = source_text(path, line)
-    if len(text) > SOURCE_WIDTH and len(rules) == 1 and rules[0].expression is not None:
-        text = rules[0].expression
-    return text if len(text) <= SOURCE_WIDTH else text[: SOURCE_WIDTH - 1] + "…"
+    """Return the text of a line, without indentation and trailing comment; empty where the file cannot be read.
 
-
-def source_text(path: str, line: int) -> str:
-    """Return the text of a line without indentation or trailing comment; empty where the file cannot be read."""
+    A line that is too long is cut so that the barrier stays in sight, where the linter has marked one.
+    """
     resolved = path if path.startswith("<") else str(Path(path).resolve())
-    text = linecache.getline(resolved, line).strip()
+    raw = linecache.getline(resolved, line).rstrip()
+    indent = len(raw) - len(raw.lstrip())
+    text = _without_comment(raw[indent:])
+    if len(text) <= SOURCE_WIDTH:
+        return text
+    end = rules[0].end_column - 1 - indent if rules else 0
+    if end < SOURCE_WIDTH:
+        return text[: SOURCE_WIDTH - 1] + "…"
+    start = end - SOURCE_WIDTH + 2
+    return "…" + text[start:end] + ("…" if end < len(text) else "")
+
+
+def _without_comment(text: str) -> str:
     code, mark, comment = text.partition("  #")
     # A quote after the mark may mean that it stands in a string: then nothing is dropped.
     return code.rstrip() if mark and not any(quote in comment for quote in "'\"") else text

@@ -1,25 +1,28 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from gpusync_lint.engine import analyze
+from gpusync_lint.model import EngineSettings, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# pytester forgets the modules that an inner session imported; extension modules cannot be imported twice.
-try:
-    import gpusync_lint.engine  # noqa: F401 - with libcst
-    import torch._dynamo  # noqa: F401 - optimizers import it
-except ImportError:
-    pass
+# pytester forgets the modules that an inner session imported. Those that cannot be imported twice, or take long, are
+# imported before; the linter loads its own when it first has a barrier to judge, optimizers load torch._dynamo.
+with suppress(ImportError):
+    import torch._dynamo  # noqa: F401
 import pytest_gpusync.reporting.summary
 import pytest_gpusync.session
 import pytest_gpusync.simulated
 import pytest_gpusync.testrun  # noqa: F401
+
+analyze([Source("a.py", "import torch\nprint(torch.ones(3, device='cuda').sum().item())\n")], EngineSettings())
 
 
 @pytest.fixture(scope="session")

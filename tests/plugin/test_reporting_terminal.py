@@ -34,8 +34,8 @@ def failed(measurement, **options):
 @pytest.mark.usefixtures("train_py")
 def test_a_failure_is_the_sentence_the_aligned_lines_and_the_device(monkeypatch):
     rules = {
-        4: Rule("GS201", "item", "keep the sum on the device", "loss.item()"),
-        2: Rule("GS501", "to", "use pin_memory and non_blocking=True", "x.to(device)"),
+        4: Rule("GS201", "item", "keep the sum on the device", 25),
+        2: Rule("GS501", "to", "use pin_memory and non_blocking=True", 21),
     }
     monkeypatch.setattr(sites, "rules_for", lambda path, line: (rules[line],))
     measurement = stepped(
@@ -91,10 +91,20 @@ def test_allowed_syncs_are_listed_apart_with_their_reason():
 
 
 @pytest.mark.usefixtures("train_py")
-def test_a_long_line_gives_way_to_the_expression_that_the_linter_marks(monkeypatch):
-    rule = Rule("GS201", "item", "log later", "loss.item()")
-    monkeypatch.setattr(sites, "rules_for", lambda path, line: (rule,))
-    assert failed(whole(sync(line=5)))[1] == "  train.py:5  loss.item()  GS201  1 sync   log later"
+@pytest.mark.parametrize(
+    ("rules", "shown"),
+    [
+        ((), 'if epoch % 10 == 0: print(f"a long line tha…'),
+        ((Rule("GS201", "item", "", 5),), 'if epoch % 10 == 0: print(f"a long line tha…'),
+        (
+            (Rule("GS201", "item", "", SOURCE.splitlines()[4].index("item()") + 7),),
+            "…eports the loss of this epoch {loss.item()…",
+        ),
+    ],
+)
+def test_a_long_line_is_cut_with_its_barrier_in_sight(rules, shown):
+    assert sites.shown_source("train.py", 5, rules) == shown
+    assert len(shown) == sites.SOURCE_WIDTH
 
 
 @pytest.mark.usefixtures("train_py")

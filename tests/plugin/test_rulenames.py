@@ -56,7 +56,7 @@ def lint(tmp_path, monkeypatch):
 def test_a_line_has_the_rule_of_the_finding_on_it(lint):
     lint(finding("GS201", (2, 14, 2, 25)))
     rule = rule_for("train.py", 2)
-    assert (rule.code, rule.remedy, rule.expression) == ("GS201", "remedy of GS201", "loss.item()")
+    assert (rule.code, rule.remedy, rule.end_column) == ("GS201", "remedy of GS201", 25)
 
 
 def test_a_line_without_finding_has_no_rule(lint):

@@ -136,7 +136,7 @@ def test_blocked_time_is_in_milliseconds():
 
 
 def test_lines_are_given_the_linters_code_when_the_run_is_written(monkeypatch):
-    rule = Rule("GS201", "item", "log later", None)
+    rule = Rule("GS201", "item", "log later", 9)
     monkeypatch.setattr(json_, "rule_for", lambda path, line, direction: rule if line == 5 else None)
     sites = written(H200, region_document(FULL))["regions"][0]["sites"]
     assert {site["line"]: site["code"] for site in sites} == {1: None, 5: "GS201", 6: None, 7: None}
