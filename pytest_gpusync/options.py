@@ -49,19 +49,16 @@ class Options:
     reports: tuple[Path, ...] = ()
     asked: bool = False
     """True if any option or ini key was given; otherwise only markers and fixtures make the plugin do anything."""
+    insistent: bool = False
+    """True if the command line itself sets a budget or a device: then to find nothing to measure on is an error.
+
+    An ini file is shared with machines that can neither run nor simulate a GPU; there it asks for nothing.
+    """
 
     @property
     def measures_every_test(self) -> bool:
         """True if tests without marker are measured too."""
         return self.budget is not None or bool(self.reports)
-
-    @property
-    def is_insistent(self) -> bool:
-        """True if the command line itself sets a budget: then to find no device to measure on is an error.
-
-        An ini file is shared with machines that can neither run nor simulate a GPU; there it asks for nothing.
-        """
-        return self.budget is not None and self.budget.source.startswith("--")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +125,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         require=_truth(require, require_source) if require_source else False,
         reports=tuple(_report(config, path, reports_source) for path in reports) if reports_source else (),
         asked=bool(budget_source or device_source or require_source or reports_source),
+        insistent=any(source.startswith("--") for source in (budget_source, device_source)),
     )
 
 

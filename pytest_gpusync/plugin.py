@@ -87,7 +87,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gpu = _session(config)
     if any(_uses_gpu(item) for item in session.items):
         gpu.device.switch_on()
-    if gpu.device.refusal is not None and gpu.options.is_insistent and not _is_worker(config):
+    if gpu.device.refusal is not None and gpu.options.insistent and not _is_worker(config):
         raise pytest.UsageError(f"nothing can be measured here: {gpu.device.refusal}")
 
 
@@ -113,7 +113,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         budget=marked.budget if marked is not None else gpu.options.budget,
         warmup=marked.warmup if marked is not None else None,
         marked=marked is not None,
-        insistent=marked is not None or gpu.options.is_insistent,
+        insistent=marked is not None or gpu.options.insistent,
         call_is_region=marked is not None or gpu.options.measures_every_test,
         limit=LINES_SHOWN if item.config.option.verbose <= 0 else None,
     )

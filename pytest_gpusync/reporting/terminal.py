@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LINES_SHOWN: Final = 10
 """Lines shown at normal verbosity; ``-v`` shows all."""
 
+MORE: Final = "-v shows all"
+
 
 def device_text(environment: Environment) -> str:
     """Return what was measured on, by what, and how much of it that can see, as one clause."""
@@ -51,6 +53,7 @@ def render_measurement(
     width: int = 100,
     color: bool = False,
     limit: int | None = LINES_SHOWN,
+    hint: str = MORE,
 ) -> list[str]:
     """Return a measurement as a person reads it: one sentence, the lines of its measured steps, and the device.
 
@@ -60,12 +63,13 @@ def render_measurement(
         width: columns of the terminal; longer rows are cut unless `verbose`.
         color: mark the sentence and the device with ANSI sequences.
         limit: rows shown of each kind; None for all.
+        hint: what shows the rest, said where rows are left out.
     """
     shown = None if verbose else limit
     found = lines(measurement)
     counted = [line for line in found if line.counted and any(line.by_step)]
     excused = [line for line in found if not line.counted and any(line.by_step)]
-    rows = _rows(counted, measurement, shown) + _under("not counted:", excused, measurement, shown)
+    rows = _rows(counted, measurement, shown, hint) + _under("not counted:", excused, measurement, shown, hint)
     if verbose:
         rows += _outside([line for line in found if not any(line.by_step)])
     else:
@@ -101,17 +105,19 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _rows(found: Sequence[Line], measurement: Measurement, limit: int | None) -> list[str]:
+def _rows(found: Sequence[Line], measurement: Measurement, limit: int | None, hint: str = MORE) -> list[str]:
     whole = measurement.step_source == WHOLE_REGION
     shown = found if limit is None else found[:limit]
     drawn = draw(row(line, whole_region=whole) for line in shown)
     if len(shown) < len(found):
-        drawn.append(f"  and {plural(len(found) - len(shown), 'line')} more (-v shows all)")
+        drawn.append(f"  and {plural(len(found) - len(shown), 'line')} more ({hint})")
     return drawn
 
 
-def _under(title: str, found: Sequence[Line], measurement: Measurement, limit: int | None) -> list[str]:
-    drawn = _rows(found, measurement, limit)
+def _under(
+    title: str, found: Sequence[Line], measurement: Measurement, limit: int | None, hint: str = MORE
+) -> list[str]:
+    drawn = _rows(found, measurement, limit, hint)
     return [f"  {title}", *drawn] if drawn else []
 
 

@@ -61,6 +61,19 @@ def test_a_command_line_budget_beats_the_ini_file(options):
     assert options("--gpu-sync-budget=0", ini="gpu_sync_budget = 4").budget.max == 0
 
 
+@pytest.mark.parametrize(
+    ("argument", "ini", "insistent"),
+    [
+        ("--gpu-sync-budget=1", "", True),
+        ("--gpu-device=simulated", "", True),
+        ("-v", "gpu_sync_budget = 1\ngpu_device = simulated", False),
+        ("--gpu-sync-report=a.json", "", False),
+    ],
+)
+def test_only_the_command_line_insists_on_a_device(options, argument, ini, insistent):
+    assert options(argument, ini=ini).insistent is insistent
+
+
 def test_several_reports_are_written(options, pytester):
     read = options("--gpu-sync-report=a.json", "--gpu-sync-report=deep/b.json")
     assert read.reports == (pytester.path / "a.json", pytester.path / "deep/b.json")
