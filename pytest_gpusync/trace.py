@@ -208,7 +208,12 @@ def _report(measurement: Measurement, code: int, options: argparse.Namespace) ->
 
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     rows = render_measurement(
-        measurement, verbose=options.all, width=get_terminal_size((110, 24)).columns, color=color, limit=30
+        measurement,
+        verbose=options.all,
+        width=get_terminal_size((110, 24)).columns,
+        color=color,
+        limit=30,
+        hint="--all shows all",
     )
     sys.stdout.flush()
     print("\n" + "\n".join(rows))
