@@ -2,9 +2,9 @@
 
     python benchmarks/simulated_truth.py TRUTH.json [--only TEXT] [--json OUT.json]
 
-TRUTH.json holds ``env``, Python source that all statements share, and ``rows``, each with ``stmt``, an optional ``setup``,
-``syncs`` (host-blocking calls by kind, as a CUPTI callback saw them) and ``blocks_host``. Each statement runs twice to warm up,
-then once to be counted, as on the GPU. A row is
+TRUTH.json holds ``env``, Python source that all statements share, and ``rows``, each with ``stmt``, an optional
+``setup``, ``syncs`` (host-blocking calls by kind, as a CUPTI callback saw them) and ``blocks_host``. Each statement
+runs twice to warm up, then once to be counted, as on the GPU. A row is
 
     exact         the same number of syncs of each kind
     same verdict  another number, but the host waits in both or in neither
@@ -24,12 +24,14 @@ import warnings
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_gpusync.events import RawSync
 from pytest_gpusync.simulated import ledger, simulated_cuda
+
+if TYPE_CHECKING:
+    from pytest_gpusync.events import RawSync
 
 
 @dataclass(frozen=True)

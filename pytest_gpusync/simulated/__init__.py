@@ -37,7 +37,8 @@ def simulated_cuda(devices: int = 1) -> Iterator[None]:
 
     Blocks may be nested and repeated. When the outermost one ends, ``torch.cuda``, ``torch.Tensor`` and whatever
     else was replaced are as before, and tensors of the device refuse further work. The kernels stay registered with
-    torch, and refuse: so does code that asks for ``cuda`` afterwards, with torch's own error.
+    torch, and refuse: so does code that asks for ``cuda`` afterwards, with torch's own error. A device guard that does
+    nothing stays too.
 
     Raises:
         SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices.

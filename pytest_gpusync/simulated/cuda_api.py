@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 NAME = "Simulated CUDA device"
 CAPABILITY = (9, 0)
 """Compute capability that the device reports: an H200's, whose syncs it is calibrated to."""
+_NVML = (
+    "clock_rate",
+    "device_memory_used",
+    "list_gpu_processes",
+    "memory_usage",
+    "power_draw",
+    "temperature",
+    "utilization",
+)
+"""Queries to the driver's management library; a GPU that is hidden from torch would answer them."""
 _RUNTIME_VERSION = "13.0"
 """CUDA version reported on a CPU build of torch."""
 
@@ -117,6 +127,9 @@ def _cuda_functions() -> dict[str, Callable[..., Any]]:
         "_cuda_getMemoryFraction": lambda index: 1.0,
         "_cuda_cudaCachingAllocator_raw_alloc": _raw_allocate,
         "_cuda_cudaCachingAllocator_raw_delete": _raw_delete,
+        "_cuda_cudaCachingAllocator_enable": nothing,
+        "_cuda_getCublasWorkspaceSize": _refuse("the cuBLAS workspace"),
+        "_cuda_getCublasLtWorkspaceSize": _refuse("the cuBLASLt workspace"),
         "_host_emptyCache": nothing,
         "_graph_pool_handle": graphs.pool_handle,
         "_cuda_jiterator_compile_and_launch_kernel": _refuse("torch.cuda.jiterator"),
@@ -174,6 +187,9 @@ def _install_modules(patches: Patches) -> None:
         "mem_get_info": memory.info,
     }.items():
         patches.set(cuda, name, value)
+    for name in _NVML:
+        patches.set(cuda, name, _refuse(f"torch.cuda.{name}"))
+    patches.set(cuda.memory, "list_gpu_processes", cuda.list_gpu_processes)
     patches.set(cuda.memory, "mem_get_info", memory.info)
     patches.set(cuda.memory, "MemPool", MemPool)
     patches.set(cuda, "MemPool", MemPool)
@@ -198,6 +214,8 @@ def _install_classes(patches: Patches) -> None:
     patches.set(cuda.graphs, "CUDAGraph", graphs.CUDAGraph)
     patches.set(torch._C, "_CUDAGraph", graphs.CUDAGraph)
     patches.set(torch, "Generator", generators.Generator)
+    patches.set(torch, "Stream", streams.AnyStream)
+    patches.set(torch, "Event", streams.AnyEvent)
 
 
 def _install_nvtx(patches: Patches) -> None:

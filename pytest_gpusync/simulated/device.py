@@ -46,6 +46,8 @@ class SimulatedDevice:
             self._check()
         except BaseException:
             self.switch_off()
+            if not self._checked:
+                self._guard.remove()
             raise
 
     def require(self, devices: int) -> None:
@@ -57,11 +59,10 @@ class SimulatedDevice:
             )
 
     def switch_off(self) -> None:
-        """Put back everything that was replaced; harmless when nothing was."""
+        """Put back everything that was replaced but the device guard; harmless when nothing was."""
         process.on, process.blocked = False, True
         self._patches.undo()
         self._hooks.remove()
-        self._guard.remove()
         conditions.capturing, conditions.debug_mode = False, 0
         streams.reset()
         compilation.reset()

@@ -5,6 +5,9 @@ CUDA and a CUDA build's talks to the driver. torch itself ships a no-op guard an
 ``torch._C._ensureCUDADeviceGuardSet`` (made for fake tensors), which acts only where a guard is registered and
 reports no device. A CUDA build without a GPU is in that state. A CPU build is brought into it by lending CUDA the
 guard of lazy tensors, which reports no device as long as no lazy backend is loaded.
+
+Once simulated tensors exist the guard stays, also while the device is off: autograd asks it about every such tensor
+that is still alive, and where there is none the process aborts. It does nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +25,20 @@ _WIDTH = 8
 
 
 class DeviceGuard:
-    """Installs the no-op guard for CUDA and puts the previous one back."""
+    """Installs the no-op guard for CUDA; puts the previous one back where the device could not be switched on."""
 
     def __init__(self) -> None:
         self._previous: int | None = None
         self._installed = False
 
     def install(self) -> None:
-        """Install the no-op guard.
+        """Install the no-op guard, if it is not installed yet.
 
         Raises:
             SimulationUnavailable: torch did not install it; nothing was changed.
         """
+        if self._installed:
+            return
         registry = symbol("libc10.so", _REGISTRY)
         cuda = pointer_at(registry + _CUDA * _WIDTH)
         lazy = pointer_at(registry + _LAZY * _WIDTH)

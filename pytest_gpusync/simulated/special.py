@@ -109,6 +109,14 @@ def to_copy(
     return as_cuda(result, index)
 
 
+def local_scalar_dense(x: Tensor) -> Any:
+    """Reads one value: ``item()`` and everything that rests on it."""
+    if process.blocked:
+        admit()
+    ledger.sync("stream", direction="D2H", nbytes=x.element_size(), device=x.get_device())
+    return aten._local_scalar_dense.default(as_cpu(x))
+
+
 def native_dropout(x: Tensor, probability: float, train: bool | None) -> tuple[Tensor, Tensor]:
     """Dropout that draws from the device's generator; the CPU operator takes none."""
     if process.blocked:
@@ -271,6 +279,7 @@ def kernels() -> dict[str, Callable[..., Any]]:
     return {
         "copy_": copy_,
         "_to_copy": to_copy,
+        "_local_scalar_dense": local_scalar_dense,
         "native_dropout": native_dropout,
         "resize_": resize_,
         "set_": set_empty,

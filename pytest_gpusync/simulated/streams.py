@@ -168,6 +168,35 @@ class Event:
         return f"<torch.cuda.Event {self.cuda_event:#x}>"
 
 
+class _Generic(type):
+    """Type of what stands in for ``torch.Stream`` and ``torch.Event``, which serve every kind of device."""
+
+    original: type
+    simulated: type
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, (cls.original, cls.simulated))
+
+    def __call__(cls, device: Any = None, *arguments: Any, **keywords: Any) -> Any:
+        if device is None or isinstance(device, int) or torch.device(device).type == "cuda":
+            return cls.simulated(*arguments, device=device, **keywords)
+        return cls.original(device, *arguments, **keywords)
+
+
+class AnyStream(metaclass=_Generic):
+    """Stands in for ``torch.Stream``."""
+
+    original = torch.Stream
+    simulated = Stream
+
+
+class AnyEvent(metaclass=_Generic):
+    """Stands in for ``torch.Event``."""
+
+    original = torch.Event
+    simulated = Event
+
+
 class StreamContext:
     """Stands in for ``torch.cuda.StreamContext``: makes a stream the current one of its device."""
 

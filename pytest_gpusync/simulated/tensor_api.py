@@ -146,8 +146,16 @@ def _install_storages(patches: Patches) -> None:
         "cuda": to_cuda,
         "resize_": resize_,
         "is_pinned": is_pinned,
+        "_share_cuda_": _refuse_sharing,
+        "_new_shared_cuda": _refuse_sharing,
     }.items():
         patches.set(storage_type, name, function)
+
+
+def _refuse_sharing(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError(
+        "tensors of the simulated device cannot be sent to another process: send CPU tensors, or run on a GPU"
+    )
 
 
 def _device_storage(nbytes: int, device: torch.device) -> torch.UntypedStorage:

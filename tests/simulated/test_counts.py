@@ -110,15 +110,8 @@ NOT_WAITING = [
 ]
 
 
-@pytest.fixture(scope="module")
-def names():
-    from pytest_gpusync.simulated import simulated_cuda
-
-    with simulated_cuda():
-        yield _names()
-
-
-def _names() -> dict[str, object]:
+@pytest.fixture
+def names(cuda) -> dict[str, object]:
     def make_optimizer(cls, **options):
         model = torch.nn.Linear(8, 8).to("cuda")
         optimizer = cls(model.parameters(), lr=1e-3, **options)

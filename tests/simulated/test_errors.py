@@ -85,3 +85,16 @@ def test_elapsed_time_of_events_without_timing(cuda):
     first, second = torch.cuda.Event(), torch.cuda.Event()
     with pytest.raises(ValueError, match="enable_timing=True"):
         first.elapsed_time(second)
+
+
+def test_sending_a_device_tensor_to_another_process(cuda):
+    from multiprocessing.reduction import ForkingPickler
+
+    with pytest.raises(NotImplementedError, match="cannot be sent to another process"):
+        ForkingPickler.dumps(torch.ones(2, device=cuda))
+
+
+@pytest.mark.parametrize("query", ["utilization", "temperature", "list_gpu_processes"])
+def test_what_only_a_driver_knows(cuda, query):
+    with pytest.raises(NotImplementedError, match=f"torch.cuda.{query} is not simulated"):
+        getattr(torch.cuda, query)()

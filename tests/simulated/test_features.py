@@ -280,3 +280,11 @@ def test_data_parallel_on_two_devices_gives_the_values_of_one():
         model = nn.Linear(4, 4).to("cuda")
         x = torch.randn(6, 4, device="cuda")
         assert torch.allclose(nn.DataParallel(model)(x), model(x))
+
+
+def test_generic_streams_and_events_are_those_of_the_device(cuda):
+    stream, event = torch.Stream("cuda"), torch.Event("cuda")
+    stream.record_event(event)
+    assert isinstance(torch.cuda.current_stream(), torch.Stream)
+    assert isinstance(event, torch.cuda.Event)
+    assert event.query()

@@ -97,3 +97,24 @@ print([path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob
     done = run_python(TRAINS.format(ending=ending))
     assert done.returncode == 0, done.stderr
     assert "autograd" not in done.stdout
+
+
+LEFTOVER = """
+import torch
+from pytest_gpusync.simulated import simulated_cuda
+with simulated_cuda():
+    x = torch.ones(2, device="cuda", requires_grad=True)
+    loss = (x * 2).sum()
+refused = []
+for use in (lambda: x * 2, lambda: loss.backward(), lambda: print(x), lambda: x.detach().cpu()):
+    try:
+        use()
+    except (AssertionError, RuntimeError):
+        refused.append(use)
+raise SystemExit(len(refused))
+"""
+
+
+def test_tensors_left_over_raise_and_do_not_abort():
+    done = run_python(LEFTOVER)
+    assert done.returncode == 4, done.stderr
