@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 pytest_plugins = ["pytester"]
 
 
 @pytest.fixture(autouse=True)
-def simulated_device_off():
+def simulated_device_off(request):
     """Take the session's own simulated device away for one test: the examples, run beside these tests, switch it on."""
-    simulated = sys.modules.get("pytest_gpusync.simulated")
-    held = simulated._users if simulated is not None else 0
-    for _ in range(held):
-        simulated._leave()
+    from pytest_gpusync.plugin import SESSION
+
+    session = request.config.stash.get(SESSION, None)
+    if session is None or not session.device._is_on:
+        yield
+        return
+    session.device.close()
     yield
-    for _ in range(held):
-        simulated._enter(1)
+    session.device.switch_on()
