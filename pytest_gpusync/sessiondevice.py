@@ -8,6 +8,7 @@ been imported, by whomever.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from contextlib import ExitStack
 from functools import cached_property
@@ -56,6 +57,7 @@ class SessionDevice:
         """Switch the simulated device on as soon as torch is imported; at once if it is."""
         if not self.is_simulated:
             return
+        self._hide_gpu()
         if "torch" in sys.modules:
             self.switch_on()
             return
@@ -70,6 +72,7 @@ class SessionDevice:
         """
         if self._is_on or self.refusal is not None or not self.is_simulated:
             return
+        self._hide_gpu()
         try:
             from pytest_gpusync.simulated import simulated_cuda
 
@@ -78,6 +81,21 @@ class SessionDevice:
             self.refusal = f"the simulated CUDA device cannot be switched on: {error}"
         else:
             self._is_on = True
+
+    def _hide_gpu(self) -> None:
+        """Hide a real GPU from this process before the driver is first asked: the simulated device wants its place."""
+        if self.found.kind == "none" or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+            return
+        before = os.environ.get("CUDA_VISIBLE_DEVICES")
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+        def show_again() -> None:
+            if before is None:
+                os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            else:
+                os.environ["CUDA_VISIBLE_DEVICES"] = before
+
+        self._open.callback(show_again)
 
     def close(self) -> None:
         """Switch the simulated device off and leave the import system as it was."""

@@ -121,6 +121,8 @@ def _prepare_device(choice: str) -> None:
     if choice == "simulated" or found.kind == "none":
         from pytest_gpusync.simulated import SimulationUnavailable, switch_on
 
+        # On a machine with a GPU it must be hidden before the driver is first asked: from children, too.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
         try:
             switch_on()
         except SimulationUnavailable as error:

@@ -1,7 +1,7 @@
 """Counts every sync call of the process at the driver, through a CUPTI callback subscriber.
 
 Only the host-blocking calls and the copies before them are enabled, so a kernel launch costs nothing. A runtime call
-that enters the driver counts once. Blocking torch copies are an asynchronous copy and a stream synchronize from the same
+that enters the driver counts once. A blocking torch copy is an asynchronous copy and a stream synchronize from the same
 Python instruction: one sync, with the copy's direction and bytes. A ``non_blocking`` copy of pageable memory that waits
 by itself is a sync of kind ``pageable``.
 
@@ -9,8 +9,8 @@ Calls that torch may make under its allocator lock (event synchronize and frees;
 synchronize) are logged natively and delivered a moment later, see :mod:`pytest_gpusync.recorders.gate`. Their line is
 taken from the thread's stack just after the call returned.
 
-CUPTI has one subscriber at a time. An idle Kineto (torch.profiler was used and has stopped) is released; a running one, or
-Nsight, is left alone and this recorder refuses.
+CUPTI has one subscriber at a time. An idle Kineto (torch.profiler was used and has stopped) is released; a running one,
+or Nsight, is left alone and this recorder refuses.
 """
 
 from __future__ import annotations

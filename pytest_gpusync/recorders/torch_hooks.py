@@ -2,8 +2,8 @@
 
 torch's sync debug mode warns before each synchronizing operation of its own; the warnings are taken off before they
 are shown. ``torch.cuda.synchronize()``, ``Event.synchronize()`` and ``torch.accelerator.synchronize()`` do not warn, so
-their entry points are wrapped. A warning raised on one of autograd's threads reaches Python when ``backward()`` returns,
-on its line. Syncs that do not pass through torch's own functions are not seen.
+their entry points are wrapped. A warning raised on one of autograd's threads reaches Python when ``backward()``
+returns, on its line. Syncs that do not pass through torch's own functions are not seen.
 """
 
 from __future__ import annotations

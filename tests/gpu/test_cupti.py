@@ -257,7 +257,7 @@ def test_regions_open_and_close_without_growth(x):
 
 
 def test_allocating_to_exhaustion_in_threads_does_not_hang():
-    """The allocator waits for events and frees memory under its lock; a callback that wants the GIL there would hang."""
+    """The allocator waits and frees under its lock; a callback that wants the GIL there would hang."""
     torch.cuda.set_per_process_memory_fraction(0.02)
     failures = []
 

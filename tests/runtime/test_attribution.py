@@ -64,7 +64,7 @@ def test_this_package_is_never_charged():
 
 def test_a_sibling_folder_with_a_longer_name_is_not_this_package():
     folder = Path(attribution.__file__).resolve().parent
-    assert attribution._classify_path(f"{folder}_extra/x.py") == attribution._USER
+    assert attribution._classify_path(f"{folder}_extra/x.py") != attribution._INTERNAL
 
 
 def test_paths_below_the_working_directory_are_relative(tmp_path, monkeypatch):
