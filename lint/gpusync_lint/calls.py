@@ -1,4 +1,4 @@
-"""What calls give back: project functions, modules, tensor methods, torch's functions, and what is known of the rest."""
+"""What calls give back: project functions, modules, tensor methods, torch's functions, and the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from gpusync_lint.expressions import Expressions, combine, dotted_path, is_gpu_s
 from gpusync_lint.project import is_module_name
 from gpusync_lint.values import (
     ARRAY,
-    CPU_DEVICE,
     CPU_TENSOR,
     GPU_DEVICE,
     GPU_PRESENT,
@@ -43,8 +42,8 @@ Kwargs = dict[str, Value]
 _READERS = frozenset({"item", "tolist", "cpu", "numpy", "synchronize", "get_scale", "__array__", "to", "cuda", "type"})
 _CONVERTERS = frozenset(
     {
-        "float", "int", "bool", "complex", "print", "str", "repr", "format", "range", "max", "min", "sorted", "any", "all",
-        "round", "hex", "bin", "divmod", "pow",
+        "float", "int", "bool", "complex", "print", "str", "repr", "format", "range", "max", "min", "sorted",
+        "any", "all", "round", "hex", "bin", "divmod", "pow",
     }
 )  # fmt: skip
 _WRAPPERS = frozenset({"tqdm", "trange", "track", "progress_bar", "Bar", "alive_it"})
@@ -55,7 +54,7 @@ def is_data_loader(dotted: str) -> bool:
     """Whether an outside class is a loader of batches."""
     last = dotted.rpartition(".")[2]
     return last.endswith(("DataLoader", "NeighborLoader", "NeighborSampler")) or dotted.startswith(
-        "torch_geometric.loader."
+        "torch_geometric.loader.",
     )
 
 
@@ -63,6 +62,7 @@ class Calls(Expressions):
     """Adds the meaning of calls to the expressions."""
 
     def call(self, node: ast.Call) -> Value:
+        """Evaluate a call: its parts, the signs of a step that it gives, and its result."""
         func = node.func
         receiver: Value | None = None
         if isinstance(func, ast.Attribute):
@@ -87,9 +87,9 @@ class Calls(Expressions):
             if func.attr in _READERS:
                 self.hit()
             if callee.kind not in (Kind.FUNCTION, Kind.CLASS, Kind.NAME) or receiver.kind is Kind.DICT:
-                value = self._method(node, func, receiver, callee, args, kwargs)
-                if value is not None:
-                    return value
+                result = self._method(node, func, receiver, callee, args, kwargs)
+                if result is not None:
+                    return result
         return self.call_value(node, callee, args, kwargs)
 
     def call_value(self, node: ast.Call, callee: Value, args: Args, kwargs: Kwargs) -> Value:
@@ -124,9 +124,8 @@ class Calls(Expressions):
 
     def _mark_method(self, func: ast.Attribute, receiver: Value, args: Args) -> None:
         attr = func.attr
-        if attr in ("backward", "zero_grad", "manual_backward"):
-            self.mark("strong")
-        elif attr == "step" and receiver.kind in (Kind.OPTIMIZER, Kind.SCALER):
+        stepping = attr == "step" and receiver.kind in (Kind.OPTIMIZER, Kind.SCALER)
+        if stepping or attr in ("backward", "zero_grad", "manual_backward"):
             self.mark("strong")
         elif attr == "step" and receiver.kind in (Kind.UNKNOWN, Kind.INSTANCE):
             words = (dotted_path(func.value) or "").lower()
@@ -277,8 +276,9 @@ class Calls(Expressions):
             zero = receiver.zero_dim
         elif attr in ("add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "clamp", "clamp_", "neg"):
             zero = base.zero_dim
-        result = base._replace(boolean=boolean, zero_dim=zero)
-        int_dim = bool(args) and args[0].kind is Kind.HOST or "dim" in kwargs
+        sure = base.sure or attr in torch_api.TORCH_ONLY_METHODS
+        result = base._replace(boolean=boolean, zero_dim=zero, sure=sure)
+        int_dim = (bool(args) and args[0].kind is Kind.HOST) or "dim" in kwargs
         if attr in torch_api.ALWAYS_WITH_INDICES or (attr in torch_api.WITH_INDICES and int_dim):
             return tuple_of([result._replace(zero_dim=None), result._replace(zero_dim=None, boolean=False)])
         if attr in torch_api.SPLITTERS:
@@ -536,7 +536,7 @@ class Calls(Expressions):
             return Value(Kind.MODULE, Device.CPU, ref=dotted, const=reduction)
         if rest.startswith(("utils.rnn", "nn.utils.rnn")):
             return self._packed(last, args)
-        if rest.startswith("nn.utils.") or rest.startswith("nn.init."):
+        if rest.startswith(("nn.utils.", "nn.init.")):
             return Value(Kind.TENSOR, self.assumed(), zero_dim=True) if last.startswith("clip_grad_norm") else UNKNOWN
         if rest in torch_api.HOST_FUNCTIONS:
             if rest == "save":
@@ -587,7 +587,8 @@ class Calls(Expressions):
             return list_of(first._replace(boolean=False))
         if last == "where":
             return combine(args[0], first)._replace(boolean=False)
-        return self.tensor_call(last, first, args[1:], kwargs)
+        result = self.tensor_call(last, first, args[1:], kwargs)
+        return result._replace(sure=True) if result.kind is Kind.TENSOR else result  # torch gives back tensors
 
     def _factory(self, rest: str, args: Args, kwargs: Kwargs) -> Value:
         device = Device.CPU
@@ -602,9 +603,8 @@ class Calls(Expressions):
             device = Device.GPU
         if has_tensor(tuple_of(args)):
             self.hit()
-        if rest in torch_api.FROM_DATA and args and has_tensor(args[0]):
-            if args[0].kind is Kind.TENSOR and "device" not in kwargs:
-                device = args[0].device
+        if rest in torch_api.FROM_DATA and args and args[0].on_device and "device" not in kwargs:
+            device = args[0].device
         dtype = kwargs.get("dtype", UNKNOWN)
         boolean = dtype.boolean or rest == "BoolTensor"
         if rest in torch_api.FROM_DATA and args and args[0].kind is Kind.TENSOR and dtype.kind is Kind.UNKNOWN:
@@ -656,10 +656,11 @@ class Calls(Expressions):
 
 _TENSOR_NAMES = frozenset(
     {
-        "cat", "stack", "exp", "log", "sqrt", "mean", "sum", "max", "min", "argmax", "argmin", "where", "abs", "sigmoid",
-        "tanh", "norm", "mm", "einsum", "isnan", "isinf", "any", "all", "topk", "sort", "eq", "ne", "gt", "lt", "ge", "le",
-        "zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "empty_like", "unique", "nonzero", "flatten",
-        "multinomial", "cumsum", "logical_and", "logical_or", "logical_not", "isfinite", "square", "pow", "sign", "clip",
+        "cat", "stack", "exp", "log", "sqrt", "mean", "sum", "max", "min", "argmax", "argmin", "where", "abs",
+        "sigmoid", "tanh", "norm", "mm", "einsum", "isnan", "isinf", "any", "all", "topk", "sort", "eq", "ne",
+        "gt", "lt", "ge", "le", "zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "empty_like",
+        "unique", "nonzero", "flatten", "multinomial", "cumsum", "logical_and", "logical_or", "logical_not",
+        "isfinite", "square", "pow", "sign", "clip",
     }
 )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """`analyze`: sources in, findings out. The two storeys meet here.
 
-1. Every file is parsed with `ast` and summarised; the project's imports are resolved; files that have nothing to do with
-   a framework are dropped. The inference interprets the rest and says which functions hold something of interest.
+1. Every file is parsed with `ast` and summarised; the project's imports are resolved; files that have nothing to do
+   with a framework are dropped. The inference interprets the rest and says which functions hold something of interest.
 2. Those functions alone are parsed with libcst, paired with their `ast`, and judged by the rules. The heat of a finding
    is that of its statement.
 """
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
     """Find every barrier in a set of files that belong together.
 
-    All codes, all heats and all confidences, unsuppressed, by path, line and column. Files are read as one project: what
-    a function returns and how often it is called is known across them. Never raises for what a file contains.
+    All codes, all heats and all confidences, unsuppressed, by path, line and column. Files are read as one project:
+    what a function returns and how often it is called is known across them. Never raises for what a file contains.
     """
     enabled = gc.isenabled()
     gc.disable()  # trees make no cycles worth collecting, and the collector would walk them over and over

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 _DTYPE_NAMES = frozenset(
     {
-        "float", "float16", "float32", "float64", "double", "half", "bfloat16", "int", "int8", "int16", "int32", "int64",
-        "long", "short", "uint8", "complex64", "complex128", "cfloat", "float8_e4m3fn", "float8_e5m2",
+        "float", "float16", "float32", "float64", "double", "half", "bfloat16", "int", "int8", "int16", "int32",
+        "int64", "long", "short", "uint8", "complex64", "complex128", "cfloat", "float8_e4m3fn", "float8_e5m2",
     }
 )  # fmt: skip
 _PRESENT_NAMES = frozenset({"cuda", "use_cuda", "use_gpu", "gpu", "is_cuda", "on_gpu", "cuda_available", "has_cuda"})
@@ -51,10 +51,11 @@ _HOST_BATCH_ATTRIBUTES = ("num_", "n_", "is_", "has_")
 _HOST_BATCH_NAMES = frozenset({"shape", "keys", "batch_size", "metadata", "input_id", "node_types", "edge_types"})
 _BUILTINS = frozenset(
     {
-        "abs", "all", "any", "bool", "bytes", "callable", "chr", "complex", "dict", "dir", "divmod", "enumerate", "filter",
-        "float", "format", "frozenset", "getattr", "hasattr", "hash", "hex", "id", "input", "int", "isinstance", "issubclass",
-        "iter", "len", "list", "map", "max", "min", "next", "object", "open", "ord", "pow", "print", "range", "repr",
-        "reversed", "round", "set", "setattr", "slice", "sorted", "str", "sum", "super", "tuple", "type", "vars", "zip",
+        "abs", "all", "any", "bool", "bytes", "callable", "chr", "complex", "dict", "dir", "divmod",
+        "enumerate", "filter", "float", "format", "frozenset", "getattr", "hasattr", "hash", "hex", "id",
+        "input", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min", "next",
+        "object", "open", "ord", "pow", "print", "range", "repr", "reversed", "round", "set", "setattr",
+        "slice", "sorted", "str", "sum", "super", "tuple", "type", "vars", "zip",
     }
 )  # fmt: skip
 
@@ -422,7 +423,7 @@ class Expressions:
         if kind in (Kind.ARRAY, Kind.HOST):
             if index.kind is Kind.TENSOR:
                 self.hit()
-            return Value(kind)
+            return element(base) if kind is Kind.ARRAY and not isinstance(node.slice, ast.Slice) else Value(kind)
         return UNKNOWN
 
     def index_tensor(self, base: Value, index: Value, node: ast.expr) -> Value:

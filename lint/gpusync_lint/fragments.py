@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,9 @@ from gpusync_lint.pairing import Pairing
 from gpusync_lint.parsing import MAX_DEPTH, depth_exceeds
 
 if TYPE_CHECKING:
+    import ast
+    from collections.abc import Sequence
+
     from gpusync_lint.summaries import FunctionInfo
 
 _FORM_FEED = re.compile(r"^[ \t]*\f+", re.M)
@@ -32,7 +34,7 @@ def pair(lines: list[str], statement: ast.stmt, owner: FunctionInfo) -> Pairing 
     except Exception:
         # ParserSyntaxError, and the internal errors libcst raises for text it cannot read: nothing to judge.
         return None
-    body = module.body
+    body: Sequence[cst.CSTNode] = module.body
     if indented:
         if not body or not isinstance(body[0], cst.If):
             return None

@@ -1,7 +1,7 @@
 """How often a line runs: step loops told from others, and their heat carried along the project's calls.
 
-A loop is a step loop when its body makes a training step (backward, an optimizer's step), runs over a data loader, or
-calls a model, itself or through a function it calls. A loop that holds a step loop is an epoch loop. Any other loop only
+A loop is a step loop when its body makes a training step (backward, an optimizer's step), runs over a data loader,
+or calls a model, itself or through a function it calls. A loop that holds a step loop is an epoch loop. Any other loop only
 repeats what is in it. Functions take the heat of the hottest place that calls them; some are known by convention.
 """
 
@@ -162,13 +162,13 @@ class HeatMap:
             way = pending.pop(0)
             found = signs.get(id(way.node), set())
             if id(way.node) in fn.trace.batch_loops or "strong" in found:
-                level = "step"
+                standing = "step"
             elif "loop" in found:
-                level = "epoch"
+                standing = "epoch"
             else:
-                level = "step" if "weak" in found else "repeat"
-            self._levels[id(way.node)] = level
-            if level == "repeat":
+                standing = "step" if "weak" in found else "repeat"
+            self._levels[id(way.node)] = standing
+            if standing == "repeat":
                 continue
             parent = way.parent
             while parent is not None and parent.kind != "loop":

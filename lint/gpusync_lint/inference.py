@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gpusync_lint.expressions import dotted_path
 from gpusync_lint.interpreter import Interpreter
 from gpusync_lint.project import is_module_name
-from gpusync_lint.summaries import CallSite, ClassInfo, FileInfo, FunctionInfo
+from gpusync_lint.summaries import CallSite, ClassInfo, FileInfo, FunctionInfo, blocks
 from gpusync_lint.values import (
     ARRAY,
     HOST,
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _ROUNDS = 2
 _MAX_CALL_DEPTH = 12
 _MAX_RUNS = 6
+_SMALL = 8
+_MAX_VARIANTS = 16
 _DEFAULT_DEVICE = re.compile(r"set_default_device\(|set_default_tensor_type\(.*cuda")
 _TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
 _FORWARD = ("forward", "training_step", "validation_step", "test_step", "predict_step")
@@ -61,6 +63,8 @@ class Inference:
         self.round = 0
         self._depth = 0
         self._defaults: dict[int, bool] = {}
+        self._results: dict[tuple[object, ...], Value] = {}
+        self._variants: dict[int, int] = {}
         self._assumed: dict[int, Device] = {}
         self._loop_names: dict[int, frozenset[str]] = {}
 
@@ -68,6 +72,8 @@ class Inference:
         """Interpret every file that has to do with a framework, and what it calls."""
         files = [file for file in self.project.files if self.project.relevant(file)]
         for self.round in range(1, _ROUNDS + 1):
+            self._results.clear()
+            self._variants.clear()
             for file in files:
                 self.interpret(file.body)
             for file in files:
@@ -182,9 +188,51 @@ class Inference:
         if (fresh or (grew and fn.runs < self.round * _MAX_RUNS)) and self._depth < _MAX_CALL_DEPTH:
             self.interpret(fn)
         result = fn.returns if fn.returns is not None else UNKNOWN
+        if self._is_small(fn) and result.kind is not Kind.HOST:
+            result = self._for_this_call(fn, tuple(args), kwargs, result)
         declared = fn.node.returns
         if result.kind is Kind.UNKNOWN and declared is not None:
             return self.annotated(caller, declared)
+        return result
+
+    def _is_small(self, fn: FunctionInfo) -> bool:
+        if fn.small is None:
+            node = fn.node
+            count, stack = 0, list(node.body)
+            while stack and count <= _SMALL:
+                count += 1
+                statement = stack.pop()
+                loop = isinstance(statement, (ast.For, ast.While, ast.FunctionDef, ast.ClassDef))
+                if loop:
+                    count = _SMALL + 1
+                for block in blocks(statement):
+                    stack.extend(block)
+            fn.small = count <= _SMALL and not fn.is_module and fn.name != "__init__"
+        return fn.small
+
+    def _for_this_call(
+        self, fn: FunctionInfo, args: tuple[Value, ...], kwargs: dict[str, Value], joined: Value
+    ) -> Value:
+        """What a short helper gives back for exactly these arguments, not for those of all its callers together."""
+        key = (id(fn), args, tuple(kwargs.items()))
+        known = self._results.get(key)
+        if known is not None:
+            return known
+        used = self._variants.get(id(fn), 0)
+        if used >= _MAX_VARIANTS or fn.busy or self._depth >= _MAX_CALL_DEPTH:
+            return joined
+        self._variants[id(fn)] = used + 1
+        kept = (fn.bound, fn.trace, fn.returns, fn.scope, fn.runs)
+        values, self.values = self.values, {}
+        fn.bound = {}
+        self._bind(fn, list(args), kwargs)
+        try:
+            self.interpret(fn)
+            result = fn.returns if fn.returns is not None else joined
+        finally:
+            fn.bound, fn.trace, fn.returns, fn.scope, fn.runs = kept
+            self.values = values
+        self._results[key] = result
         return result
 
     def _bind(self, fn: FunctionInfo, args: list[Value], kwargs: dict[str, Value]) -> bool:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _LOADER_WORDS = ("loader", "batches", "dataiter", "data_iter", "dl")
 _MAX_CARRY = 2
+_HOST_TYPES = frozenset({"int", "float", "str", "bool", "bytes", "complex", "Number", "Integral", "Real", "Path"})
+_TENSOR_TYPES = frozenset({"Tensor", "Parameter", "FloatTensor", "LongTensor"})
 
 
 class Interpreter(Calls):
@@ -69,6 +71,7 @@ class Interpreter(Calls):
         self.fn.returns = self._returns if self._returns is not None else HOST
 
     def returned(self, value: Value) -> None:
+        """Note what the function gives back."""
         self._returns = value if self._returns is None else join(self._returns, value)
 
     # statements
@@ -111,6 +114,7 @@ class Interpreter(Calls):
         self.bind(target, result)
 
     def bind(self, target: ast.expr, value: Value) -> None:
+        """Assign a value to a target of any form."""
         kind = type(target)
         if kind is ast.Name:
             self.env.set(target.id, value)  # type: ignore[attr-defined]
@@ -176,8 +180,10 @@ class Interpreter(Calls):
                 return
             return
         mark = self.env.mark()
+        self._narrow(node.test, True)
         self._block(node.body)
         body = self.env.rollback(mark)
+        self._narrow(node.test, False)
         self._block(node.orelse)
         orelse = self.env.rollback(mark)
         ends_body, ends_orelse = _leaves(node.body), _leaves(node.orelse)
@@ -187,6 +193,29 @@ class Interpreter(Calls):
             self.env.merge([body], exhaustive=True)
         else:
             self.env.merge([body, orelse], exhaustive=True)
+
+    def _narrow(self, test: ast.expr, holds: bool) -> None:
+        """What `isinstance(x, float)` says about `x` in the branch where it holds, or where it does not."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            self._narrow(test.operand, not holds)
+        elif isinstance(test, ast.BoolOp):
+            if isinstance(test.op, ast.And) is holds:
+                for operand in test.values:
+                    self._narrow(operand, holds)
+        elif isinstance(test, ast.Call) and isinstance(test.func, ast.Name) and len(test.args) == 2:
+            path = dotted_path(test.args[0])
+            if test.func.id != "isinstance" or path is None:
+                return
+            classes = test.args[1].elts if isinstance(test.args[1], ast.Tuple) else [test.args[1]]
+            labels = {(dotted_path(item) or "").rpartition(".")[2] for item in classes}
+            old = self.inference.values.get(id(test.args[0]), UNKNOWN)
+            if labels <= _HOST_TYPES and holds and old.kind in (Kind.TENSOR, Kind.UNKNOWN):
+                self.env.set(path, HOST)
+            elif labels <= _TENSOR_TYPES:
+                if holds and old.kind is Kind.UNKNOWN:
+                    self.env.set(path, Value(Kind.TENSOR, self.assumed()))
+                elif not holds and old.kind is Kind.TENSOR:
+                    self.env.set(path, UNKNOWN)
 
     def _loop_head(self, node: ast.stmt) -> int:
         carried = self._carried.get(id(node))

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 _SOURCE_FOLDERS = ("src", "lib", "python")
 _MODULE_BASES = (
-    "torch.nn.", "lightning.", "pytorch_lightning.", "torch_geometric.nn", "transformers.", "timm.", "torchvision.models",
-    "torchmetrics.", "diffusers.", "gpytorch.",
+    "torch.nn.", "lightning.", "pytorch_lightning.", "torch_geometric.nn", "transformers.", "timm.",
+    "torchvision.models", "torchmetrics.", "diffusers.", "gpytorch.",
 )  # fmt: skip
 _NOT_MODULES = (
     "Config",

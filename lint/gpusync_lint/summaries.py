@@ -7,18 +7,19 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpusync_lint.values import Value
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gpusync_lint.values import Value
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 
 _FRAMEWORK_ROOTS = frozenset(
     {
-        "torch", "torchvision", "torchaudio", "torchtext", "lightning", "pytorch_lightning", "accelerate", "fastai",
-        "transformers", "diffusers", "timm", "torch_geometric", "torchmetrics", "ignite", "deepspeed", "tensordict",
-        "torchrl", "monai", "kornia", "xformers", "dgl", "gpytorch", "pyro", "peft", "sentence_transformers",
+        "torch", "torchvision", "torchaudio", "torchtext", "lightning", "pytorch_lightning", "accelerate",
+        "fastai", "transformers", "diffusers", "timm", "torch_geometric", "torchmetrics", "ignite", "deepspeed",
+        "tensordict", "torchrl", "monai", "kornia", "xformers", "dgl", "gpytorch", "pyro", "peft",
+        "sentence_transformers",
     }
 )  # fmt: skip
 _OTHER_ROOTS = frozenset({"jax", "flax", "tensorflow", "keras", "mxnet", "cupy", "paddle", "mindspore"})
@@ -26,7 +27,7 @@ _ONLY_LOGGING = ("torch.utils.tensorboard", "lightning.pytorch.loggers", "pytorc
 _DEVICE_WORDS = re.compile(r"cuda|accelerat|lightning|deepspeed|\bfabric\b|\bdevice\b|\bgpus?\b|\bmps\b")
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class CallSite:
     """A call of one project function by another."""
 
@@ -36,7 +37,7 @@ class CallSite:
     """Inside a comprehension."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Trace:
     """What the interpretation of a function left behind, for the heat and for the rules."""
 
@@ -44,8 +45,8 @@ class Trace:
     """By `id` of the ast expression; what is missing is unknown."""
     calls: list[CallSite] = field(default_factory=list)
     marks: list[tuple[str, ast.stmt]] = field(default_factory=list)
-    """Signs of a step and the statements that hold them: `strong` (backward, optimizer), `weak` (a model call), `layer` (a
-    module calls a part of itself)."""
+    """Signs of a step and the statements that hold them: `strong` (backward, optimizer), `weak` (a model call),
+    `layer` (a module calls a part of itself)."""
     batch_loops: set[int] = field(default_factory=set)
     """`id` of loops that iterate over a data loader."""
     dead: set[int] = field(default_factory=set)
@@ -54,7 +55,7 @@ class Trace:
     """`id` of top statements of the function body that hold something a rule may object to."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class FunctionInfo:
     """A function, a method, or the body of a module (`name` is `<module>`)."""
 
@@ -78,6 +79,8 @@ class FunctionInfo:
     nested: dict[int, FunctionInfo] = field(default_factory=dict)
     """Functions defined inside it, by `id` of their node."""
     evidence: tuple[frozenset[str], frozenset[str]] | None = None
+    small: bool | None = None
+    """Whether it is short enough to be interpreted anew for each kind of arguments."""
 
     @property
     def is_module(self) -> bool:
@@ -85,7 +88,7 @@ class FunctionInfo:
         return self.name == "<module>"
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class ClassInfo:
     """A class, its methods, and what its attributes were seen to hold."""
 
@@ -100,7 +103,7 @@ class ClassInfo:
     """Its base classes, nearest first: ClassInfo, or dotted names of classes outside the project."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class FileInfo:
     """One source file."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 FACTORIES = frozenset(
     {
-        "zeros", "ones", "full", "empty", "rand", "randn", "randint", "randperm", "arange", "range", "linspace", "logspace",
-        "eye", "tensor", "as_tensor", "asarray", "scalar_tensor", "from_numpy", "Tensor", "FloatTensor", "LongTensor",
-        "IntTensor", "BoolTensor", "DoubleTensor", "HalfTensor", "ByteTensor", "tril_indices", "triu_indices",
-        "hann_window", "hamming_window", "empty_strided", "sparse_coo_tensor", "frombuffer",
+        "zeros", "ones", "full", "empty", "rand", "randn", "randint", "randperm", "arange", "range", "linspace",
+        "logspace", "eye", "tensor", "as_tensor", "asarray", "scalar_tensor", "from_numpy", "Tensor",
+        "FloatTensor", "LongTensor", "IntTensor", "BoolTensor", "DoubleTensor", "HalfTensor", "ByteTensor",
+        "tril_indices", "triu_indices", "hann_window", "hamming_window", "empty_strided", "sparse_coo_tensor",
+        "frombuffer",
     }
 )  # fmt: skip
 """`torch.X` that makes a tensor: on the host, unless `device=` says otherwise."""
@@ -20,52 +21,55 @@ FROM_DATA = frozenset({"tensor", "as_tensor", "asarray"})
 
 HOST_FUNCTIONS = frozenset(
     {
-        "is_tensor", "numel", "is_grad_enabled", "equal", "allclose", "is_nonzero", "typename", "manual_seed", "seed",
-        "initial_seed", "get_default_dtype", "is_floating_point", "is_complex", "get_num_threads", "set_num_threads",
-        "save", "set_grad_enabled", "set_default_dtype", "set_float32_matmul_precision", "can_cast", "promote_types",
-        "broadcast_shapes", "set_printoptions", "set_default_device", "get_default_device", "use_deterministic_algorithms",
+        "is_tensor", "numel", "is_grad_enabled", "equal", "allclose", "is_nonzero", "typename", "manual_seed",
+        "seed", "initial_seed", "get_default_dtype", "is_floating_point", "is_complex", "get_num_threads",
+        "set_num_threads", "save", "set_grad_enabled", "set_default_dtype", "set_float32_matmul_precision",
+        "can_cast", "promote_types", "broadcast_shapes", "set_printoptions", "set_default_device",
+        "get_default_device", "use_deterministic_algorithms",
     }
 )  # fmt: skip
 HOST_METHODS = frozenset(
     {
-        "item", "tolist", "size", "dim", "numel", "nelement", "ndimension", "stride", "storage_offset", "element_size",
-        "data_ptr", "is_contiguous", "is_floating_point", "is_complex", "get_device", "equal", "allclose", "is_nonzero",
-        "is_pinned", "is_shared", "__len__", "untyped_storage", "storage", "register_hook", "backward", "retain_grad",
-        "type_as_string", "has_names", "is_set_to", "is_inference",
+        "item", "tolist", "size", "dim", "numel", "nelement", "ndimension", "stride", "storage_offset",
+        "element_size", "data_ptr", "is_contiguous", "is_floating_point", "is_complex", "get_device", "equal",
+        "allclose", "is_nonzero", "is_pinned", "is_shared", "__len__", "untyped_storage", "storage",
+        "register_hook", "backward", "retain_grad", "type_as_string", "has_names", "is_set_to", "is_inference",
     }
 )  # fmt: skip
 HOST_ATTRIBUTES = frozenset(
     {
-        "shape", "ndim", "layout", "requires_grad", "is_leaf", "grad_fn", "names", "is_sparse", "is_quantized", "is_meta",
-        "itemsize", "nbytes", "is_mps", "is_xpu", "output_nr", "_version", "volatile", "name",
+        "shape", "ndim", "layout", "requires_grad", "is_leaf", "grad_fn", "names", "is_sparse", "is_quantized",
+        "is_meta", "itemsize", "nbytes", "is_mps", "is_xpu", "output_nr", "_version", "volatile", "name",
     }
 )  # fmt: skip
 SAME_TENSOR_ATTRIBUTES = frozenset({"data", "T", "mT", "H", "mH", "grad", "real", "imag", "values", "indices"})
 
 BOOL_PRODUCERS = frozenset(
     {
-        "eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "isclose", "isin", "signbit",
-        "logical_and", "logical_or", "logical_not", "logical_xor", "greater", "less", "greater_equal", "less_equal",
-        "not_equal", "any", "all", "bool", "isreal",
+        "eq", "ne", "gt", "lt", "ge", "le", "isnan", "isinf", "isfinite", "isposinf", "isneginf", "isclose",
+        "isin", "signbit", "logical_and", "logical_or", "logical_not", "logical_xor", "greater", "less",
+        "greater_equal", "less_equal", "not_equal", "any", "all", "bool", "isreal",
     }
 )  # fmt: skip
 """Functions and methods whose result is a boolean tensor."""
 KEEPS_BOOL = frozenset(
     {
-        "view", "reshape", "squeeze", "unsqueeze", "flatten", "expand", "expand_as", "view_as", "transpose", "permute", "t",
-        "contiguous", "clone", "detach", "repeat", "cuda", "flip", "roll", "cpu", "unflatten", "tril", "triu", "scatter",
-        "scatter_", "pin_memory", "index_fill_", "index_fill", "masked_fill", "masked_fill_", "fill_", "stack", "cat",
-        "reshape_as", "repeat_interleave", "broadcast_to", "ravel", "index_select", "gather", "swapaxes", "movedim",
-        "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "logical_and_", "logical_or_",
-        "scatter_add_", "chunk", "split", "unbind", "to",
+        "view", "reshape", "squeeze", "unsqueeze", "flatten", "expand", "expand_as", "view_as", "transpose",
+        "permute", "t", "contiguous", "clone", "detach", "repeat", "cuda", "flip", "roll", "cpu", "unflatten",
+        "tril", "triu", "scatter", "scatter_", "pin_memory", "index_fill_", "index_fill", "masked_fill",
+        "masked_fill_", "fill_", "stack", "cat", "reshape_as", "repeat_interleave", "broadcast_to", "ravel",
+        "index_select", "gather", "swapaxes", "movedim", "zeros_like", "ones_like", "empty_like", "full_like",
+        "new_zeros", "new_ones", "logical_and_", "logical_or_", "scatter_add_", "chunk", "split", "unbind",
+        "to",
     }
 )  # fmt: skip
 """Of a boolean tensor these make another."""
 
 REDUCTIONS = frozenset(
     {
-        "sum", "mean", "max", "min", "prod", "std", "var", "norm", "any", "all", "median", "nansum", "nanmean", "argmax",
-        "argmin", "logsumexp", "count_nonzero", "amax", "amin", "dist", "trace", "numel", "nanmedian", "quantile", "dot",
+        "sum", "mean", "max", "min", "prod", "std", "var", "norm", "any", "all", "median", "nansum", "nanmean",
+        "argmax", "argmin", "logsumexp", "count_nonzero", "amax", "amin", "dist", "trace", "numel", "nanmedian",
+        "quantile", "dot",
     }
 )  # fmt: skip
 """Without a dimension these give a 0-dim tensor."""
@@ -79,19 +83,21 @@ TUPLES = frozenset(
 
 ZERO_DIM_LOSSES = frozenset(
     {
-        "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "kl_div",
-        "binary_cross_entropy_with_logits", "ctc_loss", "hinge_embedding_loss", "margin_ranking_loss", "triplet_margin_loss",
-        "cosine_embedding_loss", "poisson_nll_loss", "gaussian_nll_loss", "multi_margin_loss", "soft_margin_loss",
+        "cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
+        "binary_cross_entropy", "kl_div", "binary_cross_entropy_with_logits", "ctc_loss",
+        "hinge_embedding_loss", "margin_ranking_loss", "triplet_margin_loss", "cosine_embedding_loss",
+        "poisson_nll_loss", "gaussian_nll_loss", "multi_margin_loss", "soft_margin_loss",
         "multilabel_margin_loss", "multilabel_soft_margin_loss", "triplet_margin_with_distance_loss",
     }
 )  # fmt: skip
 TORCH_ONLY_METHODS = frozenset(
     {
-        "detach", "unsqueeze", "permute", "requires_grad_", "softmax", "log_softmax", "sigmoid", "relu", "expand_as", "detach_",
-        "view_as", "masked_fill", "masked_fill_", "clamp", "clamp_", "clamp_min", "clamp_max", "scatter_", "scatter_add_",
-        "gather", "index_select", "index_add_", "logsumexp", "contiguous", "zero_", "fill_", "add_", "mul_", "div_", "sub_",
-        "long", "half", "bfloat16", "addmm", "matmul", "bmm", "unfold", "type_as", "narrow", "masked_select",
-        "index_copy_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "retain_grad",
+        "detach", "unsqueeze", "permute", "requires_grad_", "softmax", "log_softmax", "sigmoid", "relu",
+        "expand_as", "detach_", "view_as", "masked_fill", "masked_fill_", "clamp", "clamp_", "clamp_min",
+        "clamp_max", "scatter_", "scatter_add_", "gather", "index_select", "index_add_", "logsumexp",
+        "contiguous", "zero_", "fill_", "add_", "mul_", "div_", "sub_", "long", "half", "bfloat16", "addmm",
+        "matmul", "bmm", "unfold", "type_as", "narrow", "masked_select", "index_copy_", "normal_", "uniform_",
+        "bernoulli_", "random_", "exponential_", "retain_grad",
     }
 )  # fmt: skip
 """Methods that numpy and pandas do not have: whoever has them is a tensor (or a distribution's relative)."""
@@ -112,9 +118,10 @@ MODULE_EVIDENCE = frozenset({"parameters", "named_parameters", "eval", "train", 
 
 HOST_MODULES = frozenset(
     {
-        "math", "random", "os", "sys", "time", "datetime", "re", "json", "pathlib", "string", "itertools", "functools",
-        "collections", "logging", "argparse", "copy", "glob", "shutil", "pickle", "csv", "operator", "statistics", "io",
-        "subprocess", "hashlib", "uuid", "tempfile", "socket", "platform", "warnings", "gc", "psutil", "requests", "yaml",
+        "math", "random", "os", "sys", "time", "datetime", "re", "json", "pathlib", "string", "itertools",
+        "functools", "collections", "logging", "argparse", "copy", "glob", "shutil", "pickle", "csv",
+        "operator", "statistics", "io", "subprocess", "hashlib", "uuid", "tempfile", "socket", "platform",
+        "warnings", "gc", "psutil", "requests", "yaml",
     }
 )  # fmt: skip
 """Standard modules, and two common ones, that never give back a tensor of their own."""
@@ -123,8 +130,8 @@ ARRAY_MODULES = frozenset(
 )
 PRESENCE = frozenset(
     {
-        "torch.cuda.is_available", "torch.accelerator.is_available", "torch.cuda.device_count", "torch.xpu.is_available",
-        "torch.cuda.is_bf16_supported", "torch.accelerator.device_count",
+        "torch.cuda.is_available", "torch.accelerator.is_available", "torch.cuda.device_count",
+        "torch.xpu.is_available", "torch.cuda.is_bf16_supported", "torch.accelerator.device_count",
     }
 )  # fmt: skip
 """True, or positive, where there is a GPU."""

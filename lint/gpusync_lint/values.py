@@ -69,7 +69,7 @@ class Value(NamedTuple):
     zero_dim: bool | None = None
     boolean: bool = False
     pinned: bool = False
-    elem: Value | None = None  # type: ignore[misc]
+    elem: Value | None = None
     items: tuple[Any, ...] | None = None
     ref: Any = None
     const: Any = None
@@ -84,6 +84,8 @@ UNKNOWN = Value(Kind.UNKNOWN)
 HOST = Value(Kind.HOST)
 NONE = Value(Kind.NONE)
 ARRAY = Value(Kind.ARRAY)
+ARRAY_ELEMENT = Value(Kind.ARRAY, sure=False)
+"""A part of an array: perhaps a number."""
 GPU_TENSOR = Value(Kind.TENSOR, Device.GPU)
 CPU_TENSOR = Value(Kind.TENSOR, Device.CPU)
 ASSUMED_TENSOR = Value(Kind.TENSOR, Device.ASSUMED, sure=False)
@@ -143,10 +145,10 @@ def element(value: Value) -> Value:
     if kind in (Kind.HOST, Kind.DICT):
         return HOST
     if kind is Kind.ARRAY:
-        return ARRAY
-    if kind is Kind.MOVED:
-        return MOVED
-    return UNKNOWN
+        return ARRAY_ELEMENT
+    if kind is Kind.MODULE:  # a ModuleList, a Sequential
+        return Value(Kind.MODULE, value.device)
+    return MOVED if kind is Kind.MOVED else UNKNOWN
 
 
 def lookup(value: Value, key: object) -> Value:

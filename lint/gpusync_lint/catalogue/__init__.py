@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ class Catalogue:
         return self.rules.get(code)
 
 
-@lru_cache(maxsize=None)
+@cache
 def load(framework: str = "torch") -> Catalogue:
     """Read the catalogue of a framework. Raises ValueError for a framework that has none, naming those that have."""
     path = _FOLDER / f"{framework}.toml"
@@ -93,7 +93,7 @@ def load(framework: str = "torch") -> Catalogue:
     return Catalogue(data["framework"], data["prelude"], rules, barriers, by_function, by_method)
 
 
-@lru_cache(maxsize=None)
+@cache
 def frameworks() -> tuple[str, ...]:
     """The frameworks that have a catalogue."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 from gpusync_lint.rules.catalogue_calls import CallByShape, CatalogueCall
@@ -20,14 +20,32 @@ if TYPE_CHECKING:
     from gpusync_lint.rules.base import Rule
 
 RULES: tuple[type[Rule], ...] = (
-    ExplicitBarrier, Item, CopyToHost, StoreToHost, ScalarConversion, TensorAsNumber, IndexByValue, TensorToText, Condition, BooleanOperator,
-    BuiltinComparison, CatalogueCall, CallByShape, IndexRead, IndexWrite, CopyToDevice, TensorFromData, Scaler,
-    DistributionChecks, HiddenStep,
+    ExplicitBarrier,
+    Item,
+    CopyToHost,
+    StoreToHost,
+    ScalarConversion,
+    TensorAsNumber,
+    IndexByValue,
+    TensorToText,
+    Condition,
+    BooleanOperator,
+    BuiltinComparison,
+    CatalogueCall,
+    CallByShape,
+    IndexRead,
+    IndexWrite,
+    CopyToDevice,
+    TensorFromData,
+    Scaler,
+    DistributionChecks,
+    HiddenStep,
     AttentionMask,
-)  # fmt: skip
+)
+"""Every rule, in the order in which they look."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def by_node() -> dict[type, tuple[Rule, ...]]:
     """The rules that want to see each libcst type."""
     table: dict[type, list[Rule]] = {}

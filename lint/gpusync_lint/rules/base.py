@@ -28,7 +28,10 @@ _F_STRINGS_HAVE_POSITIONS = sys.version_info >= (3, 12)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A barrier that a rule saw. `mark` is the expression to underline; `tail` underlines only a call's last name and arguments."""
+    """A barrier that a rule saw.
+
+    `mark` is the expression to underline; `tail` underlines only the last name of a call, and its arguments.
+    """
 
     barrier: str
     mark: ast.expr
@@ -94,7 +97,7 @@ class Look:
         return value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else ""
 
     def explained(self) -> bool:
-        """Whether what nobody explains in this file is likely to be a tensor: it uses torch, a device, and nothing like them."""
+        """Whether what nobody explains is likely to be a tensor: the file uses torch, a device, and nothing alike."""
         file = self.file
         return file.uses_framework and not file.uses_others and self.uses_device()
 
@@ -109,6 +112,17 @@ class Look:
         if value.device is Device.UNKNOWN:
             return Confidence.LOW
         return Confidence.HIGH if value.device is Device.GPU and value.sure else Confidence.MEDIUM
+
+    def decides(self, value: Value) -> Confidence | None:
+        """How sure it is that Python's asking for the truth of a value reads a device tensor.
+
+        Only a tensor of one element has a truth value. Where nothing but a convention says that this is a tensor, and
+        nothing that it was reduced to one element, that it is asked says that it is a number.
+        """
+        confidence = self.sureness(value)
+        return (
+            Confidence.LOW if confidence is not None and not value.sure and value.zero_dim is not True else confidence
+        )
 
     def loop_target(self, twin: ast.expr) -> bool:
         """Whether a name is bound by a `for` around the node, or by a comprehension."""

@@ -53,7 +53,7 @@ def _leaves(node: cst.BaseExpression, look: Look, barrier: str) -> Iterator[Repo
     if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
         yield from _leaves(node.expression, look, barrier)
         return
-    confidence = look.sureness(look.value(node))
+    confidence = look.decides(look.value(node))
     if confidence is not None:
         yield Report(barrier, look.twin(node), confidence)
 
@@ -97,9 +97,9 @@ class BuiltinComparison(Rule):
             inside = look.value(args[0])
             if inside.kind not in (Kind.LIST, Kind.TUPLE):
                 return
-            confidence = look.sureness(element(inside))
+            confidence = look.decides(element(inside))
         elif dotted in ("builtins.max", "builtins.min"):
-            found = [look.sureness(look.value(arg)) for arg in args]
+            found = [look.decides(look.value(arg)) for arg in args]
             sure = [item for item in found if item is not None]
             confidence = min(sure, key=lambda item: item.rank) if sure else None
         else:
@@ -121,7 +121,7 @@ class BuiltinComparison(Rule):
             values = operands
         else:
             return
-        found = [look.sureness(value) for value in values]
+        found = [look.decides(value) for value in values]
         sure = [item for item in found if item is not None]
         if sure:
             yield Report("builtin-comparison", look.twin(node), min(sure, key=lambda item: item.rank))

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
-from gpusync_lint.model import Confidence
 from gpusync_lint.rules.base import Look, Report, Rule, method, positional
 from gpusync_lint.values import Device, Kind, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gpusync_lint.model import Confidence
 
 _SURE_INDEX = (cst.List, cst.ListComp)
 
@@ -57,7 +58,7 @@ class IndexRead(Rule):
         if index.kind is Kind.TENSOR:
             return index.device is Device.CPU and index.sure and not index.zero_dim and not index.boolean
         if index.kind is Kind.ARRAY:
-            return True
+            return index.sure
         if isinstance(node, _SURE_INDEX):
             return True
         return isinstance(node, cst.Call) and look.dotted(node.func) == "builtins.range"

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
-from gpusync_lint.model import Confidence
 from gpusync_lint.rules.base import Look, Report, Rule, method, positional
 from gpusync_lint.values import Kind, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gpusync_lint.model import Confidence
 
 _CONVERSIONS = frozenset({"float", "int", "complex", "bool", "range", "hex", "bin", "chr"})
 
@@ -92,13 +93,15 @@ class IndexByValue(Rule):
             part = element.slice
             if isinstance(part, cst.Slice):
                 values = [look.value(bound) for bound in (part.lower, part.upper, part.step)]
-            else:
+            elif isinstance(part, cst.Index):
                 value = look.value(part.value)
                 if base.kind is Kind.TENSOR and (not value.zero_dim or value.boolean or not base.on_device):
                     continue
                 if base.kind not in (Kind.TENSOR, Kind.LIST, Kind.TUPLE, Kind.ARRAY):
                     continue
                 values = [value]
+            else:
+                continue
             for value in values:
                 confidence = look.sureness(value)
                 if confidence is not None:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 import libcst as cst
 
 from gpusync_lint import torch_api
-from gpusync_lint.model import Confidence
 from gpusync_lint.rules.base import Look, Report, Rule, method
 from gpusync_lint.values import Kind, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gpusync_lint.model import Confidence
 
 _TRACKERS = frozenset(
     {
@@ -42,7 +43,8 @@ class TensorToText(Rule):
         "writer.add_scalar('a', 1.0, 2)",
     )
     INVALID: ClassVar = (
-        "print(s)", "f'{s:.3f}'", "'%s' % s", "'{:.3f}'.format(s)", "log.info('loss %s', s)", "writer.add_scalar('a', s, 1)",
+        "print(s)", "f'{s:.3f}'", "'%s' % s", "'{:.3f}'.format(s)", "log.info('loss %s', s)",
+        "writer.add_scalar('a', s, 1)",
     )  # fmt: skip
 
     def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
@@ -84,14 +86,13 @@ class TensorToText(Rule):
         if called in _TRACKERS:
             return "tensor-to-tracker"
         receiver = node.func.value
-        label = getattr(receiver, "value", "") if isinstance(receiver, cst.Name) else method_name(receiver)
+        label = getattr(receiver, "value", "") if isinstance(receiver, cst.Name) else _last_name(receiver)
         if called in torch_api.LOGGERS and called != "log" and "log" in str(label).lower():
             return "tensor-to-text"
         return ""
 
 
-def method_name(node: cst.BaseExpression) -> str:
-    """The last name of a dotted expression."""
+def _last_name(node: cst.BaseExpression) -> str:
     return node.attr.value if isinstance(node, cst.Attribute) else ""
 
 

@@ -76,11 +76,8 @@ class CopyToDevice(Rule):
             return not value.const.startswith(("cpu", "meta"))
         if value.kind in (Kind.HOST,):
             return value.const is None or isinstance(value.const, int)
-        return (
-            value.kind in (Kind.UNKNOWN, Kind.MOVED)
-            and look.uses_device()
-            and given is not None
-            or _device_like(target, look)
+        return (value.kind in (Kind.UNKNOWN, Kind.MOVED) and look.uses_device() and given is not None) or _device_like(
+            target, look
         )
 
     def _confidence(self, value: Value, receiver: cst.BaseExpression, look: Look) -> Confidence | None:

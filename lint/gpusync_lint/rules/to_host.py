@@ -38,11 +38,9 @@ class CopyToHost(Rule):
             return
         if keyword_is(node, "non_blocking", "True"):
             return
-        if confidence is None and look.explained():
-            if value.kind is Kind.MOVED or (value.kind is Kind.UNKNOWN and called == "cpu"):
-                confidence = Confidence.MEDIUM
-            elif _holds_tensors(value):
-                confidence = Confidence.MEDIUM
+        unexplained = value.kind is Kind.MOVED or (value.kind is Kind.UNKNOWN and called == "cpu")
+        if confidence is None and look.explained() and (unexplained or _holds_tensors(value)):
+            confidence = Confidence.MEDIUM
         if confidence is not None:
             yield Report("copy-to-host", look.twin(node), confidence, tail=True)
 

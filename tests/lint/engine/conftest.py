@@ -6,7 +6,6 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
-
 from gpusync_lint import catalogue, engine
 from gpusync_lint.model import Confidence, EngineSettings, Finding, Source
 

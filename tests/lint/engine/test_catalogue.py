@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from gpusync_lint import catalogue
 from gpusync_lint.model import Heat
 
@@ -44,7 +43,7 @@ def test_names_of_rules_are_distinct():
 
 
 def test_an_unknown_framework_is_refused_by_name():
-    with pytest.raises(ValueError, match="no catalogue for 'fortran'; there is one for: .*torch"):
+    with pytest.raises(ValueError, match=r"no catalogue for 'fortran'; there is one for: .*torch"):
         catalogue.load("fortran")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from gpusync_lint import catalogue
 from gpusync_lint.rules import RULES
 

@@ -1,0 +1,120 @@
+"""How often a line runs."""
+
+from __future__ import annotations
+
+import pytest
+from gpusync_lint.model import EngineSettings, Heat
+
+SETUP = """
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+device = torch.device("cuda")
+model = torch.nn.Linear(4, 4).to(device)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader([])
+x = torch.zeros(4, device=device)
+
+"""
+CASES = {
+    "a loop that calls backward": (
+        "for i in range(9):\n    loss = model(x).sum()\n    loss.backward()\n    loss.item()\n",
+        Heat.STEP,
+    ),
+    "a loop over a data loader": ("for batch in loader:\n    x.sum().item()\n", Heat.STEP),
+    "a wrapped data loader": (
+        "for i, (a, b) in enumerate(tqdm(loader), 1):\n    x.sum().item()\n",
+        Heat.STEP,
+    ),
+    "a loop that calls the model": (
+        "with torch.no_grad():\n    for i in range(9):\n        model(x).sum().item()\n",
+        Heat.STEP,
+    ),
+    "a while loop": ("while True:\n    model(x).sum().backward()\n    opt.step()\n    x.sum().item()\n", Heat.STEP),
+    "under step % n": ("for i, b in enumerate(loader):\n    if i % 10 == 0:\n        x.sum().item()\n", Heat.GUARDED),
+    "under a log interval": (
+        "for i, b in enumerate(loader):\n    if should_log(i):\n        x.sum().item()\n",
+        Heat.GUARDED,
+    ),
+    "the else of a guard": (
+        "for i, b in enumerate(loader):\n    if i % 10 == 0:\n        pass\n    else:\n        x.sum().item()\n",
+        Heat.STEP,
+    ),
+    "after the step loop, in the epoch loop": (
+        "for epoch in range(9):\n    for b in loader:\n        pass\n    x.sum().item()\n",
+        Heat.EPOCH,
+    ),
+    "a loop without a step": ("for i in range(9):\n    x.sum().item()\n", Heat.EPOCH),
+    "a comprehension": ("r = [t.item() for t in x]\n", Heat.EPOCH),
+    "not in a loop": ("x.sum().item()\n", Heat.ONCE),
+    "before an unconditional break": (
+        "for b in loader:\n    if b is None:\n        x.sum().item()\n        break\n",
+        Heat.ONCE,
+    ),
+    "on the way to an exception": (
+        "for b in loader:\n    if b is None:\n        raise ValueError(x.sum().item())\n",
+        Heat.ONCE,
+    ),
+    "a function called in the step loop": (
+        "def log(t):\n    return t.item()\nfor b in loader:\n    log(x.sum())\n",
+        Heat.STEP,
+    ),
+    "a function called under a guard": (
+        "def log(t):\n    return t.item()\nfor i, b in enumerate(loader):\n    if i % 9 == 0:\n        log(x.sum())\n",
+        Heat.GUARDED,
+    ),
+    "a function called once": ("def log(t):\n    return t.item()\nlog(x.sum())\n", Heat.ONCE),
+    "a function that makes a step, called in a loop": (
+        ("def step():\n    loss = model(x).sum()\n    loss.backward()\n    opt.step()\n    return loss.item()\n"
+        "for i in range(9):\n    step()\n"),
+        Heat.STEP,
+    ),
+    "after a function that runs an epoch": (
+        "def epoch():\n    for b in loader:\n        opt.step()\nfor i in range(9):\n    epoch()\n    x.sum().item()\n",
+        Heat.EPOCH,
+    ),
+    "forward of a module": (
+        "class Net(torch.nn.Module):\n    def forward(self, a):\n        return a.sum().item()\n",
+        Heat.STEP,
+    ),
+    "a training step by convention": (
+        "class Net(torch.nn.Module):\n    def training_step(self, batch, i):\n        return x.sum().item()\n",
+        Heat.STEP,
+    ),
+    "a nested function": (
+        "def train():\n    def log(t):\n        return t.item()\n    for b in loader:\n        log(x.sum())\n",
+        Heat.STEP,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_heat(lint, name):
+    code, heat = CASES[name]
+    found = [finding for finding in lint(SETUP + code) if finding.code == "GS201"]
+    assert [finding.heat for finding in found] == [heat]
+
+
+def test_a_function_named_in_the_settings_runs_every_step(lint):
+    code = SETUP + "def mine(t: torch.Tensor):\n    return t.item()\n"
+    assert [f.heat for f in lint(code, EngineSettings(step_functions=("mine",)))] == [Heat.STEP]
+
+
+def test_a_synchronize_next_to_a_clock_is_not_reported(lint):
+    code = "import time\nfor b in loader:\n    torch.cuda.synchronize()\n    start = time.perf_counter()\n"
+    assert lint(SETUP + code) == []
+
+
+def test_a_synchronize_far_from_a_clock_is_reported(lint):
+    code = "import time\nstart = time.time()\nfor b in loader:\n    torch.cuda.synchronize()\n"
+    assert [finding.code for finding in lint(SETUP + code)] == ["GS101"]
+
+
+def test_a_loop_over_layers_does_not_make_its_caller_an_epoch(lint):
+    code = (
+        "class Net(torch.nn.Module):\n    def __init__(self):\n        self.layers = torch.nn.ModuleList()\n"
+        "    def act(self, a):\n        for layer in self.layers:\n            a = layer(a)\n        return a\n"
+        "net = Net().to(device)\nfor i in range(9):\n    net.act(x).sum().item()\n"
+    )
+    assert [finding.heat for finding in lint(SETUP + code)] == [Heat.STEP]

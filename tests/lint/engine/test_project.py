@@ -1,0 +1,70 @@
+"""What one file tells about another."""
+
+from __future__ import annotations
+
+from gpusync_lint.model import Heat
+
+TRAIN = """
+import torch
+from torch.utils.data import DataLoader
+device = torch.device("cuda")
+"""
+
+
+def test_a_helper_without_torch_is_found_through_its_caller(lint):
+    found = lint(
+        train=TRAIN
+        + "from metrics import accuracy\nfor x in DataLoader([]):\n    y = x.to(device, non_blocking=True)\n    accuracy(y, y)\n",
+        metrics="def accuracy(out, target):\n    return (out == target).sum().item()\n",
+    )
+    assert [(finding.path, finding.code, finding.heat) for finding in found] == [("metrics.py", "GS201", Heat.STEP)]
+
+
+def test_a_result_from_another_file_is_known(lint):
+    found = lint(
+        train=TRAIN + "from pkg.make import make\nfor i in range(9):\n    print(make())\n",
+        pkg____init__="",
+        pkg__make="import torch\ndef make():\n    return torch.zeros(3, device='cuda')\n",
+    )
+    assert [(finding.path, finding.code) for finding in found] == [("train.py", "GS206")]
+
+
+def test_relative_imports_are_followed(lint):
+    found = lint(
+        pkg____init__="",
+        pkg__make="import torch\ndef make():\n    return torch.zeros(3, device='cuda')\n",
+        pkg__train="import torch\nfrom .make import make\nfor i in range(9):\n    print(make())\n",
+    )
+    assert [finding.path for finding in found] == ["pkg/train.py"]
+
+
+def test_files_of_the_same_name_in_other_folders_are_not_mixed_up(lint):
+    found = lint(
+        a__model="import torch\ndef make():\n    return torch.zeros(3, device='cuda')\n",
+        b__model="def make():\n    return 3\n",
+        b__main="import torch\nfrom model import make\ndevice = 'cuda'\nfor i in range(9):\n    print(make())\n",
+    )
+    assert found == []
+
+
+def test_a_class_of_another_file_moves_to_the_device(lint):
+    found = lint(
+        net="import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x + 1\n",
+        train=TRAIN
+        + "from net import Net\nnet = Net().to(device)\nfor i in range(9):\n    print(net(torch.ones(3, device=device)))\n",
+    )
+    assert [finding.code for finding in found] == ["GS206"]
+
+
+def test_import_cycles_are_harmless(lint):
+    assert (
+        lint(
+            a="import torch\nfrom b import g\ndef f():\n    return g()\n",
+            b="import torch\nfrom a import f\ndef g():\n    return f()\n",
+        )
+        == []
+    )
+
+
+def test_recursion_is_harmless(lint):
+    assert lint("import torch\ndef f(x):\n    return f(f(x))\nf(torch.zeros(3))\n") == []

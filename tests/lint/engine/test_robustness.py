@@ -1,0 +1,136 @@
+"""Whatever a file contains, the engine answers."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from gpusync_lint import engine
+from gpusync_lint.model import EngineSettings, Source
+
+CODE = "import torch\nx = torch.zeros(3, device='cuda')\nfor i in range(9):\n    x.sum().item()\n"
+
+
+def analyze(text):
+    return engine.analyze([Source("a.py", text)], EngineSettings())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = " + "(" * 3000 + ")" * 3000,
+        "x = " + "[" * 150 + "]" * 150,
+        "x = " + "+".join(["1"] * 20000),
+        "x = y" + ".a()" * 5000,
+        "x = " + "-" * 5000 + "1",
+        "if a:\n    pass\n" + "elif b:\n    pass\n" * 3000,
+    ],
+    ids=["parentheses", "brackets", "sum", "call chain", "minus signs", "elif chain"],
+)
+def test_deep_nesting_does_not_crash(text):
+    assert analyze("import torch\n" + text).findings == ()
+
+
+def test_deep_nesting_beside_a_finding_does_not_hide_it():
+    deep = "def f():\n    return " + "+".join(["x"] * 700) + "\n"
+    assert [finding.code for finding in analyze(CODE + deep).findings] == ["GS201"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("x = (\n", 1, "not valid Python: '(' was never closed"),
+        ("print 'a'\n", 1, "not valid Python: "),
+        ("a\x00b\n", None, "not valid Python: "),
+    ],
+    ids=["unclosed", "python 2", "null byte"],
+)
+def test_a_file_that_does_not_parse_is_one_error(text, line, message):
+    (error,) = analyze(text).errors
+    assert error.message.startswith(message)
+    assert "\n" not in error.message
+    assert line is None or error.line == line
+
+
+def test_other_files_are_linted_beside_one_that_does_not_parse():
+    analysis = engine.analyze([Source("bad.py", "x = ("), Source("good.py", CODE)], EngineSettings())
+    assert (len(analysis.errors), len(analysis.findings), analysis.files) == (1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "# only a comment\n", "'''doc'''"], ids=["empty", "blank", "comment", "doc"]
+)
+def test_a_file_without_code_is_clean(text):
+    assert analyze(text) == engine.Analysis((), (), 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CODE.replace("\n", "\r\n"),
+        CODE.replace("\n", "\r"),
+        "\ufeff" + CODE,
+        CODE.replace("for", "\ffor"),
+        CODE.rstrip("\n"),
+    ],
+    ids=["CRLF", "CR", "byte order mark", "form feed", "no final newline"],
+)
+def test_unusual_text_has_the_same_finding(text):
+    (finding,) = analyze(text).findings
+    assert (finding.code, finding.span.line) == ("GS201", 4)
+
+
+def test_columns_count_characters():
+    code = CODE.replace("    x.sum().item()", "    é = '日本'; x.sum().item()")
+    (finding,) = analyze(code).findings
+    line = code.splitlines()[finding.span.line - 1]
+    assert line[finding.span.column - 1 : finding.span.end_column - 1] == "item()"
+
+
+def test_statements_that_share_a_line_are_told_apart():
+    (finding,) = analyze(
+        "import torch\nx = torch.zeros(3, device='cuda'); y = [x.sum().item() for i in x]; z = 1\n"
+    ).findings
+    assert finding.span.line == 2
+
+
+def test_a_decorated_method_in_a_nested_class_is_read():
+    code = (
+        "import torch\nclass A:\n    class B:\n        @staticmethod\n        def f():\n"
+        "            x = torch.zeros(3, device='cuda')\n            for i in x:\n                i.item()\n"
+    )
+    assert [finding.span.line for finding in analyze(code).findings] == [8]
+
+
+def test_garbage_collection_is_left_as_it_was():
+    gc.disable()
+    try:
+        analyze(CODE)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    analyze(CODE)
+    assert gc.isenabled()
+
+
+def test_findings_come_in_order():
+    sources = [Source(path, CODE + "    print(x)\n") for path in ("b.py", "a.py")]
+    findings = engine.analyze(sources, EngineSettings()).findings
+    assert list(findings) == sorted(findings, key=lambda finding: (finding.path, finding.span))
+
+
+def test_a_key_does_not_depend_on_the_line():
+    assert analyze(CODE).findings[0].key == analyze("# a\n\n" + CODE).findings[0].key
+
+
+def test_time_grows_with_the_length_of_a_function():
+    import time
+
+    def seconds(lines):
+        text = "import torch\nx = torch.zeros(3, device='cuda')\n" + "if x is None:\n    y = x + 1\n" * lines
+        start = time.process_time()
+        analyze(text)
+        return time.process_time() - start
+
+    seconds(100)
+    assert seconds(8000) < 16 * max(seconds(1000), 0.01)
