@@ -1,4 +1,4 @@
-"""From a line that synced to the linter's rule for it, by asking the linter about that one file.
+"""From a line that synced to the linter's rule for it, by asking the linter about its file and the files beside it.
 
 Asked only when a report is drawn, since it loads libcst. A file that the linter cannot read has no rules: a report is
 never lost for want of a name.
@@ -6,6 +6,7 @@ never lost for want of a name.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 _HOST_TO_DEVICE: Final = "GS5"
 """Codes of host-to-device copies and construction."""
+
+_NEIGHBOURS: Final = 40
+"""Files of a folder that the linter is shown beside the one it is asked about: a loader or a model defined next door
+tells what the names in it hold. In a folder of more files that is not what they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,7 @@ def rule_for(path: str, line: int, direction: Direction | None = None) -> Rule |
 def _rules_by_line(resolved: str, shown: str, stamp: int) -> dict[int, tuple[Rule, ...]]:
     """Lint one file; `stamp` makes an edited file a new key."""
     try:
-        text = Path(resolved).read_text(encoding="utf-8")
-        findings = _findings(shown, text)
+        findings = _findings(Path(resolved), shown)
     except Exception:
         # Whatever ails the file or the linter, the syncs were counted and must be reported.
         return {}
@@ -71,11 +75,21 @@ def _rules_by_line(resolved: str, shown: str, stamp: int) -> dict[int, tuple[Rul
     return rules
 
 
-def _findings(path: str, text: str) -> tuple[Finding, ...]:
+def _findings(file: Path, shown: str) -> list[Finding]:
     from gpusync_lint.engine import analyze
     from gpusync_lint.model import EngineSettings, Source
 
-    return analyze([Source(path, text)], EngineSettings()).findings
+    sources = [Source(shown, file.read_text(encoding="utf-8"))]
+    for neighbour in _neighbours(file):
+        with suppress(OSError, UnicodeDecodeError):
+            beside = f"{shown.rpartition('/')[0]}/{neighbour.name}".lstrip("/")
+            sources.append(Source(beside, neighbour.read_text(encoding="utf-8")))
+    return [finding for finding in analyze(sources, EngineSettings()).findings if finding.path == shown]
+
+
+def _neighbours(file: Path) -> list[Path]:
+    beside = sorted(other for other in file.parent.glob("*.py") if other != file)
+    return beside if len(beside) <= _NEIGHBOURS else []
 
 
 def _rule(finding: Finding) -> Rule:

@@ -40,7 +40,7 @@ def summary_lines(environment: Document | None, tests: dict[str, list[Document]]
         if environment["note"]:
             lines.append(f"  {environment['note']}")
     lines.append(_counts(tests))
-    lines += _worst_tests(regions)
+    lines += _worst_tests(tests)
     lines += _worst_lines(regions)
     lines += _not_measured(regions)
     return lines
@@ -58,8 +58,13 @@ def _counts(tests: dict[str, list[Document]]) -> str:
     return ", ".join(parts)
 
 
-def _worst_tests(regions: Sequence[Document]) -> list[str]:
-    syncing = [region for region in regions if region["syncs_per_step"] and region["syncs_per_step"]["max"]]
+def _worst_tests(tests: dict[str, list[Document]]) -> list[str]:
+    """One row per test: that of its worst region, and of several as bad the one that broke its budget."""
+    syncing = []
+    for regions in tests.values():
+        found = [region for region in regions if region["syncs_per_step"] and region["syncs_per_step"]["max"]]
+        if found:
+            syncing.append(max(found, key=lambda r: (r["syncs_per_step"]["max"], r["outcome"] == "failed")))
     syncing.sort(key=lambda region: -region["syncs_per_step"]["max"])
     if not syncing:
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpusync.budgets import WHOLE_REGION, why_not_measured
@@ -125,7 +126,8 @@ def _outside(found: Sequence[Line]) -> list[str]:
     """Lines that synced only in warm-up or after the last step: a plain number each, no rate."""
     if not found:
         return []
-    return [
-        "  only in warm-up or after the last step:",
-        *(f"  {line.path}:{line.line}  {plural(line.elsewhere, 'sync')}" for line in found),
-    ]
+    rows = []
+    for line in found:
+        drawn = row(line, whole_region=True)
+        rows.append(replace(drawn, rate=plural(line.elsewhere, "sync")))
+    return ["  only in warm-up or after the last step:", *draw(rows)]

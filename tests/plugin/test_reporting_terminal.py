@@ -158,4 +158,4 @@ def test_rows_are_cut_to_the_width_unless_verbose():
 @pytest.mark.usefixtures("train_py")
 def test_verbose_adds_the_lines_that_only_warm_up_ran():
     text = render_measurement(stepped([0, 1], extra=(sync(0, line=77),)), verbose=True)
-    assert "  train.py:77  1 sync" in text
+    assert "  train.py:77  in train_step: stream synchronize  1 sync" in text

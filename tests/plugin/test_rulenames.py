@@ -43,8 +43,8 @@ def lint(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def lint(*findings):
-        def find(path, text):
-            asked.append(path)
+        def find(file, shown):
+            asked.append(shown)
             return findings
 
         monkeypatch.setattr(rulenames, "_findings", find)
@@ -114,3 +114,23 @@ def test_the_linter_is_really_asked(tmp_path, monkeypatch):
         "import torch\n\nx = torch.ones(3, device='cuda')\nfor _ in range(9):\n    print(x.sum().item())\n"
     )
     assert rule_for("loop.py", 5).code == "GS201"
+
+
+def test_a_loader_defined_next_door_tells_what_a_batch_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loading.py").write_text(
+        "from torch.utils.data import DataLoader\n\n\ndef loader(data):\n    return DataLoader(data, batch_size=4)\n"
+    )
+    (tmp_path / "loop.py").write_text(
+        "from loading import loader\n\n\ndef train(model, optimizer, data, device):\n    for x in loader(data):\n"
+        "        x = x.to(device)\n        model(x).sum().backward()\n        optimizer.step()\n"
+    )
+    rule = rule_for("loop.py", 6)
+    assert rule is not None
+    assert rule.code == "GS501"
+
+
+def test_a_crowded_folder_is_not_linted_whole(tmp_path):
+    for number in range(rulenames._NEIGHBOURS + 2):
+        (tmp_path / f"m{number}.py").touch()
+    assert rulenames._neighbours(tmp_path / "m0.py") == []
