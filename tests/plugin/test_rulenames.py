@@ -116,18 +116,17 @@ def test_the_linter_is_really_asked(tmp_path, monkeypatch):
     assert rule_for("loop.py", 5).code == "GS201"
 
 
-def test_a_loader_defined_next_door_tells_what_a_batch_is(tmp_path, monkeypatch):
+def test_a_caller_next_door_tells_that_a_line_runs_every_step(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "loading.py").write_text(
-        "from torch.utils.data import DataLoader\n\n\ndef loader(data):\n    return DataLoader(data, batch_size=4)\n"
+    (tmp_path / "moving.py").write_text("import torch\n\n\ndef move(x, device):\n    return x.to(device)\n")
+    assert rule_for("moving.py", 5) is None
+    (tmp_path / "main.py").write_text(
+        "from moving import move\nfrom torch.utils.data import DataLoader\n\n\n"
+        "def train(model, optimizer, data, device):\n    for x in DataLoader(data):\n"
+        "        model(move(x, device)).sum().backward()\n        optimizer.step()\n"
     )
-    (tmp_path / "loop.py").write_text(
-        "from loading import loader\n\n\ndef train(model, optimizer, data, device):\n    for x in loader(data):\n"
-        "        x = x.to(device)\n        model(x).sum().backward()\n        optimizer.step()\n"
-    )
-    rule = rule_for("loop.py", 6)
-    assert rule is not None
-    assert rule.code == "GS501"
+    rulenames._rules_by_line.cache_clear()
+    assert rule_for("moving.py", 5).code == "GS501"
 
 
 def test_a_crowded_folder_is_not_linted_whole(tmp_path):
