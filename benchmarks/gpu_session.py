@@ -53,10 +53,22 @@ class Session:
             self.failures.append(f"{title} (exit {code})")
         shown = " ".join(Path(part).name if part.startswith("/") else part for part in command)
         tail = "\n".join(output.rstrip().splitlines()[-80:])
+        shown, tail = self.without_paths(shown), self.without_paths(tail)
         self.lines.append(f"## {title}\n\n```console\n$ {shown}\n{tail}\n```\n\nexit status {code}\n")
         self.write()
         print(f"{title}: exit {code}", flush=True)
         return output
+
+    def without_paths(self, text: str) -> str:
+        """Leave out where this machine keeps things: the report is about the counts."""
+        for folder, name in (
+            (sys.prefix, "ENV"),
+            (str(self.out), "OUT"),
+            (str(HERE.parent), "."),
+            (str(Path.home()), "~"),
+        ):
+            text = text.replace(folder, name)
+        return text
 
     def say(self, text: str) -> None:
         """Add a sentence to the report."""
