@@ -564,7 +564,7 @@ class Calls(Expressions):
                 return UNKNOWN
             if (
                 rest.startswith(("nn.functional.", "linalg.", "fft."))
-                or last in torch_api.TORCH_ONLY_METHODS | _TENSOR_NAMES
+                or last in torch_api.TORCH_ONLY_METHODS | torch_api.TENSOR_FUNCTIONS
             ):
                 where = Device.GPU if any(v.kind is Kind.MOVED for v in flat) else self.assumed()
                 tensors = [Value(Kind.TENSOR, where, sure=False)]
@@ -652,17 +652,6 @@ class Calls(Expressions):
         if label in ("vars", "open", "object", "type", "slice"):
             return UNKNOWN
         return HOST
-
-
-_TENSOR_NAMES = frozenset(
-    {
-        "cat", "stack", "exp", "log", "sqrt", "mean", "sum", "max", "min", "argmax", "argmin", "where", "abs",
-        "sigmoid", "tanh", "norm", "mm", "einsum", "isnan", "isinf", "any", "all", "topk", "sort", "eq", "ne",
-        "gt", "lt", "ge", "le", "zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "empty_like",
-        "unique", "nonzero", "flatten", "multinomial", "cumsum", "logical_and", "logical_or", "logical_not",
-        "isfinite", "square", "pow", "sign", "clip",
-    }
-)  # fmt: skip
 
 
 def _expand_stars(interpreter: Calls, node: ast.Call) -> Args:

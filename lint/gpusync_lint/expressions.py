@@ -417,7 +417,7 @@ class Expressions:
         if kind is Kind.MOVED:
             return GPU_TENSOR._replace(sure=False) if isinstance(index.const, str) else base
         if kind is Kind.RECORDS:
-            return base
+            return Value(Kind.RECORDS)
         if kind is Kind.MODULE:
             return Value(Kind.MODULE, base.device)
         if kind in (Kind.ARRAY, Kind.HOST):

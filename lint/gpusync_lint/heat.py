@@ -1,8 +1,9 @@
 """How often a line runs: step loops told from others, and their heat carried along the project's calls.
 
 A loop is a step loop when its body makes a training step (backward, an optimizer's step), runs over a data loader,
-or calls a model, itself or through a function it calls. A loop that holds a step loop is an epoch loop. Any other loop only
-repeats what is in it. Functions take the heat of the hottest place that calls them; some are known by convention.
+or calls a model, itself or through a function it calls. A loop that holds a step loop is an epoch loop. Any other
+loop only repeats what is in it. Functions take the heat of the hottest place that calls them; some are known by
+convention.
 """
 
 from __future__ import annotations

@@ -138,3 +138,14 @@ PRESENCE = frozenset(
 ABSENCE = frozenset({"torch.backends.mps.is_available", "torch.backends.mps.is_built", "torch.xpu.is_available"})
 """Asked for machines of another kind; on a machine with a CUDA GPU they are False."""
 LOGGERS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "exception", "log"})
+
+TENSOR_FUNCTIONS = frozenset(
+    {
+        "cat", "stack", "exp", "log", "sqrt", "mean", "sum", "max", "min", "argmax", "argmin", "where", "abs",
+        "sigmoid", "tanh", "norm", "mm", "einsum", "isnan", "isinf", "any", "all", "topk", "sort", "eq", "ne",
+        "gt", "lt", "ge", "le", "zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "empty_like",
+        "unique", "nonzero", "flatten", "multinomial", "cumsum", "logical_and", "logical_or", "logical_not",
+        "isfinite", "square", "pow", "sign", "clip",
+    }
+)  # fmt: skip
+"""Functions of torch that give back a tensor whatever is known of their arguments."""

@@ -146,6 +146,8 @@ def element(value: Value) -> Value:
         return HOST
     if kind is Kind.ARRAY:
         return ARRAY_ELEMENT
+    if kind is Kind.RECORDS:
+        return Value(Kind.RECORDS)
     if kind is Kind.MODULE:  # a ModuleList, a Sequential
         return Value(Kind.MODULE, value.device)
     return MOVED if kind is Kind.MOVED else UNKNOWN

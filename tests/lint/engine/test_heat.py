@@ -66,8 +66,10 @@ CASES = {
     ),
     "a function called once": ("def log(t):\n    return t.item()\nlog(x.sum())\n", Heat.ONCE),
     "a function that makes a step, called in a loop": (
-        ("def step():\n    loss = model(x).sum()\n    loss.backward()\n    opt.step()\n    return loss.item()\n"
-        "for i in range(9):\n    step()\n"),
+        (
+            "def step():\n    loss = model(x).sum()\n    loss.backward()\n    opt.step()\n    return loss.item()\n"
+            "for i in range(9):\n    step()\n"
+        ),
         Heat.STEP,
     ),
     "after a function that runs an epoch": (

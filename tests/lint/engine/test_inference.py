@@ -15,27 +15,35 @@ from torch.utils.data import DataLoader
 """
 FOUND = {
     "a device chosen by availability": (
-        'dev = "cuda" if torch.cuda.is_available() else "cpu"\nfor i in range(9):\n    torch.zeros(3, device=dev).sum().item()\n'
+        'dev = "cuda" if torch.cuda.is_available() else "cpu"\n'
+        "for i in range(9):\n    torch.zeros(3, device=dev).sum().item()\n"
     ),
     "a device chosen in branches": (
         "if torch.cuda.is_available():\n    dev = torch.device('cuda')\nelse:\n    dev = torch.device('cpu')\n"
         "for i in range(9):\n    torch.zeros(3, device=dev).sum().item()\n"
     ),
     "the accelerator": (
-        "dev = torch.accelerator.current_accelerator()\nfor i in range(9):\n    torch.zeros(3, device=dev).sum().item()\n"
+        "dev = torch.accelerator.current_accelerator()\nfor i in range(9):\n"
+        "    torch.zeros(3, device=dev).sum().item()\n"
     ),
     "a device from arguments": (
         "args = argparse.ArgumentParser().parse_args()\nmodel = nn.Linear(3, 3).to(args.device)\n"
         "for i in range(9):\n    model(torch.zeros(3).to(args.device, non_blocking=True)).sum().item()\n"
     ),
-    "a loss proved by backward": "def train(criterion, out, device):\n    for i in range(9):\n        loss = criterion(out)\n"
-    "        loss.backward()\n        loss.item()\n",
+    "a loss proved by backward": (
+        "def train(criterion, out, device):\n    for i in range(9):\n        loss = criterion(out)\n"
+        "        loss.backward()\n        loss.item()\n"
+    ),
     "a sum that begins as a number": (
         "total = 0\nx = torch.zeros((), device='cuda')\nfor i in range(9):\n    total += x\n    float(total)\n"
     ),
     "tuple unpacking": "a, b = torch.zeros(3, device='cuda'), 1\nfor i in range(9):\n    a.sum().item()\n",
-    "max with a dimension": "x = torch.zeros(3, 3, device='cuda')\nfor i in range(9):\n    _, y = x.max(1)\n    y.sum().item()\n",
-    "a walrus": "x = torch.zeros(3, device='cuda')\nfor i in range(9):\n    if (y := x.sum()) is not None:\n        y.item()\n",
+    "max with a dimension": (
+        "x = torch.zeros(3, 3, device='cuda')\nfor i in range(9):\n    _, y = x.max(1)\n    y.sum().item()\n"
+    ),
+    "a walrus": (
+        "x = torch.zeros(3, device='cuda')\nfor i in range(9):\n    if (y := x.sum()) is not None:\n        y.item()\n"
+    ),
     "an attribute": (
         "class A:\n    def __init__(self):\n        self.x = torch.zeros(3, device='cuda')\n"
         "    def run(self):\n        for i in range(9):\n            self.x.sum().item()\n"
@@ -44,7 +52,9 @@ FOUND = {
         "def outer():\n    x = torch.zeros(3, device='cuda')\n    def inner():\n        return x.sum().item()\n"
         "    for i in range(9):\n        inner()\n"
     ),
-    "a module global": "x = torch.zeros(3, device='cuda')\ndef f():\n    for i in range(9):\n        x.sum().item()\n",
+    "a module global": (
+        "x = torch.zeros(3, device='cuda')\ndef f():\n    for i in range(9):\n        x.sum().item()\n"
+    ),
     "an annotation": "def f(x: torch.Tensor):\n    x = x.cuda()\n    for i in range(9):\n        x.sum().item()\n",
     "what a function returns": (
         "def make():\n    return torch.zeros(3, device='cuda')\nx = make()\nfor i in range(9):\n    x.sum().item()\n"
@@ -59,10 +69,13 @@ FOUND = {
     "a module moved in place": (
         "m = nn.Linear(3, 3)\nm.to('cuda')\nfor i in range(9):\n    m(torch.zeros(3, device='cuda')).sum().item()\n"
     ),
-    "import aliases": "import torch as t\nfrom torch import zeros as z\nfor i in range(9):\n    z(3, device='cuda').sum().item()\n",
+    "import aliases": (
+        "import torch as t\nfrom torch import zeros as z\nfor i in range(9):\n    z(3, device='cuda').sum().item()\n"
+    ),
     "an f-string": "x = torch.zeros((), device='cuda')\nfor i in range(9):\n    s = f'{i} {x.item():.3f}'\n",
     "try and except": (
-        "for i in range(9):\n    try:\n        x = torch.zeros(3, device='cuda')\n    except RuntimeError:\n        continue\n    x.sum().item()\n"
+        "for i in range(9):\n    try:\n"
+        "        x = torch.zeros(3, device='cuda')\n    except RuntimeError:\n        continue\n    x.sum().item()\n"
     ),
 }
 SILENT = {
@@ -71,19 +84,31 @@ SILENT = {
     "the branch without a GPU": (
         "x = torch.zeros(3)\nif torch.cuda.is_available():\n    pass\nelse:\n    for i in range(9):\n        x.cuda()\n"
     ),
-    "what .cpu() gave": "x = torch.zeros(3, device='cuda').cpu()\nfor i in range(9):\n    x.sum().item()\n    x.numpy()\n",
+    "what .cpu() gave": (
+        "x = torch.zeros(3, device='cuda').cpu()\nfor i in range(9):\n    x.sum().item()\n    x.numpy()\n"
+    ),
     "a batch before it is moved": "loader = DataLoader([])\nfor x, y in loader:\n    print(x.sum().item())\n",
     "a module on the host": "m = nn.Linear(3, 3)\nfor i in range(9):\n    m(torch.zeros(3)).sum().item()\n",
-    "shapes": "x = torch.zeros(3, device='cuda')\nfor i in range(9):\n    print(x.shape, x.size(0), len(x), x.dtype)\n",
+    "shapes": (
+        "x = torch.zeros(3, device='cuda')\nfor i in range(9):\n    print(x.shape, x.size(0), len(x), x.dtype)\n"
+    ),
     "a re-assigned name": "x = torch.zeros(3, device='cuda')\nx = 3.0\nfor i in range(9):\n    print(x)\n",
     "items of a dictionary": "d = {'a': 1}\nfor k, v in d.items():\n    print(k, v)\n",
-    "what item gave": "x = torch.zeros((), device='cuda')\ny = x.item()\nfor i in range(9):\n    print(y)\n    float(y)\n",
-    "isinstance": "def f(x):\n    if isinstance(x, float):\n        for i in range(9):\n            print(x)\nf(torch.zeros(3, device='cuda'))\n",
+    "what item gave": (
+        "x = torch.zeros((), device='cuda')\ny = x.item()\nfor i in range(9):\n    print(y)\n    float(y)\n"
+    ),
+    "isinstance": (
+        "def f(x):\n    if isinstance(x, float):\n        for i in range(9):\n"
+        "            print(x)\nf(torch.zeros(3, device='cuda'))\n"
+    ),
     "a helper called with tensors elsewhere": (
-        "def pick(a, b):\n    return a if a is not None else b\ny = pick(torch.zeros((), device='cuda'), 1)\nz = pick(None, 3)\n"
+        "def pick(a, b):\n    return a if a is not None else b\n"
+        "y = pick(torch.zeros((), device='cuda'), 1)\nz = pick(None, 3)\n"
         "for i in range(9):\n    print(z)\n"
     ),
-    "a string compared": "def forward(mode):\n    for i in range(9):\n        if mode == 'sum':\n            pass\nforward('sum')\n",
+    "a string compared": (
+        "def forward(mode):\n    for i in range(9):\n        if mode == 'sum':\n            pass\nforward('sum')\n"
+    ),
 }
 
 

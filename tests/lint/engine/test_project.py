@@ -14,7 +14,10 @@ device = torch.device("cuda")
 def test_a_helper_without_torch_is_found_through_its_caller(lint):
     found = lint(
         train=TRAIN
-        + "from metrics import accuracy\nfor x in DataLoader([]):\n    y = x.to(device, non_blocking=True)\n    accuracy(y, y)\n",
+        + (
+            "from metrics import accuracy\nfor x in DataLoader([]):\n"
+            "    y = x.to(device, non_blocking=True)\n    accuracy(y, y)\n"
+        ),
         metrics="def accuracy(out, target):\n    return (out == target).sum().item()\n",
     )
     assert [(finding.path, finding.code, finding.heat) for finding in found] == [("metrics.py", "GS201", Heat.STEP)]
@@ -51,7 +54,10 @@ def test_a_class_of_another_file_moves_to_the_device(lint):
     found = lint(
         net="import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x + 1\n",
         train=TRAIN
-        + "from net import Net\nnet = Net().to(device)\nfor i in range(9):\n    print(net(torch.ones(3, device=device)))\n",
+        + (
+            "from net import Net\nnet = Net().to(device)\nfor i in range(9):\n"
+            "    print(net(torch.ones(3, device=device)))\n"
+        ),
     )
     assert [finding.code for finding in found] == ["GS206"]
 
