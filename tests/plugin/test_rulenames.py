@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from gpusync_lint.model import Confidence, Finding, Heat, Span
@@ -116,17 +118,22 @@ def test_the_linter_is_really_asked(tmp_path, monkeypatch):
     assert rule_for("loop.py", 5).code == "GS201"
 
 
-def test_a_caller_next_door_tells_that_a_line_runs_every_step(tmp_path, monkeypatch):
+def test_the_linter_is_shown_the_files_beside_and_answers_for_the_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "moving.py").write_text("import torch\n\n\ndef move(x, device):\n    return x.to(device)\n")
-    assert rule_for("moving.py", 5) is None
-    (tmp_path / "main.py").write_text(
-        "from moving import move\nfrom torch.utils.data import DataLoader\n\n\n"
-        "def train(model, optimizer, data, device):\n    for x in DataLoader(data):\n"
-        "        model(move(x, device)).sum().backward()\n        optimizer.step()\n"
-    )
-    rulenames._rules_by_line.cache_clear()
-    assert rule_for("moving.py", 5).code == "GS501"
+    (tmp_path / "pkg").mkdir()
+    for name in ("loop.py", "loading.py", "notes.txt"):
+        (tmp_path / "pkg" / name).write_text(f"# {name}\n")
+    shown = []
+
+    def analyze(sources, settings):
+        shown.extend(source.path for source in sources)
+        beside = replace(finding("GS202", (1, 1, 1, 2)), path="pkg/loading.py")
+        own = replace(finding("GS201", (1, 1, 1, 2)), path="pkg/loop.py")
+        return SimpleNamespace(findings=(beside, own))
+
+    monkeypatch.setattr("gpusync_lint.engine.analyze", analyze)
+    assert [rule.code for rule in rules_for("pkg/loop.py", 1)] == ["GS201"]
+    assert shown == ["pkg/loop.py", "pkg/loading.py"]
 
 
 def test_a_crowded_folder_is_not_linted_whole(tmp_path):
