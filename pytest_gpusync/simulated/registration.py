@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import kernels, neural, special
+from . import kernels, neural, special, torchvision_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -78,10 +78,15 @@ def register_late() -> None:
 
 
 def loading(load_library: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.ops.load_library``, followed by :func:`register_late`."""
+    """``torch.ops.load_library``, followed by :func:`register_late`; torchvision's library may fail."""
 
     def load(path: Any) -> Any:
-        result = load_library(path)
+        try:
+            result = load_library(path)
+        except OSError:
+            if not torchvision_ops.stand_in(path):
+                raise
+            result = None
         register_late()
         return result
 

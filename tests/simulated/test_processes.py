@@ -1,22 +1,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-
-ROOT = Path(__file__).parents[2]
-
-
-def run_python(source: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lint")])}
-    return subprocess.run(
-        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
 
 
 def _status_of_fork(work) -> int:
@@ -65,7 +53,7 @@ def test_a_loader_pins_what_it_is_asked_to(cuda, workers, pin):
     assert [batch.is_pinned() for (batch,) in loader] == [pin, pin]
 
 
-def test_importing_the_package_imports_no_torch():
+def test_importing_the_package_imports_no_torch(run_python):
     done = run_python(
         "import sys, pytest_gpusync.simulated, pytest_gpusync.recorders.simulated; sys.exit('torch' in sys.modules)"
     )
@@ -84,12 +72,12 @@ x = torch.ones(4, device="cuda", requires_grad=True)
 
 
 @pytest.mark.parametrize(("ending", "status"), [("", 0), ("raise SystemExit(3)", 3), ("raise ValueError('mine')", 1)])
-def test_a_program_ends_with_its_own_status(ending, status):
+def test_a_program_ends_with_its_own_status(run_python, ending, status):
     done = run_python(TRAINS.format(ending=ending))
     assert done.returncode == status, done.stderr
 
 
-def test_no_autograd_thread_is_left_to_disturb_the_exit():
+def test_no_autograd_thread_is_left_to_disturb_the_exit(run_python):
     ending = """
 import pathlib
 print([path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")])
@@ -115,6 +103,6 @@ raise SystemExit(len(refused))
 """
 
 
-def test_tensors_left_over_raise_and_do_not_abort():
+def test_tensors_left_over_raise_and_do_not_abort(run_python):
     done = run_python(LEFTOVER)
     assert done.returncode == 4, done.stderr
