@@ -39,7 +39,10 @@ class _TimeIsUp(BaseException):
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    options = _parser().parse_args(_split_module(argv))
+    parser = _parser()
+    options = parser.parse_args(_split_module(argv))
+    if options.target is None:
+        parser.error("name the program: SCRIPT, or -m MODULE")
     target: str = options.target
     if not options.is_module and not Path(target).is_file():
         return _refuse(f"{target}: no such file; give the path of a Python script, or -m MODULE")
@@ -80,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--all", action="store_true", help="show every line, and those outside the measured steps")
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
-    parser.add_argument("target", metavar="SCRIPT|MODULE", help="the program")
+    parser.add_argument("target", nargs="?", metavar="SCRIPT|MODULE", help="the program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
     return parser
 
