@@ -23,7 +23,6 @@ from gpusync_lint.values import (
     dict_of,
     element,
     has_tensor,
-    host,
     join,
     join_all,
     list_of,
@@ -67,7 +66,9 @@ class Calls(Expressions):
         receiver: Value | None = None
         if isinstance(func, ast.Attribute):
             receiver = self.eval(func.value)
-            callee = UNKNOWN if receiver.kind is Kind.TENSOR else self.eval(func)
+            callee = UNKNOWN if receiver.kind is Kind.TENSOR else self.attribute(func, receiver)
+            if callee.kind:
+                self.inference.values[id(func)] = callee
         else:
             callee = self.eval(func)
         args = [self.eval(arg) for arg in node.args]
@@ -696,5 +697,3 @@ _METHODS: dict[Kind, Callable[..., Value | None]] = {
     Kind.HOST: Calls._host_method,
     Kind.LOADER: Calls._loader_method,
 }
-
-__all__ = ["Calls", "host", "is_data_loader"]

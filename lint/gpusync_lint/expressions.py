@@ -157,7 +157,10 @@ class Expressions:
         return value
 
     def _attribute(self, node: ast.Attribute) -> Value:
-        base = self.eval(node.value)
+        return self.attribute(node, self.eval(node.value))
+
+    def attribute(self, node: ast.Attribute, base: Value) -> Value:
+        """What an attribute holds, given the object, which is not evaluated again."""
         path = dotted_path(node)
         if path is not None:
             value = self.env.get(path)

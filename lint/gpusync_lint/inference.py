@@ -29,7 +29,6 @@ from gpusync_lint.values import (
     join,
     list_of,
     tuple_of,
-    with_device,
 )
 
 if TYPE_CHECKING:
@@ -455,6 +454,3 @@ def _looks_like_index(label: str) -> bool:
     return label.endswith(("_idx", "idx", "index", "size", "_len", "shape", "name", "mode")) or label.startswith(
         ("num_", "n_")
     )
-
-
-__all__ = ["Inference", "with_device"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpusync_lint import torch_api
 from gpusync_lint.calls import Calls
 from gpusync_lint.environment import Environment
 from gpusync_lint.expressions import combine, dotted_path
-from gpusync_lint.summaries import FunctionInfo, Trace, blocks
+from gpusync_lint.summaries import FunctionInfo, Trace
 from gpusync_lint.values import (
     ARRAY,
     CPU_TENSOR,
@@ -19,10 +20,8 @@ from gpusync_lint.values import (
     Value,
     dict_of,
     element,
-    has_tensor,
     join,
     list_of,
-    name,
 )
 
 if TYPE_CHECKING:
@@ -61,7 +60,8 @@ class Interpreter(Calls):
             if isinstance(self.fn.node, ast.Module):
                 for statement in body:
                     self.fragment = statement
-                    self._block([statement])
+                    with suppress(RecursionError):  # nested too deeply to follow; the next ones are not
+                        self._block([statement])
             else:
                 self.fragment = self.inference.outermost(self.fn)
                 self._block(body)
@@ -434,6 +434,3 @@ def _iterates_batches(value: Value) -> bool:
 def _leaves(body: list[ast.stmt]) -> bool:
     """Whether a block never falls through to what follows it in the function."""
     return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise))
-
-
-__all__ = ["Interpreter", "blocks", "evidence", "has_tensor", "name"]

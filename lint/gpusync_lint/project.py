@@ -113,6 +113,9 @@ class Project:
 
     def _connect(self) -> None:
         """Spread two facts along imports: a framework to importers, the use of a device both ways."""
+        if not any(file.uses_framework for file in self.files):
+            self._device = {id(file): False for file in self.files}
+            return
         parent = {id(file): id(file) for file in self.files}
 
         def find(node: int) -> int:
@@ -126,7 +129,7 @@ class Project:
             for target in self._imported(file):
                 importers.setdefault(id(target), []).append(file)
                 parent[find(id(file))] = find(id(target))
-        used = {find(id(file)) for file in self.files if file.uses_device and file.uses_framework}
+        used = {find(id(file)) for file in self.files if file.uses_device}
         self._device = {id(file): find(id(file)) in used for file in self.files}
         queue = [file for file in self.files if file.uses_framework]
         self._relevant = {id(file) for file in queue}

@@ -142,7 +142,7 @@ def summarise(path: str, text: str, tree: ast.Module) -> FileInfo:
     roots = {dotted.partition(".")[0] for dotted in imported}
     file.uses_framework = not roots.isdisjoint(_FRAMEWORK_ROOTS)
     file.uses_others = not roots.isdisjoint(_OTHER_ROOTS)
-    file.uses_device = bool(_DEVICE_WORDS.search(text))
+    file.uses_device = file.uses_framework and bool(_DEVICE_WORDS.search(text))
     return file
 
 

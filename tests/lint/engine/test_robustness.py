@@ -31,9 +31,10 @@ def test_deep_nesting_does_not_crash(text):
     assert analyze("import torch\n" + text).findings == ()
 
 
-def test_deep_nesting_beside_a_finding_does_not_hide_it():
-    deep = "def f():\n    return " + "+".join(["x"] * 700) + "\n"
-    assert [finding.code for finding in analyze(CODE + deep).findings] == ["GS201"]
+@pytest.mark.parametrize("start", ["def f():\n    return ", "y = "], ids=["in a function", "in the module"])
+def test_deep_nesting_beside_a_finding_does_not_hide_it(start):
+    deep = start + "+".join(["x"] * 700) + "\n"
+    assert [finding.code for finding in analyze(deep + CODE).findings] == ["GS201"]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +122,10 @@ def test_findings_come_in_order():
 
 def test_a_key_does_not_depend_on_the_line():
     assert analyze(CODE).findings[0].key == analyze("# a\n\n" + CODE).findings[0].key
+
+
+def test_a_long_call_chain_is_evaluated_once():
+    assert analyze("import torch\nx = a" + ".b(1)" * 60 + "\n").errors == ()
 
 
 def test_time_grows_with_the_length_of_a_function():
