@@ -13,10 +13,11 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from gpusync_lint import rule_pages
+from gpusync_lint import output, rule_pages
 from gpusync_lint.config import Config, ConfigError, find, load
 from gpusync_lint.discovery import Found, discover, shown
 from gpusync_lint.model import Confidence, EngineSettings, Heat
+from gpusync_lint.output import FORMATS
 from gpusync_lint.runner import Outcome, Request, internal_error, run
 from gpusync_lint.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 CLEAN, FINDINGS, FAILED = 0, 1, 2
 
-FORMATS = ("text", "json")
-
 PROGRESS_AFTER = 1.0
 """Seconds before a terminal is told that something is going on."""
 
@@ -34,7 +33,8 @@ EPILOG = """\
 exit codes: 0 no warnings; 1 warnings; 2 wrong usage or configuration, a file that could not be read or parsed, or an
 internal error (the other files are still reported).
 
-Lines and columns count from 1, columns in characters. In the JSON document (gpusync.lint/1) ends are exclusive.
+Lines and columns count from 1, columns in characters (sarif: in UTF-16 code units, as it says). In the JSON document
+(gpusync.lint/1) ends are exclusive. Notes (see --heat) are in json and sarif only.
 
 Accept a warning with a comment on its statement or above it: # gpusync: allow[GS201] why
 Configuration: [tool.gpusync] in the nearest pyproject.toml that has it, with the keys select, ignore, exclude,
@@ -89,10 +89,12 @@ def _parser() -> _Parser:
     add("--fix", action="store_true", help="apply the fixes that change no value, type or error")
     add("--unsafe-fixes", action="store_true", help="with --fix or --diff: also those that may; each names its hazard")
     add("--diff", action="store_true", help="print what --fix would change, change nothing; exit 1 if it would")
-    output = parser.add_argument_group("output and configuration")
-    add = output.add_argument
-    add("--output-format", choices=FORMATS, default="text", help="(default: %(default)s)")
-    add("--statistics", action="store_true", help="count the warnings of each code instead of listing them")
+    reporting = parser.add_argument_group("output and configuration")
+    add = reporting.add_argument
+    formats_help = "text for people, json and sarif (2.1.0) for programs, github for annotations in a job's log, "
+    formats_help += "gitlab for a code quality report, junit for test reports (default: %(default)s)"
+    add("--output-format", choices=FORMATS, default="text", help=formats_help)
+    add("--statistics", action="store_true", help="count the warnings of each code (text: instead of listing them)")
     add("--exit-zero", action="store_true", help="exit 0 also with warnings")
     add("--config", metavar="FILE", help="the pyproject.toml to use")
     add("--stdin-filename", metavar="FILE", help="the name under which standard input is linted")
@@ -142,6 +144,8 @@ def _lint(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace, paths: list[str]) -> None:
     if arguments.diff and arguments.output_format != "text":
         raise UsageError("--diff prints a diff, so it cannot be combined with --output-format")
+    if arguments.statistics and arguments.output_format == "gitlab":
+        raise UsageError("--statistics: a GitLab report has no place for counts")
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
         raise UsageError("--unsafe-fixes needs --fix or --diff")
     if arguments.stdin_filename is not None and "-" not in paths:
@@ -190,10 +194,9 @@ def _report(arguments: argparse.Namespace, found: Found, outcome: Outcome, cwd: 
         return
     fixed_stdin = arguments.fix and _print_fixed_stdin(found, outcome)
     stream = sys.stderr if fixed_stdin else sys.stdout
-    if arguments.output_format == "json":
-        from gpusync_lint.output import json_
-
-        document = json_.render(
+    if arguments.output_format != "text":
+        document = output.render(
+            arguments.output_format,
             outcome,
             show_suppressed=arguments.show_suppressed,
             statistics=arguments.statistics,

@@ -29,15 +29,29 @@ def docs() -> dict[str, RuleDoc]:
 
 def render(doc: RuleDoc) -> str:
     """A rule's page as text, ending in a newline."""
+    sections = (f"{title}\n{_code(body) if code else _prose(body)}" for title, body, code in _sections(doc))
+    return "\n\n".join([f"{doc.code} {doc.name}", *sections]) + "\n"
+
+
+def markdown(doc: RuleDoc) -> str:
+    """The same page as Markdown, without its heading."""
     sections = (
-        ("What it does", _prose(doc.summary)),
-        ("Why it matters", _prose(doc.why)),
-        ("Example", _code(doc.example)),
-        ("Use instead", _code(doc.use_instead)),
-        ("Fix safety", _prose(doc.fix_safety)),
-        ("When to ignore it", _prose(doc.ignore_when)),
+        f"**{title}**\n\n" + (f"```python\n{body.strip(chr(10))}\n```" if code else " ".join(body.split()))
+        for title, body, code in _sections(doc)
     )
-    return "\n\n".join([f"{doc.code} {doc.name}", *(f"{title}\n{body}" for title, body in sections)]) + "\n"
+    return "\n\n".join(sections) + "\n"
+
+
+def _sections(doc: RuleDoc) -> tuple[tuple[str, str, bool], ...]:
+    """Title, body, and whether the body is code."""
+    return (
+        ("What it does", doc.summary, False),
+        ("Why it matters", doc.why, False),
+        ("Example", doc.example, True),
+        ("Use instead", doc.use_instead, True),
+        ("Fix safety", doc.fix_safety, False),
+        ("When to ignore it", doc.ignore_when, False),
+    )
 
 
 def _prose(text: str) -> str:

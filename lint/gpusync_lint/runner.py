@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -51,6 +52,17 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Count:
+    """How many warnings have one code."""
+
+    code: str
+    name: str
+    count: int
+    fixable: int
+    """How many of them have a fix, safe or not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """What a run found, and what remains after its fixes."""
 
@@ -78,6 +90,14 @@ class Outcome:
     def suppressed(self) -> list[Finding]:
         """Findings that a comment allows, of either level."""
         return [one.finding for one in self.reported if one.finding.suppressed is not None]
+
+    @property
+    def statistics(self) -> list[Count]:
+        """The warnings of each code, the most frequent first."""
+        counts = Counter((one.code, one.name) for one in self.warnings)
+        fixable = Counter(one.code for one in self.warnings if one.fix is not None)
+        ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        return [Count(code, name, count, fixable[code]) for (code, name), count in ordered]
 
 
 def run(files: Sequence[SourceFile], errors: Sequence[FileError], request: Request) -> Outcome:

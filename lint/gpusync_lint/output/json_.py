@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
         "files": outcome.files,
     }
     if statistics:
-        document["statistics"] = dict(sorted(Counter(one.code for one in outcome.warnings).items()))
+        document["statistics"] = {one.code: one.count for one in outcome.statistics}
     if fixed:
         document["fixed"] = outcome.fixed
     return json.dumps(document, indent=2) + "\n"

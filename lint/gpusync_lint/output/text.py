@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import unicodedata
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
@@ -120,13 +119,12 @@ def _cells(text: str) -> int:
 
 
 def _statistics(outcome: Outcome, style: Style) -> str:
-    counts = Counter((one.code, one.name) for one in outcome.warnings)
-    fixable = Counter(one.code for one in outcome.warnings if one.fix is not None)
-    width = max((len(str(count)) for count in counts.values()), default=0)
+    counts = outcome.statistics
+    width = max((len(str(one.count)) for one in counts), default=0)
     lines = []
-    for (code, name), count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        ending = f"  ({fixable[code]} with a fix)" if fixable[code] else ""
-        lines.append(f"{count:>{width}}  {style(code, '1;31')}  {name}{ending}\n")
+    for one in counts:
+        ending = f"  ({one.fixable} with a fix)" if one.fixable else ""
+        lines.append(f"{one.count:>{width}}  {style(one.code, '1;31')}  {one.name}{ending}\n")
     return "".join(lines)
 
 

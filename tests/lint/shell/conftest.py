@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from gpusync_lint import rule_pages
+from gpusync_lint.catalogue import RuleDoc
 from gpusync_lint.model import (
     Analysis,
     Confidence,
@@ -21,11 +22,11 @@ from gpusync_lint.model import (
     Source,
     Span,
 )
+from gpusync_lint.suppression_rules import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-from gpusync_lint.suppression_rules import RULES
 
 NAMES = {
     "GS101": "synchronize",
@@ -34,6 +35,12 @@ NAMES = {
     "GS301": "branch-on-value",
     "GS501": "blocking-copy",
     **{code: doc.name for code, doc in RULES.items()},
+}
+
+DOCS = {
+    code: RULES.get(code)
+    or RuleDoc(code, name, f"About {name}. More of it.", "It waits.", "x.item()", "x", "Safe.", "Never.", "torch")
+    for code, name in NAMES.items()
 }
 
 WORDS: dict[str, tuple[str, Heat, Confidence]] = {
@@ -113,7 +120,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("gpusync_lint.engine")
     module.analyze = analyze  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "gpusync_lint.engine", module)
-    monkeypatch.setattr(rule_pages, "names", lambda: dict(NAMES))
+    monkeypatch.setattr(rule_pages, "docs", lambda: dict(DOCS))
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def _codes(capsys: Captured, *arguments: str) -> list[str]:
         ("boom()\n", [], 2),
     ],
 )
-@pytest.mark.parametrize("output", ["text", "json"])
+@pytest.mark.parametrize("output", ["text", "json", "sarif", "github", "junit"])
 def test_exit_codes(project: Project, text: str, arguments: list[str], code: int, output: str) -> None:
     project({"a.py": text})
     assert main([*arguments, "--output-format", output]) == code
@@ -68,7 +68,8 @@ def test_exit_codes(project: Project, text: str, arguments: list[str], code: int
         (["--slect", "GS2"], "unknown option --slect; did you mean --select?"),
         (["--sel", "GS2"], "unknown option --sel"),
         (["--heat", "hot"], "argument --heat: invalid choice: 'hot' (choose from "),
-        (["--output-format", "sarif"], "argument --output-format: invalid choice: 'sarif' (choose from "),
+        (["--output-format", "xml"], "argument --output-format: invalid choice: 'xml' (choose from "),
+        (["--output-format", "gitlab", "--statistics"], "--statistics: a GitLab report has no place for counts"),
         (["--select"], "argument --select: expected one argument"),
         (["--unsafe-fixes"], "--unsafe-fixes needs --fix or --diff"),
         (["--diff", "--output-format", "json"], "--diff prints a diff, so it cannot be combined with --output-format"),

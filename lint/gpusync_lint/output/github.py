@@ -1,0 +1,66 @@
+"""GitHub's workflow commands: one annotation per warning, printed to the log of a job.
+
+https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusync_lint.selection import Level
+
+if TYPE_CHECKING:
+    from gpusync_lint.model import FileError, Finding
+    from gpusync_lint.runner import Outcome
+
+
+def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
+    """One command per line: warnings, errors of files, and on request notices of what is allowed and of the counts.
+
+    Columns count from 1, in characters; GitHub's ``endColumn`` is the last marked one. Notes are left out: a job shows
+    ten annotations of a kind.
+    """
+    lines = [_error(error) for error in outcome.errors]
+    for one in outcome.reported:
+        finding = one.finding
+        if one.level is not Level.WARNING:
+            continue
+        if finding.suppressed is None:
+            lines.append(_annotation("warning", finding, f"{finding.message}\nremedy: {finding.remedy}"))
+        elif show_suppressed:
+            lines.append(_annotation("notice", finding, f"{finding.message}\nallowed: {finding.suppressed}"))
+    if statistics:
+        counts = "\n".join(f"{one.count} {one.code} {one.name}" for one in outcome.statistics) or "no warnings"
+        lines.append(_command("notice", {"title": "gpusync lint"}, counts))
+    if fixed:
+        lines.append(_command("notice", {"title": "gpusync lint"}, f"fixed: {outcome.fixed}"))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _annotation(kind: str, finding: Finding, message: str) -> str:
+    span = finding.span
+    properties = {"file": finding.path, "line": str(span.line)}
+    if span.end_line == span.line:
+        properties |= {"col": str(span.column), "endLine": str(span.line)}
+        properties["endColumn"] = str(max(span.column, span.end_column - 1))
+    else:
+        # The runner drops columns that do not lie on one line.
+        properties["endLine"] = str(span.end_line)
+    return _command(kind, {**properties, "title": f"{finding.code} {finding.name}"}, message)
+
+
+def _error(error: FileError) -> str:
+    properties = {"file": error.path}
+    if error.line is not None:
+        properties["line"] = str(error.line)
+    return _command("error", {**properties, "title": "gpusync lint"}, error.message)
+
+
+def _command(kind: str, properties: dict[str, str], message: str) -> str:
+    listed = ",".join(f"{name}={_escaped(value, property_=True)}" for name, value in properties.items())
+    return f"::{kind} {listed}::{_escaped(message)}"
+
+
+def _escaped(text: str, *, property_: bool = False) -> str:
+    text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return text.replace(":", "%3A").replace(",", "%2C") if property_ else text

@@ -1,0 +1,67 @@
+"""GitLab's code quality report: https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from gpusync_lint.selection import Level
+
+if TYPE_CHECKING:
+    from gpusync_lint.model import FileError, Finding
+    from gpusync_lint.runner import Outcome
+
+
+def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
+    """A list of issues: warnings (minor), errors of files (critical), on request what is allowed (info).
+
+    A fingerprint is made of a finding's key, so that an issue stays the same one when its line moves. The format has
+    no place for counts, so `statistics` and `fixed` change nothing.
+    """
+    issues = [_error(error) for error in outcome.errors]
+    for one in outcome.reported:
+        finding = one.finding
+        if one.level is not Level.WARNING:
+            continue
+        if finding.suppressed is None:
+            issues.append(_issue(finding, "minor", f"{finding.message}; remedy: {finding.remedy}"))
+        elif show_suppressed:
+            issues.append(_issue(finding, "info", f"{finding.message}; allowed: {finding.suppressed}"))
+    _make_unique(issues)
+    return json.dumps(issues, indent=2) + "\n"
+
+
+def _issue(finding: Finding, severity: str, description: str) -> dict[str, Any]:
+    span = finding.span
+    return {
+        "description": description,
+        "check_name": f"{finding.code} {finding.name}",
+        "fingerprint": _digest(finding.key),
+        "severity": severity,
+        "location": {"path": finding.path, "lines": {"begin": span.line, "end": span.end_line}},
+    }
+
+
+def _error(error: FileError) -> dict[str, Any]:
+    return {
+        "description": error.message,
+        "check_name": "gpusync-lint-error",
+        "fingerprint": _digest(f"{error.path}::{error.message}"),
+        "severity": "critical",
+        "location": {"path": error.path, "lines": {"begin": error.line or 1}},
+    }
+
+
+def _make_unique(issues: list[dict[str, Any]]) -> None:
+    """GitLab drops an issue whose fingerprint another one has."""
+    seen: dict[str, int] = {}
+    for issue in issues:
+        fingerprint = issue["fingerprint"]
+        seen[fingerprint] = seen.get(fingerprint, 0) + 1
+        if seen[fingerprint] > 1:
+            issue["fingerprint"] = _digest(f"{fingerprint}::{seen[fingerprint]}")
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "backslashreplace")).hexdigest()

@@ -1,0 +1,87 @@
+"""JUnit XML, as CI servers read it: a failed test per warning, a passed one per clean file."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from gpusync_lint.selection import Level
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+    from gpusync_lint.model import FileError, Finding
+    from gpusync_lint.runner import Outcome
+
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 can hold in no form, not even as a reference."""
+
+
+def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
+    """The document, in ASCII. Errors of files are errors; on request, what is allowed is a skipped test, the counts
+    are properties of the suite, and so is the number of fixes.
+    """
+    suite = ElementTree.Element("testsuite", {"name": "gpusync lint"})
+    if statistics or fixed:
+        properties = ElementTree.SubElement(suite, "properties")
+        for count in outcome.statistics if statistics else ():
+            _property(properties, count.code, count.count)
+        if fixed:
+            _property(properties, "fixed", outcome.fixed)
+    failed = {error.path for error in outcome.errors}
+    for error in outcome.errors:
+        _error(suite, error)
+    for one in outcome.reported:
+        if one.level is not Level.WARNING:
+            continue
+        if one.finding.suppressed is None:
+            failed.add(one.finding.path)
+            _failure(suite, one.finding, outcome)
+        elif show_suppressed:
+            case = _case(suite, one.finding)
+            ElementTree.SubElement(case, "skipped", {"message": _legal(f"allowed: {one.finding.suppressed}")})
+    for path in sorted(outcome.texts.keys() - failed):
+        ElementTree.SubElement(suite, "testcase", {"classname": _legal(path), "name": "no warnings"})
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    for element in (suites, suite):
+        for attribute, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error")):
+            element.set(attribute, str(sum(1 for _ in suite.iter(tag))))
+    suite.set("skipped", str(sum(1 for _ in suite.iter("skipped"))))
+    ElementTree.indent(suites)
+    body = ElementTree.tostring(suites, encoding="us-ascii", xml_declaration=False).decode("ascii")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
+
+
+def _property(properties: Element, name: str, value: int) -> None:
+    ElementTree.SubElement(properties, "property", {"name": f"gpusync.{name}", "value": str(value)})
+
+
+def _case(suite: Element, finding: Finding) -> Element:
+    span = finding.span
+    name = f"{finding.code} {finding.name} at {span.line}:{span.column}"
+    attributes = {"classname": finding.path, "name": name, "file": finding.path, "line": str(span.line)}
+    return ElementTree.SubElement(suite, "testcase", {key: _legal(value) for key, value in attributes.items()})
+
+
+def _failure(suite: Element, finding: Finding, outcome: Outcome) -> None:
+    failure = ElementTree.SubElement(_case(suite, finding), "failure", {"type": finding.code})
+    failure.set("message", _legal(finding.message))
+    span = finding.span
+    line = "".join(outcome.texts.get(finding.path, "").split("\n")[span.line - 1 : span.line]).strip()
+    failure.text = _legal(
+        f"{finding.path}:{span.line}:{span.column}: {finding.message}\n{line}\nremedy: {finding.remedy}"
+    )
+
+
+def _error(suite: Element, error: FileError) -> None:
+    attributes = {"classname": error.path, "name": "could not be linted", "file": error.path}
+    if error.line is not None:
+        attributes["line"] = str(error.line)
+    case = ElementTree.SubElement(suite, "testcase", {key: _legal(value) for key, value in attributes.items()})
+    ElementTree.SubElement(case, "error", {"message": _legal(error.message), "type": "error"})
+
+
+def _legal(text: str) -> str:
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)

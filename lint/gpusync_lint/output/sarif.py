@@ -1,0 +1,173 @@
+"""SARIF 2.1.0 (OASIS), for code scanning services and editors.
+
+https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from gpusync_lint import rule_pages
+from gpusync_lint._version import __version__
+from gpusync_lint.selection import Level
+
+if TYPE_CHECKING:
+    from gpusync_lint.catalogue import RuleDoc
+    from gpusync_lint.model import Edit, FileError, Fix, Span
+    from gpusync_lint.runner import Outcome
+    from gpusync_lint.selection import Reported
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+ROOT = "%SRCROOT%"
+"""What relative paths start from. The document does not say where it lies, so that it is the same on every machine."""
+
+FINGERPRINT = "gpusyncKey/v1"
+
+
+def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
+    """The document, ending in a newline. Warnings and notes are results; what is allowed is one on request.
+
+    Columns count UTF-16 code units from 1, as ``columnKind`` says; ends are exclusive. ``statistics`` and ``fixed`` are
+    properties of the run.
+    """
+    return json.dumps(_Log(outcome).document(show_suppressed, statistics, fixed), indent=2) + "\n"
+
+
+class _Log:
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.docs = rule_pages.docs()
+        self.index = {code: number for number, code in enumerate(self.docs)}
+        self.lines: dict[str, list[str]] = {}
+        """The lines of each file, for columns."""
+
+    def document(self, show_suppressed: bool, statistics: bool, fixed: bool) -> dict[str, Any]:
+        outcome = self.outcome
+        shown = [one for one in outcome.reported if show_suppressed or one.finding.suppressed is None]
+        run: dict[str, Any] = {
+            "tool": {
+                "driver": {
+                    "name": "gpusync",
+                    "version": __version__,
+                    "rules": [_rule(doc) for doc in self.docs.values()],
+                }
+            },
+            "columnKind": "utf16CodeUnits",
+            "originalUriBaseIds": {ROOT: {"description": {"text": "The folder that gpusync lint ran in."}}},
+            "invocations": [
+                {
+                    "executionSuccessful": not outcome.errors,
+                    "toolExecutionNotifications": [_notification(error) for error in outcome.errors],
+                }
+            ],
+            "results": [self._result(one) for one in shown],
+        }
+        properties: dict[str, Any] = {"files": outcome.files}
+        if statistics:
+            properties["statistics"] = {one.code: one.count for one in outcome.statistics}
+        if fixed:
+            properties["fixed"] = outcome.fixed
+        return {"$schema": SCHEMA, "version": "2.1.0", "runs": [{**run, "properties": properties}]}
+
+    def _result(self, reported: Reported) -> dict[str, Any]:
+        finding = reported.finding
+        result: dict[str, Any] = {
+            "ruleId": finding.code,
+            "ruleIndex": self.index[finding.code],
+            "level": "warning" if reported.level is Level.WARNING else "note",
+            "message": {"text": f"{finding.message}; remedy: {finding.remedy}"},
+            "locations": [
+                {
+                    "physicalLocation": {
+                        "artifactLocation": _artifact(finding.path),
+                        "region": self._region(finding.path, finding.span),
+                    }
+                }
+            ],
+            "partialFingerprints": {FINGERPRINT: finding.key},
+            # A reader takes results for unsuppressed only where the list is present, so it is never left out.
+            "suppressions": [],
+            "properties": {
+                "heat": finding.heat.value,
+                "confidence": finding.confidence.value,
+                "framework": finding.framework,
+            },
+        }
+        if finding.suppressed is not None:
+            result["suppressions"] = [
+                {"kind": "inSource", "status": "accepted", "justification": finding.suppressed},
+            ]
+        if finding.fix is not None:
+            result["fixes"] = [self._fix(finding.path, finding.fix)]
+        return result
+
+    def _fix(self, path: str, fix: Fix) -> dict[str, Any]:
+        hazard = "" if fix.hazard is None else f"; {fix.hazard}"
+        replacements = [self._replacement(path, edit) for edit in fix.edits]
+        return {
+            "description": {"text": f"{fix.title}{hazard}"},
+            "artifactChanges": [{"artifactLocation": _artifact(path), "replacements": replacements}],
+            "properties": {"safe": fix.safe},
+        }
+
+    def _replacement(self, path: str, edit: Edit) -> dict[str, Any]:
+        replacement: dict[str, Any] = {"deletedRegion": self._region(path, edit.span)}
+        if edit.replacement:
+            replacement["insertedContent"] = {"text": edit.replacement}
+        return replacement
+
+    def _region(self, path: str, span: Span) -> dict[str, int]:
+        return {
+            "startLine": span.line,
+            "startColumn": self._column(path, span.line, span.column),
+            "endLine": span.end_line,
+            "endColumn": self._column(path, span.end_line, span.end_column),
+        }
+
+    def _column(self, path: str, line: int, column: int) -> int:
+        """A column of characters, in UTF-16 code units."""
+        lines = self.lines.get(path)
+        if lines is None:
+            lines = self.lines[path] = self.outcome.texts.get(path, "").split("\n")
+        before = lines[line - 1][: column - 1] if line <= len(lines) else ""
+        return column + sum(char > "\uffff" for char in before)
+
+
+def _rule(doc: RuleDoc) -> dict[str, Any]:
+    return {
+        "id": doc.code,
+        "name": doc.name,
+        "shortDescription": {"text": _first_sentence(doc.summary)},
+        "fullDescription": {"text": " ".join(f"{doc.summary} {doc.why}".split())},
+        "help": {"text": rule_pages.render(doc), "markdown": rule_pages.markdown(doc)},
+        "defaultConfiguration": {"level": "warning"},
+        "properties": {"tags": ["performance", doc.framework]},
+    }
+
+
+def _first_sentence(text: str) -> str:
+    text = " ".join(text.split())
+    sentence, stop, _ = text.partition(". ")
+    return sentence + "." if stop else text
+
+
+def _notification(error: FileError) -> dict[str, Any]:
+    physical: dict[str, Any] = {"artifactLocation": _artifact(error.path)}
+    if error.line is not None:
+        physical["region"] = {"startLine": error.line}
+    return {
+        "level": "error",
+        "message": {"text": error.message},
+        "locations": [{"physicalLocation": physical}],
+    }
+
+
+def _artifact(path: str) -> dict[str, str]:
+    uri = quote(os.fsencode(path))
+    if path.startswith("/"):
+        return {"uri": f"file://{uri}"}
+    return {"uri": uri, "uriBaseId": ROOT}

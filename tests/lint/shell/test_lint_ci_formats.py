@@ -1,0 +1,246 @@
+"""GitHub, GitLab and JUnit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from gpusync_lint.cli import main
+from gpusync_lint.model import Confidence, FileError, Finding, Heat, Span
+from gpusync_lint.output import MACHINE_FORMATS, github, junit, render
+from gpusync_lint.runner import Outcome
+from gpusync_lint.selection import Level, Reported
+
+Project = Callable[..., Path]
+Captured = pytest.CaptureFixture[str]
+
+FINDING = Finding(
+    code="GS201",
+    name="item-read",
+    path="a.py",
+    span=Span(1, 5, 1, 11),
+    message="`item()` waits for the GPU",
+    remedy="keep it on the device",
+    heat=Heat.STEP,
+    confidence=Confidence.HIGH,
+    framework="torch",
+    key="a.py::f::GS201::item()::1",
+)
+
+
+def _outcome(*findings: Finding, errors: tuple[FileError, ...] = ()) -> Outcome:
+    return Outcome(tuple(Reported(one, Level.WARNING) for one in findings), errors, 1, {"a.py": "x = item()\n"})
+
+
+def _out(capsys: Captured, output: str, *arguments: str) -> str:
+    main([*arguments, "--output-format", output])
+    return capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- GitHub
+
+
+def test_github_annotates_what_is_marked(project: Project, capsys: Captured) -> None:
+    project({"a.py": "x = item()\n"})
+    assert _out(capsys, "github") == (
+        "::warning file=a.py,line=1,col=5,endLine=1,endColumn=10,title=GS201 item-read"
+        "::`item()` waits for the GPU%0Aremedy: keep it on the device\n"
+    )
+
+
+def test_github_escapes_properties_and_messages() -> None:
+    finding = replace(FINDING, path="a:b,c%.py", message="50%, a: b\r\nc")
+    line = github.render(_outcome(finding))
+    assert line.startswith("::warning file=a%3Ab%2Cc%25.py,line=1,")
+    assert line.endswith("::50%25, a: b%0D%0Ac%0Aremedy: keep it on the device\n")
+    assert line.count("\n") == 1
+
+
+def test_github_gets_no_columns_for_what_spans_lines() -> None:
+    line = github.render(_outcome(replace(FINDING, span=Span(1, 5, 3, 2))))
+    assert line.startswith("::warning file=a.py,line=1,endLine=3,title=")
+
+
+def test_github_columns_never_end_before_they_start() -> None:
+    assert ",col=5,endLine=1,endColumn=5," in github.render(_outcome(replace(FINDING, span=Span(1, 5, 1, 5))))
+
+
+def test_github_is_told_of_files_that_could_not_be_linted(project: Project, capsys: Captured) -> None:
+    project({"a.py": "syntax_error()\n"})
+    assert _out(capsys, "github", "a.py", "gone.py").splitlines() == [
+        "::error file=gone.py,title=gpusync lint::no such file or folder",
+        "::error file=a.py,line=3,title=gpusync lint::invalid syntax",
+    ]
+
+
+def test_github_gets_no_notes(project: Project, capsys: Captured) -> None:
+    project({"a.py": "item_epoch()\n"})
+    assert _out(capsys, "github") == ""
+
+
+def test_github_shows_what_is_allowed_as_notices_on_request(project: Project, capsys: Captured) -> None:
+    project({"a.py": "item()  # gpusync: allow[GS201] why\n"})
+    assert _out(capsys, "github") == ""
+    line = _out(capsys, "github", "--show-suppressed")
+    assert line.startswith("::notice file=a.py,line=1,")
+    assert line.endswith("%0Aallowed: why\n")
+
+
+def test_github_gets_the_counts_in_one_notice(project: Project, capsys: Captured) -> None:
+    project({"a.py": "item()\ntolist()\nitem()\n"})
+    assert _out(capsys, "github", "--statistics").splitlines()[3:] == [
+        "::notice title=gpusync lint::2 GS201 item-read%0A1 GS202 tolist-read"
+    ]
+
+
+# ---------------------------------------------------------------- GitLab
+
+
+def _issues(capsys: Captured, *arguments: str) -> list[dict[str, Any]]:
+    issues: list[dict[str, Any]] = json.loads(_out(capsys, "gitlab", *arguments))
+    return issues
+
+
+def test_gitlab_gets_an_issue_per_warning(project: Project, capsys: Captured) -> None:
+    project({"pkg/a.py": "\nx = item()\nitem_epoch()\n"})
+    (issue,) = _issues(capsys)
+    assert len(issue.pop("fingerprint")) == 64
+    assert issue == {
+        "description": "`item()` waits for the GPU; remedy: keep it on the device",
+        "check_name": "GS201 item-read",
+        "severity": "minor",
+        "location": {"path": "pkg/a.py", "lines": {"begin": 2, "end": 2}},
+    }
+
+
+def test_a_gitlab_fingerprint_outlives_a_move(project: Project, capsys: Captured) -> None:
+    project({"a.py": "item()\n"})
+    before = _issues(capsys)
+    project({"a.py": "\n\nitem()\n"})
+    assert [one["fingerprint"] for one in _issues(capsys)] == [one["fingerprint"] for one in before]
+
+
+def test_gitlab_fingerprints_differ_even_where_keys_do_not(project: Project, capsys: Captured) -> None:
+    project({"a.py": "item(); item(); item()\n"})
+    issues = _issues(capsys)
+    assert len(issues) == 3
+    assert len({one["fingerprint"] for one in issues}) == 3
+
+
+def test_gitlab_is_told_of_files_that_could_not_be_linted(project: Project, capsys: Captured) -> None:
+    project({"a.py": "syntax_error()\n"})
+    (issue,) = _issues(capsys)
+    assert (issue["severity"], issue["description"]) == ("critical", "invalid syntax")
+    assert issue["location"] == {"path": "a.py", "lines": {"begin": 3}}
+
+
+def test_gitlab_shows_what_is_allowed_on_request(project: Project, capsys: Captured) -> None:
+    project({"a.py": "item()  # gpusync: allow[GS201] why\n"})
+    assert _issues(capsys) == []
+    (issue,) = _issues(capsys, "--show-suppressed")
+    assert (issue["severity"], issue["description"]) == ("info", "`item()` waits for the GPU; allowed: why")
+
+
+# ---------------------------------------------------------------- JUnit
+
+
+def _suite(text: str) -> ElementTree.Element:
+    suites = ElementTree.fromstring(text)
+    assert suites.tag == "testsuites"
+    (suite,) = suites
+    return suite
+
+
+def test_junit_has_a_failed_test_per_warning_and_a_passed_one_per_clean_file(
+    project: Project, capsys: Captured
+) -> None:
+    project({"a.py": "item()\n tolist()\n", "b.py": "item_epoch()\n", "c.py": "syntax_error()\n"})
+    suite = _suite(_out(capsys, "junit"))
+    assert {name: suite.get(name) for name in ("tests", "failures", "errors", "skipped")} == {
+        "tests": "4",
+        "failures": "2",
+        "errors": "1",
+        "skipped": "0",
+    }
+    cases = [(case.get("classname"), case.get("name"), [child.tag for child in case]) for case in suite]
+    assert cases == [
+        ("c.py", "could not be linted", ["error"]),
+        ("a.py", "GS201 item-read at 1:1", ["failure"]),
+        ("a.py", "GS202 tolist-read at 2:2", ["failure"]),
+        ("b.py", "no warnings", []),
+    ]
+
+
+def test_a_junit_failure_says_where_what_and_how_to_mend_it(project: Project, capsys: Captured) -> None:
+    project({"a.py": "\nx = item()\n"})
+    failure = _suite(_out(capsys, "junit")).find(".//failure")
+    assert failure is not None
+    assert failure.get("message") == "`item()` waits for the GPU"
+    assert (failure.text or "").split("\n") == [
+        "a.py:2:5: `item()` waits for the GPU",
+        "x = item()",
+        "remedy: keep it on the device",
+    ]
+
+
+@pytest.mark.parametrize("message", ["a & <b> \"c\" 'd'", "]]>", "\x00\x1b[31m", "\ud800 \uffff", "ü 😀", "a\nb\tc"])
+def test_junit_is_valid_xml_for_any_message(message: str) -> None:
+    errors = (FileError("a\x01.py", None, message),)
+    text = junit.render(_outcome(replace(FINDING, message=message, suppressed=None), errors=errors))
+    failure = _suite(text.encode("ascii").decode()).find(".//failure")
+    legal = "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in message)
+    assert failure is not None
+    assert failure.get("message") == legal
+
+
+def test_junit_skips_what_is_allowed_on_request(project: Project, capsys: Captured) -> None:
+    project({"a.py": "item()  # gpusync: allow[GS201] why\n"})
+    assert [case.get("name") for case in _suite(_out(capsys, "junit"))] == ["no warnings"]
+    skipped = _suite(_out(capsys, "junit", "--show-suppressed")).find(".//skipped")
+    assert skipped is not None
+    assert skipped.get("message") == "allowed: why"
+
+
+def test_junit_gets_the_counts_as_properties(project: Project, capsys: Captured) -> None:
+    project({"a.py": "item(); item(); copy_safe()\n"})
+    suite = _suite(_out(capsys, "junit", "--statistics", "--fix"))
+    assert [(one.get("name"), one.get("value")) for one in suite.iter("property")] == [
+        ("gpusync.GS201", "2"),
+        ("gpusync.fixed", "1"),
+    ]
+
+
+# ---------------------------------------------------------------- all of them
+
+
+@pytest.mark.parametrize("output", MACHINE_FORMATS)
+def test_a_format_ends_in_a_newline(output: str) -> None:
+    assert render(output, _outcome(FINDING), show_suppressed=True).endswith("\n")
+
+
+@pytest.mark.parametrize("output", ["json", "sarif", "gitlab", "junit"])
+def test_a_document_is_ascii_so_that_no_encoding_can_spoil_it(output: str) -> None:
+    assert render(output, _outcome(replace(FINDING, message="ü 😀", path="ü.py"))).isascii()
+
+
+@pytest.mark.parametrize("output", ["json", "sarif", "gitlab", "junit"])
+def test_a_document_is_complete_although_nothing_was_linted(project: Project, capsys: Captured, output: str) -> None:
+    project({})
+    text = _out(capsys, output)
+    assert text
+    if output == "junit":
+        assert _suite(text).get("tests") == "0"
+    else:
+        json.loads(text)
+
+
+@pytest.mark.parametrize("output", MACHINE_FORMATS)
+def test_fixes_are_applied_whatever_the_format(project: Project, capsys: Captured, output: str) -> None:
+    root = project({"a.py": "copy_safe()\n"})
+    assert main(["--fix", "--output-format", output]) == 0
+    assert (root / "a.py").read_text() == "fixed()\n"
