@@ -72,10 +72,14 @@ def count(output: Path, arguments: list[str]) -> int:
         if path is None or frame.f_code.co_name in _COMPREHENSIONS:
             return None
         lines = executed[path]
+        last = 0
 
         def step(frame: FrameType, event: str, argument: object) -> Any:
-            if event == "line":
-                lines[frame.f_lineno] += 1
+            # A loop within one line goes on, it does not run the line again.
+            nonlocal last
+            if event == "line" and frame.f_lineno != last:
+                last = frame.f_lineno
+                lines[last] += 1
             return step
 
         return step
