@@ -105,13 +105,21 @@ def compare(truth: dict[str, Any], run: dict[str, Any], executed: dict[str, dict
     ran: Lines = {
         (_known_as(path, files), int(line)): times for path, lines in executed.items() for line, times in lines.items()
     }
-    rows: list[tuple[str, ...]] = [("line", "GPU: syncs in executions, each", "simulated", "")]
+    details = {(row["file"], row["line"]): _detail(row) for row in truth["sync_lines"]}
+    rows: list[tuple[str, ...]] = [("line", "GPU: syncs in executions, each", "simulated", "", "")]
     for file, line in sorted({*there, *here}):
         place = (file, line)
         gpu = Side(there.get(place, 0), truth["executed"].get(file, {}).get(str(line), 0))
         simulated = Side(here[place], ran.get(place, 0))
-        rows.append((f"{file}:{line}", str(gpu), str(simulated), _outcome(gpu, simulated)))
+        outcome = _outcome(gpu, simulated)
+        detail = details[place] if outcome == "only there" else ""
+        rows.append((f"{file}:{line}", str(gpu), str(simulated), outcome, detail))
     return rows
+
+
+def _detail(row: dict[str, Any]) -> str:
+    """How the host waited, and how seldom."""
+    return f"{', '.join(row['kinds'])} in {row['execs']} of {row['executed']} executions"
 
 
 def _known_as(path: str, files: list[str]) -> str:
@@ -139,7 +147,7 @@ def _print(rows: list[tuple[str, ...]]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    tally = Counter(row[-1] for row in rows[1:])
+    tally = Counter(row[-2] for row in rows[1:])
     print(", ".join(f"{outcome} {number}" for outcome, number in sorted(tally.items())))
 
 
