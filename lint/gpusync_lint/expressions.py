@@ -124,7 +124,7 @@ class Expressions:
             value = self._outer_name(label)
         if value.kind in (Kind.UNKNOWN, Kind.MOVED):
             return self._by_evidence(label, value)
-        return value
+        return self._confirmed(label, value)
 
     def _outer_name(self, label: str) -> Value:
         outer = self.fn.outer
@@ -156,6 +156,12 @@ class Expressions:
                 return Value(Kind.DEVICE, self.assumed())
         return value
 
+    def _confirmed(self, path: str, value: Value) -> Value:
+        """A tensor on which ``backward()`` is called is one for sure, and of one element."""
+        if value.kind is Kind.TENSOR and path in self.backward_names:
+            return value._replace(sure=True, zero_dim=True)
+        return value
+
     def _attribute(self, node: ast.Attribute) -> Value:
         return self.attribute(node, self.eval(node.value))
 
@@ -167,9 +173,11 @@ class Expressions:
             if value is not None and value.kind:
                 return value
         value = self.attribute_of(base, node.attr)
-        if path is not None and value.kind in (Kind.UNKNOWN, Kind.MOVED):
+        if path is None:
+            return value
+        if value.kind in (Kind.UNKNOWN, Kind.MOVED):
             return self._by_evidence(path, value)
-        return value
+        return self._confirmed(path, value)
 
     def attribute_of(self, base: Value, attr: str) -> Value:
         """What an attribute of a value holds."""

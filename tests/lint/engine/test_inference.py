@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gpusync_lint.model import Heat
+from gpusync_lint.model import Confidence, Heat
 
 HEAD = """
 import argparse
@@ -123,6 +123,19 @@ def test_a_device_tensor_is_known(lint, name):
 @pytest.mark.parametrize("name", SILENT)
 def test_what_lies_on_the_host_is_silent(lint, name):
     assert [finding for finding in lint(HEAD + SILENT[name]) if finding.heat is not Heat.ONCE] == []
+
+
+def test_backward_proves_that_a_sum_of_parts_is_one_element(lint):
+    code = (
+        "class Net(nn.Module):\n    def forward(self, x):\n        return self.body(x)\n"
+        "def train(data, device, weigh, best):\n    net = Net().to(device)\n    for x in DataLoader(data):\n"
+        "        out = net(x)\n"
+        "        loss = out.mean() + torch.ones((), device=device) * out.square().mean(weigh)\n"
+        "{backward}        if loss < best:\n            pass\n"
+    )
+    for backward, confidence in (("", Confidence.LOW), ("        loss.backward()\n", Confidence.MEDIUM)):
+        (branch,) = (found for found in lint(HEAD + code.format(backward=backward)) if found.code == "GS301")
+        assert branch.confidence is confidence
 
 
 def test_one_finding_for_a_chain(lint):
