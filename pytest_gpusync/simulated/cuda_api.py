@@ -5,6 +5,7 @@ simulated device.
 from __future__ import annotations
 
 import ctypes
+import functools
 import types
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,10 @@ def _synchronize(*_: Any) -> None:
     ledger.sync("device", device=state.current_device())
 
 
+def _capability(index: int) -> dict[str, Any]:
+    return {"supported_dtypes": {value for value in vars(torch).values() if isinstance(value, torch.dtype)}}
+
+
 def _set_debug_mode(mode: int) -> None:
     conditions.debug_mode = int(mode)
 
@@ -148,6 +153,7 @@ def _accelerator_functions() -> dict[str, Callable[..., Any]]:
         "_accelerator_synchronizeDevice": _synchronize,
         "_accelerator_emptyCache": memory.empty_cache,
         "_accelerator_emptyHostCache": _nothing,
+        "_accelerator_getDeviceCapability": _capability,
         "_accelerator_getDeviceStats": memory.statistics,
         "_accelerator_getMemoryInfo": memory.info,
         "_accelerator_resetPeakStats": memory.reset_peak,
@@ -239,12 +245,21 @@ def _install_nvtx(patches: Patches) -> None:
 
 
 def _install_libraries(patches: Patches) -> None:
-    """The device has no cuDNN, as on a CPU build, and NCCL has no tensors of its own to add up."""
-    cudnn = torch.backends.cudnn
+    """The device has no cuDNN, as on a CPU build, and NCCL has no tensors of its own to add up; which library is
+    preferred is remembered and means nothing.
+    """
+    # The module hides behind a stand-in of its own, and calls its functions without it.
+    cudnn: Any = torch.backends.cudnn
+    cudnn = getattr(cudnn, "m", cudnn)
     patches.set(torch._C, "_has_cudnn", False)
     patches.set(cudnn, "_init", lambda: False)
     patches.set(cudnn, "is_acceptable", lambda tensor: False)
     patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)
+    for library in ("linalg", "blas"):
+        setter, getter = f"_set_{library}_preferred_backend", f"_get_{library}_preferred_backend"
+        preferred = [getattr(torch._C, getter)()]
+        patches.set(torch._C, setter, functools.partial(preferred.__setitem__, 0))
+        patches.set(torch._C, getter, functools.partial(preferred.__getitem__, 0))
 
 
 def _properties(device: Any = None) -> DeviceProperties:

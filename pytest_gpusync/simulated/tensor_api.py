@@ -62,6 +62,7 @@ def install(patches: Patches) -> None:
     _install_storages(patches)
     for name, dtype in _LEGACY.items():
         patches.set(torch.cuda, name, _legacy_type(name, dtype))
+    patches.set(torch, "set_default_tensor_type", _default_type(torch.set_default_tensor_type))
     patches.set(Tensor, "record_stream", lambda self, stream: None)
     patches.set(Tensor, "__cuda_array_interface__", property(_array_interface))
 
@@ -185,3 +186,24 @@ def _legacy_type(name: str, dtype: torch.dtype) -> type:
 
     # Tensor.type reads the qualified name from the C level, where a Python class keeps only its own.
     return Legacy(f"torch.cuda.{name}", (), {"dtype": dtype, "__module__": "torch.cuda"})
+
+
+def _default_type(set_default: Callable[[Any], None]) -> Callable[[Any], None]:
+    """``torch.set_default_tensor_type``: a type of the device is a default device and a default data type."""
+    defaulted = False
+
+    def set_default_tensor_type(kind: Any) -> None:
+        nonlocal defaulted
+        module, _, name = (kind if isinstance(kind, str) else getattr(kind, "__name__", "")).rpartition(".")
+        dtype = _LEGACY.get(name)
+        if module == "torch.cuda" and dtype is not None and dtype.is_floating_point:
+            torch.set_default_dtype(dtype)
+            torch.set_default_device("cuda")
+            defaulted = True
+            return
+        set_default(kind)
+        if defaulted:
+            torch.set_default_device(None)
+            defaulted = False
+
+    return set_default_tensor_type
