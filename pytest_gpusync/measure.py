@@ -19,7 +19,7 @@ from pytest_gpusync.events import Environment, Measurement, Site, SiteCount, Syn
 from pytest_gpusync.recorders import RecorderUnavailable, candidates, create
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpusync.events import Direction, Kind, RawSync
     from pytest_gpusync.recorders import Recorder
@@ -334,8 +334,19 @@ class _Hub:
         simulated = _simulation_is_on()
         found = _usable_device(device, simulated)
         refusals: list[str] = []
-        for name in candidates(simulated, wanted):
+        self._start_first(candidates(simulated, wanted), found, refusals)
+        self._optimizer_steps.attach()
+        phases.follow()
+
+    def _start_first(self, names: Sequence[str], found: devices.Device, refusals: list[str]) -> None:
+        """Start the first of the named recorders that can run, and note why those before it cannot.
+
+        Raises:
+            MeasurementError: none can.
+        """
+        for name in names:
             recorder = create(name)
+            recorder.on_eviction = self._evicted
             try:
                 recorder.start(self._sink)
             except RecorderUnavailable as refusal:
@@ -343,10 +354,24 @@ class _Hub:
                 continue
             self._recorder = recorder
             self._environment = _environment(recorder, found, refusals)
-            self._optimizer_steps.attach()
-            phases.follow()
             return
         raise MeasurementError("no recorder can run: " + "; ".join(refusals))
+
+    def _evicted(self, reason: str) -> None:
+        """Carry on with a recorder that sees less: the one that runs has to make room for another tool."""
+        with self._lock:
+            recorder, self._recorder = self._recorder, None
+            if recorder is None:
+                return
+            names = candidates(simulated=False, wanted="auto")
+            weaker = names[names.index(recorder.name) + 1 :]
+            try:
+                recorder.flush()
+                recorder.stop()
+                self._start_first(weaker, devices.detect(), [f"{recorder.name}: {reason}"])
+            except Exception as error:  # must not reach the tool that asked for room
+                for region in self._regions:
+                    region._fail(str(error))
 
     def _stop(self) -> None:
         recorder, self._recorder = self._recorder, None

@@ -27,6 +27,10 @@ class Recorder(ABC):
     blind_spots: ClassVar[str]
     """What this recorder cannot see, as one clause for reports."""
 
+    on_eviction: Callable[[str], None] | None = None
+    """Called by a recorder that has to make room for another tool while it runs, with the reason: whoever started it
+    stops it then and carries on with another one."""
+
     @abstractmethod
     def start(self, sink: Sink) -> None:
         """Begin to call `sink` for each sync.

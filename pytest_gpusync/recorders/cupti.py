@@ -121,7 +121,7 @@ class CuptiRecorder(Recorder):
         self._threads: dict[int, _Thread] = {}
         self._device_of_context: dict[int, int | None] = {}
         self._error: Exception | None = None
-        self._restore_event: Callable[[], None] | None = None
+        self._undo: list[Callable[[], None]] = []
         self._pointer_attribute: Any = None
 
     def start(self, sink: Sink) -> None:
@@ -132,14 +132,14 @@ class CuptiRecorder(Recorder):
         self._sink = sink
         self._subscribe(cupti, entry)
         self._follow_event_waits()
+        self._make_room_for_profiler()
 
     def stop(self) -> None:
         """See :meth:`Recorder.stop`."""
         if self._sink is None:
             return
-        if self._restore_event is not None:
-            self._restore_event()
-            self._restore_event = None
+        while self._undo:
+            self._undo.pop()()
         assert self._cupti is not None
         try:
             self._cupti.unsubscribe()
@@ -236,7 +236,27 @@ class CuptiRecorder(Recorder):
             if event.synchronize is synchronize:
                 event.synchronize = original
 
-        self._restore_event = restore
+        self._undo.append(restore)
+
+    def _make_room_for_profiler(self) -> None:
+        """Leave CUPTI to a torch.profiler that starts now: beside a subscriber it would silently record nothing."""
+        profiler: Any = sys.modules.get("torch.autograd.profiler")
+        prepare = getattr(profiler, "_prepare_profiler", None)
+        if prepare is None:
+            return
+
+        def prepare_profiler(*arguments: Any, **options: Any) -> Any:
+            if self.on_eviction is not None and self._sink is not None:
+                self.on_eviction("torch.profiler was started in the region and needs CUPTI")
+            return prepare(*arguments, **options)
+
+        profiler._prepare_profiler = prepare_profiler
+
+        def restore() -> None:
+            if profiler._prepare_profiler is prepare_profiler:
+                profiler._prepare_profiler = prepare
+
+        self._undo.append(restore)
 
     # Delivery, on the thread that makes the call
 

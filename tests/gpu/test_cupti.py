@@ -219,6 +219,20 @@ def test_a_profiler_sees_its_gpu_events_after_counting(x):
     assert any(event.device_time_total > 0 for event in profiler.key_averages())
 
 
+def test_a_profiler_started_inside_a_region_gets_cupti_and_torchs_hooks_go_on_counting(x):
+    with record() as seen:
+        x.sum().item()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            (x @ x).sum().item()
+        x.sum().item()
+    assert seen.syncs >= 3  # the profiler waits for the device when it stops
+    environment = seen.result().environment
+    assert (environment.recorder, environment.coverage) == ("torch-hooks", "torch")
+    assert "torch.profiler was started in the region" in environment.note
+    assert any("Memcpy" in event.key for event in profiler.key_averages())
+    assert seen_by(lambda: x.sum().item()) == [("stream", "D2H", 4)]
+
+
 @pytest.mark.parametrize("previous", [0, 1])
 def test_torch_hooks_restore_the_sync_debug_mode(x, previous):
     torch.cuda.set_sync_debug_mode(previous)

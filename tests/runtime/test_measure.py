@@ -259,3 +259,28 @@ def test_the_environment_says_who_counted(scripted):
     environment = seen.result().environment
     assert (environment.device, environment.gpu, environment.driver) == ("cuda", "Test GPU", "1.0")
     assert (environment.recorder, environment.coverage) == ("scripted", "driver")
+
+
+def test_a_recorder_that_makes_room_is_followed_by_the_next_one(scripted, monkeypatch):
+    second = type(scripted)()
+    second.name = "second"
+    monkeypatch.setattr(measure, "candidates", lambda simulated, wanted: ("scripted", "second"))
+    monkeypatch.setattr(measure, "create", lambda name: scripted if name == "scripted" else second)
+    with record() as seen:
+        scripted.sync()
+        scripted.hold()
+        scripted.on_eviction("a profiler needs its place")
+        assert (scripted.running, second.running) == (0, 1)
+        second.sync()
+    assert seen.syncs == 3
+    assert seen.result().environment.recorder == "second"
+    assert seen.result().environment.note == "scripted: a profiler needs its place"
+    assert second.running == 0
+
+
+def test_a_recorder_that_makes_room_for_nobody_spoils_the_measurement(scripted):
+    with record() as seen:
+        scripted.sync()
+        scripted.on_eviction("a profiler needs its place")
+    assert "a profiler needs its place" in seen.result().problem
+    assert not seen.result().complete
