@@ -9,20 +9,24 @@ import sys
 import threading
 import traceback
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from gpusync_lint import output, rule_pages
+from gpusync_lint import baseline, output, rule_pages
+from gpusync_lint.baseline import BaselineError
 from gpusync_lint.config import Config, ConfigError, find, load
 from gpusync_lint.discovery import Found, discover, shown
 from gpusync_lint.model import Confidence, EngineSettings, Heat
 from gpusync_lint.output import FORMATS
-from gpusync_lint.runner import Outcome, Request, internal_error, run
+from gpusync_lint.runner import Outcome, Request, accept_all, internal_error, run
 from gpusync_lint.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from gpusync_lint.baseline import Baseline
 
 CLEAN, FINDINGS, FAILED = 0, 1, 2
 
@@ -38,7 +42,9 @@ Lines and columns count from 1, columns in characters (sarif: in UTF-16 code uni
 
 Accept a warning with a comment on its statement or above it: # gpusync: allow[GS201] why
 Configuration: [tool.gpusync] in the nearest pyproject.toml that has it, with the keys select, ignore, exclude,
-per-file-ignores, heat, step-functions and torch-version.
+per-file-ignores, heat, baseline, step-functions and torch-version.
+A baseline is written to --baseline FILE, or to the configured one, or to gpusync-baseline.json beside pyproject.toml
+(without one: in the current folder), and is used when --baseline or the configuration names it.
 """
 
 
@@ -96,6 +102,8 @@ def _parser() -> _Parser:
     add("--output-format", choices=FORMATS, default="text", help=formats_help)
     add("--statistics", action="store_true", help="count the warnings of each code (text: instead of listing them)")
     add("--exit-zero", action="store_true", help="exit 0 also with warnings")
+    add("--baseline", metavar="FILE", help="accept the warnings listed in FILE; only new ones count")
+    add("--write-baseline", action="store_true", help="accept every warning from now on: write the baseline and exit 0")
     add("--config", metavar="FILE", help="the pyproject.toml to use")
     add("--stdin-filename", metavar="FILE", help="the name under which standard input is linted")
     add("--verbose", action="store_true", help="show the traceback of an internal error")
@@ -107,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse(argv)
     try:
         return _lint(arguments)
-    except (UsageError, ConfigError, UnknownCodeError) as error:
+    except (UsageError, ConfigError, UnknownCodeError, BaselineError) as error:
         emit(sys.stderr, f"gpusync lint: error: {error}\n")
         return FAILED
     except BrokenPipeError:
@@ -134,9 +142,12 @@ def _lint(arguments: argparse.Namespace) -> int:
     )
     for folder in found.empty:
         emit(sys.stderr, f"gpusync lint: no Python files in {folder}\n")
-    request = _request(arguments, config, names)
+    reference = _baseline(arguments, config, cwd)
+    request = replace(_request(arguments, config, names), baseline=reference, folders=found.folders)
     with _progress(len(found.files)):
         outcome = run(found.files, found.errors, request)
+    if arguments.write_baseline and reference is not None:
+        outcome = _write_baseline(arguments, config, reference, outcome)
     _report(arguments, found, outcome, cwd)
     return _exit_code(arguments, outcome)
 
@@ -144,6 +155,8 @@ def _lint(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace, paths: list[str]) -> None:
     if arguments.diff and arguments.output_format != "text":
         raise UsageError("--diff prints a diff, so it cannot be combined with --output-format")
+    if arguments.diff and arguments.write_baseline:
+        raise UsageError("--diff changes nothing, so it cannot be combined with --write-baseline")
     if arguments.statistics and arguments.output_format == "gitlab":
         raise UsageError("--statistics: a GitLab report has no place for counts")
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
@@ -159,6 +172,33 @@ def _config(arguments: argparse.Namespace, paths: list[str], cwd: Path, names: d
     start = Path(os.path.normpath(cwd / first))
     path = find(start if start.is_dir() else start.parent)
     return Config() if path is None else load(path, names)
+
+
+def _baseline(arguments: argparse.Namespace, config: Config, cwd: Path) -> Baseline | None:
+    """The baseline that the run is held against; one that is yet to be written is empty."""
+    if arguments.baseline is not None:
+        location = Path(os.path.normpath(cwd / arguments.baseline))
+    elif config.baseline is not None:
+        location = Path(os.path.normpath(config.baseline))
+    elif arguments.write_baseline:
+        location = (config.root or cwd) / baseline.DEFAULT_NAME
+    else:
+        return None
+    name = shown(location, cwd)
+    if arguments.write_baseline and not location.exists():
+        return baseline.empty(location, name)
+    return baseline.load(location, name)
+
+
+def _write_baseline(arguments: argparse.Namespace, config: Config, reference: Baseline, outcome: Outcome) -> Outcome:
+    entries = outcome.accepting or ()
+    baseline.write(reference, entries)
+    how = ""
+    if arguments.baseline is None and config.baseline is None:
+        how = f'; name it with --baseline, or with baseline = "{reference.location.name}" in [tool.gpusync]'
+    count = len({entry.key for entry in entries})
+    emit(sys.stderr, f"Wrote {count} warning{'' if count == 1 else 's'} to {reference.shown}{how}.\n")
+    return accept_all(outcome)
 
 
 def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str]) -> Request:

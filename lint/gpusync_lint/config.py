@@ -33,6 +33,8 @@ class Config:
     per_file_ignores: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = ()
     heat: Heat = Heat.STEP
     step_functions: tuple[str, ...] = ()
+    baseline: Path | None = None
+    """Absolute."""
     torch_version: tuple[int, int] | None = None
     """None leaves the engine's default."""
 
@@ -109,6 +111,7 @@ class _Reader:
             exclude=tuple(self._pattern("exclude", pattern) for pattern in self._strings("exclude") or ()),
             per_file_ignores=self._per_file_ignores(),
             heat=self._heat(),
+            baseline=self._baseline(),
             step_functions=tuple(self._strings("step-functions") or ()),
             torch_version=None if version is None else self._version(version),
         )
@@ -168,6 +171,14 @@ class _Reader:
             return Heat(value)
         raise self._fail("heat", f"must be one of {', '.join(heat.value for heat in Heat)}, not {value!r}")
 
+    def _baseline(self) -> Path | None:
+        value = self.table.get("baseline")
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value:
+            raise self._fail("baseline", f"must be the path of a file, not {_kind(value) if value else 'empty'}")
+        return self.path.parent.absolute() / value
+
     def _version(self, value: object) -> tuple[int, int]:
         if isinstance(value, str) and (match := re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)?", value)):
             return int(match[1]), int(match[2])
@@ -176,7 +187,7 @@ class _Reader:
         raise self._fail("torch-version", f'must be a version like "2.11", not {value!r}')
 
 
-KEYS = ("select", "ignore", "exclude", "per-file-ignores", "heat", "step-functions", "torch-version")
+KEYS = ("select", "ignore", "exclude", "per-file-ignores", "heat", "baseline", "step-functions", "torch-version")
 
 
 def _kind(value: object) -> str:

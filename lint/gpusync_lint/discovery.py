@@ -47,6 +47,8 @@ class Found:
     """Given paths that the configuration excludes."""
     empty: tuple[str, ...]
     """Given folders without a Python file."""
+    folders: tuple[Path, ...] = ()
+    """Given folders, absolute."""
 
 
 def shown(path: Path, cwd: Path) -> str:
@@ -77,7 +79,7 @@ def discover(
         else:
             walk.add(given)
     files = sorted(walk.files.values(), key=lambda one: one.source.path)
-    return Found(tuple(files), tuple(walk.errors), walk.excluded, tuple(walk.empty))
+    return Found(tuple(files), tuple(walk.errors), walk.excluded, tuple(walk.empty), tuple(walk.folders))
 
 
 class _Walk:
@@ -89,12 +91,14 @@ class _Walk:
         self.errors: list[FileError] = []
         self.excluded = 0
         self.empty: list[str] = []
+        self.folders: list[Path] = []
 
     def add(self, given: str) -> None:
         path = Path(os.path.normpath(self.cwd / given))
         if self.excludes(path):
             self.excluded += 1
         elif path.is_dir():
+            self.folders.append(path)
             before = len(self.files)
             reached = False
             for file in self._below(path):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import difflib
 import os
 import re
 import stat
-import tempfile
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from gpusync_lint.atomic import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,23 +136,10 @@ def write(file: SourceFile, raw: str) -> None:
         mode = stat.S_IMODE(target.stat().st_mode)
         if not mode & stat.S_IWUSR or not os.access(target, os.W_OK):
             raise WriteError("it is write-protected")
-        _replace(target, encode(file, raw), mode)
+        replace_file(target, encode(file, raw), mode)
     except WriteError:
         raise
     except UnicodeEncodeError:
         raise WriteError(f"the fix does not fit its encoding {file.encoding}") from None
     except OSError as error:
         raise WriteError(error.strerror or str(error)) from None
-
-
-def _replace(target: Path, data: bytes, mode: int) -> None:
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(temporary).unlink()
-        raise

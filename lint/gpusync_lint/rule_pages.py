@@ -20,7 +20,7 @@ def names() -> dict[str, str]:
 
 
 def docs() -> dict[str, RuleDoc]:
-    """Every rule's documentation by code, in order: those of the catalogues and those about allow comments."""
+    """Every rule's documentation by code, in order: those of the catalogues and those about what is accepted."""
     found = dict(suppression_rules.RULES)
     for framework in catalogue.frameworks():
         found.update(catalogue.load(framework).rules)

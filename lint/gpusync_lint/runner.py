@@ -8,14 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from gpusync_lint import fixes, suppressions
+from gpusync_lint import baseline, fixes, suppressions
 from gpusync_lint.model import Analysis, Confidence, EngineSettings, FileError, Finding, Fix, Heat, Source
 from gpusync_lint.selection import Level, Reported, Selection, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import date
+    from pathlib import Path
 
+    from gpusync_lint.baseline import Baseline, Entry
     from gpusync_lint.discovery import SourceFile
 
 MAX_ROUNDS = 20
@@ -38,6 +40,9 @@ class Request:
     confidence: Confidence = Confidence.MEDIUM
     fix: bool = False
     unsafe: bool = False
+    baseline: Baseline | None = None
+    folders: tuple[Path, ...] = ()
+    """The folders that are linted, absolute: a file below one that is not there any more has no findings."""
     write: bool = True
     """False computes the fixed text without touching a file."""
 
@@ -75,16 +80,23 @@ class Outcome:
     changes: tuple[Change, ...] = ()
     tracebacks: tuple[str, ...] = ()
     """Of internal errors."""
+    accepting: tuple[Entry, ...] | None = None
+    """What the baseline would hold if it accepted every warning; None without a baseline."""
 
     @property
     def warnings(self) -> list[Finding]:
-        """Findings that count: at level warning and not suppressed."""
-        return [one.finding for one in self.reported if one.level is Level.WARNING and one.finding.suppressed is None]
+        """Findings that count: at level warning, and accepted neither by a comment nor by the baseline."""
+        return [one.finding for one in self.reported if one.level is Level.WARNING and one.accepted is None]
 
     @property
     def notes(self) -> list[Finding]:
-        """Findings at level note that are not suppressed."""
-        return [one.finding for one in self.reported if one.level is Level.NOTE and one.finding.suppressed is None]
+        """Findings at level note that nothing accepts."""
+        return [one.finding for one in self.reported if one.level is Level.NOTE and one.accepted is None]
+
+    @property
+    def baselined(self) -> list[Finding]:
+        """Findings that the baseline accepts, of either level."""
+        return [one.finding for one in self.reported if one.baselined]
 
     @property
     def suppressed(self) -> list[Finding]:
@@ -157,12 +169,58 @@ class _Run:
                 errors.append(FileError(path, None, internal_error(error)))
                 tracebacks.append(traceback.format_exc())
         selected = [one for own in by_path.values() for one in own if enabled(one.code, one.path)]
-        return Outcome(
+        outcome = Outcome(
             reported=report(selected, request.heat, request.confidence),
             errors=(*errors, *self.problems),
             files=analysis.files,
             texts=self.texts,
             tracebacks=tuple(tracebacks),
+        )
+        if request.baseline is None:
+            return outcome
+        everything = [one for own in by_path.values() for one in own]
+        return self._against(request.baseline, outcome, everything, {error.path for error in errors})
+
+    def _against(
+        self, reference: Baseline, outcome: Outcome, everything: Sequence[Finding], failed: set[str]
+    ) -> Outcome:
+        """The outcome with what the baseline accepts, and with findings about its stale entries."""
+        request = self.request
+        files = {file.source.path: file for file in self.files}
+        at = {file.location: file for file in self.files if file.source.path not in failed}
+
+        def key(finding: Finding) -> str:
+            return reference.key(finding, files[finding.path].location)
+
+        def linted(location: Path) -> bool | None:
+            return None if location not in at else not at[location].named
+
+        def enabled(code: str, location: Path) -> bool:
+            return request.selection.enabled(code, PurePosixPath(location.as_posix()))
+
+        judgement = baseline.judge(
+            reference,
+            (key(one) for one in everything if one.suppressed is None),
+            linted=linted,
+            folders=request.folders,
+            enabled=enabled,
+        )
+        reported = [
+            replace(one, baselined=one.finding.suppressed is None and key(one.finding) in judgement.accepted)
+            for one in outcome.reported
+        ]
+        kept = [entry for entry in reference.entries if entry.key in judgement.accepted]
+        now = [
+            baseline.entry_of(key(one.finding), one.finding, self.texts[one.finding.path])
+            for one in reported
+            if one.level is Level.WARNING and one.finding.suppressed is None
+        ]
+        stale = [one for one in judgement.stale if request.selection.enabled(one.code)]
+        return replace(
+            outcome,
+            reported=(*reported, *report(stale, request.heat, request.confidence)),
+            texts={**self.texts, reference.shown: reference.text} if stale else self.texts,
+            accepting=(*judgement.unjudged, *kept, *now),
         )
 
     def _enabled(self) -> Callable[[str, str], bool]:
@@ -236,6 +294,18 @@ class _Run:
                 self._refuse(path, originals[path], str(error))
                 refused = True
         return self.judge() if refused else outcome
+
+
+def accept_all(outcome: Outcome) -> Outcome:
+    """The outcome once the baseline has been written: every warning is in it, and no entry is stale."""
+    reported = [one for one in outcome.reported if one.finding.code != baseline.STALE]
+    return replace(
+        outcome,
+        reported=tuple(
+            replace(one, baselined=True) if one.level is Level.WARNING and one.accepted is None else one
+            for one in reported
+        ),
+    )
 
 
 def _by_path(findings: Sequence[Finding]) -> dict[str, list[Finding]]:

@@ -147,6 +147,15 @@ class Reported:
 
     finding: Finding
     level: Level
+    baselined: bool = False
+    """Whether the baseline accepts it. One that a comment allows is not looked up."""
+
+    @property
+    def accepted(self) -> str | None:
+        """Why it does not count, for a person: a comment or the baseline accepts it. None when it is live."""
+        if self.finding.suppressed is not None:
+            return f"allowed: {self.finding.suppressed}"
+        return "in the baseline" if self.baselined else None
 
 
 def report(findings: Sequence[Finding], heat: Heat, confidence: Confidence) -> tuple[Reported, ...]:

@@ -1,4 +1,4 @@
-"""The rules about allow comments, which belong to no framework and so stand in no catalogue."""
+"""The rules about allow comments and baselines, which belong to no framework and so stand in no catalogue."""
 
 from __future__ import annotations
 
@@ -55,6 +55,20 @@ RULES = {
             use_instead="stop = loss.item() < best  # gpusync: allow[GS201] early stopping decides on it",
             fix_safety="No fix; the message suggests the nearest code.",
             ignore_when="Never by a comment.",
+            framework=FRAMEWORK,
+        ),
+        RuleDoc(
+            code="GS905",
+            name="stale-baseline-entry",
+            summary="An entry of the baseline that no finding answers to any more. It is reported where its file was "
+            "linted or is gone, and its code is selected; for files that are given by name (as a pre-commit hook gives "
+            "them) only with `--confidence low`: it may take their callers to see the wait.",
+            why="The wait is gone, which is good news; left in place, the entry would hide the same wait when it comes "
+            "back.",
+            example="gpusync lint --baseline gpusync-baseline.json",
+            use_instead="gpusync lint --baseline gpusync-baseline.json --write-baseline",
+            fix_safety="No fix of the source; --write-baseline takes the entry out.",
+            ignore_when="Where the baseline is cleaned now and then: `ignore` in [tool.gpusync] switches the rule off.",
             framework=FRAMEWORK,
         ),
     )

@@ -25,10 +25,10 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
         finding = one.finding
         if one.level is not Level.WARNING:
             continue
-        if finding.suppressed is None:
+        if one.accepted is None:
             lines.append(_annotation("warning", finding, f"{finding.message}\nremedy: {finding.remedy}"))
         elif show_suppressed:
-            lines.append(_annotation("notice", finding, f"{finding.message}\nallowed: {finding.suppressed}"))
+            lines.append(_annotation("notice", finding, f"{finding.message}\n{one.accepted}"))
     if statistics:
         counts = "\n".join(f"{one.count} {one.code} {one.name}" for one in outcome.statistics) or "no warnings"
         lines.append(_command("notice", {"title": "gpusync lint"}, counts))

@@ -24,10 +24,10 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
         finding = one.finding
         if one.level is not Level.WARNING:
             continue
-        if finding.suppressed is None:
+        if one.accepted is None:
             issues.append(_issue(finding, "minor", f"{finding.message}; remedy: {finding.remedy}"))
         elif show_suppressed:
-            issues.append(_issue(finding, "info", f"{finding.message}; allowed: {finding.suppressed}"))
+            issues.append(_issue(finding, "info", f"{finding.message}; {one.accepted}"))
     _make_unique(issues)
     return json.dumps(issues, indent=2) + "\n"
 

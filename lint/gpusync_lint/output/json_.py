@@ -16,11 +16,10 @@ SCHEMA = "gpusync.lint/1"
 def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
     """The document, ending in a newline.
 
-    Lines and columns count from 1, columns in characters, ends are exclusive. Suppressed findings are included on
-    request, with their reason. ``statistics`` (warnings per code) and ``fixed`` are keys of their own, present on
-    request.
+    Lines and columns count from 1, columns in characters, ends are exclusive. What a comment or the baseline accepts is
+    included on request. ``statistics`` (warnings per code) and ``fixed`` are keys of their own, present on request.
     """
-    shown = [one for one in outcome.reported if show_suppressed or one.finding.suppressed is None]
+    shown = [one for one in outcome.reported if show_suppressed or one.accepted is None]
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "findings": [_finding(one) for one in shown],
@@ -49,6 +48,7 @@ def _finding(reported: Reported) -> dict[str, Any]:
         "framework": finding.framework,
         "fix": None if finding.fix is None else _fix(finding.fix),
         "suppressed": finding.suppressed,
+        "baselined": reported.baselined,
         "key": finding.key,
     }
 

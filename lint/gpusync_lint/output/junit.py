@@ -35,12 +35,12 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
     for one in outcome.reported:
         if one.level is not Level.WARNING:
             continue
-        if one.finding.suppressed is None:
+        if one.accepted is None:
             failed.add(one.finding.path)
             _failure(suite, one.finding, outcome)
         elif show_suppressed:
             case = _case(suite, one.finding)
-            ElementTree.SubElement(case, "skipped", {"message": _legal(f"allowed: {one.finding.suppressed}")})
+            ElementTree.SubElement(case, "skipped", {"message": _legal(one.accepted)})
     for path in sorted(outcome.texts.keys() - failed):
         ElementTree.SubElement(suite, "testcase", {"classname": _legal(path), "name": "no warnings"})
     suites = ElementTree.Element("testsuites")

@@ -47,7 +47,7 @@ class _Log:
 
     def document(self, show_suppressed: bool, statistics: bool, fixed: bool) -> dict[str, Any]:
         outcome = self.outcome
-        shown = [one for one in outcome.reported if show_suppressed or one.finding.suppressed is None]
+        shown = [one for one in outcome.reported if show_suppressed or one.accepted is None]
         run: dict[str, Any] = {
             "tool": {
                 "driver": {
@@ -101,6 +101,12 @@ class _Log:
             result["suppressions"] = [
                 {"kind": "inSource", "status": "accepted", "justification": finding.suppressed},
             ]
+        elif reported.baselined:
+            result["suppressions"] = [
+                {"kind": "external", "status": "accepted", "justification": "It is in the baseline."},
+            ]
+        if self.outcome.accepting is not None:
+            result["baselineState"] = "unchanged" if reported.baselined else "new"
         if finding.fix is not None:
             result["fixes"] = [self._fix(finding.path, finding.fix)]
         return result

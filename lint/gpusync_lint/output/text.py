@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpusync_lint.runner import Outcome
+    from gpusync_lint.selection import Reported
 
 WIDTH = 140
 """Columns of a source line that are shown at most."""
@@ -57,19 +58,20 @@ def render(
         previous = None
         for one in outcome.reported:
             finding = one.finding
-            if one.level is not Level.WARNING or (finding.suppressed is not None and not show_suppressed):
+            if one.level is not Level.WARNING or (one.accepted is not None and not show_suppressed):
                 continue
             if previous is not None and finding.path != previous:
                 blocks.append("\n")
             previous = finding.path
-            blocks.append(_finding(finding, outcome.texts.get(finding.path, ""), style))
+            blocks.append(_finding(one, outcome.texts.get(finding.path, ""), style))
         if previous is not None:
             blocks.append("\n")
     blocks.append(_closing(outcome, style, fixing=fixing))
     return "".join(blocks)
 
 
-def _finding(finding: Finding, text: str, style: Style) -> str:
+def _finding(reported: Reported, text: str, style: Style) -> str:
+    finding = reported.finding
     place = f"{finding.path}:{finding.span.line}:{finding.span.column}:"
     lines = [f"{style(place, '1')} {style(finding.code, '1;31')} [{finding.name}] {finding.message}"]
     lines += [f"    {line}" for line in _excerpt(text, finding.span, style)]
@@ -78,8 +80,8 @@ def _finding(finding: Finding, text: str, style: Style) -> str:
         how = "--fix" if finding.fix.safe else "--fix --unsafe-fixes"
         hazard = f"; {finding.fix.hazard}" if finding.fix.hazard else ""
         lines.append(f"    fix: {finding.fix.title} ({how}{hazard})")
-    if finding.suppressed is not None:
-        lines.append(f"    allowed: {finding.suppressed}")
+    if reported.accepted is not None:
+        lines.append(f"    {reported.accepted}")
     return "\n".join(lines) + "\n"
 
 
@@ -137,12 +139,14 @@ def _closing(outcome: Outcome, style: Style, *, fixing: bool) -> str:
         files = f" in {_count(len(outcome.changes), 'file')}" if outcome.changes else ""
         lines.append(f"{fixed}{files}.")
     warnings = outcome.warnings
-    allowed = f", {len(outcome.suppressed)} allowed" if outcome.suppressed else ""
+    accepted = f", {len(outcome.suppressed)} allowed" if outcome.suppressed else ""
+    if outcome.baselined:
+        accepted += f", {len(outcome.baselined)} in the baseline"
     if warnings:
         found = style(f"Found {_count(len(warnings), 'warning')}", "1")
-        lines.append(f"{found}{_fixable(warnings)}{allowed}")
+        lines.append(f"{found}{_fixable(warnings)}{accepted}")
     else:
-        lines.append(f"No warnings in {_count(outcome.files, 'file')}{allowed}")
+        lines.append(f"No warnings in {_count(outcome.files, 'file')}{accepted}")
     if outcome.notes:
         lines.append(f"(+{_count(len(outcome.notes), 'note')}: {_heats(outcome.notes)})")
     return "\n".join(lines) + "\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,7 @@ _CALL = re.compile(r"\b(\w+)\(\)")
 def analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
     """Reports each ``word()`` of WORDS; ``syntax_error()`` is a syntax error and ``boom()`` a bug of the engine."""
     findings: list[Finding] = []
+    ordinals: Counter[tuple[str, str]] = Counter()
     errors: list[FileError] = []
     for source in sources:
         if "boom()" in source.text:
@@ -86,11 +88,12 @@ def analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
         for number, line in enumerate(source.text.split("\n"), 1):
             for match in _CALL.finditer(line):
                 if match[1] in WORDS:
-                    findings.append(_finding(source.path, number, match))
+                    ordinals[source.path, match[1]] += 1
+                    findings.append(_finding(source.path, number, match, ordinals[source.path, match[1]]))
     return Analysis(tuple(findings), tuple(errors), len(sources))
 
 
-def _finding(path: str, line: int, match: re.Match[str]) -> Finding:
+def _finding(path: str, line: int, match: re.Match[str], ordinal: int) -> Finding:
     word = match[1]
     code, heat, confidence = WORDS[word]
     column = match.start() + 1
@@ -109,7 +112,7 @@ def _finding(path: str, line: int, match: re.Match[str]) -> Finding:
         heat=heat,
         confidence=confidence,
         framework="torch",
-        key=f"{path}::<module>::{code}::{word}()::1",
+        key=f"{path}::<module>::{code}::{word}()::{ordinal}",
         fix=fix,
     )
 

@@ -118,6 +118,7 @@ def test_the_json_document(project: Project, capsys: Captured) -> None:
                     "edits": [{"line": 2, "column": 7, "end_line": 2, "end_column": 18, "replacement": "fixed"}],
                 },
                 "suppressed": None,
+                "baselined": False,
                 "key": "pkg/a.py::<module>::GS501::copy_unsafe()::1",
             }
         ],

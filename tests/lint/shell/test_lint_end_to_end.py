@@ -162,3 +162,29 @@ def test_fixing_twice_is_fixing_once(tmp_path: Path) -> None:
     second = _gpusync(tmp_path, "lint", "--fix", "--unsafe-fixes")
     assert path.read_bytes() == fixed
     assert second.stdout.startswith("Fixed 0 warnings.\n")
+
+
+FUNCTIONS = """\
+import torch
+
+
+def train(model: torch.nn.Module, optimizer, batches):
+    for batch in batches:
+        loss = model(batch.cuda(non_blocking=True)).sum()
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+"""
+
+
+def test_a_function_that_moves_stays_in_the_baseline_and_a_second_read_in_it_is_new(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(FUNCTIONS)
+    _gpusync(tmp_path, "lint", "--write-baseline")
+    use = ("lint", "--baseline", "gpusync-baseline.json", "--output-format", "json")
+    script.write_text(FUNCTIONS.replace("\n\ndef", "\n\ndef first():\n    pass\n\n\ndef"))
+    moved = _gpusync(tmp_path, *use)
+    script.write_text(FUNCTIONS + "        print(loss.item())\n")
+    second = _gpusync(tmp_path, *use)
+    assert (moved.returncode, json.loads(moved.stdout)["findings"]) == (0, [])
+    assert [(one["code"], one["line"]) for one in json.loads(second.stdout)["findings"]] == [("GS201", 10)]
