@@ -10,11 +10,11 @@ import threading
 import traceback
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from gpusync_lint import baseline, output, rule_pages
+from gpusync_lint import baseline, ignores, output, rule_pages
 from gpusync_lint.baseline import BaselineError
 from gpusync_lint.config import Config, ConfigError, find, load
 from gpusync_lint.discovery import Found, discover, shown
@@ -90,11 +90,16 @@ def _parser() -> _Parser:
     confidences = [confidence.value for confidence in Confidence]
     add("--confidence", choices=confidences, default="medium", help="how sure a finding must be (default: %(default)s)")
     add("--show-suppressed", action="store_true", help="also list what comments allow, with their reasons")
-    fixing = parser.add_argument_group("fixing")
+    fixing = parser.add_argument_group("changing the files")
     add = fixing.add_argument
     add("--fix", action="store_true", help="apply the fixes that change no value, type or error")
     add("--unsafe-fixes", action="store_true", help="with --fix or --diff: also those that may; each names its hazard")
-    add("--diff", action="store_true", help="print what --fix would change, change nothing; exit 1 if it would")
+    add("--add-ignores", metavar="REASON", help="allow every warning by a comment that gives this reason; after --fix")
+    add(
+        "--diff",
+        action="store_true",
+        help="print what --fix or --add-ignores would change, change nothing; exit 1 if so",
+    )
     reporting = parser.add_argument_group("output and configuration")
     add = reporting.add_argument
     formats_help = "text for people, json and sarif (2.1.0) for programs, github for annotations in a job's log, "
@@ -132,6 +137,9 @@ def _lint(arguments: argparse.Namespace) -> int:
     _check(arguments, paths)
     cwd = Path.cwd()
     names = rule_pages.names()
+    today = datetime.now().astimezone().date()
+    if arguments.add_ignores is not None:
+        _check_reason(arguments.add_ignores, names, today)
     config = _config(arguments, paths, cwd, names)
     found = discover(
         paths,
@@ -143,7 +151,7 @@ def _lint(arguments: argparse.Namespace) -> int:
     for folder in found.empty:
         emit(sys.stderr, f"gpusync lint: no Python files in {folder}\n")
     reference = _baseline(arguments, config, cwd)
-    request = replace(_request(arguments, config, names), baseline=reference, folders=found.folders)
+    request = replace(_request(arguments, config, names, today), baseline=reference, folders=found.folders)
     with _progress(len(found.files)):
         outcome = run(found.files, found.errors, request)
     if arguments.write_baseline and reference is not None:
@@ -155,6 +163,8 @@ def _lint(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace, paths: list[str]) -> None:
     if arguments.diff and arguments.output_format != "text":
         raise UsageError("--diff prints a diff, so it cannot be combined with --output-format")
+    if arguments.add_ignores is not None and arguments.write_baseline:
+        raise UsageError("--add-ignores and --write-baseline both accept every warning; choose one")
     if arguments.diff and arguments.write_baseline:
         raise UsageError("--diff changes nothing, so it cannot be combined with --write-baseline")
     if arguments.statistics and arguments.output_format == "gitlab":
@@ -172,6 +182,13 @@ def _config(arguments: argparse.Namespace, paths: list[str], cwd: Path, names: d
     start = Path(os.path.normpath(cwd / first))
     path = find(start if start.is_dir() else start.parent)
     return Config() if path is None else load(path, names)
+
+
+def _check_reason(reason: str, names: dict[str, str], today: date) -> None:
+    try:
+        ignores.check_reason(reason, names, today)
+    except ignores.ReasonError as error:
+        raise UsageError(f"--add-ignores: {error}") from None
 
 
 def _baseline(arguments: argparse.Namespace, config: Config, cwd: Path) -> Baseline | None:
@@ -196,12 +213,11 @@ def _write_baseline(arguments: argparse.Namespace, config: Config, reference: Ba
     how = ""
     if arguments.baseline is None and config.baseline is None:
         how = f'; name it with --baseline, or with baseline = "{reference.location.name}" in [tool.gpusync]'
-    count = len({entry.key for entry in entries})
-    emit(sys.stderr, f"Wrote {count} warning{'' if count == 1 else 's'} to {reference.shown}{how}.\n")
+    emit(sys.stderr, f"Wrote {_warnings(len({entry.key for entry in entries}))} to {reference.shown}{how}.\n")
     return accept_all(outcome)
 
 
-def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str]) -> Request:
+def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str], today: date) -> Request:
     select = None if arguments.select is None else resolve_all(arguments.select, names)
     ignore = resolve_all(arguments.ignore or (), names)
     settings = {} if config.torch_version is None else {"torch_version": config.torch_version}
@@ -213,10 +229,11 @@ def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str
             root=None if config.root is None else PurePosixPath(config.root.as_posix()),
         ),
         settings=EngineSettings(step_functions=config.step_functions, **settings),
-        today=datetime.now().astimezone().date(),
+        today=today,
         heat=config.heat if arguments.heat is None else Heat(arguments.heat),
         confidence=Confidence(arguments.confidence),
-        fix=arguments.fix or arguments.diff,
+        fix=arguments.fix or (arguments.diff and arguments.add_ignores is None),
+        allow_reason=arguments.add_ignores,
         unsafe=arguments.unsafe_fixes,
         write=not arguments.diff,
     )
@@ -232,7 +249,10 @@ def _report(arguments: argparse.Namespace, found: Found, outcome: Outcome, cwd: 
     if arguments.diff:
         _print_diff(outcome, cwd)
         return
-    fixed_stdin = arguments.fix and _print_fixed_stdin(found, outcome)
+    if arguments.add_ignores is not None:
+        files = f"{outcome.allowed_files} file{'' if outcome.allowed_files == 1 else 's'}"
+        emit(sys.stderr, f"Added comments that allow {_warnings(outcome.allowed)} in {files}.\n")
+    fixed_stdin = (arguments.fix or arguments.add_ignores is not None) and _print_fixed_stdin(found, outcome)
     stream = sys.stderr if fixed_stdin else sys.stdout
     if arguments.output_format != "text":
         document = output.render(
@@ -256,18 +276,22 @@ def _report(arguments: argparse.Namespace, found: Found, outcome: Outcome, cwd: 
     emit(stream, report)
 
 
+def _warnings(count: int) -> str:
+    return f"{count} warning{'' if count == 1 else 's'}"
+
+
 def _print_diff(outcome: Outcome, cwd: Path) -> None:
     from gpusync_lint.fixes import diff
 
     for change in outcome.changes:
         emit(sys.stdout, diff(change.file.raw, change.raw, shown(change.file.location, cwd)))
-    if outcome.changes:
-        plural = "" if outcome.fixed == 1 else "s"
-        emit(sys.stderr, f"Would fix {outcome.fixed} warning{plural}.\n")
+    for verb, count in (("fix", outcome.fixed), ("allow", outcome.allowed)):
+        if count:
+            emit(sys.stderr, f"Would {verb} {_warnings(count)}.\n")
 
 
 def _print_fixed_stdin(found: Found, outcome: Outcome) -> bool:
-    """With --fix, standard input comes out fixed on standard output. False when it was not among the files."""
+    """Put standard input, as it is now, on standard output. False when it was not among the files."""
     from gpusync_lint.fixes import encode
 
     texts = {change.file.source.path: change.raw for change in outcome.changes}

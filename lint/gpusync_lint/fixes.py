@@ -140,6 +140,6 @@ def write(file: SourceFile, raw: str) -> None:
     except WriteError:
         raise
     except UnicodeEncodeError:
-        raise WriteError(f"the fix does not fit its encoding {file.encoding}") from None
+        raise WriteError(f"the new text does not fit its encoding {file.encoding}") from None
     except OSError as error:
         raise WriteError(error.strerror or str(error)) from None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from gpusync_lint import baseline, fixes, suppressions
+from gpusync_lint import baseline, fixes, ignores, suppressions
 from gpusync_lint.model import Analysis, Confidence, EngineSettings, FileError, Finding, Fix, Heat, Source
 from gpusync_lint.selection import Level, Reported, Selection, report
 
@@ -40,6 +40,8 @@ class Request:
     confidence: Confidence = Confidence.MEDIUM
     fix: bool = False
     unsafe: bool = False
+    allow_reason: str | None = None
+    """Add an allow comment with this reason for every warning that remains."""
     baseline: Baseline | None = None
     folders: tuple[Path, ...] = ()
     """The folders that are linted, absolute: a file below one that is not there any more has no findings."""
@@ -49,7 +51,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A file that fixes changed."""
+    """A file that fixes or allow comments changed."""
 
     file: SourceFile
     raw: str
@@ -77,6 +79,10 @@ class Outcome:
     texts: Mapping[str, str]
     """The text that the findings stand in, by path; lines end in newlines."""
     fixed: int = 0
+    fixed_files: int = 0
+    allowed: int = 0
+    """Warnings that comments were added for."""
+    allowed_files: int = 0
     changes: tuple[Change, ...] = ()
     tracebacks: tuple[str, ...] = ()
     """Of internal errors."""
@@ -113,9 +119,10 @@ class Outcome:
 
 
 def run(files: Sequence[SourceFile], errors: Sequence[FileError], request: Request) -> Outcome:
-    """Lint the files; apply and write fixes when the request says so. `errors` are those met while reading."""
+    """Lint the files; apply and write fixes and allow comments as requested. `errors` are those met while reading."""
     state = _Run(files, request)
-    outcome = state.fix() if request.fix else state.judge()
+    changes = request.fix or request.allow_reason is not None
+    outcome = state.change() if changes else state.judge()
     return replace(outcome, errors=(*errors, *outcome.errors))
 
 
@@ -231,11 +238,31 @@ class _Run:
 
         return enabled
 
-    def fix(self) -> Outcome:
-        """Fix round by round until nothing is left to fix, then write."""
+    def change(self) -> Outcome:
+        """Fix and add comments as the request says, write what changed, and say what remains."""
         originals = {file.source.path: file.raw for file in self.files}
-        counts = dict.fromkeys(originals, 0)
+        fixed = dict.fromkeys(originals, 0)
+        allowed = dict.fromkeys(originals, 0)
         outcome = self.judge()
+        if self.request.fix:
+            outcome = self._fix(originals, fixed, outcome)
+        if self.request.allow_reason is not None:
+            outcome = self._allow(self.request.allow_reason, allowed, outcome)
+        outcome = self._write(originals, outcome)
+        changes = [Change(file, self.raws[file.source.path]) for file in self.files]
+        changes = [change for change in changes if change.raw != change.file.raw]
+        paths = [change.file.source.path for change in changes]
+        return replace(
+            outcome,
+            changes=tuple(changes),
+            fixed=sum(fixed[path] for path in paths),
+            fixed_files=sum(fixed[path] > 0 for path in paths),
+            allowed=sum(allowed[path] for path in paths),
+            allowed_files=sum(allowed[path] > 0 for path in paths),
+        )
+
+    def _fix(self, originals: Mapping[str, str], counts: dict[str, int], outcome: Outcome) -> Outcome:
+        """Fix round by round until nothing is left to fix."""
         for round_number in range(MAX_ROUNDS + 1):
             changed = False
             for path, findings in _by_path(outcome.warnings).items():
@@ -250,16 +277,34 @@ class _Run:
                 if problem is None:
                     counts[path] += len(chosen)
                 else:
-                    self._refuse(path, originals[path], problem)
+                    self._refuse(path, originals[path], f"not fixed: {problem}")
                 changed = True
             if not changed:
                 break
             outcome = self.judge()
-        outcome = self._write(originals, outcome)
-        changes = [Change(file, self.raws[file.source.path]) for file in self.files]
-        changes = [change for change in changes if change.raw != change.file.raw]
-        fixed = sum(counts[change.file.source.path] for change in changes)
-        return replace(outcome, changes=tuple(changes), fixed=fixed)
+        return outcome
+
+    def _allow(self, reason: str, counts: dict[str, int], outcome: Outcome) -> Outcome:
+        """Add a comment for every warning that is left."""
+        for path, findings in _by_path(outcome.warnings).items():
+            if path not in self.raws or path in self.frozen:
+                continue
+            try:
+                edits, count = ignores.comments(
+                    findings, path, self.texts[path], reason, names=self.request.names, today=self.request.today
+                )
+            except suppressions.UnreadableCommentsError as error:
+                self._refuse(path, self.raws[path], f"no comments added: {error}")
+                continue
+            if not edits:
+                continue
+            before = self.raws[path]
+            self._set(path, fixes.apply_edits(before, edits))
+            if fixes.compiles(self.texts[path]):
+                counts[path] = count
+            else:
+                self._refuse(path, before, "no comments added: the text does not compile with them; this is a bug")
+        return self.judge()
 
     def _apply(self, path: str, chosen: Sequence[Fix]) -> str | None:
         """Apply the fixes to one text; the reason why not, where they cannot be."""
@@ -278,7 +323,7 @@ class _Run:
     def _refuse(self, path: str, original: str, problem: str) -> None:
         self.frozen.add(path)
         self._set(path, original)
-        self.problems.append(FileError(path, None, f"not fixed: {problem}"))
+        self.problems.append(FileError(path, None, problem))
 
     def _write(self, originals: Mapping[str, str], outcome: Outcome) -> Outcome:
         if not self.request.write:
@@ -291,7 +336,7 @@ class _Run:
             try:
                 fixes.write(file, self.raws[path])
             except fixes.WriteError as error:
-                self._refuse(path, originals[path], str(error))
+                self._refuse(path, originals[path], f"not written: {error}")
                 refused = True
         return self.judge() if refused else outcome
 

@@ -64,12 +64,17 @@ class Allow:
     removal: Span | None
     """The text to delete to be rid of it; None where it shares a comment with something else."""
 
+    def reaches(self, finding: Finding) -> bool:
+        """Whether the finding stands where the comment holds."""
+        if self.lines is None:
+            return True
+        first, last = self.lines
+        return first <= finding.span.end_line and finding.span.line <= last
+
     def covers(self, finding: Finding) -> str | None:
         """The word that covers the finding, or None."""
-        if self.lines is not None:
-            first, last = self.lines
-            if finding.span.end_line < first or finding.span.line > last:
-                return None
+        if not self.reaches(finding):
+            return None
         for word, prefix in zip(self.words, self.prefixes, strict=True):
             if finding.code.startswith(prefix):
                 return word
@@ -96,6 +101,12 @@ def apply(
     return _File(path, text, names, enabled, today, alone).apply(findings)
 
 
+def read(path: str, text: str, *, names: Mapping[str, str], today: date) -> tuple[list[Allow], list[str]]:
+    """The allow comments of a file that hold, and what is wrong with the others. Raises UnreadableCommentsError."""
+    file = _File(path, text, names, lambda code, path: True, today, alone=False)
+    return file.allows(), [finding.message for finding in file.about]
+
+
 class _File:
     def __init__(
         self,
@@ -117,8 +128,11 @@ class _File:
         """Findings about the comments."""
         self.ordinals: dict[tuple[str, str], int] = {}
 
+    def allows(self) -> list[Allow]:
+        return [allow for comment in _comments(self.path, self.text) for allow in self._read(comment)]
+
     def apply(self, findings: Sequence[Finding]) -> list[Finding]:
-        allows = [allow for comment in _comments(self.path, self.text) for allow in self._read(comment)]
+        allows = self.allows()
         used: set[tuple[int, str]] = set()
         marked = []
         for finding in findings:

@@ -136,7 +136,7 @@ def _closing(outcome: Outcome, style: Style, *, fixing: bool) -> str:
     lines = []
     if fixing:
         fixed = f"Fixed {_count(outcome.fixed, 'warning')}"
-        files = f" in {_count(len(outcome.changes), 'file')}" if outcome.changes else ""
+        files = f" in {_count(outcome.fixed_files, 'file')}" if outcome.fixed else ""
         lines.append(f"{fixed}{files}.")
     warnings = outcome.warnings
     accepted = f", {len(outcome.suppressed)} allowed" if outcome.suppressed else ""

@@ -188,3 +188,10 @@ def test_a_function_that_moves_stays_in_the_baseline_and_a_second_read_in_it_is_
     second = _gpusync(tmp_path, *use)
     assert (moved.returncode, json.loads(moved.stdout)["findings"]) == (0, [])
     assert [(one["code"], one["line"]) for one in json.loads(second.stdout)["findings"]] == [("GS201", 10)]
+
+
+def test_a_run_after_adding_ignores_is_clean(folder: Path) -> None:
+    added = _gpusync(folder, "lint", "--add-ignores", "a test")
+    again = _gpusync(folder, "lint")
+    assert (added.returncode, again.returncode) == (0, 0)
+    assert "    total += loss.item()  # gpusync: allow[GS201] a test\n" in (folder / "train.py").read_text()

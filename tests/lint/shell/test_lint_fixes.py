@@ -223,7 +223,7 @@ def test_a_write_protected_file_is_reported_and_its_warnings_remain(
     (root / "a.py").chmod(0o444)
     assert main(["--fix"]) == 2
     out, err = capsys.readouterr()
-    assert err == "a.py: error: not fixed: it is write-protected\n"
+    assert err == "a.py: error: not written: it is write-protected\n"
     assert "Fixed 0 warnings.\nFound 1 warning" in out
     assert (root / "a.py").read_text() == "copy_safe()\n"
 
@@ -241,7 +241,7 @@ def test_a_fix_that_the_encoding_cannot_hold_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_bytes(b"# coding: ascii\n")
     file = decode(path.read_bytes(), "a.py", path)
-    with pytest.raises(fixes.WriteError, match="the fix does not fit its encoding ascii"):
+    with pytest.raises(fixes.WriteError, match="the new text does not fit its encoding ascii"):
         fixes.write(file, "# coding: ascii\n# \xe4\n")
     assert os.listdir(tmp_path) == ["a.py"]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from gpusync_lint.model import Confidence, Finding, Fix, Heat, Span
 from gpusync_lint.output.text import render, wants_colour
-from gpusync_lint.runner import Change, Outcome
+from gpusync_lint.runner import Outcome
 from gpusync_lint.selection import Level, Reported
 
 
@@ -112,8 +112,7 @@ def test_the_closing_lines(outcome: Outcome, closing: str) -> None:
 
 
 def test_the_closing_line_after_fixes() -> None:
-    change = Change(file=None, raw="")  # type: ignore[arg-type]
-    outcome = replace(_outcome(), fixed=3, changes=(change, change))
+    outcome = replace(_outcome(), fixed=3, fixed_files=2)
     assert render(outcome, fixing=True) == "Fixed 3 warnings in 2 files.\nNo warnings in 1 file\n"
 
 
