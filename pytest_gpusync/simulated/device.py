@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.autograd.variable import Variable
 
-from . import compilation, cuda_api, distributed, engine, memory, profiling, registration, streams, tensor_api
+from . import children, compilation, cuda_api, distributed, engine, memory, profiling, registration, streams, tensor_api
 from .guard import DeviceGuard
 from .hooks import AcceleratorHooks
 from .ledger import conditions
@@ -73,6 +73,7 @@ class SimulatedDevice:
         tensor_api.install(self._patches)
         distributed.install(self._patches)
         profiling.install(self._patches)
+        children.install(self._patches)
         self._patches.set(torch.ops, "load_library", registration.loading(torch.ops.load_library))
         self._patches.set(Variable, "_execution_engine", engine.SingleThreadedEngine(Variable._execution_engine))
 

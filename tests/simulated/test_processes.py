@@ -106,3 +106,36 @@ raise SystemExit(len(refused))
 def test_tensors_left_over_raise_and_do_not_abort(run_python):
     done = run_python(LEFTOVER)
     assert done.returncode == 4, done.stderr
+
+
+SPAWNS = """
+import multiprocessing, torch
+from pytest_gpusync.simulated import switch_on
+switch_on(devices=2)
+with multiprocessing.get_context("spawn").Pool(1) as pool:
+    print(pool.apply(torch.accelerator.device_count))
+"""
+
+
+def test_a_spawned_process_has_the_device_too(run_python):
+    done = run_python(SPAWNS)
+    assert done.stdout.split() == ["2"], done.stderr
+
+
+INTERRUPTED = """
+import os, signal, threading, torch
+from pytest_gpusync.simulated import switch_on
+switch_on()
+model = torch.nn.Linear(4, 1).cuda()
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        model(torch.ones(8, 4).cuda()).sum().backward()
+except KeyboardInterrupt:
+    raise SystemExit(130)
+"""
+
+
+def test_an_interrupt_during_a_step_ends_the_program_in_order(run_python):
+    done = run_python(INTERRUPTED)
+    assert (done.returncode, done.stderr) == (130, "")

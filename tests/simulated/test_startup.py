@@ -42,6 +42,7 @@ def test_a_device_as_a_block_holds_what_is_made(cuda, make):
     assert (inside.device, make().device) == (CUDA, torch.device("cpu"))
 
 
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
 @pytest.mark.parametrize("kind", ["torch.cuda.FloatTensor", "torch.cuda.DoubleTensor", "torch.cuda.HalfTensor"])
 @pytest.mark.parametrize("by_name", [True, False])
 def test_a_default_tensor_type_is_a_device_and_a_data_type(default, kind, by_name):
