@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpusync.budgets import Budget
+from pytest_gpusync.reporting.files import ENDINGS as REPORT_ENDINGS
 
 if TYPE_CHECKING:
     import argparse
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from pytest_gpusync.measure import DeviceChoice
 
 DEVICE_CHOICES: Final[tuple[DeviceChoice, ...]] = ("auto", "cuda", "simulated")
-
-REPORT_ENDINGS: Final = (".json",)
-"""Endings of report files that can be written."""
 
 BUDGET_MARKER: Final = "gpu_sync_budget"
 GPU_ONLY_MARKER: Final = "gpu_only"
@@ -97,7 +95,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--gpu-sync-report",
         metavar="PATH",
         action="append",
-        help="write what was measured to PATH (.json); may be given several times",
+        help="write what was measured to PATH (.json, .md, .html); may be given several times",
     )
     parser.addini("gpu_sync_budget", "like --gpu-sync-budget")
     parser.addini("gpu_device", "like --gpu-device")

@@ -79,17 +79,17 @@ class GpuSession:
         """Write every report that was asked for; False if one could not be, with a complaint that says where it is."""
         if not self.options.reports:
             return True
-        from pytest_gpusync.reporting.json_ import run_document, to_text, write_atomic
+        from pytest_gpusync.reporting.files import write_report
+        from pytest_gpusync.reporting.json_ import run_document
 
-        regions = [region for found in self.tests.values() for region in found]
-        text = to_text(run_document(self.environment, regions))
+        document = run_document(self.environment, [region for found in self.tests.values() for region in found])
         written = True
         for path in self.options.reports:
             try:
-                write_atomic(path, text)
+                write_report(document, path)
             except OSError as error:
                 written = False
-                self.complaints.append(f"{path} cannot be written ({error.strerror}){_rescue(path, text)}")
+                self.complaints.append(f"{path} cannot be written ({error.strerror}){_rescue(path, document)}")
         return written
 
     def summary(self) -> list[str]:
@@ -103,13 +103,13 @@ class GpuSession:
         return summary_lines(self.environment, self.tests)
 
 
-def _rescue(path: Path, text: str) -> str:
+def _rescue(path: Path, document: Document) -> str:
     """Put a report that cannot be written where it was wanted into the folder for temporary files; say where."""
-    from pytest_gpusync.reporting.json_ import write_atomic
+    from pytest_gpusync.reporting.files import write_report
 
     rescued = Path(tempfile.mkdtemp(prefix="gpusync-")) / path.name
     try:
-        write_atomic(rescued, text)
+        write_report(document, rescued)
     except OSError:
         return ""
     return f"; the report is in {rescued}"

@@ -46,9 +46,14 @@ def main(argv: Sequence[str]) -> int:
     target: str = options.target
     if not options.is_module and not Path(target).is_file():
         return _refuse(f"{target}: no such file; give the path of a Python script, or -m MODULE")
-    for path in (options.json,):
-        if path is not None and not Path(path).absolute().parent.is_dir():
-            return _refuse(f"--json {path}: the folder does not exist; create it first")
+    for flag, path in _reports(options):
+        if not Path(path).absolute().parent.is_dir():
+            return _refuse(f"{flag} {path}: the folder does not exist; create it first")
+        if Path(path).is_dir():
+            return _refuse(f"{flag} {path} is a folder; name a file")
+    # The program may leave the working directory before its report is written.
+    for name, path in (("json", options.json), ("html", options.html), ("md", options.md)):
+        setattr(options, name, path and os.path.abspath(path))
     try:
         _prepare_device(options.device)
     except MeasurementError as error:
@@ -78,6 +83,8 @@ def _parser() -> argparse.ArgumentParser:
         help="auto: a real GPU if there is one, else the simulated device (default)",
     )
     parser.add_argument("--json", metavar="FILE", help="write the run to FILE as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write the run to FILE as one HTML page")
+    parser.add_argument("--md", metavar="FILE", help="write the run to FILE as Markdown")
     parser.add_argument(
         "--limit", type=_seconds, metavar="SECONDS", help="stop the program after this long and report what was seen"
     )
@@ -226,16 +233,27 @@ def _report(measurement: Measurement, code: int, options: argparse.Namespace) ->
         code = code or USAGE_ERROR
     elif not measurement.device_used:
         print("gpusync: the program did not use the device", file=sys.stderr)
-    if options.json is not None:
-        from pytest_gpusync.reporting.json_ import region_document, run_document, to_text, write_atomic
-
+    for flag, path in _reports(options):
         try:
-            document = run_document(measurement.environment, [region_document(measurement)])
-            write_atomic(options.json, to_text(document))
+            _write(measurement, Path(path), "." + flag.lstrip("-"))
         except OSError as error:
-            print(f"gpusync: --json {options.json}: cannot be written ({error.strerror})", file=sys.stderr)
+            print(f"gpusync: {flag} {path}: cannot be written ({error.strerror})", file=sys.stderr)
             code = code or USAGE_ERROR
     return code
+
+
+def _reports(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """Return the report files that were asked for, each with its option."""
+    asked = (("--json", options.json), ("--html", options.html), ("--md", options.md))
+    return [(flag, path) for flag, path in asked if path is not None]
+
+
+def _write(measurement: Measurement, path: Path, ending: str) -> None:
+    from pytest_gpusync.reporting.files import render
+    from pytest_gpusync.reporting.json_ import region_document, run_document, write_atomic
+
+    document = run_document(measurement.environment, [region_document(measurement)])
+    write_atomic(path, render(document, ending))
 
 
 def _refuse(message: str) -> int:

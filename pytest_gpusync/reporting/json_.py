@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpusync import devices
 from pytest_gpusync.budgets import why_not_measured
 from pytest_gpusync.measure import site_counts, syncs_per_step
+from pytest_gpusync.reporting.order import order_document
 from pytest_gpusync.rulenames import rule_for
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from pytest_gpusync.events import Environment, Measurement, SiteCount
 
 SCHEMA: Final = "gpusync.run/1"
+
+_COLUMN: Final = re.compile(r"\[\n[-+.\deE,\s]*(?:null[-+.\deE,\s]*)*\n *\]")
+"""A list of numbers over several lines of JSON; within a string of JSON there is no line break."""
 
 Document = dict[str, Any]
 """A JSON object: plain data."""
@@ -52,6 +57,7 @@ def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) 
     """Return the region object of a measurement and its verdicts. Rule codes are null until the run is written."""
     problem = why_not_measured(measurement)
     per_step = None if problem is not None else syncs_per_step(measurement)
+    counts = site_counts(measurement)
     return {
         "name": measurement.name,
         "outcome": _outcome(verdicts, problem),
@@ -62,7 +68,9 @@ def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) 
         "device_used": measurement.device_used,
         "syncs": None if per_step is None else _counted(measurement),
         "syncs_per_step": None if per_step is None else {"max": max(per_step), "median": median(per_step)},
-        "sites": [_site(count) for count in site_counts(measurement)],
+        "per_step": per_step,
+        "sites": [_site(count) for count in counts],
+        "order": order_document(measurement, counts),
         "memory": None,
         "timing": None,
         "verdicts": [_verdict(verdict) for verdict in verdicts],
@@ -81,7 +89,9 @@ def unmeasured_document(name: str, problem: str) -> Document:
         "device_used": None,
         "syncs": None,
         "syncs_per_step": None,
+        "per_step": None,
         "sites": [],
+        "order": None,
         "memory": None,
         "timing": None,
         "verdicts": [],
@@ -100,7 +110,8 @@ def run_document(environment: Environment | Document | None, regions: Iterable[D
 
 def to_text(document: Document) -> str:
     """Return a run object as the text of its file."""
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    return _COLUMN.sub(lambda column: " ".join(column[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
 
 
 def write_atomic(path: Path | str, text: str) -> None:

@@ -85,13 +85,17 @@ def codes(rules: Sequence[Rule]) -> str:
     return " ".join(rule.code for rule in rules)
 
 
+def source_text(path: str, line: int) -> str:
+    """Return the text of a line, without indentation and trailing comment; empty where the file cannot be read."""
+    return _without_comment(_raw(path, line).strip())
+
+
 def shown_source(path: str, line: int, rules: Sequence[Rule]) -> str:
-    """Return the text of a line, without indentation and trailing comment; empty where the file cannot be read.
+    """Return the text of a line as :func:`source_text` does, cut to a column.
 
     A line that is too long is cut so that the barrier stays in sight, where the linter has marked one.
     """
-    resolved = path if path.startswith("<") else str(Path(path).resolve())
-    raw = linecache.getline(resolved, line).rstrip()
+    raw = _raw(path, line)
     indent = len(raw) - len(raw.lstrip())
     text = _without_comment(raw[indent:])
     if len(text) <= SOURCE_WIDTH:
@@ -101,6 +105,11 @@ def shown_source(path: str, line: int, rules: Sequence[Rule]) -> str:
         return text[: SOURCE_WIDTH - 1] + "…"
     start = end - SOURCE_WIDTH + 2
     return "…" + text[start:end] + ("…" if end < len(text) else "")
+
+
+def _raw(path: str, line: int) -> str:
+    resolved = path if path.startswith("<") else str(Path(path).resolve())
+    return linecache.getline(resolved, line).rstrip()
 
 
 def _without_comment(text: str) -> str:

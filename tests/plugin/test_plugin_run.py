@@ -381,6 +381,13 @@ def test_a_test_that_is_run_again_is_reported_once(run, pytester):
     assert region["syncs"] == 3
 
 
+def test_every_report_that_is_asked_for_is_written_in_the_format_of_its_ending(run, pytester):
+    reports = [f"--gpu-sync-report=run{ending}" for ending in (".json", ".md", ".html")]
+    run("--gpu-sync-budget=2", *reports, test_a=THREE_SYNCS)
+    starts = {path.suffix: path.read_text().split("\n")[0] for path in pytester.path.glob("run.*")}
+    assert starts == {".json": "{", ".md": "## GPU syncs", ".html": "<!doctype html>"}
+
+
 def test_workers_measure_and_the_controller_reports(run_apart, pytester):
     pytest.importorskip("xdist")
     result = run_apart(

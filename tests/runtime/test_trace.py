@@ -102,6 +102,23 @@ def test_the_run_is_written_as_json(program, tmp_path):
     assert {(site["path"], site["line"]) for site in region["sites"]} == {("train.py", 1), ("train.py", 2)}
 
 
+@pytest.mark.parametrize(("flag", "start"), [("--md", "## GPU syncs"), ("--html", "<!doctype html>")])
+def test_the_run_is_written_as_a_page(program, tmp_path, flag, start):
+    program("sync()", flag, "page")
+    assert (tmp_path / "page").read_text().startswith(start)
+
+
+def test_reports_are_written_where_they_were_asked_for_though_the_program_goes_elsewhere(program, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    program("import os; os.chdir('elsewhere'); sync()", "--json", "run.json")
+    assert (tmp_path / "run.json").is_file()
+
+
+def test_a_report_over_a_folder_is_refused_before_the_program_runs(program, tmp_path, capsys):
+    assert program("print('ran')", "--html", str(tmp_path)) == 2
+    assert "ran" not in capsys.readouterr().out
+
+
 def test_a_json_folder_that_is_missing_is_found_before_the_program_runs(program, capsys):
     assert program("print('ran')", "--json", "nowhere/run.json") == 2
     captured = capsys.readouterr()

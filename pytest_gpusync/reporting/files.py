@@ -1,0 +1,39 @@
+"""Report files: what is written by which ending."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpusync.reporting.json_ import Document
+
+ENDINGS: Final = (".json", ".md", ".html")
+"""Endings of report files that can be written."""
+
+
+def render(document: Document, ending: str) -> str:
+    """Return a run object as the text of a file with this ending."""
+    if ending == ".md":
+        from pytest_gpusync.reporting.markdown import to_markdown
+
+        return to_markdown(document)
+    if ending == ".html":
+        from pytest_gpusync.reporting.html_page import to_html
+
+        return to_html(document)
+    from pytest_gpusync.reporting.json_ import to_text
+
+    return to_text(document)
+
+
+def write_report(document: Document, path: Path) -> None:
+    """Write a run object to `path`, in the format of its ending.
+
+    Raises:
+        OSError: the file cannot be written; an old file is untouched.
+    """
+    from pytest_gpusync.reporting.json_ import write_atomic
+
+    write_atomic(path, render(document, path.suffix))

@@ -1,0 +1,149 @@
+"""The drawings of the HTML page: syncs per step as bars, and the lanes of a region."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpusync.reporting.digest import figure
+from pytest_gpusync.reporting.terminal import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpusync.reporting.digest import Limit
+    from pytest_gpusync.reporting.timeline import Block, Lane, Span, Timeline
+
+BARS_SHOWN: Final = 200
+BANDS_SHOWN: Final = 120
+"""With more steps their boundaries are closer than a screen can show."""
+LABEL_WIDTH: Final = 0.06
+"""Share of the axis that the number of a step takes on a narrow screen."""
+ZOOMS: Final = (1, 4, 16)
+
+_WIDTH: Final = 1000
+"""Units of every drawing from left to right; it is stretched to the width that there is."""
+_LANE: Final = 26
+"""Height of a lane in pixels, as in the style sheet."""
+
+
+def steps_chart(per_step: Sequence[int], *, first: int, budget: Limit | None) -> str:
+    """Return the syncs of each step as bars; of very many steps, the worst of each group.
+
+    Args:
+        per_step: syncs of the measured steps, in order.
+        first: index of the first of them, warm-up counted.
+        budget: drawn as a line across.
+    """
+    size = -(-len(per_step) // BARS_SHOWN)
+    bars = [max(per_step[start : start + size]) for start in range(0, len(per_step), size)]
+    top = max([1, *bars, budget.number if budget else 0])
+    width = _WIDTH / len(bars)
+    drawn = []
+    for number, syncs in enumerate(bars):
+        over = budget is not None and (syncs != budget.number if budget.exact else syncs > budget.number)
+        start = first + number * size
+        which = (
+            f"step {start}"
+            if size == 1
+            else f"worst of steps {start} to {min(start + size, first + len(per_step)) - 1}"
+        )
+        drawn.append(
+            f'<rect class="{"over" if over else "bar"}" x="{number * width:.2f}" y="{100 - 100 * syncs / top:.2f}" '
+            f'width="{width * 0.85:.2f}" height="{100 * syncs / top:.2f}">'
+            f"<title>{which}: {plural(syncs, 'sync')}</title></rect>"
+        )
+    line = ""
+    if budget is not None:
+        y = 100 - 100 * budget.number / top
+        line = f'<line class=limit x1="0" x2="{_WIDTH}" y1="{y:.2f}" y2="{y:.2f}"/>'
+    last = first + len(per_step) - 1
+    what = "syncs in each step" if size == 1 else f"syncs per step, the worst of every {size}"
+    held = f", budget {budget}" if budget is not None else ""
+    return (
+        f"<figure class=steps><figcaption>{what}, up to {max(per_step)}{held}</figcaption>"
+        f'<svg viewBox="0 0 {_WIDTH} 100" preserveAspectRatio="none" role="img" aria-label="{what}">'
+        f"{''.join(drawn)}{line}</svg><div class=ends><span>step {first}</span><span>step {last}</span></div></figure>"
+    )
+
+
+def lanes(drawn: Timeline, number: int, warmup: int) -> str:
+    """Return a region's lanes, which can be zoomed; `number` tells the regions of a page apart."""
+    names = "".join(f'<div title="{escape(lane.label)}"><bdi>{escape(lane.label)}</bdi></div>' for lane in drawn.lanes)
+    rows = "".join(
+        f'<svg viewBox="0 0 {_WIDTH} {_LANE}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(lane.label)}">{_bands(drawn.spans, warmup)}{_blocks(lane, warmup)}</svg>'
+        for lane in drawn.lanes
+    )
+    zooms = "".join(
+        f'<input type=radio name="zoom-{number}" id="zoom-{number}-{zoom}" class="z{zoom}"'
+        f"{' checked' if zoom == 1 else ''}>"
+        f'<label for="zoom-{number}-{zoom}">{zoom}×</label>'
+        for zoom in ZOOMS
+    )
+    return (
+        f"<figure class=timeline><figcaption>{escape(_caption(drawn))}</figcaption>{zooms}"
+        f"<div class=lanes><div class=names><div class=axis>step</div>{names}</div>"
+        f"<div class=scroll><div class=stretch><div class=axis>{_labels(drawn.spans)}</div>{rows}</div></div>"
+        "</div></figure>"
+    )
+
+
+def _caption(drawn: Timeline) -> str:
+    parts = []
+    if drawn.total_ms is not None:
+        parts.append(
+            f"{plural(drawn.syncs, 'sync')} in order, each as wide as the host waited, {figure(drawn.total_ms)} ms "
+            "together; the time between the waits was not recorded"
+        )
+    else:
+        timing = "not all of them timed" if drawn.partly_timed else "not timed"
+        parts.append(f"{plural(drawn.syncs, 'sync')} in order, {timing}: every sync is equally wide")
+    if drawn.grouped:
+        parts.append("short ones that stand together are one block, as high as their share")
+    if drawn.left_out:
+        parts.append(f"{plural(drawn.left_out, 'later sync')} not listed")
+    return "; ".join(parts)
+
+
+def _blocks(lane: Lane, warmup: int) -> str:
+    return "".join(_block(block, lane, warmup) for block in lane.blocks)
+
+
+def _block(block: Block, lane: Lane, warmup: int) -> str:
+    height = max((_LANE - 4) * block.share, 1.5)
+    width = max((block.end - block.start) * _WIDTH, 0.6)
+    kind = "wait" if lane.counted else "excused"
+    if block.step is None or (block.last_step is not None and block.last_step < warmup):
+        kind += " aside"
+    steps = "after the last step" if block.step is None else f"step {block.step}"
+    if block.last_step is not None and block.last_step != block.step:
+        steps = f"steps {block.step} to {block.last_step}"
+    time = "not timed" if block.blocked_ms is None else f"{figure(block.blocked_ms)} ms"
+    return (
+        f'<rect class="{kind}" x="{block.start * _WIDTH:.2f}" y="{_LANE - 2 - height:.2f}" width="{width:.2f}" '
+        f'height="{height:.2f}"><title>{steps}: {plural(block.syncs, "sync")}, {time}</title></rect>'
+    )
+
+
+def _bands(spans: Sequence[Span], warmup: int) -> str:
+    """Return every other step shaded."""
+    if len(spans) > BANDS_SHOWN:
+        return ""
+    return "".join(
+        f'<rect class=band x="{span.start * _WIDTH:.2f}" y="0" width="{(span.end - span.start) * _WIDTH:.2f}" '
+        f'height="{_LANE}"/>'
+        for number, span in enumerate(spans)
+        if number % 2
+    )
+
+
+def _labels(spans: Sequence[Span]) -> str:
+    """Return the numbers of the steps, as many as there is room for."""
+    drawn, last = [], -1.0
+    for span in spans:
+        if last < 0 or span.start - last >= LABEL_WIDTH:
+            last = span.start
+            step = "after" if span.step is None else span.step
+            drawn.append(f'<span style="left:{100 * span.start:.2f}%">{step}</span>')
+    return "".join(drawn)

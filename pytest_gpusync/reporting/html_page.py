@@ -1,0 +1,165 @@
+"""A run as one self-contained HTML page: no script, no network, light and dark, wide and narrow."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpusync.reporting.digest import OUTCOME_NAMES, broken, digest, figure, limit
+from pytest_gpusync.reporting.html_charts import lanes, steps_chart
+from pytest_gpusync.reporting.html_style import STYLE
+from pytest_gpusync.reporting.terminal import plural
+from pytest_gpusync.reporting.timeline import timeline
+
+if TYPE_CHECKING:
+    from pytest_gpusync.reporting.digest import Digest, LineDigest
+    from pytest_gpusync.reporting.json_ import Document
+
+REGIONS_SHOWN: Final = 500
+DETAILS_SHOWN: Final = 40
+LINES_SHOWN: Final = 200
+"""What is left out is counted on the page and stands in the JSON report."""
+
+_MARKS: Final = {"failed": "✗", "not_measured": "?", "measured": "·", "passed": "✓"}
+
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+"""What the page may do, should a path or a source line ever escape its escaping: nothing."""
+
+
+def to_html(document: Document) -> str:
+    """Return a run object as an HTML page."""
+    run = digest(document)
+    body = "\n".join([_header(run), _broken(run), _regions(run), _lines(run), _details(run), _footer(run)])
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>GPU syncs</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _header(run: Digest) -> str:
+    chips = [
+        f'<span class="chip {outcome}">{_MARKS[outcome]} {run.count(outcome)} {OUTCOME_NAMES[outcome]}</span>'
+        for outcome in ("failed", "not_measured", "measured", "passed")
+        if run.count(outcome)
+    ]
+    said = run.device or "Nothing was measured: no test used the GPU."
+    notes = "".join(f"<p class=note>{escape(note)}</p>" for note in (run.coverage, run.environment["note"]) if note)
+    return f"<header><h1>GPU syncs</h1><p>{escape(said)}</p>{notes}<p class=chips>{''.join(chips)}</p></header>"
+
+
+def _broken(run: Digest) -> str:
+    items = [
+        f"<li><code>{escape(region['name'])}</code> {escape(sentence)}</li>"
+        for region in run.regions
+        for sentence in broken(region)
+    ]
+    missed = [
+        f"<li class=unknown><code>{escape(region['name'])}</code> Not measured: {escape(region['problem'])}</li>"
+        for region in run.regions
+        if region["outcome"] == "not_measured"
+    ]
+    found = items + missed
+    if not found:
+        return ""
+    listed = "".join(found[:DETAILS_SHOWN])
+    return f"<ul class=broken>{listed}</ul>{_more(len(found) - DETAILS_SHOWN, 'sentence')}"
+
+
+def _regions(run: Digest) -> str:
+    measured = [region for region in run.regions if region["syncs_per_step"] is not None]
+    if not measured:
+        return ""
+    budgets = [budget.number for region in measured if (budget := limit(region)) is not None]
+    scale = max([1, *budgets, *(region["syncs_per_step"]["max"] for region in measured)])
+    rows = "".join(_region_row(region, number, scale) for number, region in enumerate(measured[:REGIONS_SHOWN]))
+    return (
+        "<section><h2>Budget per test</h2><div class=scroll><table class=regions><thead><tr><th>verdict<th>region"
+        "<th class=n>worst<th class=n>median<th class=n>budget<th class=bar>syncs in the worst step"
+        f"<th class=n>steps</tr></thead><tbody>{rows}</tbody></table></div>"
+        f"{_more(len(measured) - REGIONS_SHOWN, 'region')}</section>"
+    )
+
+
+def _region_row(region: Document, number: int, scale: int) -> str:
+    most, middle = region["syncs_per_step"]["max"], region["syncs_per_step"]["median"]
+    outcome, budget, name = region["outcome"], limit(region), escape(region["name"])
+    linked = f'<a href="#region-{number}">{name}</a>' if number < DETAILS_SHOWN else name
+    mark = "" if budget is None else f'<i style="left:{100 * budget.number / scale:.2f}%"></i>'
+    return (
+        f'<tr><td><span class="chip {outcome}">{_MARKS[outcome]} {OUTCOME_NAMES[outcome]}</span>'
+        f"<td class=name>{linked}<td class=n>{most}<td class=n>{figure(middle)}"
+        f"<td class=n>{'' if budget is None else budget}"
+        f'<td class=bar><div class="meter {outcome}"><b style="width:{100 * most / scale:.2f}%"></b>{mark}</div>'
+        f"<td class=n>{region['steps'] - region['warmup']}</tr>"
+    )
+
+
+def _lines(run: Digest) -> str:
+    if not run.lines:
+        return ""
+    items = "".join(_line(line) for line in run.lines[:LINES_SHOWN])
+    return (
+        f"<section><h2>Lines that waited</h2><ol class=lines>{items}</ol>"
+        f"{_more(len(run.lines) - LINES_SHOWN, 'line')}</section>"
+    )
+
+
+def _line(line: LineDigest) -> str:
+    facts = [
+        f"<b>{line.worst}</b> in the worst step",
+        f"{plural(line.syncs, 'sync')} in {plural(line.regions, 'region')}",
+    ]
+    facts.append("not timed" if line.blocked_ms is None else f"<b>{figure(line.blocked_ms)} ms</b> waited")
+    if line.allowed is not None:
+        said = f"allowed: {escape(line.allowed)}"
+    elif line.background:
+        said = "on another thread than the test's: not counted"
+    else:
+        codes = "".join(f"<b class=code>{escape(code)}</b> " for code in line.codes)
+        said = codes + escape(line.remedy) if line.remedy else "<em>no rule of the linter names this line</em>"
+    via = f" <span class=via>via {escape(line.via)}</span>" if line.via else ""
+    source = f"<pre>{escape(line.source)}</pre>" if line.source else ""
+    excused = " class=excused" if line.allowed is not None or line.background else ""
+    return (
+        f"<li{excused}><div class=where><code>{escape(line.where)}</code> in {escape(line.function)}{via}</div>{source}"
+        f"<div class=said>{said}</div><div class=facts>{' · '.join(facts)}</div></li>"
+    )
+
+
+def _details(run: Digest) -> str:
+    measured = [region for region in run.regions if region["syncs_per_step"] is not None]
+    parts = [_detail(region, number) for number, region in enumerate(measured[:DETAILS_SHOWN])]
+    if not parts:
+        return ""
+    more = _more(len(measured) - DETAILS_SHOWN, "region")
+    return f"<section><h2>Step by step</h2>{''.join(parts)}{more}</section>"
+
+
+def _detail(region: Document, number: int) -> str:
+    unfolded = " open" if number == 0 or (region["outcome"] == "failed" and number < 3) else ""
+    budget, drawn = limit(region), timeline(region)
+    steps = f"a step ends at {region['step_source']}" if region["step_source"] != "whole region" else "one step"
+    parts = [f"<p class=note>{escape(steps)}, {plural(region['warmup'], 'step')} of warm-up left out</p>"]
+    if region.get("per_step"):
+        parts.append(steps_chart(region["per_step"], first=region["warmup"], budget=budget))
+    parts.append(lanes(drawn, number, region["warmup"]) if drawn is not None else "<p class=note>No syncs.</p>")
+    return (
+        f'<details id="region-{number}"{unfolded}><summary><span class="chip {region["outcome"]}">'
+        f"{_MARKS[region['outcome']]} {OUTCOME_NAMES[region['outcome']]}</span> {escape(region['name'])}</summary>"
+        f"{''.join(parts)}</details>"
+    )
+
+
+def _footer(run: Digest) -> str:
+    versions = [
+        f"{name} {run.environment[key]}"
+        for name, key in (("torch", "torch"), ("Python", "python"))
+        if run.environment[key]
+    ]
+    return f"<footer>pytest-gpusync, {escape(', '.join(versions))}</footer>"
+
+
+def _more(left_out: int, noun: str) -> str:
+    return f"<p class=note>and {plural(left_out, noun)} more, in the JSON report</p>" if left_out > 0 else ""

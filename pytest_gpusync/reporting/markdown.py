@@ -1,0 +1,133 @@
+"""A run as Markdown that reads well as the step summary of a CI job and in a pull request."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpusync.reporting.digest import OUTCOME_NAMES, broken, digest, figure, limit
+from pytest_gpusync.reporting.terminal import plural
+
+if TYPE_CHECKING:
+    from pytest_gpusync.reporting.digest import Digest, LineDigest
+    from pytest_gpusync.reporting.json_ import Document
+
+REGIONS_SHOWN: Final = 50
+LINES_SHOWN: Final = 30
+"""A step summary is cut off at 1 MiB and read by people: what is left out is counted, and stands in the JSON report."""
+
+_MARKUP: Final = re.compile(r"([\\`*_\[\]|~])")
+
+
+def to_markdown(document: Document) -> str:
+    """Return a run object as GitHub-flavoured Markdown."""
+    run = digest(document)
+    blocks = [
+        "## GPU syncs",
+        _headline(run),
+        *_broken(run),
+        *_regions(run),
+        *_lines(run),
+        *_unmeasured(run),
+        _where(run),
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _headline(run: Digest) -> str:
+    if not run.regions:
+        return "**Nothing was measured:** no test used the GPU."
+    parts = [
+        f"{run.count(outcome)} {OUTCOME_NAMES[outcome]}"
+        for outcome in ("failed", "not_measured", "measured", "passed")
+        if run.count(outcome)
+    ]
+    return f"**{plural(len(run.regions), 'region')}: {', '.join(parts)}**"
+
+
+def _broken(run: Digest) -> list[str]:
+    found = [(region["name"], sentence) for region in run.regions for sentence in broken(region)]
+    items = [f"- {code(name)}: {text(sentence)}" for name, sentence in found[:REGIONS_SHOWN]]
+    items += _more(len(found) - REGIONS_SHOWN, "broken budget", "- ")
+    return ["\n".join(items)] if items else []
+
+
+def _regions(run: Digest) -> list[str]:
+    measured = [region for region in run.regions if region["syncs_per_step"] is not None]
+    if not measured:
+        return []
+    rows = ["| verdict | syncs per step | budget | steps | region |", "|---|--:|--:|--:|---|"]
+    for region in measured[:REGIONS_SHOWN]:
+        most, middle = region["syncs_per_step"]["max"], region["syncs_per_step"]["median"]
+        rate = str(most) if most == middle else f"{most} (median {figure(middle)})"
+        budget = limit(region)
+        steps = region["steps"] - region["warmup"]
+        rows.append(
+            f"| {OUTCOME_NAMES[region['outcome']]} | {rate} | {'' if budget is None else budget} | {steps} "
+            f"| {code(region['name'])} |"
+        )
+    return ["### Budgets", "\n".join(rows), *_more(len(measured) - REGIONS_SHOWN, "region")]
+
+
+def _lines(run: Digest) -> list[str]:
+    if not run.lines:
+        return []
+    timed = any(line.blocked_ms is not None for line in run.lines)
+    head = ["line", "source", "worst step", *(["waited"] if timed else []), "rule", "remedy"]
+    rows = [f"| {' | '.join(head)} |", f"|---|---|--:|{'--:|' if timed else ''}---|---|"]
+    for line in run.lines[:LINES_SHOWN]:
+        waited = ["" if line.blocked_ms is None else f"{figure(line.blocked_ms)} ms"] if timed else []
+        cells = [
+            code(line.where),
+            code(line.source) if line.source else f"in {code(line.function)}",
+            str(line.worst),
+            *waited,
+            " ".join(line.codes),
+            text(_remark(line)),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    return ["### Lines that waited", "\n".join(rows), *_more(len(run.lines) - LINES_SHOWN, "line")]
+
+
+def _remark(line: LineDigest) -> str:
+    if line.allowed is not None:
+        return f"allowed: {line.allowed}"
+    if line.background:
+        return "on another thread: not counted"
+    return " — ".join(part for part in (line.remedy, f"via {line.via}" if line.via else None) if part)
+
+
+def _unmeasured(run: Digest) -> list[str]:
+    missed = [region for region in run.regions if region["outcome"] == "not_measured"]
+    items = [f"- {code(region['name'])}: {text(region['problem'])}" for region in missed[:REGIONS_SHOWN]]
+    items += _more(len(missed) - REGIONS_SHOWN, "region", "- ")
+    return ["### Not measured", "\n".join(items)] if items else []
+
+
+def _where(run: Digest) -> str:
+    """Say where was measured: a count means little without what could be seen."""
+    environment = run.environment
+    versions = ", ".join(
+        f"{name} {environment[key]}" for name, key in (("torch", "torch"), ("Python", "python")) if environment[key]
+    )
+    parts = [run.device, versions, run.coverage, environment["note"]]
+    return "\n".join(f"<sub>{html.escape(part, quote=False)}</sub>  " for part in parts if part).rstrip()
+
+
+def code(content: str) -> str:
+    """Return text as a code span that holds in a table cell, whatever stands in it."""
+    content = " ".join(content.split()).replace("|", "\\|")
+    ticks = max((len(run) for run in re.findall(r"`+", content)), default=0)
+    fence = "`" * (ticks + 1)
+    space = " " if content.startswith("`") or content.endswith("`") else ""
+    return f"{fence}{space}{content}{space}{fence}"
+
+
+def text(content: str) -> str:
+    """Return text with all that Markdown or HTML would read as markup escaped."""
+    return _MARKUP.sub(r"\\\1", html.escape(" ".join(content.split()), quote=False))
+
+
+def _more(left_out: int, noun: str, bullet: str = "") -> list[str]:
+    return [f"{bullet}and {plural(left_out, noun)} more, in the JSON report"] if left_out > 0 else []

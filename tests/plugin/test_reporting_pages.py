@@ -1,0 +1,221 @@
+"""The Markdown and HTML reports: what they say, what they leave out, and that nothing in them is markup of its own."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from measurements import H200, SIMULATED, stepped, sync, whole
+
+from pytest_gpusync.budgets import Budget, judge
+from pytest_gpusync.reporting import html_page, markdown
+from pytest_gpusync.reporting.files import render
+from pytest_gpusync.reporting.html_charts import steps_chart
+from pytest_gpusync.reporting.json_ import region_document, run_document, unmeasured_document
+from pytest_gpusync.reporting.timeline import BLOCKS_SHOWN, LANES_SHOWN, timeline
+
+EVIL = "<script>alert('x')</script>"
+
+
+def region(measurement, budget=None):
+    return region_document(measurement, [judge(measurement, budget)] if budget else [])
+
+
+def pages(*regions, environment=SIMULATED):
+    document = run_document(environment, regions)
+    return render(document, ".md"), render(document, ".html")
+
+
+class Elements(HTMLParser):
+    """The tags of a page and its visible text; unbalanced tags are an error."""
+
+    VOID = frozenset({"meta", "input", "line", "tr", "th", "td"})
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.open, self.text, self.attributes = [], [], "", []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_both_pages_name_the_broken_budget_and_its_region():
+    for page in pages(region(stepped([1, 3, 3], name="test_a.py::test_b"), Budget(max=2))):
+        assert "Training step made 3 syncs, budget 2 (worst of 2 steps after warm-up)" in page
+        assert "test_a.py::test_b" in page
+
+
+def test_both_pages_name_device_recorder_and_coverage():
+    for page in pages(region(whole(sync())), environment=H200):
+        assert "NVIDIA H200 (driver 580.159), recorder cupti, coverage driver" in page
+
+
+def test_both_pages_say_why_something_was_not_measured():
+    for page in pages(unmeasured_document("test_a.py::test_b", "no recorder can run")):
+        assert "no recorder can run" in page
+
+
+@pytest.mark.parametrize("ending", [".md", ".html"])
+def test_a_run_without_any_measurement_says_so(ending):
+    page = render(run_document(None, []), ending)
+    assert "Nothing was measured" in page.replace("**", "")
+
+
+def test_both_pages_show_source_rule_and_remedy(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = "import torch\nfor _ in range(9):\n    x = torch.ones(3, device='cuda').sum().item()  # read\n"
+    (tmp_path / "train.py").write_text(text)
+    for page in pages(region(whole(sync(line=3)))):
+        assert "GS201" in page
+        assert ".sum().item()" in page
+        assert "# read" not in page
+
+
+def test_a_path_a_function_a_name_and_a_reason_cannot_become_markup():
+    evil = whole(
+        sync(path=f"{EVIL}.py", function=EVIL, via=EVIL),
+        sync(line=2, allowed=EVIL),
+        name=f"test_a.py::test[{EVIL}]",
+    )
+    missed = unmeasured_document(EVIL, EVIL)
+    parsed = Elements(pages(region(evil, Budget(max=0)), missed)[1])
+    assert "script" not in parsed.tags
+    assert EVIL in parsed.text
+
+
+def test_a_source_line_cannot_become_markup(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(f'"{EVIL}"\n')
+    assert "script" not in Elements(pages(region(whole(sync(line=1))))[1]).tags
+
+
+def test_the_page_needs_no_network_and_may_run_nothing():
+    page = pages(region(whole(sync())))[1]
+    assert not re.search(r"https?:|//|@import|url\(", page.replace("<!doctype", ""))
+    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in Elements(page).attributes
+
+
+@pytest.mark.parametrize("content", ["a|b", "`tick", "a``b", "line\nbreak", EVIL])
+def test_a_code_span_holds_in_a_table_cell(content):
+    span = markdown.code(content)
+    fence = re.match(r"`+", span)[0]
+    inside = span[len(fence) : -len(fence)]
+    assert "\n" not in span
+    assert fence not in re.findall(r"`+", inside)
+    assert "|" not in inside.replace("\\|", "")
+
+
+def test_markup_in_a_sentence_is_escaped():
+    assert markdown.text("*a* <b> |c| `d`") == r"\*a\* &lt;b&gt; \|c\| \`d\`"
+
+
+def test_every_row_of_a_markdown_table_has_as_many_cells():
+    page = pages(region(stepped([1, 3], name="a|b", extra=(sync(1, path="c|d.py"),)), Budget(max=2)), environment=H200)[
+        0
+    ]
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    for table in (rows[:3], rows[3:]):
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table}) == 1
+
+
+@pytest.mark.parametrize(("module", "ending"), [(markdown, ".md"), (html_page, ".html")])
+def test_rows_that_are_left_out_are_counted(module, ending, monkeypatch):
+    monkeypatch.setattr(module, "REGIONS_SHOWN", 2)
+    regions = [region(whole(sync(), name=f"test_{number}")) for number in range(5)]
+    assert "and 3 regions more, in the JSON report" in render(run_document(SIMULATED, regions), ending)
+
+
+def test_a_simulated_timeline_says_that_it_is_not_timed():
+    assert "3 syncs in order, not timed: every sync is equally wide" in pages(region(stepped([1, 2])))[1]
+
+
+def test_timed_waits_are_as_wide_as_they_were_long():
+    drawn = timeline(region(whole(sync(blocked_ns=1_000_000), sync(line=2, blocked_ns=3_000_000))))
+    assert drawn.total_ms == 4.0
+    assert {lane.label: [(b.start, b.end) for b in lane.blocks] for lane in drawn.lanes} == {
+        "train.py:2": [(0.25, 1.0)],
+        "train.py:1": [(0.0, 0.25)],
+    }
+
+
+def test_waits_of_which_one_was_not_timed_are_drawn_in_order_only():
+    drawn = timeline(region(whole(sync(blocked_ns=9_000_000), sync(line=2))))
+    assert (drawn.total_ms, drawn.partly_timed) == (None, True)
+    assert {(lane.blocks[0].start, lane.blocks[0].end) for lane in drawn.lanes} == {(0.0, 0.5), (0.5, 1.0)}
+
+
+def test_steps_lie_side_by_side_and_what_follows_the_last_has_no_number():
+    drawn = timeline(region(stepped([1, 2], extra=(sync(None),))))
+    assert [(span.step, span.start, span.end) for span in drawn.spans] == [
+        (0, 0, 0.25),
+        (1, 0.25, 0.75),
+        (None, 0.75, 1),
+    ]
+
+
+def test_lines_beyond_the_last_lane_share_one():
+    drawn = timeline(region(whole(*(sync(line=line) for line in range(1, LANES_SHOWN + 9)))))
+    assert len(drawn.lanes) == LANES_SHOWN
+    assert (drawn.lanes[-1].label, sum(block.syncs for block in drawn.lanes[-1].blocks)) == ("9 other lines", 9)
+
+
+@pytest.mark.parametrize("blocked_ns", [None, 1_000_000])
+def test_ten_thousand_syncs_are_grouped_and_none_is_lost(blocked_ns):
+    many = [sync(number // 40, line=number % 5 + 1, blocked_ns=blocked_ns) for number in range(10_000)]
+    found = region(stepped([0] * 250, extra=tuple(many)), Budget(max=9))
+    drawn = timeline(found)
+    blocks = [block for lane in drawn.lanes for block in lane.blocks]
+    assert sum(block.syncs for block in blocks) == 10_000
+    assert len(blocks) <= 2 * BLOCKS_SHOWN
+    assert len(pages(found)[1]) < 500_000
+
+
+def test_a_long_wait_among_many_short_ones_keeps_its_width():
+    short = [sync(blocked_ns=1000) for _ in range(BLOCKS_SHOWN + 1)]
+    drawn = timeline(region(whole(*short, sync(line=2, blocked_ns=1_000_000_000))))
+    [block] = drawn.lanes[0].blocks
+    assert (drawn.lanes[0].label, block.syncs) == ("train.py:2", 1)
+    assert block.end - block.start > 0.99
+
+
+def test_no_syncs_have_no_timeline():
+    assert timeline(region(whole())) is None
+
+
+def test_of_very_many_steps_the_worst_of_each_group_is_drawn():
+    chart = steps_chart([0] * 999 + [7], first=1, budget=None)
+    assert chart.count("<rect") == 200
+    assert "worst of steps 996 to 1000: 7 syncs" in chart
+
+
+@pytest.mark.parametrize(("exact", "over"), [(False, 1), (True, 2)])
+def test_bars_that_break_the_budget_are_marked(exact, over):
+    from pytest_gpusync.reporting.digest import Limit
+
+    assert steps_chart([1, 2, 3], first=0, budget=Limit(2, exact)).count('class="over"') == over
+
+
+def test_the_worst_region_comes_first():
+    regions = [
+        region(stepped([1, 2], name="fine"), Budget(max=2)),
+        region(stepped([1, 2], name="over"), Budget(max=1)),
+        region(stepped([1, 9], name="far over"), Budget(max=1)),
+    ]
+    page = pages(*regions)[0]
+    assert page.index("far over") < page.index("`over") < page.index("`fine")
