@@ -246,6 +246,7 @@ class Calls(Expressions):
         if attr in ("new_tensor", "new_zeros", "new_ones", "new_full", "new_empty"):
             return receiver._replace(zero_dim=None, pinned=False)
         if attr == "pin_memory":
+            self.hit()
             return receiver._replace(pinned=True)
         if attr == "type" and not args:
             return HOST
@@ -409,6 +410,8 @@ class Calls(Expressions):
             old = receiver.elem if kind is Kind.LIST else element(receiver)
             wider = list_of(grown if old is None else join(old, grown))
             path = dotted_path(func.value)
+            if grown.kind is Kind.TENSOR and self.backward_names:
+                self.hit()
             if path is not None and wider != receiver:
                 self.env.set(path, wider)
                 self.inference.assign_attribute(self, func.value, wider)
@@ -466,6 +469,8 @@ class Calls(Expressions):
         if root == "torch":
             return self._torch(dotted, rest, last, args, kwargs)
         if root in torch_api.HOST_MODULES:
+            if root == "time" and self.assumed() >= Device.ASSUMED:
+                self.hit()
             if last in ("deepcopy", "copy") and args:
                 return args[0]
             if last in ("chain", "cycle", "islice"):

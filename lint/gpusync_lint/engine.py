@@ -91,6 +91,7 @@ class _Judge:
         self._torch = torch
         self._settings = settings
         self._ordinals: Counter[tuple[str, str, str]] = Counter()
+        self._waits: set[int] = set()
 
     def findings(self) -> Iterator[Finding]:
         """The findings of the file, in no particular order."""
@@ -100,19 +101,25 @@ class _Judge:
         from gpusync_lint import fragments
         from gpusync_lint.rules import by_node
         from gpusync_lint.rules.base import Look
+        from gpusync_lint.rules.stacking import merge_reads
 
         lines = self._file.text.split("\n")
-        rules = by_node()
         for statement in pieces:
             paired = fragments.pair(lines, statement, self._file.body)
             if paired is None:
                 continue
             look = Look(self._file, paired, self._inference, self._torch, self._settings, lines)
+            look.waits = self._waits
             found: list[tuple[Pair, Report]] = []
-            for pair in paired.pairs:
-                look.pair = pair
-                for rule in rules.get(type(pair.node), ()):
-                    found.extend((pair, report) for report in rule.check(pair.node, look))
+            for late in (False, True):
+                rules = by_node(late)
+                for pair in paired.pairs:
+                    if type(pair.node) in rules:
+                        look.pair = pair
+                        for rule in rules[type(pair.node)]:
+                            found.extend((pair, report) for report in rule.check(pair.node, look))
+                self._waits.update(report.mark.lineno for _, report in found)
+            merge_reads(found)
             seen: set[tuple[str, int]] = set()
             for pair, report in sorted(found, key=lambda item: (item[1].mark.lineno, item[1].mark.col_offset)):
                 if (report.barrier, id(report.mark)) not in seen:
@@ -133,7 +140,7 @@ class _Judge:
 
     def _finding(self, pair: Pair, report: Report, span: Span) -> Finding:
         barrier = self._torch.barriers[report.barrier]
-        heat = self._heat.heat(pair.fn, pair.statement, pair.repeated)
+        heat = self._heat.heat(pair.fn, report.about or pair.statement, pair.repeated)
         source = ast.unparse(report.mark)
         identity = (pair.fn.qualname, barrier.code, source)
         self._ordinals[identity] += 1
@@ -144,7 +151,7 @@ class _Judge:
             path=self._file.path,
             span=span,
             message=barrier.message.replace("{call}", _called(report.mark)),
-            remedy=barrier.remedy,
+            remedy=report.remedy or barrier.remedy,
             heat=heat,
             confidence=report.confidence,
             framework=self._torch.framework,

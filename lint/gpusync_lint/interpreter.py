@@ -102,6 +102,8 @@ class Interpreter(Calls):
         old = self.eval(target)
         value = self.eval(node.value)
         if Kind.TENSOR in (old.kind, value.kind):
+            if self.backward_names:
+                self.hit()
             result = combine(old, value)
             if old.kind is Kind.TENSOR:  # in place: the tensor stays where it is
                 result = result._replace(device=old.device)
@@ -414,13 +416,37 @@ def evidence(fn: FunctionInfo) -> tuple[frozenset[str], frozenset[str]]:
                 continue
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 attr = node.func.attr
-                if attr == "backward" or attr in torch_api.MODULE_EVIDENCE:
+                if attr in torch_api.MODULE_EVIDENCE:
                     path = dotted_path(node.func.value)
                     if path is not None:
-                        (backward if attr == "backward" else modules).add(path)
+                        modules.add(path)
+                elif attr in ("backward", "manual_backward"):
+                    path = dotted_path(backward_of(node))
+                    if path is not None:
+                        backward.add(path)
             stack.extend(ast.iter_child_nodes(node))
         fn.evidence = (frozenset(backward), frozenset(modules))
     return fn.evidence
+
+
+def backward_of(node: ast.Call) -> ast.expr:
+    """What a call of `backward` goes back from: `loss` in each form that says so.
+
+    `loss.backward()`, `scaler.scale(loss).backward()`, `accelerator.backward(loss)`, `self.manual_backward(loss)`.
+    """
+    func = node.func
+    assert isinstance(func, ast.Attribute)
+    receiver = func.value
+    if node.args and (func.attr == "manual_backward" or _engine(receiver)):
+        return node.args[0]
+    if isinstance(receiver, ast.Call) and receiver.args and getattr(receiver.func, "attr", "") == "scale":
+        return receiver.args[0]
+    return receiver
+
+
+def _engine(node: ast.expr) -> bool:
+    """Whether the object runs the backward pass for others."""
+    return (dotted_path(node) or "").rpartition(".")[2].endswith(("accelerator", "fabric", "engine", "strategy"))
 
 
 def _iterates_batches(value: Value) -> bool:

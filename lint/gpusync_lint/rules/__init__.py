@@ -11,9 +11,11 @@ from gpusync_lint.rules.explicit import ExplicitBarrier
 from gpusync_lint.rules.hidden import AttentionMask, DistributionChecks, HiddenStep, Scaler
 from gpusync_lint.rules.indexing import IndexRead, IndexWrite
 from gpusync_lint.rules.item import Item
+from gpusync_lint.rules.retention import KeptGraph
 from gpusync_lint.rules.scalar import IndexByValue, ScalarConversion, TensorAsNumber
 from gpusync_lint.rules.text import TensorToText
-from gpusync_lint.rules.to_device import CopyToDevice, TensorFromData
+from gpusync_lint.rules.timing import UnsynchronisedTiming
+from gpusync_lint.rules.to_device import CopyToDevice, PinInStep, TensorFromData
 from gpusync_lint.rules.to_host import CopyToHost, StoreToHost
 
 if TYPE_CHECKING:
@@ -41,15 +43,18 @@ RULES: tuple[type[Rule], ...] = (
     DistributionChecks,
     HiddenStep,
     AttentionMask,
+    KeptGraph,
+    PinInStep,
+    UnsynchronisedTiming,
 )
 """Every rule, in the order in which they look."""
 
 
 @cache
-def by_node() -> dict[type, tuple[Rule, ...]]:
-    """The rules that want to see each libcst type."""
+def by_node(late: bool = False) -> dict[type, tuple[Rule, ...]]:
+    """The rules that want to see each libcst type: those that look first, or those that look late."""
     table: dict[type, list[Rule]] = {}
-    for rule in (cls() for cls in RULES):
+    for rule in (cls() for cls in RULES if cls.late is late):
         for node in rule.nodes:
             table.setdefault(node, []).append(rule)
     return {node: tuple(rules) for node, rules in table.items()}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpusync_lint.model import Confidence, Span
+from gpusync_lint.summaries import ClassInfo
 from gpusync_lint.values import UNKNOWN, Device, Kind, Value
 
 if TYPE_CHECKING:
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from gpusync_lint.inference import Inference
     from gpusync_lint.model import EngineSettings, Fix
     from gpusync_lint.pairing import Pair, Pairing
-    from gpusync_lint.summaries import FileInfo
+    from gpusync_lint.summaries import FileInfo, FunctionInfo
 
-_CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "time_ns", "process_time", "elapsed_time"})
+CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "time_ns", "monotonic_ns"})
+"""Functions of the module `time` that read a clock which goes on while the host waits."""
+_CLOCKS = CLOCKS | {"process_time", "elapsed_time"}
 _CLOCK_REACH = 3
 _F_STRINGS_HAVE_POSITIONS = sys.version_info >= (3, 12)
 
@@ -38,6 +41,10 @@ class Report:
     confidence: Confidence
     tail: bool = False
     fix: Fix | None = None
+    remedy: str = ""
+    """What to do here, where that is more than what the catalogue says."""
+    about: ast.stmt | None = None
+    """The statement whose heat counts, where it is not the one that holds the mark."""
 
 
 class Rule:
@@ -51,6 +58,8 @@ class Rule:
     """Bodies of a step loop that must stay silent."""
     INVALID: ClassVar[Sequence[str]] = ()
     """Bodies of a step loop that must be reported."""
+    late: ClassVar[bool] = False
+    """Whether it looks after the others, and at what they reported."""
 
     def check(self, node: Any, look: Look) -> Iterator[Report]:
         """Look at one node."""
@@ -73,6 +82,8 @@ class Look:
         self.catalogue = catalogue
         self.settings = settings
         self.pair: Pair
+        self.waits: set[int] = set()
+        """Lines of the file on which something was reported so far."""
         self._paired = paired
         self._inference = inference
         self._lines = lines
@@ -132,6 +143,24 @@ class Look:
             return False
         bound = self._inference.loop_names(self.pair.fn)
         return twin.id in bound
+
+    def waits_inside(self, fn: FunctionInfo) -> bool:
+        """Whether a project function, or one that it calls, may hold a barrier."""
+        seen = {id(fn)}
+        queue = [fn]
+        while queue:
+            fn = queue.pop()
+            if fn.returns is None or id(self._inference.outermost(fn)) in self._inference.hits:
+                return True
+            for site in fn.trace.calls:
+                if id(site.callee) not in seen:
+                    seen.add(id(site.callee))
+                    queue.append(site.callee)
+        return False
+
+    def method_of(self, value: Value, label: str) -> FunctionInfo | None:
+        """A method of an instance of a project class."""
+        return self._inference.project.method(value.ref, label) if isinstance(value.ref, ClassInfo) else None
 
     def waits_on(self, barrier: Barrier) -> bool:
         """Whether a barrier waits on the oldest torch that the project runs on."""

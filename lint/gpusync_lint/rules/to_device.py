@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoulli"})
 _MADE = torch_api.MOVABLE_FACTORIES | _RANDOM | {"arange", "linspace", "eye"}
 _HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
+_PINNED = "Pass `non_blocking=True`: the memory is pinned already"
 
 
 class CopyToDevice(Rule):
@@ -58,7 +59,8 @@ class CopyToDevice(Rule):
             yield Report("factory-then-move", look.twin(node), confidence, fix=fix)
             return
         fix = edits.add_non_blocking(node, look) if value.pinned else None
-        yield Report("blocking-copy-to-device", look.twin(node), confidence, tail=True, fix=fix)
+        remedy = _PINNED if value.pinned else ""
+        yield Report("blocking-copy-to-device", look.twin(node), confidence, tail=True, fix=fix, remedy=remedy)
 
     def _goes_to_device(self, node: cst.Call, called: str, look: Look) -> bool:
         if called == "cuda":
@@ -89,6 +91,27 @@ class CopyToDevice(Rule):
             return Confidence.MEDIUM
         # Nothing is known of it. What a loop hands out has come from the host; anything else may be a module.
         return Confidence.MEDIUM if look.loop_target(look.twin(receiver)) else Confidence.LOW
+
+
+class PinInStep(Rule):
+    """`.pin_memory()` on a batch that a data loader hands out: the loader can pin it, in a thread of its own."""
+
+    nodes = (cst.Call,)
+    barriers = ("pin-in-step",)
+    VALID: ClassVar = (
+        "y = torch.from_numpy(np.ones(4)).pin_memory().to(dev, non_blocking=True)",
+        "for y in torch.utils.data.DataLoader([]):\n    y.view(-1)",
+    )
+    INVALID: ClassVar = ("for y in torch.utils.data.DataLoader([]):\n    y.pin_memory()",)
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        if method(node) != "pin_memory" or not isinstance(node.func, cst.Attribute):
+            return
+        value = look.value(node.func.value)
+        handed = value.kind is Kind.TENSOR and value.device is Device.CPU and not value.sure
+        if handed and not value.pinned and look.loop_target(look.twin(node.func.value)):
+            yield Report("pin-in-step", look.twin(node), Confidence.MEDIUM, tail=True)
 
 
 class TensorFromData(Rule):

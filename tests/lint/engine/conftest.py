@@ -17,6 +17,8 @@ import time, wandb
 from torch.utils.tensorboard import SummaryWriter
 writer = SummaryWriter()
 total = 0.0
+kept = 0.0
+losses = []
 loss_value = 1.0
 sgd = torch.optim.SGD(model.parameters(), lr=0.1)
 fused = torch.optim.AdamW(model.parameters(), fused=True)

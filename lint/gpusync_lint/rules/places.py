@@ -1,0 +1,54 @@
+"""Where a statement stands in its function: the blocks and loops around it."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.summaries import blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpusync_lint.summaries import FunctionInfo
+
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def around(fn: FunctionInfo, statement: ast.stmt) -> list[tuple[list[ast.stmt], int]]:
+    """The blocks that hold a statement, the function's body first, each with the place in it; empty when not found."""
+    return _descend(fn.node.body, statement) or []
+
+
+def _descend(body: list[ast.stmt], wanted: ast.stmt) -> list[tuple[list[ast.stmt], int]] | None:
+    for place, statement in enumerate(body):
+        if statement is wanted:
+            return [(body, place)]
+        inside = statement.lineno <= wanted.lineno <= (statement.end_lineno or statement.lineno)
+        if not inside or isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        for block in blocks(statement):
+            found = _descend(block, wanted)
+            if found is not None:
+                return [(body, place), *found]
+    return None
+
+
+def walk(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Every node of a block, without what stands in functions and classes defined there."""
+    stack: list[ast.AST] = list(reversed(body))
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, _SCOPES):
+            stack.extend(ast.iter_child_nodes(node))
+
+
+def bound_names(statement: ast.stmt) -> set[str]:
+    """Names that a statement, or one inside it, binds or changes in place."""
+    return {
+        node.id
+        for node in walk([statement])
+        if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del))
+    }

@@ -1,0 +1,173 @@
+"""GS702: losses kept with the graph that `backward()` has already been through."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint.expressions import dotted_path
+from gpusync_lint.interpreter import backward_of
+from gpusync_lint.model import Edit, Fix
+from gpusync_lint.rules.base import Look, Report, Rule
+from gpusync_lint.rules.places import LOOPS, around, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CARRIES = frozenset({"sum", "mean", "clone", "float", "double", "cpu", "view", "reshape"})
+_ENDS = frozenset({"detach_", "clear", "pop", "popleft"})
+_HAZARD = "The kept value no longer requires a gradient."
+_NO_GRAD = ("no_grad", "inference_mode")
+
+
+class KeptGraph(Rule):
+    """`total += loss`, `total = total + loss` and `losses.append(loss)` in a loop that calls `loss.backward()`.
+
+    Reported only where the loop makes an optimizer's step, the sum is not begun anew in it, and nothing asks for the
+    graph to be retained: then no later backward pass can go through what is kept.
+    """
+
+    nodes = (cst.AugAssign, cst.Assign, cst.Call)
+    barriers = ("kept-graph",)
+    VALID: ClassVar = (
+        "loss = model(x).sum()\nloss.backward()\nkept += loss.detach()",
+        "loss = model(x).sum()\nloss.backward(retain_graph=True)\nkept += loss",
+        "kept = 0.0\nloss = model(x).sum()\nloss.backward()\nkept += loss",
+        "loss = model(x).sum()\nloss.backward()\nwith torch.no_grad():\n    kept += loss",
+        "loss = model(x).sum()\nif step % 2:\n    kept += loss\nelse:\n    loss.backward()",
+        "part = model(x).sum()\nlosses.append(part)\ntorch.stack(losses).sum().backward()",
+        "for part in (x, x2):\n    loss = model(part).sum()\n    loss.backward()\n    kept += loss",
+        "loss = model(x).sum()\nloss.backward()\nloss = loss.detach()\nkept += loss",
+    )
+    INVALID: ClassVar = (
+        "loss = model(x).sum()\nloss.backward()\nkept += loss",
+        "loss = model(x).sum()\nloss.backward()\nkept = kept + loss / 2",
+        "loss = model(x).sum()\nscaler.scale(loss).backward()\nlosses.append(loss)",
+        "loss = model(x).sum()\nif step:\n    loss.backward()\nelse:\n    loss.backward()\nkept += loss.mean()",
+    )
+
+    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+        """Look at an assignment or a call."""
+        twin = look.twin(node)
+        kept = _kept(twin)
+        if kept is None or look.pair.repeated:
+            return
+        target, value = kept
+        carrier = _carrier(value)
+        if carrier is None or look.sureness(look.value_of(carrier)) is None:
+            return
+        path = dotted_path(carrier)
+        statement = look.pair.statement
+        holders = around(look.pair.fn, statement)
+        loops = [place for place, (block, at) in enumerate(holders) if isinstance(block[at], LOOPS)]
+        if not loops or path is None or path == target:
+            return
+        inside = holders[loops[-1] + 1 :]
+        loop = holders[loops[-1]]
+        body = loop[0][loop[1]].body  # type: ignore[attr-defined]
+        if any(_without_gradient(block[at]) for block, at in holders):
+            return
+        if not any(_goes_backward(other, path) for block, _ in inside for other in block):
+            return
+        if not _steps(body) or self._may_be_used(look.pair.fn.node.body, body, target, path, statement):
+            return
+        confidence = look.sureness(look.value_of(carrier))
+        if confidence is not None:
+            yield Report("kept-graph", value, confidence, fix=self._fix(value, carrier, look))
+
+    def _may_be_used(
+        self, whole: list[ast.stmt], body: list[ast.stmt], target: str, path: str, statement: ast.stmt
+    ) -> bool:
+        """Whether the loop begins the sum anew, bounds the list, detaches the loss, or goes backward from the sum."""
+        for node in walk(body):
+            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Delete)) and node is not statement:
+                targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+                labels = {
+                    dotted_path(item) for each in targets for item in ast.walk(each) if isinstance(item, ast.expr)
+                }
+                if target in labels or (path in labels and _detaches(getattr(node, "value", None))):
+                    return True
+            if isinstance(node, ast.Attribute) and node.attr in _ENDS and dotted_path(node.value) in {path, target}:
+                return True
+        for node in walk(whole):
+            if isinstance(node, ast.Call):
+                label = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                if label == "deque" or (("backward" in label or label == "grad") and _mentions(node, target)):
+                    return True
+        return False
+
+    def _fix(self, value: ast.expr, carrier: ast.expr, look: Look) -> Fix | None:
+        span = look.span(carrier)
+        if span is None or value is not carrier:
+            return None
+        edit = Edit(span, f"{look.text(span)}.detach()")
+        return Fix("Keep the value without its graph", (edit,), False, _HAZARD)
+
+
+def _kept(twin: ast.AST | None) -> tuple[str, ast.expr] | None:
+    """The name that keeps something, and what it keeps."""
+    if isinstance(twin, ast.AugAssign) and isinstance(twin.op, ast.Add) and isinstance(twin.target, ast.Name):
+        return twin.target.id, twin.value
+    if isinstance(twin, ast.Assign) and len(twin.targets) == 1 and isinstance(twin.targets[0], ast.Name):
+        label, value = twin.targets[0].id, twin.value
+        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and isinstance(value.left, ast.Name):
+            return (label, value.right) if value.left.id == label else None
+    call = twin if isinstance(twin, ast.Call) and len(twin.args) == 1 else None
+    if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "append":
+        return None
+    return (call.func.value.id, call.args[0]) if isinstance(call.func.value, ast.Name) else None
+
+
+def _carrier(value: ast.expr) -> ast.expr | None:
+    """The name whose graph an expression still holds."""
+    while True:
+        if isinstance(value, (ast.Name, ast.Attribute)):
+            return value
+        if isinstance(value, ast.BinOp) and isinstance(value.op, (ast.Mult, ast.Div)):
+            value = value.left
+        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _CARRIES:
+            value = value.func.value
+        else:
+            return None
+
+
+def _goes_backward(statement: ast.stmt, path: str) -> bool:
+    """Whether a statement always goes backward from a path, and frees the graph."""
+    if isinstance(statement, ast.Expr):
+        call = statement.value
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+            return False
+        if call.func.attr not in ("backward", "manual_backward") or dotted_path(backward_of(call)) != path:
+            return False
+        return not any(keyword.arg in ("retain_graph", "create_graph", None) for keyword in call.keywords)
+    if isinstance(statement, (ast.With, ast.AsyncWith)):
+        return any(_goes_backward(inner, path) for inner in statement.body)
+    if isinstance(statement, ast.If):
+        return all(any(_goes_backward(inner, path) for inner in block) for block in (statement.body, statement.orelse))
+    return False
+
+
+def _steps(body: list[ast.stmt]) -> bool:
+    return any(isinstance(node, ast.Attribute) and node.attr == "step" for node in walk(body))
+
+
+def _without_gradient(statement: ast.stmt) -> bool:
+    if not isinstance(statement, (ast.With, ast.AsyncWith)):
+        return False
+    return any(
+        isinstance(item.context_expr, ast.Call)
+        and (dotted_path(item.context_expr.func) or "").rpartition(".")[2] in _NO_GRAD
+        for item in statement.items
+    )
+
+
+def _detaches(value: ast.expr | None) -> bool:
+    if value is None:
+        return False
+    return any(isinstance(node, ast.Attribute) and node.attr in ("detach", "item", "data") for node in ast.walk(value))
+
+
+def _mentions(node: ast.AST, label: str) -> bool:
+    return any(isinstance(item, ast.Name) and item.id == label for item in ast.walk(node))

@@ -1,0 +1,81 @@
+"""GS7xx, and advice that depends on what stands around a finding."""
+
+from __future__ import annotations
+
+import pytest
+from gpusync_lint.model import Heat
+
+SETUP = """
+import time
+import torch
+from torch.utils.data import DataLoader
+device = torch.device("cuda")
+model = torch.nn.Linear(4, 4).to(device)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.zeros(4, device=device)
+"""
+TIMED = "start = time.time()\nfor _ in range(9):\n    model(x)\nprint(time.time() - start)\n"
+
+
+def test_timing_at_the_top_of_a_file_has_the_heat_of_the_work_in_its_loop(lint):
+    (finding,) = lint(SETUP + TIMED)
+    assert (finding.code, finding.heat) == ("GS701", Heat.STEP)
+
+
+def test_timing_of_a_single_call_is_as_cold_as_the_call(lint):
+    (finding,) = lint(SETUP + "start = time.time()\nmodel(x)\nprint(time.time() - start)\n")
+    assert (finding.code, finding.heat) == ("GS701", Heat.ONCE)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["return t.sum().item()", "return helper(t)", "torch.cuda.synchronize()\n    return t"],
+    ids=["it reads", "it calls the unknown", "it waits"],
+)
+def test_timing_of_a_function_that_waits_is_silent(lint, body):
+    code = f"def work(t):\n    {body}\nstart = time.time()\nwork(model(x))\nprint(time.time() - start)\n"
+    assert "GS701" not in {finding.code for finding in lint(SETUP + code)}
+
+
+def test_timing_of_a_function_that_only_computes_is_reported(lint):
+    code = "def work(t):\n    return t @ t\nstart = time.time()\nwork(x)\nprint(time.time() - start)\n"
+    assert [finding.code for finding in lint(SETUP + code)] == ["GS701"]
+
+
+def test_timing_with_a_guarded_synchronize_is_silent(lint):
+    code = "start = time.time()\nmodel(x)\nif x.is_cuda:\n    torch.cuda.synchronize()\nspent = time.time() - start\n"
+    assert "GS701" not in {finding.code for finding in lint(SETUP + code)}
+
+
+def test_the_fix_of_a_kept_graph_detaches(lint_step):
+    found = lint_step("loss = model(x).sum()\nloss.backward()\nkept += loss")
+    (edit,) = found[0].fix.edits
+    assert (found[0].code, edit.replacement, found[0].fix.safe) == ("GS702", "loss.detach()", False)
+
+
+def test_a_loss_kept_without_an_optimizer_step_is_silent(lint):
+    code = (
+        "total = 0\nfor _ in range(4):\n    loss = model(x).sum()\n    loss.backward()\n    total += loss\nopt.step()\n"
+    )
+    assert lint(SETUP + code) == []
+
+
+def test_the_first_of_several_reads_says_that_one_would_do(lint_step):
+    first, second = lint_step("a = s.item()\nb = s2.item()")
+    assert "read the 2 up to line" in first.remedy
+    assert "with one wait" not in second.remedy
+
+
+def test_reads_of_which_one_needs_the_other_are_not_merged(lint_step):
+    found = lint_step("a = s.item()\ny = s2 * a\nb = y.item()")
+    assert ["with one wait" in finding.remedy for finding in found] == [False, False]
+
+
+def test_reads_in_different_blocks_are_not_merged(lint_step):
+    found = lint_step("a = s.item()\nif step:\n    b = s2.item()")
+    assert ["with one wait" in finding.remedy for finding in found] == [False, False]
+
+
+def test_a_copy_from_a_loader_that_pins_is_told_the_shorter_remedy(lint):
+    (finding,) = lint(SETUP + "for b in DataLoader([], pin_memory=True):\n    b.to(device)\n")
+    assert finding.remedy == "Pass `non_blocking=True`: the memory is pinned already"
