@@ -35,6 +35,12 @@ def detect() -> Device:
     return _ask_nvml(visible)
 
 
+def simulation_is_on() -> bool:
+    """Tell whether the simulated device is on in this process; asking must not import it, and through it torch."""
+    simulated = sys.modules.get("pytest_gpusync.simulated")
+    return simulated is not None and bool(simulated.is_on())
+
+
 def torch_build() -> tuple[str, str | None] | None:
     """Return torch's version and the CUDA version it was built for (None: a CPU build); None if it is not installed."""
     torch = sys.modules.get("torch")

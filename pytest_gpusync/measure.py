@@ -15,13 +15,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pytest_gpusync import attribution, devices, phases, steps
+from pytest_gpusync.devices import simulation_is_on as _simulation_is_on
 from pytest_gpusync.events import Environment, Measurement, Site, SiteCount, Sync
+from pytest_gpusync.memory import sample as sample_memory
 from pytest_gpusync.recorders import RecorderUnavailable, candidates, create
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_gpusync.events import Direction, Kind, RawSync
+    from pytest_gpusync.events import Direction, Kind, MemorySample, RawSync, StepTime
     from pytest_gpusync.recorders import Recorder
 
 DeviceChoice = Literal["auto", "cuda", "simulated"]
@@ -53,8 +55,13 @@ class _Seen(NamedTuple):
 class Region:
     """A stretch of a program that is being measured, or was."""
 
-    def __init__(self, name: str, warmup: int | None = None) -> None:
+    def __init__(self, name: str, warmup: int | None = None, *, samples_memory: bool = False) -> None:
         self.name = name
+        self._samples_memory = samples_memory
+        self._optimizer_samples: list[MemorySample] = []
+        """Memory at each ``optimizer.step()``, as the marks are; empty unless it is sampled."""
+        self._explicit_samples: list[MemorySample] = []
+        self._timing: tuple[StepTime, ...] | None = None
         self._warmup = warmup
         self._thread = threading.get_ident()
         self._seen: list[_Seen] = []
@@ -71,6 +78,12 @@ class Region:
             self._explicit_marks = []
             self._step_source = source
         self._explicit_marks.append(len(self._seen))
+        if self._samples_memory:
+            self._explicit_samples.append(sample_memory())
+
+    def time_steps(self, times: Sequence[StepTime] | None) -> None:
+        """Keep how long each step took; None where steps could not be timed."""
+        self._timing = None if times is None else tuple(times)
 
     def warm_up(self, count: int) -> None:
         """Leave the first `count` steps out of budgets."""
@@ -116,6 +129,8 @@ class Region:
 
     def _optimizer_stepped(self, optimizer: int) -> None:
         self._optimizer_marks.append((len(self._seen), optimizer))
+        if self._samples_memory:
+            self._optimizer_samples.append(sample_memory())
 
     def _fail(self, problem: str) -> None:
         """Remember the first reason why this measurement cannot be trusted."""
@@ -156,7 +171,18 @@ class Region:
             complete=complete,
             problem=problem,
             device_used=_cuda_initialised(),
+            memory=self._memory(len(ends)),
+            timing=self._timing,
         )
+
+    def _memory(self, ends: int) -> tuple[MemorySample, ...] | None:
+        """Return the samples at the ends of steps; in a region without steps there are none to tell growth from."""
+        if not self._samples_memory or not ends:
+            return None
+        if self._explicit_marks is not None:
+            return tuple(self._explicit_samples)
+        calls = [(index, optimizer) for index, (_, optimizer) in enumerate(self._optimizer_marks)]
+        return tuple(self._optimizer_samples[index] for index in steps.boundaries(calls))
 
     def _sync(self, seen: _Seen, step: int | None) -> Sync:
         return Sync(
@@ -181,6 +207,7 @@ def record(
     warmup: int | None = None,
     recorder: str = "auto",
     device: DeviceChoice = "auto",
+    memory: bool = False,
 ) -> Iterator[Region]:
     """Measure the syncs of a ``with`` block.
 
@@ -189,6 +216,7 @@ def record(
         warmup: steps to leave out of budgets; 1 by default, 0 for a region without steps.
         recorder: "auto", or one of :data:`pytest_gpusync.recorders.NAMES`.
         device: "auto" takes the simulated device if it is on, else the GPU.
+        memory: read the memory counters at the end of each step, for its growth.
 
     Yields:
         The open region; its ``syncs``, ``sites`` and ``result()`` are final once the block is left.
@@ -196,7 +224,7 @@ def record(
     Raises:
         MeasurementError: nothing can be measured here.
     """
-    region = Region(name, warmup)
+    region = Region(name, warmup, samples_memory=memory)
     _hub.open(region, recorder, device)
     try:
         yield region
@@ -223,6 +251,20 @@ def allow(reason: str) -> Iterator[None]:
         reasons.pop()
         if not reasons:
             _allowed.pop(thread, None)
+
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """Leave out the syncs that this thread makes in a ``with`` block: those of measuring itself."""
+    thread = threading.get_ident()
+    _hub.flush()
+    _aside.add(thread)
+    try:
+        yield
+    finally:
+        # A recorder may hold syncs back: they are delivered, and left out, now.
+        _hub.flush()
+        _aside.discard(thread)
 
 
 def syncs_per_step(measurement: Measurement) -> list[int]:
@@ -411,6 +453,8 @@ class _Hub:
         if planting is not None and raw.thread == planting[0]:
             planting[1].append(raw)
             return
+        if raw.thread in _aside:
+            return
         try:
             site, owner = raw.charged or attribution.charge(raw.frame, raw.thread)
             reasons = _allowed.get(owner)
@@ -437,6 +481,8 @@ class _Hub:
 _hub = _Hub()
 _allowed: dict[int, list[str]] = {}
 """Reasons of the open allow() blocks by thread, outermost first."""
+_aside: set[int] = set()
+"""Threads that are measuring, and whose syncs are not the user's."""
 
 
 def _usable_device(device: DeviceChoice, simulated: bool) -> devices.Device:
@@ -472,12 +518,6 @@ def _environment(recorder: Recorder, found: devices.Device, refusals: list[str])
         coverage=recorder.coverage,
         note="; ".join(notes) or None,
     )
-
-
-def _simulation_is_on() -> bool:
-    # Asking must not import the simulation, and through it torch.
-    simulated = sys.modules.get("pytest_gpusync.simulated")
-    return simulated is not None and bool(simulated.is_on())
 
 
 def _cuda_initialised() -> bool:

@@ -1,0 +1,74 @@
+"""Times steps of gpu_train: their issue by the host's clock, their completion by the device's.
+
+Events are recorded around each step and read when the last one has completed, so timing adds no sync to a step. They
+are recorded on the stream that is current between steps: work on other streams counts from where that stream waits for
+it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, NamedTuple
+
+from pytest_gpusync.devices import simulation_is_on
+from pytest_gpusync.events import StepTime
+from pytest_gpusync.measure import aside
+
+
+class _Mark(NamedTuple):
+    """One step while its events are out."""
+
+    issue: int
+    returned: int
+    start: Any
+    end: Any
+
+
+class StepClock:
+    """Times steps, each between :meth:`begin` and :meth:`end`."""
+
+    def __init__(self) -> None:
+        self._marks: list[_Mark] = []
+        self._start: Any = None
+        self._begun = 0
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._start = _event()
+        self._begun = time.perf_counter_ns()
+
+    def end(self) -> None:
+        """The step has returned to the host."""
+        returned = time.perf_counter_ns()
+        self._marks.append(_Mark(returned - self._begun, returned, self._start, _event()))
+
+    def collect(self) -> list[StepTime] | None:
+        """Wait for the last step, once, and return the time of each; None if no device could be timed."""
+        ends = [mark.end for mark in self._marks if mark.end is not None]
+        if not ends:
+            return None
+        last = ends[-1]
+        with aside():
+            last.synchronize()
+            completed = time.perf_counter_ns()
+        return [_step_time(mark, last, completed) for mark in self._marks]
+
+
+def _event() -> Any:
+    """Record an event on the current stream; None where no device can be timed. Initialises nothing."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized() or simulation_is_on():
+        return None
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def _step_time(mark: _Mark, last: Any, completed: int) -> StepTime:
+    """Return the time of a step, given that the event `last` completed at `completed` on the host's clock."""
+    if mark.start is None or mark.end is None:
+        return StepTime(mark.issue, None, None)
+    complete = round(mark.start.elapsed_time(mark.end) * 1e6)
+    done = completed - round(mark.end.elapsed_time(last) * 1e6)
+    return StepTime(mark.issue, complete, max(0, done - mark.returned))

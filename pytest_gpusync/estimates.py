@@ -1,0 +1,101 @@
+"""Estimates with an interval, from few and disturbed samples. Pure functions; no random numbers.
+
+Both estimates are medians, and both intervals are exact or nearly so whatever the distribution of the disturbances:
+a clean pause of the machine or one large allocation moves neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, inf, lgamma, log, sqrt
+from statistics import NormalDist, median
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CONFIDENCE: Final = 0.99
+"""Probability that an interval covers the truth. A false alarm needs the truth to lie on one side of the interval:
+one run in 200 at most, where nothing is wrong."""
+
+LEAST_SAMPLES: Final = 8
+"""Fewest samples that bound a median with this confidence, and in which two jumps do not look like a trend."""
+
+_MOST_SAMPLES: Final = 400
+"""Samples that a slope is taken from; there are half their square of pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A quantity and the interval that covers it with probability `confidence`."""
+
+    value: float
+    low: float
+    """Minus infinity where the samples are too few to bound it."""
+    high: float
+    """Infinity where the samples are too few to bound it."""
+    samples: int
+    confidence: float = CONFIDENCE
+
+
+def median_estimate(samples: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Return the median of independent samples with its interval between order statistics (that of the sign test).
+
+    It is what a bootstrap of the median approaches, but needs no resampling, and its coverage is at least
+    `confidence` for every number of samples and every distribution.
+
+    Raises:
+        ValueError: there are no samples.
+    """
+    if not samples:
+        raise ValueError("a median takes at least one sample")
+    ordered = sorted(samples)
+    left_out = _left_out(len(ordered), (1 - confidence) / 2)
+    if left_out is None:
+        return Estimate(median(ordered), -inf, inf, len(ordered), confidence)
+    return Estimate(median(ordered), ordered[left_out], ordered[-1 - left_out], len(ordered), confidence)
+
+
+def slope_estimate(samples: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Return the slope of equally spaced samples, per sample: Theil and Sen's, the median slope of all pairs.
+
+    The interval is Sen's (J. Am. Stat. Assoc. 63, 1968): the pairwise slopes between the ranks that Kendall's
+    statistic, in its normal approximation, gives. One or two jumps never make a slope that differs from 0.
+
+    Raises:
+        ValueError: there are fewer than two samples.
+    """
+    if len(samples) < 2:
+        raise ValueError("a slope takes at least two samples")
+    positions = _spread(len(samples))
+    n = len(positions)
+    slopes = sorted(
+        (samples[later] - samples[sooner]) / (later - sooner)
+        for index, sooner in enumerate(positions)
+        for later in positions[index + 1 :]
+    )
+    reach = NormalDist().inv_cdf((1 + confidence) / 2) * sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    outside = int((len(slopes) - reach) // 2)
+    if outside < 1:
+        return Estimate(median(slopes), -inf, inf, len(samples), confidence)
+    return Estimate(median(slopes), slopes[outside - 1], slopes[-outside], len(samples), confidence)
+
+
+def _spread(count: int) -> list[int]:
+    """Return all positions below `count`, or as many as a slope is taken from, evenly spread, first and last among."""
+    if count <= _MOST_SAMPLES:
+        return list(range(count))
+    return [round(index * (count - 1) / (_MOST_SAMPLES - 1)) for index in range(_MOST_SAMPLES)]
+
+
+def _left_out(count: int, tail: float) -> int | None:
+    """Return how many of `count` ordered samples lie outside the interval on either side; None: there is none.
+
+    The largest k for which a binomial(count, 1/2) is below k with a probability of at most `tail`, less one.
+    """
+    below = 0.0
+    for k in range(count // 2 + 1):
+        below += exp(lgamma(count + 1) - lgamma(k + 1) - lgamma(count - k + 1) - count * log(2))
+        if below > tail:
+            return k - 1 if k else None
+    return None
