@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pytest_gpusync import attribution
-from pytest_gpusync.events import RawSync
+from pytest_gpusync.events import PAGEABLE_H2D_WAITS_ABOVE, RawSync
 from pytest_gpusync.recorders import cupti_api, gate
 from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
 
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.events import Coverage, Direction, Kind
     from pytest_gpusync.recorders.base import Sink
-
-PAGEABLE_H2D_WAITS_FROM: Final = 4 << 20
-"""Bytes from which a ``non_blocking`` host-to-device copy of pageable memory waits; measured on an H200: 1 MiB returns
-at once, 4 MiB waits. Device to host waits at any size."""
 
 _SYNCHRONIZE: Final[dict[str, Kind]] = {
     "cudaStreamSynchronize": "stream",
@@ -100,8 +96,7 @@ class _Copy:
 class _Thread:
     """What is under way on one thread."""
 
-    runtime_depth: int = 0
-    entered_ns: int = 0
+    ident: int
     copy: _Copy | None = None
 
 
@@ -207,13 +202,13 @@ class CuptiRecorder(Recorder):
                     entry.set_action(domain, callback_id, gate.LOG)
                 elif name in _SYNCHRONIZE:
                     self._handlers[key] = _Synchronize(self, _SYNCHRONIZE[name])
-                    entry.set_action(domain, callback_id, gate.PYTHON)
+                    entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT)
                 elif name in _BLOCKING_COPIES:
                     self._handlers[key] = _BlockingCopy(self, _BLOCKING_COPIES[name])
-                    entry.set_action(domain, callback_id, gate.PYTHON)
+                    entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT)
                 elif name in _ASYNC_COPIES:
                     self._handlers[key] = _AsyncCopy(self, _ASYNC_COPIES[name])
-                    entry.set_action(domain, callback_id, gate.PYTHON)
+                    entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT)
 
     def _follow_event_waits(self) -> None:
         """Deliver an event synchronize made from Python on its own thread, while its line is still on the stack."""
@@ -268,19 +263,12 @@ class CuptiRecorder(Recorder):
             ident = threading.get_ident()
             thread = self._threads.get(ident)
             if thread is None:
-                thread = self._threads[ident] = _Thread()
-            data = cupti_api.CallbackData.from_address(address)
-            if domain == gate.RUNTIME:
-                if data.site == cupti_api.API_ENTER:
-                    thread.runtime_depth += 1
-                else:
-                    thread.runtime_depth = max(0, thread.runtime_depth - 1)
-            if thread.runtime_depth > (1 if domain == gate.RUNTIME and data.site == cupti_api.API_ENTER else 0):
-                return  # the driver's part of a runtime call
+                thread = self._threads[ident] = _Thread(ident)
             try:
                 frame: FrameType | None = sys._getframe(1)
             except ValueError:
                 frame = None  # a C++ thread
+            data = cupti_api.CallbackData.from_address(address)
             handler(data, frame, thread)
         except Exception as error:
             self._error = self._error or error
@@ -293,6 +281,11 @@ class CuptiRecorder(Recorder):
         sink = self._sink
         if sink is not None:
             sink(raw)
+
+    def blocked_ns(self, thread: _Thread) -> int:
+        """Return how long the call that the thread has just left took."""
+        assert self._gate is not None
+        return self._gate.blocked_ns(thread.ident)
 
     def device_of(self, data: cupti_api.CallbackData) -> int | None:
         """Return the device of a call's context; asked of CUPTI once per context."""
@@ -325,87 +318,71 @@ class CuptiRecorder(Recorder):
         if not calls:
             return
         own = threading.get_ident()
-        stacks = sys._current_frames()
         for call in calls:
             kind = self._logged_kinds.get((call.domain, call.callback_id))
             if kind is None:
                 continue
-            where = frame if frame is not None and call.thread == own else stacks.get(call.thread)
+            own_frame = frame is not None and call.thread == own
+            where = frame if own_frame else sys._current_frames().get(call.thread)
             self.emit(RawSync(kind, where, call.thread, blocked_ns=call.blocked_ns))
 
 
 class _Synchronize:
-    """Handles a stream or device synchronize."""
+    """Handles a stream or device synchronize that has returned."""
 
     def __init__(self, recorder: CuptiRecorder, kind: Kind) -> None:
         self._recorder = recorder
         self._kind: Kind = kind
 
     def __call__(self, data: cupti_api.CallbackData, frame: FrameType | None, thread: _Thread) -> None:
-        now = time.perf_counter_ns()
-        if data.site == cupti_api.API_ENTER:
-            thread.entered_ns = now
-            return
+        direction, nbytes = None, None
         copy = thread.copy
-        completes = copy is not None and copy.instruction == _instruction(frame)
-        if not completes:
+        if copy is not None and copy.instruction == _instruction(frame):
+            direction, nbytes = copy.direction, copy.nbytes
+            thread.copy = None
+        else:
             self._recorder.settle(thread)
-        thread.copy = None
         self._recorder.emit(
             RawSync(
                 self._kind,
                 frame,
-                threading.get_ident(),
-                direction=copy.direction if copy is not None and completes else None,
-                nbytes=copy.nbytes if copy is not None and completes else None,
-                blocked_ns=now - thread.entered_ns,
-                device=self._recorder.device_of(data),
+                thread.ident,
+                direction,
+                nbytes,
+                self._recorder.blocked_ns(thread),
+                self._recorder.device_of(data),
             )
         )
 
 
 class _BlockingCopy:
-    """Handles a copy call that blocks by itself."""
+    """Handles a copy call that blocks by itself and has returned."""
 
     def __init__(self, recorder: CuptiRecorder, direction: Direction | None) -> None:
         self._recorder = recorder
         self._direction = direction
 
     def __call__(self, data: cupti_api.CallbackData, frame: FrameType | None, thread: _Thread) -> None:
-        now = time.perf_counter_ns()
-        if data.site == cupti_api.API_ENTER:
-            thread.entered_ns = now
-            return
         parameters = _CopyParameters.from_address(data.parameters)
         direction = self._direction or _MEMCPY_KINDS.get(parameters.kind)
         if direction not in ("H2D", "D2H"):
             return  # between device buffers the host does not wait
+        blocked = self._recorder.blocked_ns(thread)
         self._recorder.settle(thread)
         self._recorder.emit(
-            RawSync(
-                "copy",
-                frame,
-                threading.get_ident(),
-                direction=direction,
-                nbytes=parameters.nbytes,
-                blocked_ns=now - thread.entered_ns,
-                device=self._recorder.device_of(data),
-            )
+            RawSync("copy", frame, thread.ident, direction, parameters.nbytes, blocked, self._recorder.device_of(data))
         )
 
 
 class _AsyncCopy:
-    """Handles an asynchronous copy: the first half of a blocking torch copy, or one that may wait by itself."""
+    """Handles an asynchronous copy: the first half of a blocking torch copy, or one that may have waited by itself."""
 
     def __init__(self, recorder: CuptiRecorder, direction: Direction | None) -> None:
         self._recorder = recorder
         self._direction = direction
 
     def __call__(self, data: cupti_api.CallbackData, frame: FrameType | None, thread: _Thread) -> None:
-        now = time.perf_counter_ns()
-        if data.site == cupti_api.API_ENTER:
-            thread.entered_ns = now
-            return
+        blocked = self._recorder.blocked_ns(thread)
         self._recorder.settle(thread)
         parameters = _CopyParameters.from_address(data.parameters)
         direction = self._direction or _MEMCPY_KINDS.get(parameters.kind)
@@ -413,19 +390,18 @@ class _AsyncCopy:
             return
         host = parameters.destination if direction == "D2H" else parameters.source
         nbytes = parameters.nbytes
-        may_wait = direction == "D2H" or nbytes >= PAGEABLE_H2D_WAITS_FROM
+        may_wait = direction == "D2H" or nbytes > PAGEABLE_H2D_WAITS_ABOVE
         waiting: RawSync | None = None
         if may_wait and self._recorder.is_pageable(host):
-            ident = threading.get_ident()
             waiting = RawSync(
                 "pageable",
                 None,  # the frame would keep the caller's locals alive until the copy is settled
-                ident,
-                direction=direction,
-                nbytes=nbytes,
-                blocked_ns=now - thread.entered_ns,
-                device=self._recorder.device_of(data),
-                charged=attribution.charge(frame, ident),
+                thread.ident,
+                direction,
+                nbytes,
+                blocked,
+                self._recorder.device_of(data),
+                attribution.charge(frame, thread.ident),
             )
         thread.copy = _Copy(direction, nbytes, _instruction(frame), waiting)
 

@@ -2,23 +2,30 @@
 
 Why it exists. A Python callback waits for the GIL. torch's caching allocator frees device memory and waits for events
 while it holds its own lock, and a thread that holds the GIL may be waiting for that lock to drop a tensor: a callback
-that asks for the GIL there deadlocks the training job. So CUPTI calls a few instructions of machine code instead.
-They look the call up in a table and either return, jump to the Python callback, or write one record into a ring buffer
-and ask the interpreter (``Py_AddPendingCall``, which takes no GIL) to run :attr:`CallGate.on_pending` soon.
+that asks for the GIL there deadlocks the training job. So CUPTI calls a few instructions of machine code instead. They
+look the call up in a table and either return, jump to the Python callback, or write one record into a ring buffer and
+ask the interpreter (``Py_AddPendingCall``, which takes no GIL) to run :attr:`CallGate.on_pending` soon. They also leave
+out what a runtime call does inside the driver, and note when each thread entered and left its call, so that Python need
+not be entered twice per call.
 
-The code, for x86-64 and the System V calling convention; rdi is the context below, esi the domain, edx the callback id,
-rcx points to the call's data, whose first field is 0 on entry and 1 on exit::
+The code, for x86-64 and the System V calling convention; rdi is the context below, esi the domain, edx the callback
+id, rcx points to the call's data, whose first field, the site, is 0 on entry and 1 on exit::
 
     index = (domain - 1) << 10 | id;  if index >= 2048: return
-    action = context.table[index];    site = *data
-    action 0: return
-    action 1: jump to context.python_callback
-    action 2: the same on entry, return on exit
-    action 3: ticket = atomic increment of context.head
-              context.ring[ticket & mask] = {id, domain << 8 | site, thread pointer, time-stamp counter, ticket + 1}
-              on exit: jump to Py_AddPendingCall(context.pending, NULL)
+    action = context.table[index];    if action == IGNORE: return
+    thread = thread pointer;          slot = highest 12 bits of (thread * multiplier)
+    domain driver:  if context.inside[slot] == thread: return
+    domain runtime: on entry context.inside[slot] = thread, on exit clear it
+    on entry context.entered[slot] = time-stamp counter, on exit context.left[slot] = time-stamp counter
+    PYTHON_ON_EXIT: return on entry
+    LOG: ticket = atomic increment of context.head
+         context.ring[ticket & mask] = {id, domain << 8 | site, thread, time-stamp counter, ticket + 1}
+         on exit jump to Py_AddPendingCall(context.pending, NULL), on entry return
+    jump to context.python_callback
 
-The thread pointer is what glibc's ``pthread_self()`` and with it ``threading.get_ident()`` return.
+The thread pointer is what glibc's ``pthread_self()`` and with it ``threading.get_ident()`` return. Two threads that
+happen to share one of the 4,096 slots disturb each other's times while both are in a call; and should one of them enter
+the driver from a runtime call at that moment, the call is handed to Python twice.
 """
 
 from __future__ import annotations
@@ -36,11 +43,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MACHINE_CODE: Final = bytes.fromhex(
-    "89f0ffc8c1e00a01d03d0008000073750fb6440730448b0183f8017268740a83f80275084585c0755cff6718"
-    "41b901000000f04c0fc10f4d89ca49ffc24c234f0849c1e1054c034f10418911c1e6084409c641897104"
-    "64488b042510000000498941080f3148c1e2204809d0498941104d8951184585c0740c"
-    "488b4720488b7f2831f6ffe0c3"
+    "8d46ffc1e00a01d03d000800000f83db0000000fb644073085c00f84ce000000448b01644c8b0c2510000000"
+    "49ba157c4a7fb979379e4d0fafd149c1ea344e8d14d783fe02740f4d398a300800000f849a000000eb224585"
+    "c075094d898a30080000eb144d398a30080000750b49c782300800000000000050520f3148c1e2204809c249"
+    "89d35a584585c0750e4d899a3088000083f8027455eb074d899a3008010083f8037403ff6718b801000000f0"
+    "480fc1074989c24823470848c1e005480347108910c1e6084409c68970044c8948084c89581049ffc24c8950"
+    "184585c0740c488b4720488b7f2831f6ffe0c3"
 )
+_MULTIPLIER: Final = 0x9E3779B97F4A7C15
+_SLOT_BITS: Final = 12
+_SLOTS: Final = 1 << _SLOT_BITS
 
 DRIVER: Final = 1
 RUNTIME: Final = 2
@@ -50,7 +62,7 @@ _CALIBRATION_ID: Final = _IDS_PER_DOMAIN - 1
 
 IGNORE: Final = 0
 PYTHON: Final = 1
-PYTHON_ON_ENTRY: Final = 2
+PYTHON_ON_EXIT: Final = 2
 LOG: Final = 3
 
 _RECORD: Final = struct.Struct("<IIQQQ")
@@ -79,6 +91,9 @@ class _Context(ctypes.Structure):
         ("add_pending_call", ctypes.c_void_p),
         ("pending", ctypes.c_void_p),
         ("table", ctypes.c_uint8 * (2 * _IDS_PER_DOMAIN)),
+        ("inside", ctypes.c_uint64 * _SLOTS),
+        ("entered", ctypes.c_uint64 * _SLOTS),
+        ("left", ctypes.c_uint64 * _SLOTS),
     )
 
 
@@ -121,19 +136,24 @@ class CallGate:
         self.function = CALLBACK(self._code)
         self._drained = 0
         self._drain_lock = threading.Lock()
-        self._entered: dict[int, list[tuple[int, int, int]]] = {}
-        """Calls entered and not left, by thread: (domain, id, time stamp); a driver's nests in a runtime's."""
+        self._entered: dict[int, tuple[int, int, int]] = {}
+        """Logged calls that were entered and not left, by thread: (domain, id, time stamp)."""
         self.lost = 0
         """Records overwritten before they were drained."""
         self.set_action(DRIVER, _CALIBRATION_ID, LOG)
-        self._first_reading = self._read_clocks()
+        self._ns_per_tick = self._calibrate()
         CallGate._alive.append(self)
 
     def set_action(self, domain: int, callback_id: int, action: int) -> None:
-        """Choose what happens to a call: IGNORE, PYTHON, PYTHON_ON_ENTRY or LOG."""
+        """Choose what happens to a call: IGNORE, PYTHON, PYTHON_ON_EXIT or LOG."""
         if not 0 <= callback_id < _IDS_PER_DOMAIN:
             raise ValueError(f"callback id {callback_id} is outside the table")
         self._context.table[(domain - 1) * _IDS_PER_DOMAIN + callback_id] = action
+
+    def blocked_ns(self, thread: int) -> int:
+        """Return how long the call that `thread` has just left took."""
+        slot = (thread * _MULTIPLIER & 0xFFFFFFFFFFFFFFFF) >> 64 - _SLOT_BITS
+        return int((self._context.left[slot] - self._context.entered[slot]) * self._ns_per_tick)
 
     def drain(self) -> list[LoggedCall]:
         """Return the calls logged since the last drain; an empty list while another thread is draining."""
@@ -147,7 +167,6 @@ class CallGate:
 
     def _drain(self) -> list[LoggedCall]:
         calls: list[LoggedCall] = []
-        ns_per_tick = 0.0
         head = self._context.head
         if head - self._drained > _CAPACITY:
             self.lost += head - self._drained - _CAPACITY
@@ -162,17 +181,14 @@ class CallGate:
             domain, site = domain_site >> 8, domain_site & 0xFF
             if callback_id == _CALIBRATION_ID:
                 continue
-            stack = self._entered.setdefault(thread, [])
             if site == 0:
-                stack.append((domain, callback_id, ticks))
+                self._entered.setdefault(thread, (domain, callback_id, ticks))
                 continue
-            if not stack:
-                continue  # entered before the recorder was started
-            _, _, began = stack.pop()
-            if not stack:
+            outer = self._entered.get(thread)
+            # An exit without entry began before the recorder did; an inner call's exit is not the outer's.
+            if outer is not None and outer[:2] == (domain, callback_id):
                 del self._entered[thread]
-                ns_per_tick = ns_per_tick or self._ns_per_tick()
-                calls.append(LoggedCall(domain, callback_id, thread, int((ticks - began) * ns_per_tick)))
+                calls.append(LoggedCall(domain, callback_id, thread, int((ticks - outer[2]) * self._ns_per_tick)))
         return calls
 
     def _run_pending(self, _: int | None) -> int:
@@ -182,6 +198,13 @@ class CallGate:
             return 0
         return 0
 
+    def _calibrate(self) -> float:
+        """Return nanoseconds per tick of the time-stamp counter, which runs at one rate on every core."""
+        ticks, began = self._read_clocks()
+        time.sleep(0.005)
+        more_ticks, ended = self._read_clocks()
+        return (ended - began) / max(1, more_ticks - ticks)
+
     def _read_clocks(self) -> tuple[int, int]:
         """Return (time-stamp counter, nanoseconds) read at the same moment."""
         site = ctypes.c_int(0)
@@ -189,10 +212,6 @@ class CallGate:
         self.function(self.user_data, DRIVER, _CALIBRATION_ID, ctypes.addressof(site))
         ticks = _RECORD.unpack_from(self._ring, slot * _RECORD.size)[3]
         return ticks, time.perf_counter_ns()
-
-    def _ns_per_tick(self) -> float:
-        ticks, now = self._read_clocks()
-        return (now - self._first_reading[1]) / max(1, ticks - self._first_reading[0])
 
 
 def _address(function: object) -> int:

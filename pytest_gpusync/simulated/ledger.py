@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from pytest_gpusync.events import Direction, Kind
     from pytest_gpusync.recorders.base import Sink
 
-PAGEABLE_H2D_WAITS_FROM = 4 << 20
-"""Bytes from which a ``non_blocking`` host-to-device copy of pageable memory makes the host wait. Measured on an
-H200: 1 MiB returned at once, 4 MiB waited.
-"""
-
 _sinks: tuple[Sink, ...] = ()
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pytest_gpusync.events import PAGEABLE_H2D_WAITS_ABOVE
+
 from . import generators, graphs, ledger, pinned
 from .kernels import CPU_KEYS, adopt, kernel_for
 from .labels import as_cpu, as_cuda
@@ -62,7 +64,7 @@ def _announce_inbound(source: Tensor, dtype: torch.dtype, straight: bool, non_bl
         return
     if not non_blocking:
         ledger.sync("stream", direction="H2D", nbytes=nbytes, device=index)
-    elif nbytes >= ledger.PAGEABLE_H2D_WAITS_FROM and not (straight and pinned.is_pinned(source)):
+    elif nbytes > PAGEABLE_H2D_WAITS_ABOVE and not (straight and pinned.is_pinned(source)):
         ledger.sync("pageable", direction="H2D", nbytes=nbytes, device=index)
 
 

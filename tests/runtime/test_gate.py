@@ -43,8 +43,8 @@ def probe() -> Probe:
         (gates.IGNORE, EXIT, False, 0),
         (gates.PYTHON, ENTER, True, 0),
         (gates.PYTHON, EXIT, True, 0),
-        (gates.PYTHON_ON_ENTRY, ENTER, True, 0),
-        (gates.PYTHON_ON_ENTRY, EXIT, False, 0),
+        (gates.PYTHON_ON_EXIT, ENTER, False, 0),
+        (gates.PYTHON_ON_EXIT, EXIT, True, 0),
         (gates.LOG, ENTER, False, 1),
         (gates.LOG, EXIT, False, 1),
     ],
@@ -87,6 +87,35 @@ def test_a_driver_call_inside_a_runtime_call_counts_once(probe):
     for domain, cbid, site in ((2, 137, ENTER), (1, 120, ENTER), (1, 120, EXIT), (2, 137, EXIT)):
         probe.call(domain, cbid, site)
     assert [(c.domain, c.callback_id) for c in probe.gate.drain()] == [(gates.RUNTIME, 137)]
+
+
+@pytest.mark.parametrize("action", [gates.PYTHON, gates.PYTHON_ON_EXIT])
+def test_the_driver_part_of_a_runtime_call_does_not_reach_python(probe, action):
+    probe.gate.set_action(gates.RUNTIME, 41, action)
+    probe.gate.set_action(gates.DRIVER, 120, gates.PYTHON)
+    for domain, cbid, site in ((2, 41, ENTER), (1, 120, ENTER), (1, 120, EXIT), (2, 41, EXIT)):
+        probe.call(domain, cbid, site)
+    assert set(probe.called) == {(gates.RUNTIME, 41)}
+    probe.call(gates.DRIVER, 120, EXIT)
+    assert probe.called[-1] == (gates.DRIVER, 120)
+
+
+def test_another_threads_runtime_call_does_not_hide_a_driver_call(probe):
+    probe.gate.set_action(gates.RUNTIME, 41, gates.PYTHON_ON_EXIT)
+    probe.gate.set_action(gates.DRIVER, 120, gates.PYTHON_ON_EXIT)
+    thread = threading.Thread(target=probe.call, args=(gates.RUNTIME, 41, ENTER))
+    thread.start()
+    thread.join()
+    probe.call(gates.DRIVER, 120, EXIT)
+    assert probe.called == [(gates.DRIVER, 120)]
+
+
+def test_a_call_that_reaches_python_knows_how_long_it_took(probe):
+    probe.gate.set_action(gates.RUNTIME, 131, gates.PYTHON_ON_EXIT)
+    probe.call(gates.RUNTIME, 131, ENTER)
+    time.sleep(0.05)
+    probe.call(gates.RUNTIME, 131, EXIT)
+    assert 45e6 < probe.gate.blocked_ns(threading.get_ident()) < 500e6
 
 
 def test_the_interpreter_is_asked_to_drain_after_a_logged_exit(probe):
