@@ -14,7 +14,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from . import ledger
+from . import autotuning, ledger
 
 if TYPE_CHECKING:
     from pytest_gpusync.events import Direction
@@ -58,21 +58,33 @@ CONDITIONS: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], bool]] = {
 
 
 @cache
+def _tables() -> Mapping[str, Any]:
+    tables: dict[str, Any] = tomllib.loads(
+        (resources.files(__package__) / "calibration.toml").read_text(encoding="utf-8")
+    )
+    return tables
+
+
+@cache
 def entries() -> Mapping[str, Entry]:
     """The entry of each operator, by qualified name with overload."""
-    text = (resources.files(__package__) / "calibration.toml").read_text(encoding="utf-8")
     found: dict[str, Entry] = {}
-    for table in tomllib.loads(text)["operator"]:
+    for table in _tables()["operator"]:
         entry = Entry(**{**table, "names": tuple(table["names"])})
         found.update(dict.fromkeys(entry.names, entry))
     return found
+
+
+@cache
+def _autotuned() -> Mapping[str, Announce]:
+    return autotuning.announcers(_tables()["autotuning"]["plans"])
 
 
 def announcer(name: str) -> Announce | None:
     """What announces the syncs of operator `name`, or None where its kernel makes none of its own."""
     entry = entries().get(name)
     if entry is None:
-        return None
+        return _autotuned().get(name)
     condition = CONDITIONS[entry.when] if entry.when else None
     syncs, per_matrix, direction = entry.syncs, entry.per_matrix, entry.direction
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 import torch
 from torch.autograd.variable import Variable
 
-from . import children, compilation, cuda_api, distributed, engine, memory, profiling, registration, streams, tensor_api
+from . import (
+    autotuning,
+    children,
+    compilation,
+    cuda_api,
+    distributed,
+    engine,
+    memory,
+    profiling,
+    registration,
+    streams,
+    tensor_api,
+)
 from .guard import DeviceGuard
 from .hooks import AcceleratorHooks
 from .ledger import conditions
@@ -66,6 +78,7 @@ class SimulatedDevice:
         conditions.capturing, conditions.debug_mode = False, 0
         streams.reset()
         compilation.reset()
+        autotuning.reset()
         memory.reset()
 
     def _replace(self) -> None:

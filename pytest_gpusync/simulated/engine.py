@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from .state import enter_backward
+
 
 def start_without_threads() -> None:
     """Have the engine start now; call before the device guard is installed."""
@@ -34,7 +36,9 @@ class SingleThreadedEngine:
         """Run a backward pass on the calling thread."""
         previous = torch._C._is_multithreading_enabled()
         torch._C._set_multithreading_enabled(False)
+        within = enter_backward()
         try:
             return self._engine.run_backward(*arguments, **keywords)
         finally:
+            enter_backward(within)
             torch._C._set_multithreading_enabled(previous)

@@ -12,6 +12,7 @@ import torch
 
 class _PerThread(threading.local):
     device = 0
+    in_backward = False
 
 
 class _Process:
@@ -31,6 +32,17 @@ _thread = _PerThread()
 def current_device() -> int:
     """Index of the calling thread's current device."""
     return _thread.device
+
+
+def in_backward() -> bool:
+    """Whether the calling thread is in a backward pass, which on a GPU runs on a thread of its own."""
+    return _thread.in_backward
+
+
+def enter_backward(inside: bool = True) -> bool:
+    """Say whether the calling thread is in a backward pass; returns what was said before."""
+    before, _thread.in_backward = _thread.in_backward, inside
+    return before
 
 
 def set_device(index: int) -> None:
