@@ -3,7 +3,7 @@
 A tensor of the device is an ordinary tensor over host memory whose device says ``cuda``; the operators' CUDA
 kernels are Python functions that run the CPU kernels; all of torch above them is untouched. So whatever makes the
 host wait on a GPU happens here as well, and is announced (see :mod:`.ledger`). Values are those of the CPU. Time is
-not simulated.
+not simulated. Processes that ``multiprocessing`` starts have the device too; other programs that are started do not.
 
 It needs torch 2.11 to 2.15 on Linux x86-64, a CPU build or a CUDA build without a GPU. Nothing is imported or
 changed before it is switched on.
