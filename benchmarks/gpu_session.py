@@ -93,6 +93,11 @@ def main() -> int:
     pytest = [python, "-m", "pytest", "-p", "no:cacheprovider"]
     session.run("gpusync doctor", [python, "-m", "pytest_gpusync", "doctor"])
     session.run("Tests of the driver-level recorder", [*pytest, "-q", "tests/gpu"], HERE.parent)
+    session.run(
+        "The same with expandable segments",
+        ["env", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", *pytest, "-q", "tests/gpu"],
+        HERE.parent,
+    )
     report = str(options.out / "examples.json")
     session.run(
         "Examples under a budget of 5",

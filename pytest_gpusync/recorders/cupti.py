@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from pytest_gpusync.events import Coverage, Direction, Kind
+    from pytest_gpusync.events import Charge, Coverage, Direction, Kind
     from pytest_gpusync.recorders.base import Sink
 
 _SYNCHRONIZE: Final[dict[str, Kind]] = {
@@ -88,6 +88,8 @@ class _Copy:
     nbytes: int
     instruction: tuple[int, int] | None
     """Frame identity and bytecode offset of the caller; None on a thread without Python frames."""
+    charge: Charge | None
+    """Its line; looked up only where somebody may ask for it."""
     waiting: RawSync | None
     """What to report if no synchronize from the same instruction follows: the copy waited by itself."""
 
@@ -116,6 +118,8 @@ class CuptiRecorder(Recorder):
         self._threads: dict[int, _Thread] = {}
         self._device_of_context: dict[int, int | None] = {}
         self._error: Exception | None = None
+        self._logs_every_synchronize = False
+        """With expandable segments the allocator makes every kind of synchronize under its lock."""
         self._undo: list[Callable[[], None]] = []
         self._pointer_attribute: Any = None
 
@@ -192,7 +196,7 @@ class CuptiRecorder(Recorder):
             raise RecorderUnavailable(_explain(error)) from error
 
     def _fill_table(self, cupti: cupti_api.Cupti, entry: gate.CallGate) -> None:
-        all_locked = _expandable_segments()
+        all_locked = self._logs_every_synchronize = _expandable_segments()
         for domain in (gate.DRIVER, gate.RUNTIME):
             for callback_id, full_name in cupti.names(domain):
                 name = _base_name(full_name)
@@ -268,6 +272,8 @@ class CuptiRecorder(Recorder):
                 frame: FrameType | None = sys._getframe(1)
             except ValueError:
                 frame = None  # a C++ thread
+            if self._logs_every_synchronize:
+                self._deliver_logged(frame)
             data = cupti_api.CallbackData.from_address(address)
             handler(data, frame, thread)
         except Exception as error:
@@ -322,9 +328,27 @@ class CuptiRecorder(Recorder):
             kind = self._logged_kinds.get((call.domain, call.callback_id))
             if kind is None:
                 continue
+            copy = self._copy_completed_by(kind, call.thread)
+            if copy is not None:
+                self.emit(
+                    RawSync(kind, None, call.thread, copy.direction, copy.nbytes, call.blocked_ns, charged=copy.charge)
+                )
+                continue
             own_frame = frame is not None and call.thread == own
             where = frame if own_frame else sys._current_frames().get(call.thread)
             self.emit(RawSync(kind, where, call.thread, blocked_ns=call.blocked_ns))
+
+    def charge(self, frame: FrameType | None, thread: _Thread, *, waits: bool) -> Charge | None:
+        """Look up the line of a copy, if it may be asked for after the copy's frame is gone."""
+        return attribution.charge(frame, thread.ident) if waits or self._logs_every_synchronize else None
+
+    def _copy_completed_by(self, kind: Kind, ident: int) -> _Copy | None:
+        """Take the copy before a logged stream synchronize of the same thread: together they are one blocking copy."""
+        thread = self._threads.get(ident)
+        if kind != "stream" or thread is None or thread.copy is None or thread.copy.charge is None:
+            return None
+        copy, thread.copy = thread.copy, None
+        return copy
 
 
 class _Synchronize:
@@ -391,19 +415,14 @@ class _AsyncCopy:
         host = parameters.destination if direction == "D2H" else parameters.source
         nbytes = parameters.nbytes
         may_wait = direction == "D2H" or nbytes > PAGEABLE_H2D_WAITS_ABOVE
-        waiting: RawSync | None = None
-        if may_wait and self._recorder.is_pageable(host):
-            waiting = RawSync(
-                "pageable",
-                None,  # the frame would keep the caller's locals alive until the copy is settled
-                thread.ident,
-                direction,
-                nbytes,
-                blocked,
-                self._recorder.device_of(data),
-                attribution.charge(frame, thread.ident),
-            )
-        thread.copy = _Copy(direction, nbytes, _instruction(frame), waiting)
+        waits = may_wait and self._recorder.is_pageable(host)
+        charge = self._recorder.charge(frame, thread, waits=waits)
+        waiting = None
+        if waits:
+            # Without the frame, which would keep the caller's locals alive until the copy is settled.
+            device = self._recorder.device_of(data)
+            waiting = RawSync("pageable", None, thread.ident, direction, nbytes, blocked, device, charge)
+        thread.copy = _Copy(direction, nbytes, _instruction(frame), charge, waiting)
 
 
 def _instruction(frame: FrameType | None) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 
@@ -12,6 +13,12 @@ torch = pytest.importorskip("torch")
 
 from pytest_gpusync import allow, record  # noqa: E402
 from pytest_gpusync.measure import syncs_per_step  # noqa: E402
+
+
+WITHOUT_EXPANDABLE_SEGMENTS = pytest.mark.skipif(
+    "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+    reason="expandable segments are unmapped, not freed",
+)
 
 
 @pytest.fixture
@@ -89,6 +96,7 @@ def test_what_does_not_wait_is_not_counted(name, x):
     assert seen_by(lambda: DOES_NOT_WAIT[name](x)) == []
 
 
+@WITHOUT_EXPANDABLE_SEGMENTS
 def test_freed_device_memory_is_counted(x):
     big = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
     del big
@@ -153,7 +161,9 @@ def test_threads_are_told_apart(x):
         for thread in threads:
             thread.join()
     assert seen.syncs == 7
-    assert sorted((c.thread, c.syncs) for c in seen.sites if c.background) == [(f"worker-{i}", 50) for i in range(4)]
+    background = [c for c in seen.sites if c.background]
+    assert sum(c.syncs for c in background) == 4 * 50
+    assert {f"worker-{i}" for i in range(4)} <= {c.thread for c in background}
 
 
 def test_allowed_syncs_are_not_counted(x):
@@ -296,7 +306,8 @@ def test_allocating_to_exhaustion_in_threads_does_not_hang():
                 thread.join(timeout=120)
             assert not any(thread.is_alive() for thread in threads)
         assert failures == []
-        assert any(c.kind == "free" for c in seen.sites)
+        assert seen.result().problem is None
+        assert {"free", "stream"} & {c.kind for c in seen.sites}
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
         torch.cuda.empty_cache()
