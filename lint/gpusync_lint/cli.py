@@ -38,7 +38,8 @@ exit codes: 0 no warnings; 1 warnings; 2 wrong usage or configuration, a file th
 internal error (the other files are still reported).
 
 Lines and columns count from 1, columns in characters (sarif: in UTF-16 code units, as it says). In the JSON document
-(gpusync.lint/1) ends are exclusive. Notes (see --heat) are in json and sarif only.
+(gpusync.lint/1) ends are exclusive. In a notebook, text and json count lines within the cell, the others in the file;
+cells are numbered from 1 among all cells. Notes (see --heat) are in json and sarif only.
 
 Accept a warning with a comment on its statement or above it: # gpusync: allow[GS201] why
 Configuration: [tool.gpusync] in the nearest pyproject.toml that has it, with the keys select, ignore, exclude,
@@ -80,7 +81,7 @@ def _parser() -> _Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("paths", nargs="*", metavar="PATH", help="files and folders; - is standard input; the current folder if none")
+    add("paths", nargs="*", metavar="PATH", help="files, notebooks, folders; - is standard input; default: this folder")
     chosen = parser.add_argument_group("what is reported")
     add = chosen.add_argument
     add("--select", action="append", metavar="CODES", help="only these codes, prefixes or rule names (GS2,item-read)")
@@ -149,7 +150,7 @@ def _lint(arguments: argparse.Namespace) -> int:
         stdin_filename=arguments.stdin_filename,
     )
     for folder in found.empty:
-        emit(sys.stderr, f"gpusync lint: no Python files in {folder}\n")
+        emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {folder}\n")
     reference = _baseline(arguments, config, cwd)
     request = replace(_request(arguments, config, names, today), baseline=reference, folders=found.folders)
     with _progress(len(found.files)):
@@ -241,7 +242,8 @@ def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str
 
 def _report(arguments: argparse.Namespace, found: Found, outcome: Outcome, cwd: Path) -> None:
     for error in outcome.errors:
-        place = error.path if error.line is None else f"{error.path}:{error.line}"
+        cell = "" if error.cell is None else f":cell {error.cell}"
+        place = f"{error.path}{cell}{'' if error.line is None else f':{error.line}'}"
         emit(sys.stderr, f"{place}: error: {error.message}\n")
     if arguments.verbose:
         for trace in outcome.tracebacks:
@@ -281,10 +283,11 @@ def _warnings(count: int) -> str:
 
 
 def _print_diff(outcome: Outcome, cwd: Path) -> None:
-    from gpusync_lint.fixes import diff
+    from gpusync_lint.fixes import diff, document
 
     for change in outcome.changes:
-        emit(sys.stdout, diff(change.file.raw, change.raw, shown(change.file.location, cwd)))
+        file = change.file
+        emit(sys.stdout, diff(document(file, file.raw), document(file, change.raw), shown(file.location, cwd)))
     for verb, count in (("fix", outcome.fixed), ("allow", outcome.allowed)):
         if count:
             emit(sys.stderr, f"Would {verb} {_warnings(count)}.\n")

@@ -1,4 +1,4 @@
-"""From the paths on the command line to the Python files to lint, and from bytes to text."""
+"""From the paths on the command line to the Python files and notebooks to lint, and from bytes to text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusync_lint.model import FileError, Source
+from gpusync_lint.notebook import SUFFIX, Notebook, NotebookError, OtherLanguageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 SKIPPED_FOLDERS = frozenset({"node_modules", "build", "dist", "__pycache__", "site-packages"})
 """Folders that are never descended into; nor are hidden ones and virtual environments (they hold a pyvenv.cfg)."""
 
-SUFFIXES = (".py", ".pyw")
+SUFFIXES = (".py", ".pyw", SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,11 @@ class SourceFile:
     location: Path
     """Absolute; for standard input, where the given file name would lie."""
     raw: str
-    """The decoded text with its own line ends; `source.text` has newlines only."""
+    """The decoded text with its own line ends; `source.text` has newlines only. Of a notebook: its joined source."""
     encoding: str
     bom: bool
     stdin: bool = False
+    notebook: Notebook | None = None
     named: bool = False
     """Given itself, rather than found below a given folder: the rest of its project may be missing."""
 
@@ -67,10 +69,11 @@ def discover(
     stdin: Callable[[], bytes],
     stdin_filename: str | None = None,
 ) -> Found:
-    """Read the Python files among `paths` and below the folders among them.
+    """Read the Python files and notebooks among `paths` and below the folders among them.
 
-    A file that is not Python is passed over, so that a hook may be handed any list of files. What does not exist or
-    cannot be read becomes an error; the rest is still returned. Files that are reached twice are read once.
+    A file that is not Python (or a notebook in another language) is passed over, so that a hook may be handed any list
+    of files. What does not exist or cannot be read becomes an error; the rest is still returned. Files that are reached
+    twice are read once.
     """
     walk = _Walk(cwd, excludes)
     for given in paths:
@@ -153,7 +156,14 @@ class _Walk:
 
     def _decode(self, data: bytes, name: str, path: Path, real: str, *, stdin: bool, named: bool) -> None:
         try:
-            self.files[real] = replace(decode(data, name, path), stdin=stdin, named=named)
+            file = decode_notebook(data, name, path) if path.suffix == SUFFIX else decode(data, name, path)
+            self.files[real] = replace(file, stdin=stdin, named=named)
+            if file.notebook is not None:
+                self.errors += [FileError(name, one.line, one.message, one.cell) for one in file.notebook.errors]
+        except OtherLanguageError:
+            pass
+        except NotebookError as error:
+            self.errors.append(FileError(name, error.line, str(error)))
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             message = f"cannot be decoded: byte {error.object[error.start]:#04x} is not {error.encoding}"
@@ -177,6 +187,13 @@ def decode(data: bytes, name: str, path: Path) -> SourceFile:
     raw = data[len(codecs.BOM_UTF8) :].decode("utf-8") if bom else data.decode(encoding)
     text = raw.replace("\r\n", "\n").replace("\r", "\n") if "\r" in raw else raw
     return SourceFile(Source(name, text), path, raw, "utf-8" if bom else encoding, bom)
+
+
+def decode_notebook(data: bytes, name: str, path: Path) -> SourceFile:
+    """Read a notebook. Raises UnicodeDecodeError, and what `Notebook` raises."""
+    bom = data.startswith(codecs.BOM_UTF8)
+    notebook = Notebook(data[len(codecs.BOM_UTF8) * bom :].decode("utf-8"))
+    return SourceFile(Source(name, notebook.text), path, notebook.source, "utf-8", bom, notebook=notebook)
 
 
 def _has_python_shebang(path: Path) -> bool:

@@ -118,9 +118,14 @@ def _fed_lines(text: str) -> list[str]:
     return [f"{line}\n" for line in text.split("\n")[:-1]] + [line for line in text.split("\n")[-1:] if line]
 
 
+def document(file: SourceFile, raw: str) -> str:
+    """What the file holds when its text is `raw`: the text itself, or the notebook around it."""
+    return raw if file.notebook is None else file.notebook.with_source(raw).document
+
+
 def encode(file: SourceFile, raw: str) -> bytes:
     """The bytes of a new text in the encoding of its file. Raises UnicodeEncodeError."""
-    return raw.encode("utf-8-sig" if file.bom else file.encoding)
+    return document(file, raw).encode("utf-8-sig" if file.bom else file.encoding)
 
 
 def write(file: SourceFile, raw: str) -> None:

@@ -103,6 +103,15 @@ class FileError:
     path: str
     line: int | None
     message: str
+    cell: int | None = None
+    """Of a notebook: the number of the cell that `line` counts in."""
+
+    @property
+    def told(self) -> str:
+        """The message, with the cell that it is about."""
+        if self.cell is None:
+            return self.message
+        return f"cell {self.cell}{'' if self.line is None else f', line {self.line}'}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from gpusync_lint import baseline, fixes, ignores, suppressions
-from gpusync_lint.model import Analysis, Confidence, EngineSettings, FileError, Finding, Fix, Heat, Source
+from gpusync_lint.model import Analysis, Confidence, EngineSettings, FileError, Finding, Fix, Heat, Source, Span
 from gpusync_lint.selection import Level, Reported, Selection, report
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from gpusync_lint.baseline import Baseline, Entry
     from gpusync_lint.discovery import SourceFile
+    from gpusync_lint.model import Edit
+    from gpusync_lint.notebook import Notebook
 
 MAX_ROUNDS = 20
 """Rounds of fixing before the fixes are taken to undo each other."""
@@ -77,7 +79,9 @@ class Outcome:
     errors: tuple[FileError, ...]
     files: int
     texts: Mapping[str, str]
-    """The text that the findings stand in, by path; lines end in newlines."""
+    """The text that the findings stand in, by path; lines end in newlines. Of a notebook: its joined source."""
+    notebooks: Mapping[str, Notebook] = field(default_factory=dict)
+    """The notebooks among the files, by path, as they are now."""
     fixed: int = 0
     fixed_files: int = 0
     allowed: int = 0
@@ -109,6 +113,31 @@ class Outcome:
         """Findings that a comment allows, of either level."""
         return [one.finding for one in self.reported if one.finding.suppressed is not None]
 
+    def in_cell(self, path: str, span: Span) -> tuple[int | None, Span]:
+        """Where a range of `texts` is for a person: the number of its cell (None for no notebook), the range in it."""
+        notebook = self.notebooks.get(path)
+        return (None, span) if notebook is None else notebook.in_cell(span)
+
+    def in_file(self, path: str, span: Span) -> Span:
+        """Where a range of `texts` lies in the file."""
+        notebook = self.notebooks.get(path)
+        return span if notebook is None else notebook.in_file(span)
+
+    def edit_in_file(self, path: str, edit: Edit) -> Edit:
+        """The edit of the file that does what an edit of its text does."""
+        notebook = self.notebooks.get(path)
+        return edit if notebook is None else notebook.edit_in_file(edit)
+
+    def file_text(self, path: str) -> str:
+        """What the file holds, for the ranges of `in_file`."""
+        notebook = self.notebooks.get(path)
+        return self.texts.get(path, "") if notebook is None else notebook.document
+
+    def place(self, finding: Finding) -> str:
+        """``train.py:14:5``, or ``train.ipynb:cell 3:2:5``."""
+        cell, span = self.in_cell(finding.path, finding.span)
+        return f"{finding.path}:{'' if cell is None else f'cell {cell}:'}{span.line}:{span.column}"
+
     @property
     def statistics(self) -> list[Count]:
         """The warnings of each code, the most frequent first."""
@@ -134,6 +163,7 @@ class _Run:
     """The text of each file as fixed so far, with its own line ends."""
     texts: dict[str, str] = field(default_factory=dict)
     """The same with newlines only."""
+    notebooks: dict[str, Notebook] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)
     """Files that are left as they were, because a fix for them failed."""
     problems: list[FileError] = field(default_factory=list)
@@ -141,21 +171,33 @@ class _Run:
 
     def __post_init__(self) -> None:
         for file in self.files:
+            if file.notebook is not None:
+                self.notebooks[file.source.path] = file.notebook
             self._set(file.source.path, file.raw)
 
-    def _set(self, path: str, raw: str) -> None:
+    def _set(self, path: str, raw: str) -> str | None:
+        """Give a file a new text; the reason why not, where it is none."""
+        text = raw.replace("\r\n", "\n").replace("\r", "\n")
+        notebook = self.notebooks.get(path)
+        if notebook is not None:
+            try:
+                notebook = self.notebooks[path] = notebook.with_source(raw)
+            except ValueError as error:
+                return str(error)
+            text = notebook.text
         self.raws[path] = raw
-        self.texts[path] = raw.replace("\r\n", "\n").replace("\r", "\n")
+        self.texts[path] = text
+        return None
 
     def judge(self) -> Outcome:
         """Analyse the texts as they are now, and decide what is reported."""
         request = self.request
         analysis, tracebacks = analyse([Source(path, text) for path, text in self.texts.items()], request.settings)
-        errors = list(analysis.errors)
+        errors = [self._in_cell(error) for error in analysis.errors]
         failed = {error.path for error in errors}
         enabled = self._enabled()
         alone = {file.source.path for file in self.files if file.named}
-        by_path = _by_path(analysis.findings)
+        by_path = _by_path([self._checked(finding) for finding in analysis.findings])
         for path, text in self.texts.items():
             if suppressions.MARKER not in text or path in failed:
                 continue
@@ -181,6 +223,7 @@ class _Run:
             errors=(*errors, *self.problems),
             files=analysis.files,
             texts=self.texts,
+            notebooks=self.notebooks,
             tracebacks=tuple(tracebacks),
         )
         if request.baseline is None:
@@ -194,6 +237,7 @@ class _Run:
         """The outcome with what the baseline accepts, and with findings about its stale entries."""
         request = self.request
         files = {file.source.path: file for file in self.files}
+        failed = failed | {path for path, notebook in self.notebooks.items() if notebook.errors}
         at = {file.location: file for file in self.files if file.source.path not in failed}
 
         def key(finding: Finding) -> str:
@@ -229,6 +273,20 @@ class _Run:
             texts={**self.texts, reference.shown: reference.text} if stale else self.texts,
             accepting=(*judgement.unjudged, *kept, *now),
         )
+
+    def _in_cell(self, error: FileError) -> FileError:
+        notebook = self.notebooks.get(error.path)
+        if notebook is None or error.line is None:
+            return error
+        cell, span = notebook.in_cell(Span(error.line, 1, error.line, 1))
+        return replace(error, line=span.line, cell=cell)
+
+    def _checked(self, finding: Finding) -> Finding:
+        """Without its fix where that would change what is not Python in a notebook."""
+        notebook = self.notebooks.get(finding.path)
+        if notebook is None or finding.fix is None or notebook.allows(finding.fix.edits):
+            return finding
+        return replace(finding, fix=None)
 
     def _enabled(self) -> Callable[[str, str], bool]:
         locations = {file.source.path: PurePosixPath(file.location.as_posix()) for file in self.files}
@@ -299,11 +357,12 @@ class _Run:
             if not edits:
                 continue
             before = self.raws[path]
-            self._set(path, fixes.apply_edits(before, edits))
-            if fixes.compiles(self.texts[path]):
+            problem = self._set(path, fixes.apply_edits(before, edits))
+            if problem is None and fixes.compiles(self.texts[path]):
                 counts[path] = count
             else:
-                self._refuse(path, before, "no comments added: the text does not compile with them; this is a bug")
+                problem = problem or "the text does not compile with them"
+                self._refuse(path, before, f"no comments added: {problem}; this is a bug in gpusync")
         return self.judge()
 
     def _apply(self, path: str, chosen: Sequence[Fix]) -> str | None:
@@ -315,10 +374,10 @@ class _Run:
             return f"{error} (fix: {titles}); this is a bug in the rule"
         if raw == self.raws[path]:
             return f"the fix changes nothing (fix: {titles}); this is a bug in the rule"
-        if not fixes.compiles(raw):
-            return f"the fixed text does not compile (fix: {titles}); this is a bug in the rule"
-        self._set(path, raw)
-        return None
+        problem = self._set(path, raw)
+        if problem is None and not fixes.compiles(self.texts[path]):
+            problem = "the fixed text does not compile"
+        return None if problem is None else f"{problem} (fix: {titles}); this is a bug in the rule"
 
     def _refuse(self, path: str, original: str, problem: str) -> None:
         self.frozen.add(path)

@@ -26,9 +26,9 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
         if one.level is not Level.WARNING:
             continue
         if one.accepted is None:
-            lines.append(_annotation("warning", finding, f"{finding.message}\nremedy: {finding.remedy}"))
+            lines.append(_annotation("warning", finding, f"{finding.message}\nremedy: {finding.remedy}", outcome))
         elif show_suppressed:
-            lines.append(_annotation("notice", finding, f"{finding.message}\n{one.accepted}"))
+            lines.append(_annotation("notice", finding, f"{finding.message}\n{one.accepted}", outcome))
     if statistics:
         counts = "\n".join(f"{one.count} {one.code} {one.name}" for one in outcome.statistics) or "no warnings"
         lines.append(_command("notice", {"title": "gpusync lint"}, counts))
@@ -37,8 +37,8 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
     return "".join(f"{line}\n" for line in lines)
 
 
-def _annotation(kind: str, finding: Finding, message: str) -> str:
-    span = finding.span
+def _annotation(kind: str, finding: Finding, message: str, outcome: Outcome) -> str:
+    span = outcome.in_file(finding.path, finding.span)
     properties = {"file": finding.path, "line": str(span.line)}
     if span.end_line == span.line:
         properties |= {"col": str(span.column), "endLine": str(span.line)}
@@ -46,14 +46,16 @@ def _annotation(kind: str, finding: Finding, message: str) -> str:
     else:
         # The runner drops columns that do not lie on one line.
         properties["endLine"] = str(span.end_line)
-    return _command(kind, {**properties, "title": f"{finding.code} {finding.name}"}, message)
+    cell, within = outcome.in_cell(finding.path, finding.span)
+    where = "" if cell is None else f" (cell {cell}, line {within.line})"
+    return _command(kind, {**properties, "title": f"{finding.code} {finding.name}{where}"}, message)
 
 
 def _error(error: FileError) -> str:
     properties = {"file": error.path}
-    if error.line is not None:
+    if error.line is not None and error.cell is None:
         properties["line"] = str(error.line)
-    return _command("error", {**properties, "title": "gpusync lint"}, error.message)
+    return _command("error", {**properties, "title": "gpusync lint"}, error.told)
 
 
 def _command(kind: str, properties: dict[str, str], message: str) -> str:

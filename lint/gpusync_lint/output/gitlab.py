@@ -25,15 +25,15 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
         if one.level is not Level.WARNING:
             continue
         if one.accepted is None:
-            issues.append(_issue(finding, "minor", f"{finding.message}; remedy: {finding.remedy}"))
+            issues.append(_issue(finding, "minor", f"{finding.message}; remedy: {finding.remedy}", outcome))
         elif show_suppressed:
-            issues.append(_issue(finding, "info", f"{finding.message}; {one.accepted}"))
+            issues.append(_issue(finding, "info", f"{finding.message}; {one.accepted}", outcome))
     _make_unique(issues)
     return json.dumps(issues, indent=2) + "\n"
 
 
-def _issue(finding: Finding, severity: str, description: str) -> dict[str, Any]:
-    span = finding.span
+def _issue(finding: Finding, severity: str, description: str, outcome: Outcome) -> dict[str, Any]:
+    span = outcome.in_file(finding.path, finding.span)
     return {
         "description": description,
         "check_name": f"{finding.code} {finding.name}",
@@ -44,12 +44,13 @@ def _issue(finding: Finding, severity: str, description: str) -> dict[str, Any]:
 
 
 def _error(error: FileError) -> dict[str, Any]:
+    line = error.line if error.cell is None else None
     return {
-        "description": error.message,
+        "description": error.told,
         "check_name": "gpusync-lint-error",
-        "fingerprint": _digest(f"{error.path}::{error.message}"),
+        "fingerprint": _digest(f"{error.path}::{error.told}"),
         "severity": "critical",
-        "location": {"path": error.path, "lines": {"begin": error.line or 1}},
+        "location": {"path": error.path, "lines": {"begin": line or 1}},
     }
 
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpusync_lint.model import Edit, Fix, Span
+    from gpusync_lint.model import FileError, Fix, Span
     from gpusync_lint.runner import Outcome
     from gpusync_lint.selection import Reported
 
@@ -16,14 +16,15 @@ SCHEMA = "gpusync.lint/1"
 def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
     """The document, ending in a newline.
 
-    Lines and columns count from 1, columns in characters, ends are exclusive. What a comment or the baseline accepts is
-    included on request. ``statistics`` (warnings per code) and ``fixed`` are keys of their own, present on request.
+    Lines and columns count from 1, columns in characters, ends are exclusive; in a notebook lines count within
+    ``cell``, which is null elsewhere. What a comment or the baseline accepts is included on request. ``statistics``
+    (warnings per code) and ``fixed`` are keys of their own, present on request.
     """
     shown = [one for one in outcome.reported if show_suppressed or one.accepted is None]
     document: dict[str, Any] = {
         "schema": SCHEMA,
-        "findings": [_finding(one) for one in shown],
-        "errors": [{"path": one.path, "line": one.line, "message": one.message} for one in outcome.errors],
+        "findings": [_finding(one, outcome) for one in shown],
+        "errors": [_error(one) for one in outcome.errors],
         "files": outcome.files,
     }
     if statistics:
@@ -33,28 +34,34 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
     return json.dumps(document, indent=2) + "\n"
 
 
-def _finding(reported: Reported) -> dict[str, Any]:
+def _error(error: FileError) -> dict[str, Any]:
+    return {"path": error.path, "cell": error.cell, "line": error.line, "message": error.message}
+
+
+def _finding(reported: Reported, outcome: Outcome) -> dict[str, Any]:
     finding = reported.finding
     return {
         "code": finding.code,
         "name": finding.name,
         "path": finding.path,
-        **_span(finding.span),
+        **_place(finding.path, finding.span, outcome),
         "message": finding.message,
         "remedy": finding.remedy,
         "level": reported.level.value,
         "heat": finding.heat.value,
         "confidence": finding.confidence.value,
         "framework": finding.framework,
-        "fix": None if finding.fix is None else _fix(finding.fix),
+        "fix": None if finding.fix is None else _fix(finding.path, finding.fix, outcome),
         "suppressed": finding.suppressed,
         "baselined": reported.baselined,
         "key": finding.key,
     }
 
 
-def _span(span: Span) -> dict[str, int]:
+def _place(path: str, span: Span, outcome: Outcome) -> dict[str, int | None]:
+    cell, span = outcome.in_cell(path, span)
     return {
+        "cell": cell,
         "line": span.line,
         "column": span.column,
         "end_line": span.end_line,
@@ -62,9 +69,6 @@ def _span(span: Span) -> dict[str, int]:
     }
 
 
-def _fix(fix: Fix) -> dict[str, Any]:
-    return {"title": fix.title, "safe": fix.safe, "hazard": fix.hazard, "edits": [_edit(edit) for edit in fix.edits]}
-
-
-def _edit(edit: Edit) -> dict[str, Any]:
-    return {**_span(edit.span), "replacement": edit.replacement}
+def _fix(path: str, fix: Fix, outcome: Outcome) -> dict[str, Any]:
+    edits = [{**_place(path, edit.span, outcome), "replacement": edit.replacement} for edit in fix.edits]
+    return {"title": fix.title, "safe": fix.safe, "hazard": fix.hazard, "edits": edits}

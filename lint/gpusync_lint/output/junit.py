@@ -39,7 +39,7 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
             failed.add(one.finding.path)
             _failure(suite, one.finding, outcome)
         elif show_suppressed:
-            case = _case(suite, one.finding)
+            case = _case(suite, one.finding, outcome)
             ElementTree.SubElement(case, "skipped", {"message": _legal(one.accepted)})
     for path in sorted(outcome.texts.keys() - failed):
         ElementTree.SubElement(suite, "testcase", {"classname": _legal(path), "name": "no warnings"})
@@ -58,29 +58,28 @@ def _property(properties: Element, name: str, value: int) -> None:
     ElementTree.SubElement(properties, "property", {"name": f"gpusync.{name}", "value": str(value)})
 
 
-def _case(suite: Element, finding: Finding) -> Element:
-    span = finding.span
-    name = f"{finding.code} {finding.name} at {span.line}:{span.column}"
+def _case(suite: Element, finding: Finding, outcome: Outcome) -> Element:
+    place = outcome.place(finding).removeprefix(f"{finding.path}:")
+    name = f"{finding.code} {finding.name} at {place}"
+    span = outcome.in_file(finding.path, finding.span)
     attributes = {"classname": finding.path, "name": name, "file": finding.path, "line": str(span.line)}
     return ElementTree.SubElement(suite, "testcase", {key: _legal(value) for key, value in attributes.items()})
 
 
 def _failure(suite: Element, finding: Finding, outcome: Outcome) -> None:
-    failure = ElementTree.SubElement(_case(suite, finding), "failure", {"type": finding.code})
+    failure = ElementTree.SubElement(_case(suite, finding, outcome), "failure", {"type": finding.code})
     failure.set("message", _legal(finding.message))
     span = finding.span
     line = "".join(outcome.texts.get(finding.path, "").split("\n")[span.line - 1 : span.line]).strip()
-    failure.text = _legal(
-        f"{finding.path}:{span.line}:{span.column}: {finding.message}\n{line}\nremedy: {finding.remedy}"
-    )
+    failure.text = _legal(f"{outcome.place(finding)}: {finding.message}\n{line}\nremedy: {finding.remedy}")
 
 
 def _error(suite: Element, error: FileError) -> None:
     attributes = {"classname": error.path, "name": "could not be linted", "file": error.path}
-    if error.line is not None:
+    if error.line is not None and error.cell is None:
         attributes["line"] = str(error.line)
     case = ElementTree.SubElement(suite, "testcase", {key: _legal(value) for key, value in attributes.items()})
-    ElementTree.SubElement(case, "error", {"message": _legal(error.message), "type": "error"})
+    ElementTree.SubElement(case, "error", {"message": _legal(error.told), "type": "error"})
 
 
 def _legal(text: str) -> str:

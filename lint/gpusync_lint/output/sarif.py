@@ -75,11 +75,13 @@ class _Log:
 
     def _result(self, reported: Reported) -> dict[str, Any]:
         finding = reported.finding
+        cell, span = self.outcome.in_cell(finding.path, finding.span)
+        where = "" if cell is None else f" (cell {cell}, line {span.line})"
         result: dict[str, Any] = {
             "ruleId": finding.code,
             "ruleIndex": self.index[finding.code],
             "level": "warning" if reported.level is Level.WARNING else "note",
-            "message": {"text": f"{finding.message}; remedy: {finding.remedy}"},
+            "message": {"text": f"{finding.message}{where}; remedy: {finding.remedy}"},
             "locations": [
                 {
                     "physicalLocation": {
@@ -121,12 +123,17 @@ class _Log:
         }
 
     def _replacement(self, path: str, edit: Edit) -> dict[str, Any]:
-        replacement: dict[str, Any] = {"deletedRegion": self._region(path, edit.span)}
+        edit = self.outcome.edit_in_file(path, edit)
+        replacement: dict[str, Any] = {"deletedRegion": self._columns(path, edit.span)}
         if edit.replacement:
             replacement["insertedContent"] = {"text": edit.replacement}
         return replacement
 
     def _region(self, path: str, span: Span) -> dict[str, int]:
+        return self._columns(path, self.outcome.in_file(path, span))
+
+    def _columns(self, path: str, span: Span) -> dict[str, int]:
+        """The region of a range of the file."""
         return {
             "startLine": span.line,
             "startColumn": self._column(path, span.line, span.column),
@@ -138,7 +145,7 @@ class _Log:
         """A column of characters, in UTF-16 code units."""
         lines = self.lines.get(path)
         if lines is None:
-            lines = self.lines[path] = self.outcome.texts.get(path, "").split("\n")
+            lines = self.lines[path] = self.outcome.file_text(path).split("\n")
         before = lines[line - 1][: column - 1] if line <= len(lines) else ""
         return column + sum(char > "\uffff" for char in before)
 
@@ -163,11 +170,11 @@ def _first_sentence(text: str) -> str:
 
 def _notification(error: FileError) -> dict[str, Any]:
     physical: dict[str, Any] = {"artifactLocation": _artifact(error.path)}
-    if error.line is not None:
+    if error.line is not None and error.cell is None:
         physical["region"] = {"startLine": error.line}
     return {
         "level": "error",
-        "message": {"text": error.message},
+        "message": {"text": error.told},
         "locations": [{"physicalLocation": physical}],
     }
 

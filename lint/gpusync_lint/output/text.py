@@ -63,18 +63,18 @@ def render(
             if previous is not None and finding.path != previous:
                 blocks.append("\n")
             previous = finding.path
-            blocks.append(_finding(one, outcome.texts.get(finding.path, ""), style))
+            blocks.append(_finding(one, outcome, style))
         if previous is not None:
             blocks.append("\n")
     blocks.append(_closing(outcome, style, fixing=fixing))
     return "".join(blocks)
 
 
-def _finding(reported: Reported, text: str, style: Style) -> str:
+def _finding(reported: Reported, outcome: Outcome, style: Style) -> str:
     finding = reported.finding
-    place = f"{finding.path}:{finding.span.line}:{finding.span.column}:"
+    place = f"{outcome.place(finding)}:"
     lines = [f"{style(place, '1')} {style(finding.code, '1;31')} [{finding.name}] {finding.message}"]
-    lines += [f"    {line}" for line in _excerpt(text, finding.span, style)]
+    lines += [f"    {line}" for line in _excerpt(outcome.texts.get(finding.path, ""), finding.span, style)]
     lines.append(f"    remedy: {finding.remedy}")
     if finding.fix is not None:
         how = "--fix" if finding.fix.safe else "--fix --unsafe-fixes"

@@ -32,4 +32,4 @@ def test_a_hook_runs_the_linter_on_the_files_it_is_given(
 def test_a_hook_sees_all_files_at_once(hook: dict[str, object]) -> None:
     """How often a function runs is known from its callers, which may stand in another file."""
     assert hook["require_serial"] is True
-    assert hook["types_or"] == ["python"]
+    assert hook["types_or"] == ["python", "jupyter"]

@@ -101,6 +101,7 @@ def test_the_json_document(project: Project, capsys: Captured) -> None:
                 "code": "GS501",
                 "name": "blocking-copy",
                 "path": "pkg/a.py",
+                "cell": None,
                 "line": 2,
                 "column": 7,
                 "end_line": 2,
@@ -115,7 +116,9 @@ def test_the_json_document(project: Project, capsys: Captured) -> None:
                     "title": "Use fixed",
                     "safe": False,
                     "hazard": "the copy may race",
-                    "edits": [{"line": 2, "column": 7, "end_line": 2, "end_column": 18, "replacement": "fixed"}],
+                    "edits": [
+                        {"cell": None, "line": 2, "column": 7, "end_line": 2, "end_column": 18, "replacement": "fixed"}
+                    ],
                 },
                 "suppressed": None,
                 "baselined": False,
@@ -142,8 +145,8 @@ def test_json_carries_errors(project: Project, capsys: Captured) -> None:
     project({"a.py": "syntax_error()\n"})
     document = _json(capsys, "a.py", "gone.py")
     assert document["errors"] == [
-        {"path": "gone.py", "line": None, "message": "no such file or folder"},
-        {"path": "a.py", "line": 3, "message": "invalid syntax"},
+        {"path": "gone.py", "cell": None, "line": None, "message": "no such file or folder"},
+        {"path": "a.py", "cell": None, "line": 3, "message": "invalid syntax"},
     ]
 
 
@@ -250,7 +253,7 @@ def test_no_python_file_among_the_given_ones_is_quiet(project: Project, capsys: 
 def test_a_folder_without_python_files_is_said(project: Project, capsys: Captured) -> None:
     project({"docs/index.md": ""})
     assert main(["docs"]) == 0
-    assert capsys.readouterr() == ("", "gpusync lint: no Python files in docs\n")
+    assert capsys.readouterr() == ("", "gpusync lint: no Python files or notebooks in docs\n")
 
 
 def test_without_a_path_the_current_folder_is_linted(project: Project, capsys: Captured) -> None:

@@ -1,0 +1,106 @@
+"""What IPython adds to Python, taken out of a cell line by line, so that the rest of it can be parsed.
+
+A line that IPython would translate becomes ``pass``, or ``None`` where its result is assigned; the number of lines
+stays the same. None of these forms is valid Python where a statement starts, so nothing that is Python is lost.
+"""
+
+from __future__ import annotations
+
+import re
+
+PYTHON_CELL_MAGICS = frozenset(
+    {"capture", "debug", "memit", "prun", "pyinstrument", "scalene", "snakeviz", "time", "timeit", "wandb"}
+)
+"""Cell magics whose body is Python that runs in the notebook's own scope; the body of another one is not read."""
+
+_CELL_MAGIC = re.compile(r"%%(\w*)")
+_MAGIC = re.compile(r"(?P<indent>\s*)(?:[%!/;,]|\?{1,2}\s*[\w%]|%{0,2}[\w.*\[\]'\"() ]+\?{1,2}\s*$)")
+_ASSIGNED = re.compile(r"(?P<target>\s*[^#'\"=!<>:]+=\s*)[%!](?!=)")
+_TOKEN = re.compile(
+    r"(?P<comment>\#.*)|(?P<quote>'''|\"\"\"|'|\")|(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<last>\\$)|[^\#'\"()\[\]{}\\]+|."
+)
+
+
+def mask(source: str) -> str:
+    """The cell as Python, with as many lines; every line that is Python already is unchanged."""
+    lines = source.split("\n")
+    first = next((number for number, line in enumerate(lines) if line.strip()), None)
+    if first is None:
+        return source
+    cell_magic = _CELL_MAGIC.match(lines[first])
+    if cell_magic is not None:
+        if cell_magic[1] not in PYTHON_CELL_MAGICS:
+            return "\n" * (len(lines) - 1)
+        lines[first] = ""
+    reader = _Reader()
+    number = 0
+    while number < len(lines):
+        line = lines[number]
+        replaced = _replaced(line) if reader.at_statement else None
+        if replaced is None:
+            reader.read(line)
+        else:
+            lines[number] = replaced
+            while line.endswith("\\") and number + 1 < len(lines):
+                number += 1
+                line = lines[number]
+                lines[number] = ""
+        number += 1
+    return "\n".join(lines)
+
+
+def _replaced(line: str) -> str | None:
+    """What stands for a line that only IPython understands; None for a line of Python."""
+    match = _MAGIC.match(line)
+    if match is not None:
+        return f"{match['indent']}pass"
+    match = _ASSIGNED.match(line)
+    return None if match is None else f"{match['target']}None"
+
+
+class _Reader:
+    """Knows after each line whether the next one starts a statement: outside strings, brackets and continued lines."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._string: str | None = None
+        self._continued = False
+
+    @property
+    def at_statement(self) -> bool:
+        return self._string is None and self._depth == 0 and not self._continued
+
+    def read(self, line: str) -> None:
+        self._continued = False
+        position = 0
+        while position < len(line):
+            if self._string is not None:
+                position = self._through_string(line, position)
+                continue
+            match = _TOKEN.match(line, position)
+            if match is None:
+                return
+            if match["quote"]:
+                self._string = match["quote"]
+            elif match["open"]:
+                self._depth += 1
+            elif match["close"]:
+                self._depth = max(0, self._depth - 1)
+            elif match["last"]:
+                self._continued = True
+            position = match.end()
+        if self._string is not None and len(self._string) == 1 and not line.endswith("\\"):
+            self._string = None  # an unclosed string ends with its line
+
+    def _through_string(self, line: str, position: int) -> int:
+        """The position after the string, or after the line if it goes on."""
+        quote = self._string or ""
+        while position < len(line):
+            if line[position] == "\\":
+                position += 2
+            elif line.startswith(quote, position):
+                self._string = None
+                return position + len(quote)
+            else:
+                position += 1
+        return len(line)
