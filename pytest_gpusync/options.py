@@ -45,10 +45,13 @@ class Options:
     device: DeviceChoice = "auto"
     require: bool = False
     reports: tuple[Path, ...] = ()
+    baseline: Path | None = None
+    """The file that the session is held to."""
+    update_baseline: bool = False
     asked: bool = False
     """True if any option or ini key was given; otherwise only markers and fixtures make the plugin do anything."""
     insistent: bool = False
-    """True if the command line itself sets a budget or a device: then to find nothing to measure on is an error.
+    """True if the command line itself sets a budget, a baseline or a device: then it is an error to find none.
 
     An ini file is shared with machines that can neither run nor simulate a GPU; there it asks for nothing.
     """
@@ -56,7 +59,7 @@ class Options:
     @property
     def measures_every_test(self) -> bool:
         """True if tests without marker are measured too."""
-        return self.budget is not None or bool(self.reports)
+        return self.budget is not None or self.baseline is not None or bool(self.reports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +100,22 @@ def add_options(parser: pytest.Parser) -> None:
         action="append",
         help="write what was measured to PATH (.json, .md, .html); may be given several times",
     )
+    group.addoption(
+        "--gpu-sync-baseline",
+        metavar="PATH",
+        help="fail tests that make more syncs on a line than PATH has for it, and the session if entries are stale",
+    )
+    group.addoption(
+        "--gpu-sync-update-baseline",
+        action="store_true",
+        default=None,
+        help="write what the tests made to the baseline; tests that did not run keep their entries",
+    )
     parser.addini("gpu_sync_budget", "like --gpu-sync-budget")
     parser.addini("gpu_device", "like --gpu-device")
     parser.addini("gpu_require", "like --gpu-require: true or false")
     parser.addini("gpu_sync_report", "like --gpu-sync-report: paths, relative to this file", type="paths")
+    parser.addini("gpu_sync_baseline", "like --gpu-sync-baseline: a path, relative to this file", type="paths")
 
 
 def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Options:
@@ -117,13 +132,19 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     device, device_source = _closest(config, namespace, "gpu_device")
     require, require_source = _closest(config, namespace, "gpu_require")
     reports, reports_source = _closest(config, namespace, "gpu_sync_report")
+    baseline, baseline_source = _closest(config, namespace, "gpu_sync_baseline")
+    update = bool(getattr(namespace, "gpu_sync_update_baseline", None))
+    if update and not baseline_source:
+        raise pytest.UsageError("--gpu-sync-update-baseline needs to know the file: --gpu-sync-baseline=PATH")
     return Options(
         budget=_budget(budget, budget_source) if budget_source else None,
         device=_device(device, device_source) if device_source else "auto",
         require=_truth(require, require_source) if require_source else False,
         reports=tuple(_report(config, path, reports_source) for path in reports) if reports_source else (),
-        asked=bool(budget_source or device_source or require_source or reports_source),
-        insistent=any(source.startswith("--") for source in (budget_source, device_source)),
+        baseline=_baseline(config, baseline, baseline_source) if baseline_source else None,
+        update_baseline=update,
+        asked=bool(budget_source or device_source or require_source or reports_source or baseline_source),
+        insistent=any(source.startswith("--") for source in (budget_source, device_source, baseline_source)),
     )
 
 
@@ -197,6 +218,16 @@ def _report(config: pytest.Config, value: str | Path, source: str) -> Path:
         raise pytest.UsageError(f"{source}: {value} must end in {' or '.join(REPORT_ENDINGS)}")
     if path.is_dir():
         raise pytest.UsageError(f"{source}: {value} is a folder")
+    return path
+
+
+def _baseline(config: pytest.Config, value: str | list[Path], source: str) -> Path:
+    values = [value] if isinstance(value, str) else value
+    if len(values) > 1:
+        raise pytest.UsageError(f"{source} takes one path, not {len(values)}")
+    path = config.invocation_params.dir / values[0]
+    if path.is_dir():
+        raise pytest.UsageError(f"{source}: {values[0]} is a folder")
     return path
 
 

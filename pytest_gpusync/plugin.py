@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -24,14 +24,20 @@ from pytest_gpusync.options import (
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
+    from pytest_gpusync.options import Options
+    from pytest_gpusync.ratchet import Ratchet, TestRatchet
     from pytest_gpusync.reporting.failure import BudgetFailure
     from pytest_gpusync.session import GpuSession
     from pytest_gpusync.testrun import TestRun
 
 SESSION: pytest.StashKey[GpuSession] = pytest.StashKey()
 RUN: pytest.StashKey[TestRun] = pytest.StashKey()
+DESELECTED: pytest.StashKey[bool] = pytest.StashKey()
+RATCHET: pytest.StashKey[TestRatchet] = pytest.StashKey()
+MISSING: Final = "gpusync_missing"
+"""Key under which a worker sends home the tests of the baseline that are no longer there."""
 
 _PACKAGE_FOLDER = Path(__file__).parent
 
@@ -87,8 +93,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gpu = _session(config)
     if any(_uses_gpu(item) for item in session.items):
         gpu.device.switch_on()
+    if gpu.ratchet is not None:
+        _find_missing_tests(session, gpu)
     if gpu.device.refusal is not None and gpu.options.insistent and not _is_worker(config):
         raise pytest.UsageError(f"nothing can be measured here: {gpu.device.refusal}")
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Remember that tests were left out of the files that were collected."""
+    for item in items[:1]:
+        item.config.stash[DESELECTED] = True
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -117,6 +131,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         call_is_region=marked is not None or gpu.options.measures_every_test,
         limit=LINES_SHOWN if item.config.option.verbose <= 0 else None,
     )
+    if gpu.ratchet is not None:
+        from pytest_gpusync.ratchet import TestRatchet
+
+        item.stash[RATCHET] = TestRatchet()
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -126,8 +144,21 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     run = item.stash.get(RUN, None)
     if run is None or not run.call_is_region:
         return (yield)
-    with run.call():
-        return (yield)
+    ratchet = _session(item.config).ratchet
+    if ratchet is None:
+        with run.call():
+            return (yield)
+    ended = False
+    try:
+        with run.call():
+            result = yield
+            ended = True
+    except AssertionError:
+        if ended:  # the test is over and broke another budget: what it made still belongs in the baseline
+            ratchet.count(run, item.stash[RATCHET])
+        raise
+    ratchet.judge(run, item.stash[RATCHET])
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -146,8 +177,14 @@ def pytest_runtest_makereport(
     elif call.when == "call" and report.failed:
         report.sections += [("gpusync", text) for text in run.failed_verdicts()]
     if call.when == "call":
+        ratchet = item.stash.get(RATCHET, None)
         # Text on the report travels home from the workers of a distributed run, whatever they pickle with.
         document = run.document()
+        if ratchet is not None:
+            document = document or {"environment": None, "regions": []}
+            ratchet.annotate(document["regions"])
+        if document is not None:
+            document["ratchet"] = ratchet.document() if ratchet is not None else None
         report.gpusync = json.dumps(document) if document is not None else None  # type: ignore[attr-defined]
     return report
 
@@ -163,20 +200,29 @@ class _Reporter:
         if document is not None:
             self._gpu.take(report.nodeid, json.loads(document))
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take what a worker of pytest-xdist sent home when it ended; one that was killed sent nothing."""
+        if self._gpu.ratchet is not None:
+            self._gpu.ratchet.take_missing(getattr(node, "workeroutput", {}).get(MISSING, ()))
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if session.config.option.collectonly:
             return
         gpu = self._gpu
         written = gpu.write_reports()
+        settled = gpu.settle_baseline()
         unproven = gpu.options.require and gpu.measured_nothing
         if unproven:
             gpu.complaints.append("--gpu-require: no test ran anything on the GPU under a budget")
-        if session.exitstatus == pytest.ExitCode.OK and (unproven or not written):
+        if session.exitstatus == pytest.ExitCode.OK and (unproven or not written or not settled):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         shown = terminalreporter.verbosity >= 0 and not terminalreporter.config.option.collectonly
         lines = self._gpu.summary() if shown else []
+        if shown:
+            lines += self._gpu.notes
         if not lines and not self._gpu.complaints:
             return
         terminalreporter.section("gpusync")
@@ -200,10 +246,33 @@ def _session(config: pytest.Config, namespace: argparse.Namespace | None = None)
         from pytest_gpusync.session import GpuSession
 
         options = read_options(config, namespace if namespace is not None else config.option)
-        gpu = config.stash[SESSION] = GpuSession(options)
+        gpu = config.stash[SESSION] = GpuSession(options, _ratchet(config, options))
         if options.measures_every_test or options.device == "simulated":
             gpu.device.switch_on_with_torch()
     return gpu
+
+
+def _ratchet(config: pytest.Config, options: Options) -> Ratchet | None:
+    if options.baseline is None:
+        return None
+    from pytest_gpusync.baseline import Folders
+    from pytest_gpusync.ratchet import Ratchet
+
+    folders = Folders(config.rootpath, config.invocation_params.dir)
+    return Ratchet(options.baseline, folders, update=options.update_baseline)
+
+
+def _find_missing_tests(session: pytest.Session, gpu: GpuSession) -> None:
+    """Find the tests of the baseline that are gone; one that was only not asked for is not."""
+    config = session.config
+    assert gpu.ratchet is not None
+    narrowed = config.stash.get(DESELECTED, False) or getattr(config.option, "lf", False)
+    narrowed = narrowed or any("::" in argument for argument in config.args)
+    missing = gpu.ratchet.missing_tests([item.nodeid for item in session.items], whole_files=not narrowed)
+    if _is_worker(config):
+        config.workeroutput[MISSING] = missing  # type: ignore[attr-defined]
+    else:
+        gpu.ratchet.take_missing(missing)
 
 
 def _is_worker(config: pytest.Config) -> bool:

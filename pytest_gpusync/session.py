@@ -15,19 +15,24 @@ from pytest_gpusync.sessiondevice import SessionDevice
 
 if TYPE_CHECKING:
     from pytest_gpusync.options import Options
+    from pytest_gpusync.ratchet import Ratchet
     from pytest_gpusync.reporting.json_ import Document
 
 
 class GpuSession:
     """State of one session. In a distributed run every worker has one to measure with, the controller one to report."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, ratchet: Ratchet | None = None) -> None:
         self.options = options
+        self.ratchet = ratchet
+        """The baseline, where the session is held to one."""
         self.device = SessionDevice(options.device)
         self.environment: Document | None = None
         """Where the tests were measured; None until the first was."""
         self.tests: dict[str, list[Document]] = {}
         """Region objects by node id; a test that is run again replaces its own."""
+        self.notes: list[str] = []
+        """Lines that a person should read and no exit code depends on."""
         self.complaints: list[str] = []
         """Lines that explain an exit code which no test explains."""
 
@@ -60,11 +65,16 @@ class GpuSession:
             parts = [f"{device.found.gpu}{driver}", "recorder cupti, else torch-hooks"]
         if self.options.budget is not None:
             parts.append(f"{self.options.budget} syncs per step")
+        if self.options.baseline is not None:
+            parts.append(f"baseline {self.options.baseline.name}")
         return f"gpusync: {', '.join(parts)}"
 
     def take(self, nodeid: str, document: Document) -> None:
         """Take what a test measured, as its report brought it home."""
-        self.tests[nodeid] = document["regions"]
+        if self.ratchet is not None:
+            self.ratchet.take(nodeid, document["ratchet"])
+        if document["regions"]:
+            self.tests[nodeid] = document["regions"]
         if document["environment"] is not None:
             self.environment = self.environment or document["environment"]
 
@@ -91,6 +101,24 @@ class GpuSession:
                 written = False
                 self.complaints.append(f"{path} cannot be written ({error.strerror}){_rescue(path, document)}")
         return written
+
+    def settle_baseline(self) -> bool:
+        """Hold the session to its baseline, or write it anew; False if that failed, with complaints that say why."""
+        ratchet = self.ratchet
+        if ratchet is None:
+            return True
+        coverage = self.environment["coverage"] if self.environment is not None else None
+        if ratchet.update:
+            try:
+                self.notes.append(ratchet.write(coverage))
+            except OSError as error:
+                self.complaints.append(f"{ratchet.path} cannot be written ({error.strerror})")
+                return False
+            return True
+        self.notes += ratchet.notes(coverage)
+        stale = ratchet.stale()
+        self.complaints += stale
+        return not stale
 
     def summary(self) -> list[str]:
         """Return the lines of the terminal summary; empty when there is nothing to say."""

@@ -109,6 +109,7 @@ def shown_source(path: str, line: int, rules: Sequence[Rule]) -> str:
 
 def _raw(path: str, line: int) -> str:
     resolved = path if path.startswith("<") else str(Path(path).resolve())
+    linecache.checkcache(resolved)  # an editor, or another session of this process, may have changed the file
     return linecache.getline(resolved, line).rstrip()
 
 

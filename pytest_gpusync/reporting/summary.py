@@ -75,7 +75,7 @@ def _worst_tests(tests: dict[str, list[Document]]) -> list[str]:
 
 
 def _budget(region: Document) -> str:
-    verdicts: list[dict[str, Any]] = region["verdicts"]
+    verdicts: list[dict[str, Any]] = [v for v in region["verdicts"] if v["quantity"] == "syncs"]
     if not verdicts:
         return ""
     verdict = next((v for v in verdicts if v["outcome"] == "failed"), verdicts[0])
