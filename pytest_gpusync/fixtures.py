@@ -1,4 +1,4 @@
-"""The fixtures ``gpu_sync`` and ``gpu_train``: regions and real training steps inside a test."""
+"""The fixtures: regions, real training steps, elapsed times and memory inside a test."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpusync.budgets import Budget, NotMeasured
+from pytest_gpusync.budgets import Budget, DispatchBudget, GrowthBudget, NotMeasured, judge_dispatch, judge_growth
+from pytest_gpusync.pairs import LEAST_ROUNDS, ROUNDS, TOLERANCE, Ratio, measure_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
+    from pytest_gpusync.estimates import Estimate
     from pytest_gpusync.events import Measurement, SiteCount
     from pytest_gpusync.measure import Region
+    from pytest_gpusync.memory import Of
     from pytest_gpusync.testrun import Record, TestRun
 
 
@@ -123,6 +126,55 @@ class TrainingRun:
         __tracebackhide__ = True
         self._run.hold(self._kept, _budget(max, exact, "assert_syncs"), subject="Run")
 
+    def memory_growth(self, of: Of = "allocated") -> Estimate | None:
+        """Return the bytes that memory grew by per step after warm-up, with an interval; None if not measured."""
+        from pytest_gpusync.memory import growth
+
+        return growth(self.measurement, of)
+
+    def assert_memory_growth(self, max: int | str, of: Of = "allocated") -> None:
+        """Fail the test if memory surely grew by more than `max` per step after warm-up.
+
+        Where the interval of the growth straddles `max` the test goes on, and the summary of the session says that it
+        could not be told; under ``--gpu-require`` it fails.
+
+        Args:
+            max: bytes, or a size like "1 MiB".
+            of: "allocated": tensors on the GPU; "reserved": torch's cache as well; "host": the process's resident set.
+
+        Raises:
+            BudgetExceeded: with the sentence.
+            NotMeasured: too few steps ran, or nothing was measured.
+            ValueError: `max` is no size, or `of` no memory.
+        """
+        __tracebackhide__ = True
+        budget = _growth_budget(max, of, "assert_memory_growth")
+        self._run.settle(self._kept, judge_growth(self.measurement, budget))
+
+    @property
+    def dispatch_ratio(self) -> Estimate | None:
+        """Time to issue a step by time to complete it, in the median, with an interval; None without a real GPU."""
+        from pytest_gpusync.timing import dispatch_ratio
+
+        return dispatch_ratio(self.measurement)
+
+    def assert_dispatch_ratio(self, max: float) -> None:
+        """Fail the test if the time to issue a step is surely more than `max` of the time to complete it.
+
+        Where that cannot be told the test goes on, as in :meth:`assert_memory_growth`. On the simulated device the test
+        is skipped here: time is not simulated.
+
+        Raises:
+            BudgetExceeded: with the sentence.
+            NotMeasured: too few steps ran, or they could not be timed.
+            ValueError: `max` is no ratio.
+        """
+        __tracebackhide__ = True
+        budget = _dispatch_budget(max, "assert_dispatch_ratio")
+        if self.measurement.environment.device == "simulated":
+            self._run.skip_untimed()
+        self._run.settle(self._kept, judge_dispatch(self.measurement, budget))
+
 
 class GpuTrain:
     """What the fixture ``gpu_train`` gives: call it to run real steps."""
@@ -152,13 +204,18 @@ class GpuTrain:
         """
         __tracebackhide__ = True
         steps = _number_of_steps(batches, steps, warmup)
-        region, ran = None, 0
+        from pytest_gpusync.clock import StepClock
+
+        region, ran, clock = None, 0, StepClock()
         try:
-            with self._run.region(None, "gpu_train", warmup) as region:
+            with self._run.region(None, "gpu_train", warmup, memory=True) as region:
                 for arguments in _arguments(batches, steps):
+                    clock.begin()
                     step(*arguments)
+                    clock.end()
                     region.mark_step("gpu_train")
                     ran += 1
+                region.time_steps(clock.collect())
         finally:
             if region is not None:
                 kept = self._run.keep(region)
@@ -168,6 +225,122 @@ class GpuTrain:
         if ran <= warmup:
             raise NotMeasured(f"Not measured: {note}, and the first {warmup} are warm-up")
         return TrainingRun(self._run, kept, note)
+
+
+class GpuMemory:
+    """What the fixture ``gpu_memory`` gives: regions of a test in which memory is sampled at the end of each step."""
+
+    def __init__(self, run: TestRun) -> None:
+        self._run = run
+
+    @contextmanager
+    def record(self, name: str | None = None, warmup: int | None = None) -> Iterator[Region]:
+        """Sample memory in the ``with`` block and only look: ``result().memory`` of what it yields.
+
+        A step ends at ``optimizer.step()``, or where ``mark_step()`` of what it yields is called.
+
+        Raises:
+            NotMeasured: nothing can be measured here.
+        """
+        __tracebackhide__ = True
+        with self._open(name, "gpu_memory.record", warmup) as (region, _):
+            yield region
+
+    @contextmanager
+    def budget(
+        self, max: int | str, of: Of = "allocated", warmup: int | None = None, name: str | None = None
+    ) -> Iterator[Region]:
+        """Fail the test if memory surely grew by more than `max` per step of the ``with`` block, after warm-up.
+
+        Arguments and errors are those of :meth:`TrainingRun.assert_memory_growth`; steps those of :meth:`record`. An
+        exception of the block's own is left alone.
+        """
+        __tracebackhide__ = True
+        budget = _growth_budget(max, of, "gpu_memory.budget")
+        with self._open(name, "gpu_memory.budget", warmup) as (region, kept):
+            yield region
+        self._run.settle(kept[0], judge_growth(kept[0].measurement, budget))
+
+    @contextmanager
+    def _open(self, name: str | None, kind: str, warmup: int | None) -> Iterator[tuple[Region, list[Record]]]:
+        """Open a region; its record is in the list once it is closed."""
+        __tracebackhide__ = True
+        region, kept = None, []  # type: tuple[Region | None, list[Record]]
+        try:
+            with self._run.region(name, kind, warmup, memory=True) as region:
+                yield region, kept
+        finally:
+            if region is not None:
+                kept.append(self._run.keep(region))
+
+
+class GpuElapsed:
+    """What the fixture ``gpu_elapsed`` gives: elapsed times on a real GPU, against each other."""
+
+    def __init__(self, run: TestRun) -> None:
+        self._run = run
+
+    def ratio(
+        self,
+        a: Callable[[], object],
+        b: Callable[[], object],
+        *,
+        rounds: int = ROUNDS,
+        warmup: int = 3,
+        calls: int | None = None,
+        tolerance: float = TOLERANCE,
+    ) -> Ratio:
+        """Return how many times as long as `b` `a` takes, with an interval.
+
+        Both are timed in turn, the order changing from round to round. A sample is the time from an idle device to the
+        end of the work of several calls, by CUDA events; the device is waited for between samples. The garbage
+        collector is off meanwhile. Rounds end when the interval is tight, or after `rounds` of them: then the outcome
+        is "too noisy to tell", and ``low`` and ``high`` hold all the same. Nothing can be claimed where the GPU was
+        throttled or another process kept it busy: then they are 0 and infinity, and ``note`` says so.
+
+        Without a real GPU the test is skipped here; under ``--gpu-require`` it fails.
+
+        Args:
+            a: called without arguments; its work is issued to the current stream, or waited for by it.
+            b: likewise.
+            rounds: most rounds, from 12 on.
+            warmup: calls of each side before anything is timed.
+            calls: calls of a side in one sample; by default as many as take 10 ms, and at least three.
+            tolerance: width of the interval, as a part of the ratio, that is tight.
+
+        Raises:
+            NotMeasured: there is no real GPU, and ``--gpu-require`` asks for one.
+            ValueError: an argument cannot be meant.
+        """
+        __tracebackhide__ = True
+        for name, value, least in (("rounds", rounds, LEAST_ROUNDS), ("warmup", warmup, 0), ("calls", calls, 1)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise ValueError(f"gpu_elapsed.ratio: {name} is a whole number from {least} on, not {value!r}")
+        if not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
+            raise ValueError(f"gpu_elapsed.ratio: tolerance is a part between 0 and 1, as in 0.02, not {tolerance!r}")
+        if self._run.device.is_simulated or self._run.device.missing is not None:
+            self._run.skip_untimed()
+        return measure_ratio(a, b, rounds=rounds, warmup=warmup, calls=calls, tolerance=tolerance)
+
+
+def _growth_budget(max: int | str, of: Of, source: str) -> GrowthBudget:
+    """Return a budget of memory growth; the traceback of a wrong one ends at the line that asked for it."""
+    __tracebackhide__ = True
+    try:
+        return GrowthBudget.parse(max, of, source)
+    except ValueError as error:
+        complaint = str(error)
+    raise ValueError(f"{source}: {complaint}")
+
+
+def _dispatch_budget(max: float, source: str) -> DispatchBudget:
+    """Return a budget of the dispatch ratio; the traceback of a wrong one ends at the line that asked for it."""
+    __tracebackhide__ = True
+    try:
+        return DispatchBudget(max, source)
+    except ValueError as error:
+        complaint = str(error)
+    raise ValueError(f"{source}: {complaint}")
 
 
 def _budget(max: int | None, exact: int | None, source: str) -> Budget:
@@ -225,6 +398,18 @@ def gpu_sync(request: pytest.FixtureRequest) -> GpuSync:
 def gpu_train(request: pytest.FixtureRequest) -> GpuTrain:
     """Run real training steps and count their syncs: gpu_train(step, batches, steps=20).assert_syncs(max=1)."""
     return GpuTrain(_run_of(request))
+
+
+@pytest.fixture
+def gpu_memory(request: pytest.FixtureRequest) -> GpuMemory:
+    """Hold the growth of GPU memory per step to a budget: gpu_memory.budget(max="1 MiB"), gpu_memory.record()."""
+    return GpuMemory(_run_of(request))
+
+
+@pytest.fixture
+def gpu_elapsed(request: pytest.FixtureRequest) -> GpuElapsed:
+    """Compare elapsed times on a real GPU: gpu_elapsed.ratio(with_item, without_item).low > 1.0."""
+    return GpuElapsed(_run_of(request))
 
 
 def _run_of(request: pytest.FixtureRequest) -> TestRun:

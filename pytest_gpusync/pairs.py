@@ -28,7 +28,9 @@ ROUNDS: Final = 100
 TOLERANCE: Final = 0.02
 """Width of the interval, as a part of the ratio, at which a measurement is complete, unless told otherwise."""
 
-_LEAST_ROUNDS: Final = 12
+LEAST_ROUNDS: Final = 12
+"""Rounds before an interval is looked at."""
+
 _LEAST_CALLS: Final = 3
 """Calls in one sample: from the second on, the host may run ahead of the device as it does in a training loop."""
 _SAMPLE_MS: Final = 10.0
@@ -89,7 +91,7 @@ def take_pairs(take: Callable[[Literal["a", "b"]], float], rounds: int, toleranc
         else:
             pairs.append(Pair(take("a"), take("b")))
         # After an even number both orders weigh the same.
-        if number % 2 and len(pairs) >= _LEAST_ROUNDS and is_tight(pairs, tolerance):
+        if number % 2 and len(pairs) >= LEAST_ROUNDS and is_tight(pairs, tolerance):
             break
     return pairs
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
-from pytest_gpusync.budgets import BudgetExceeded, NotMeasured, judge
+from pytest_gpusync.budgets import WHOLE_REGION, BudgetExceeded, NotMeasured, judge, judge_growth
+from pytest_gpusync.estimates import LEAST_SAMPLES
 from pytest_gpusync.lines import measured_steps
 from pytest_gpusync.measure import MeasurementError, record
 from pytest_gpusync.reporting.json_ import environment_document, region_document, unmeasured_document
 from pytest_gpusync.reporting.terminal import LINES_SHOWN, render_verdict
+from pytest_gpusync.timing import SIMULATED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpusync.budgets import Budget, Verdict
+    from pytest_gpusync.budgets import Budget, GrowthBudget, Verdict
     from pytest_gpusync.events import Measurement
     from pytest_gpusync.measure import Region
     from pytest_gpusync.sessiondevice import SessionDevice
@@ -43,18 +45,26 @@ class TestRun:
         device: SessionDevice,
         *,
         budget: Budget | None = None,
+        growth: GrowthBudget | None = None,
         warmup: int | None = None,
         marked: bool = False,
+        growth_marked: bool = False,
         insistent: bool = False,
+        strict: bool = False,
         call_is_region: bool = False,
         limit: int | None = LINES_SHOWN,
     ) -> None:
         self.nodeid = nodeid
         self.device = device
         self.budget = budget
+        self.growth = growth
         self.warmup = warmup
         self.marked = marked
-        """True if the budget is the test's own: then not to be measured is to fail."""
+        """True if a budget is the test's own: then not to be measured is to fail."""
+        self.growth_marked = growth_marked
+        """True if the budget of memory growth is the test's own: then to run too few steps for it is to fail."""
+        self.strict = strict
+        """True if a budget that cannot be decided is broken (--gpu-require)."""
         self.insistent = insistent
         """True if the test fails where there is no device to measure on."""
         self.call_is_region = call_is_region
@@ -68,14 +78,16 @@ class TestRun:
         self._names: dict[str, int] = {}
 
     @contextmanager
-    def region(self, name: str | None, kind: str, warmup: int | None = None) -> Iterator[Region]:
-        """Open a region for a fixture.
+    def region(
+        self, name: str | None, kind: str, warmup: int | None = None, *, memory: bool = False
+    ) -> Iterator[Region]:
+        """Open a region for a fixture, sampling memory if asked.
 
         Raises:
             NotMeasured: nothing can be measured here.
         """
         self.device.switch_on()
-        with _open(self._name(name or kind), warmup, self.device) as region:
+        with _open(self._name(name or kind), warmup, self.device, memory) as region:
             yield region
 
     def keep(self, region: Region) -> Record:
@@ -92,13 +104,34 @@ class TestRun:
             NotMeasured: nothing was counted.
         """
         __tracebackhide__ = True
-        verdict = judge(kept.measurement, budget, subject=subject)
+        self.settle(kept, judge(kept.measurement, budget, subject=subject))
+
+    def settle(self, kept: Record, verdict: Verdict) -> None:
+        """Keep a verdict, and fail the test if it says so.
+
+        Raises:
+            BudgetExceeded: the budget was broken.
+            NotMeasured: nothing was measured, or under --gpu-require it could not be decided.
+        """
+        __tracebackhide__ = True
         kept.verdicts.append(verdict)
         text = self.text(verdict, kept)
         if verdict.outcome == "failed":
             raise BudgetExceeded(text, verdict)
-        if verdict.outcome == "not_measured":
+        if verdict.outcome == "not_measured" or (self.strict and verdict.outcome == "undecided"):
             raise NotMeasured(text)
+
+    def skip_untimed(self) -> NoReturn:
+        """Skip the test, which asks for time where none can be measured; under --gpu-require fail it.
+
+        Raises:
+            NotMeasured: under --gpu-require.
+        """
+        __tracebackhide__ = True
+        reason = SIMULATED if self.device.is_simulated else f"time takes a real GPU: {self.device.missing}"
+        if self.strict:
+            raise NotMeasured(f"Not measured: {reason}")
+        pytest.skip(reason)
 
     def text(self, verdict: Verdict, kept: Record) -> str:
         """Return a verdict as a failed test shows it."""
@@ -111,8 +144,8 @@ class TestRun:
         A failure of the test's own stays its failure; the verdict is then kept, not raised.
 
         Raises:
-            BudgetExceeded: a step broke the budget.
-            NotMeasured: the syncs could not be counted.
+            BudgetExceeded: a step broke a budget.
+            NotMeasured: the syncs could not be counted, or memory not be measured.
         """
         __tracebackhide__ = True
         if not self.marked and "torch" not in sys.modules:
@@ -128,7 +161,7 @@ class TestRun:
             return
         region = None
         try:
-            with _open(self.nodeid, self.warmup, self.device) as region:
+            with _open(self.nodeid, self.warmup, self.device, self.growth is not None) as region:
                 yield
         except (Exception, pytest.fail.Exception):
             if region is not None:
@@ -139,7 +172,7 @@ class TestRun:
             if verdict.outcome == "failed":
                 raise BudgetExceeded(self.text(verdict, kept), verdict)
         for verdict, kept in verdicts:
-            if verdict.outcome == "not_measured":
+            if verdict.outcome == "not_measured" or (self.strict and verdict.outcome == "undecided"):
                 raise NotMeasured(self.text(verdict, kept))
 
     def _judge_call(self, region: Region) -> list[tuple[Verdict, Record]]:
@@ -149,16 +182,24 @@ class TestRun:
         call = Record(measurement)
         if not self.runs:
             self.records.insert(0, call)
-        if self.budget is None:
-            return []
         verdicts = []
         for kept in self.runs or [call]:
-            if not self.marked and not measured_steps(kept.measurement):
-                continue  # a limit for every test does not ask each to run more steps than its warm-up
-            verdict = judge(kept.measurement, self.budget, subject="Test")
-            kept.verdicts.append(verdict)
-            verdicts.append((verdict, kept))
+            for verdict in self._judge(kept.measurement):
+                kept.verdicts.append(verdict)
+                verdicts.append((verdict, kept))
         return verdicts
+
+    def _judge(self, measurement: Measurement) -> Iterator[Verdict]:
+        """Hold a measurement to the test's budgets.
+
+        A limit for every test does not ask each to run more steps than its warm-up, nor as many as growth takes.
+        """
+        steps = len(measured_steps(measurement))
+        if self.budget is not None and (self.marked or steps):
+            yield judge(measurement, self.budget, subject="Test")
+        has_enough = measurement.step_source != WHOLE_REGION and steps >= LEAST_SAMPLES
+        if self.growth is not None and (self.growth_marked or has_enough):
+            yield judge_growth(measurement, self.growth)
 
     def document(self) -> dict[str, Any] | None:
         """Return what was measured as plain data that travels with the test's report; None if there is nothing."""
@@ -186,12 +227,12 @@ class TestRun:
 
 
 @contextmanager
-def _open(name: str, warmup: int | None, device: SessionDevice) -> Iterator[Region]:
+def _open(name: str, warmup: int | None, device: SessionDevice, memory: bool) -> Iterator[Region]:
     if device.refusal is not None:
         raise NotMeasured(f"Not measured: {device.refusal}")
     with ExitStack() as stack:
         try:
-            region = stack.enter_context(record(name, warmup=warmup, device=device.choice))
+            region = stack.enter_context(record(name, warmup=warmup, device=device.choice, memory=memory))
         except MeasurementError as error:
             raise NotMeasured(f"Not measured: {error}") from None
         yield region
