@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpusync.budgets import Budget
+from pytest_gpusync.budgets import Budget, GrowthBudget
 from pytest_gpusync.reporting.files import ENDINGS as REPORT_ENDINGS
 
 if TYPE_CHECKING:
@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 DEVICE_CHOICES: Final[tuple[DeviceChoice, ...]] = ("auto", "cuda", "simulated")
 
 BUDGET_MARKER: Final = "gpu_sync_budget"
+GROWTH_MARKER: Final = "gpu_memory_growth"
 GPU_ONLY_MARKER: Final = "gpu_only"
-GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_train"})
+GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_train", "gpu_elapsed", "gpu_memory"})
 
 MARKERS: Final = (
     (
         f"{BUDGET_MARKER}(max=None, exact=None, warmup=1): fail the test when a step after warm-up makes more than max "
         "GPU syncs, or another number than exact; a test without steps is one step."
+    ),
+    (
+        f"{GROWTH_MARKER}(max): fail the test when the memory of its GPU tensors grows by more than max per step, "
+        'a size like "1 MiB"; told from the slope over the steps after warm-up.'
     ),
     f"{GPU_ONLY_MARKER}: skip the test where there is no real GPU (pytest-gpusync).",
 )
@@ -42,6 +47,7 @@ class Options:
     """What the user asked of the session."""
 
     budget: Budget | None = None
+    growth: GrowthBudget | None = None
     device: DeviceChoice = "auto"
     require: bool = False
     reports: tuple[Path, ...] = ()
@@ -59,7 +65,7 @@ class Options:
     @property
     def measures_every_test(self) -> bool:
         """True if tests without marker are measured too."""
-        return self.budget is not None or self.baseline is not None or bool(self.reports)
+        return bool(self.budget or self.growth or self.baseline or self.reports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,11 @@ def add_options(parser: pytest.Parser) -> None:
         "--gpu-sync-budget",
         metavar="N",
         help="fail tests in which a step makes more than N syncs (a test without steps is one step)",
+    )
+    group.addoption(
+        "--gpu-memory-growth",
+        metavar="SIZE",
+        help='fail tests in which the memory of GPU tensors grows by more than SIZE per step, as in "1 MiB"',
     )
     group.addoption(
         "--gpu-device",
@@ -112,6 +123,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="write what the tests made to the baseline; tests that did not run keep their entries",
     )
     parser.addini("gpu_sync_budget", "like --gpu-sync-budget")
+    parser.addini("gpu_memory_growth", "like --gpu-memory-growth")
     parser.addini("gpu_device", "like --gpu-device")
     parser.addini("gpu_require", "like --gpu-require: true or false")
     parser.addini("gpu_sync_report", "like --gpu-sync-report: paths, relative to this file", type="paths")
@@ -129,6 +141,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         pytest.UsageError: a value cannot be meant; one line that names the option and what it takes.
     """
     budget, budget_source = _closest(config, namespace, "gpu_sync_budget")
+    growth, growth_source = _closest(config, namespace, "gpu_memory_growth")
     device, device_source = _closest(config, namespace, "gpu_device")
     require, require_source = _closest(config, namespace, "gpu_require")
     reports, reports_source = _closest(config, namespace, "gpu_sync_report")
@@ -138,13 +151,18 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         raise pytest.UsageError("--gpu-sync-update-baseline needs to know the file: --gpu-sync-baseline=PATH")
     return Options(
         budget=_budget(budget, budget_source) if budget_source else None,
+        growth=_growth(growth, growth_source) if growth_source else None,
         device=_device(device, device_source) if device_source else "auto",
         require=_truth(require, require_source) if require_source else False,
         reports=tuple(_report(config, path, reports_source) for path in reports) if reports_source else (),
         baseline=_baseline(config, baseline, baseline_source) if baseline_source else None,
         update_baseline=update,
-        asked=bool(budget_source or device_source or require_source or reports_source or baseline_source),
-        insistent=any(source.startswith("--") for source in (budget_source, device_source, baseline_source)),
+        asked=bool(
+            budget_source or growth_source or device_source or require_source or reports_source or baseline_source
+        ),
+        insistent=any(
+            source.startswith("--") for source in (budget_source, growth_source, device_source, baseline_source)
+        ),
     )
 
 
@@ -174,6 +192,24 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     return MarkerBudget(budget, warmup)
 
 
+def marker_growth(item: pytest.Item) -> GrowthBudget | None:
+    """Return the budget of the closest ``gpu_memory_growth`` marker of a test, if it has one.
+
+    Raises:
+        MarkerError: the marker's arguments cannot be meant.
+    """
+    mark = item.get_closest_marker(GROWTH_MARKER)
+    if mark is None:
+        return None
+    arguments = [*mark.args, *mark.kwargs.values()]
+    if len(arguments) != 1 or not set(mark.kwargs) <= {"max"}:
+        raise MarkerError(f'the marker {GROWTH_MARKER} takes one argument, max, a size like "1 MiB"')
+    try:
+        return GrowthBudget.parse(arguments[0], source=f"marker {GROWTH_MARKER}")
+    except ValueError as error:
+        raise MarkerError(f"the marker {GROWTH_MARKER}: {error}") from None
+
+
 def _closest(config: pytest.Config, namespace: argparse.Namespace, name: str) -> tuple[Any, str]:
     """Return the value of an option and where it comes from; an empty source: it was not given."""
     value = getattr(namespace, name, None)
@@ -195,6 +231,13 @@ def _budget(value: str, source: str) -> Budget:
         return Budget(max=int(value), source=source)
     except ValueError:
         raise pytest.UsageError(f"{source} takes a number of syncs per step from 0 on, not {value!r}") from None
+
+
+def _growth(value: str, source: str) -> GrowthBudget:
+    try:
+        return GrowthBudget.parse(value, source=source)
+    except ValueError as error:
+        raise pytest.UsageError(f"{source}: {error}") from None
 
 
 def _device(value: str, source: str) -> DeviceChoice:

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from pytest_gpusync.fixtures import gpu_elapsed as gpu_elapsed
+from pytest_gpusync.fixtures import gpu_memory as gpu_memory
 from pytest_gpusync.fixtures import gpu_sync as gpu_sync
 from pytest_gpusync.fixtures import gpu_train as gpu_train
 from pytest_gpusync.options import (
     BUDGET_MARKER,
     GPU_FIXTURES,
     GPU_ONLY_MARKER,
+    GROWTH_MARKER,
     MARKERS,
     MarkerError,
     add_options,
     marker_budget,
+    marker_growth,
     read_options,
 )
 
@@ -111,13 +115,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     gpu = _session(item.config)
     refusal = None
     try:
-        marked = marker_budget(item)
+        marked, growth = marker_budget(item), marker_growth(item)
     except MarkerError as error:
         refusal = f"{item.nodeid}: {error}"
     if refusal is not None:
         pytest.fail(refusal, pytrace=False)
-    if marked is None and not gpu.options.measures_every_test and not _uses_gpu(item):
+    if not gpu.options.measures_every_test and not _uses_gpu(item):
         return
+    is_marked = marked is not None or growth is not None
     from pytest_gpusync.reporting.terminal import LINES_SHOWN
     from pytest_gpusync.testrun import TestRun
 
@@ -125,10 +130,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         item.nodeid,
         gpu.device,
         budget=marked.budget if marked is not None else gpu.options.budget,
+        growth=growth if growth is not None else gpu.options.growth,
         warmup=marked.warmup if marked is not None else None,
-        marked=marked is not None,
-        insistent=marked is not None or gpu.options.insistent,
-        call_is_region=marked is not None or gpu.options.measures_every_test,
+        marked=is_marked,
+        growth_marked=growth is not None,
+        insistent=is_marked or gpu.options.insistent,
+        strict=gpu.options.require,
+        call_is_region=is_marked or gpu.options.measures_every_test,
         limit=LINES_SHOWN if item.config.option.verbose <= 0 else None,
     )
     if gpu.ratchet is not None:
@@ -282,7 +290,8 @@ def _is_worker(config: pytest.Config) -> bool:
 def _uses_gpu(item: pytest.Item) -> bool:
     """Tell whether a test itself asks to be measured."""
     fixtures = getattr(item, "fixturenames", ())
-    return item.get_closest_marker(BUDGET_MARKER) is not None or not GPU_FIXTURES.isdisjoint(fixtures)
+    marked = any(item.get_closest_marker(name) is not None for name in (BUDGET_MARKER, GROWTH_MARKER))
+    return marked or not GPU_FIXTURES.isdisjoint(fixtures)
 
 
 def _failure(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> BudgetFailure:

@@ -65,6 +65,8 @@ class GpuSession:
             parts = [f"{device.found.gpu}{driver}", "recorder cupti, else torch-hooks"]
         if self.options.budget is not None:
             parts.append(f"{self.options.budget} syncs per step")
+        if self.options.growth is not None:
+            parts.append(f"{self.options.growth} of memory growth per step")
         if self.options.baseline is not None:
             parts.append(f"baseline {self.options.baseline.name}")
         return f"gpusync: {', '.join(parts)}"
