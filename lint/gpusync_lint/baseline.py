@@ -65,11 +65,8 @@ class Baseline:
     """What the file holds; empty for one that is not there yet."""
     entries: tuple[Entry, ...]
 
-    def key(self, finding: Finding, location: Path) -> str:
-        """The key under which a finding in the file at an absolute `location` stands here."""
-        return f"{self._relative(location)}{finding.key.removeprefix(finding.path)}"
-
-    def _relative(self, location: Path) -> str:
+    def relative(self, location: Path) -> str:
+        """How keys here name a file, given its absolute path; it takes the place of the finding's path."""
         try:
             return Path(os.path.relpath(location, self.location.parent)).as_posix()
         except ValueError:  # another drive

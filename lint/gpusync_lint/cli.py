@@ -90,7 +90,11 @@ def _parser() -> _Parser:
     add("--heat", choices=heats, help="warn about lines that run this often or oftener (default: step)")
     confidences = [confidence.value for confidence in Confidence]
     add("--confidence", choices=confidences, default="medium", help="how sure a finding must be (default: %(default)s)")
-    add("--show-suppressed", action="store_true", help="also list what comments allow, with their reasons")
+    add(
+        "--show-suppressed",
+        action="store_true",
+        help="also list what comments allow, with their reasons, and what is in the baseline",
+    )
     fixing = parser.add_argument_group("changing the files")
     add = fixing.add_argument
     add("--fix", action="store_true", help="apply the fixes that change no value, type or error")
@@ -111,7 +115,7 @@ def _parser() -> _Parser:
     add("--baseline", metavar="FILE", help="accept the warnings listed in FILE; only new ones count")
     add("--write-baseline", action="store_true", help="accept every warning from now on: write the baseline and exit 0")
     add("--config", metavar="FILE", help="the pyproject.toml to use")
-    add("--stdin-filename", metavar="FILE", help="the name under which standard input is linted")
+    add("--stdin-filename", metavar="FILE", help="the name under which standard input is linted (.ipynb: a notebook)")
     add("--verbose", action="store_true", help="show the traceback of an internal error")
     return parser
 

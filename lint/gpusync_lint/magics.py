@@ -1,11 +1,13 @@
 """What IPython adds to Python, taken out of a cell line by line, so that the rest of it can be parsed.
 
-A line that IPython would translate becomes ``pass``, or ``None`` where its result is assigned; the number of lines
-stays the same. None of these forms is valid Python where a statement starts, so nothing that is Python is lost.
+A line that IPython would translate becomes ``pass``, or ``None`` where its result is assigned; a statement that
+``%time`` or the like runs keeps its place. The number of lines stays the same. None of these forms is valid Python
+where a statement starts, so nothing that is Python is lost.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 
 PYTHON_CELL_MAGICS = frozenset(
@@ -15,6 +17,7 @@ PYTHON_CELL_MAGICS = frozenset(
 
 _CELL_MAGIC = re.compile(r"%%(\w*)")
 _MAGIC = re.compile(r"(?P<indent>\s*)(?:[%!/;,]|\?{1,2}\s*[\w%]|%{0,2}[\w.*\[\]'\"() ]+\?{1,2}\s*$)")
+_TIMED = re.compile(r"(?P<indent>\s*)(?P<magic>%(?:time|timeit|prun)\s+)(?P<statement>[^-\s].*)")
 _ASSIGNED = re.compile(r"(?P<target>\s*[^#'\"=!<>:]+=\s*)[%!](?!=)")
 _TOKEN = re.compile(
     r"(?P<comment>\#.*)|(?P<quote>'''|\"\"\"|'|\")|(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<last>\\$)|[^\#'\"()\[\]{}\\]+|."
@@ -51,11 +54,23 @@ def mask(source: str) -> str:
 
 def _replaced(line: str) -> str | None:
     """What stands for a line that only IPython understands; None for a line of Python."""
+    match = _TIMED.match(line)
+    if match is not None and _is_python(match["statement"]):
+        # As wide as the magic, so that the statement keeps its columns.
+        return f"{match['indent']}{'pass;':{len(match['magic'])}}{match['statement']}"
     match = _MAGIC.match(line)
     if match is not None:
         return f"{match['indent']}pass"
     match = _ASSIGNED.match(line)
     return None if match is None else f"{match['target']}None"
+
+
+def _is_python(statement: str) -> bool:
+    try:
+        ast.parse(statement)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 class _Reader:

@@ -236,12 +236,12 @@ class _Run:
     ) -> Outcome:
         """The outcome with what the baseline accepts, and with findings about its stale entries."""
         request = self.request
-        files = {file.source.path: file for file in self.files}
+        relative = {file.source.path: reference.relative(file.location) for file in self.files}
         failed = failed | {path for path, notebook in self.notebooks.items() if notebook.errors}
         at = {file.location: file for file in self.files if file.source.path not in failed}
 
         def key(finding: Finding) -> str:
-            return reference.key(finding, files[finding.path].location)
+            return f"{relative[finding.path]}{finding.key.removeprefix(finding.path)}"
 
         def linted(location: Path) -> bool | None:
             return None if location not in at else not at[location].named
@@ -267,10 +267,11 @@ class _Run:
             if one.level is Level.WARNING and one.finding.suppressed is None
         ]
         stale = [one for one in judgement.stale if request.selection.enabled(one.code)]
+        about = report(stale, request.heat, request.confidence)
         return replace(
             outcome,
-            reported=(*reported, *report(stale, request.heat, request.confidence)),
-            texts={**self.texts, reference.shown: reference.text} if stale else self.texts,
+            reported=(*reported, *about),
+            texts={**self.texts, reference.shown: reference.text} if about else self.texts,
             accepting=(*judgement.unjudged, *kept, *now),
         )
 

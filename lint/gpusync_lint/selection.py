@@ -21,7 +21,7 @@ class Level(str, Enum):
     WARNING = "warning"
     """Counts for the exit code."""
     NOTE = "note"
-    """In the JSON output and in the closing line of the text output; never fails a run."""
+    """In the outputs for programs and in the closing line of the text output; never fails a run."""
 
 
 class UnknownCodeError(ValueError):

@@ -333,6 +333,16 @@ def test_a_file_given_by_name_has_stale_entries_of_low_confidence(project: Proje
     assert [one["code"] for one in _findings(capsys, *USE, "a.py", "--confidence", "low")] == ["GS905"]
 
 
+def test_a_baseline_that_nothing_is_said_about_is_no_clean_file(project: Project, capsys: Captured) -> None:
+    root = project({"a.py": "item()\n"})
+    main(WRITE)
+    (root / "a.py").write_text("x = 1\n")
+    capsys.readouterr()
+    main([*USE, "a.py", "--output-format", "junit"])
+    cases = ElementTree.fromstring(capsys.readouterr().out).iter("testcase")
+    assert [case.get("classname") for case in cases] == ["a.py"]
+
+
 @pytest.mark.parametrize("arguments", [["b.py"], ["--select", "GS202"]])
 def test_writing_keeps_what_the_run_did_not_judge(project: Project, arguments: list[str]) -> None:
     root = project({"a.py": "item()\n", "b.py": "tolist()\n"})

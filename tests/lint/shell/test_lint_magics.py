@@ -7,8 +7,12 @@ from gpusync_lint.magics import PYTHON_CELL_MAGICS, mask
 
 CASES = [
     ("a line magic", "%matplotlib inline\nx = 1", "pass\nx = 1"),
+    ("a timed statement", "%time x = f()\n%timeit  y.item()", "pass; x = f()\npass;    y.item()"),
+    ("a timed statement with options", "%timeit -n 3 x", "pass"),
+    ("a timer without a statement", "%time", "pass"),
+    ("a timed thing that is no Python", "%time !ls", "pass"),
     ("a shell command", "!pip install torch\nx", "pass\nx"),
-    ("a magic in a block", "if x:\n    %time y\nz", "if x:\n    pass\nz"),
+    ("a magic in a block", "if x:\n    %cd y\nz", "if x:\n    pass\nz"),
     ("a magic over lines", "!pip install \\\n  torch \\\n  numpy\nx", "pass\n\n\nx"),
     ("an assigned command", "files = !ls\nx", "files = None\nx"),
     ("an assigned magic", "a, b = %time f()\nx", "a, b = None\nx"),
@@ -57,7 +61,7 @@ def test_python_stays_as_it_is(source: str) -> None:
 
 def test_a_magic_after_every_piece_of_python_is_found() -> None:
     for _, source in PYTHON:
-        assert mask(f"{source}\n%time x") == f"{source}\npass"
+        assert mask(f"{source}\n%cd x") == f"{source}\npass"
 
 
 @pytest.mark.parametrize("magic", sorted(PYTHON_CELL_MAGICS))
