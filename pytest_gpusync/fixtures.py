@@ -320,7 +320,9 @@ class GpuElapsed:
             raise ValueError(f"gpu_elapsed.ratio: tolerance is a part between 0 and 1, as in 0.02, not {tolerance!r}")
         if self._run.device.is_simulated or self._run.device.missing is not None:
             self._run.skip_untimed()
-        return measure_ratio(a, b, rounds=rounds, warmup=warmup, calls=calls, tolerance=tolerance)
+        ratio = measure_ratio(a, b, rounds=rounds, warmup=warmup, calls=calls, tolerance=tolerance)
+        self._run.keep_ratio(ratio)
+        return ratio
 
 
 def _growth_budget(max: int | str, of: Of, source: str) -> GrowthBudget:

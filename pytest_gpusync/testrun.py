@@ -13,7 +13,12 @@ from pytest_gpusync.budgets import WHOLE_REGION, BudgetExceeded, NotMeasured, ju
 from pytest_gpusync.estimates import LEAST_SAMPLES
 from pytest_gpusync.lines import measured_steps
 from pytest_gpusync.measure import MeasurementError, record
-from pytest_gpusync.reporting.json_ import environment_document, region_document, unmeasured_document
+from pytest_gpusync.reporting.json_ import (
+    environment_document,
+    ratio_region_document,
+    region_document,
+    unmeasured_document,
+)
 from pytest_gpusync.reporting.terminal import LINES_SHOWN, render_verdict
 from pytest_gpusync.timing import SIMULATED
 
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.budgets import Budget, GrowthBudget, Verdict
     from pytest_gpusync.events import Measurement
     from pytest_gpusync.measure import Region
+    from pytest_gpusync.pairs import Ratio
     from pytest_gpusync.sessiondevice import SessionDevice
 
 
@@ -73,6 +79,8 @@ class TestRun:
         self.records: list[Record] = []
         self.runs: list[Record] = []
         """The records of gpu_train: where there are any, they and not the whole call are held to the test's budget."""
+        self.ratios: list[tuple[str, Ratio]] = []
+        """What gpu_elapsed measured, by name."""
         self._missed: str | None = None
         """Why the call was not measured although every test was to be."""
         self._names: dict[str, int] = {}
@@ -120,6 +128,10 @@ class TestRun:
             raise BudgetExceeded(text, verdict)
         if verdict.outcome == "not_measured" or (self.strict and verdict.outcome == "undecided"):
             raise NotMeasured(text)
+
+    def keep_ratio(self, ratio: Ratio) -> None:
+        """Keep what gpu_elapsed measured for the reports."""
+        self.ratios.append((self._name("gpu_elapsed.ratio"), ratio))
 
     def skip_untimed(self) -> NoReturn:
         """Skip the test, which asks for time where none can be measured; under --gpu-require fail it.
@@ -204,6 +216,7 @@ class TestRun:
     def document(self) -> dict[str, Any] | None:
         """Return what was measured as plain data that travels with the test's report; None if there is nothing."""
         regions = [region_document(kept.measurement, kept.verdicts) for kept in self.records]
+        regions += [ratio_region_document(name, ratio) for name, ratio in self.ratios]
         if self._missed is not None:
             regions.append(unmeasured_document(self.nodeid, self._missed))
         if not regions:

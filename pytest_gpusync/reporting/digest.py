@@ -13,11 +13,12 @@ from pytest_gpusync.rulenames import rules_for
 if TYPE_CHECKING:
     from pytest_gpusync.reporting.json_ import Document
 
-_SEVERITY: Final = {"failed": 0, "not_measured": 1, "measured": 2, "passed": 3}
+_SEVERITY: Final = {"failed": 0, "not_measured": 1, "undecided": 2, "measured": 3, "passed": 4}
 
 OUTCOME_NAMES: Final = {
     "failed": "over budget",
     "not_measured": "not measured",
+    "undecided": "too noisy to tell",
     "measured": "no budget",
     "passed": "within budget",
 }
@@ -121,8 +122,8 @@ def limit(region: Document) -> Limit | None:
 
 
 def broken(region: Document) -> list[str]:
-    """Return the sentences of the budgets that a region broke, whatever they limit."""
-    return [verdict["sentence"] for verdict in region["verdicts"] if verdict["outcome"] == "failed"]
+    """Return the sentences of the budgets that a region broke or may have broken, whatever they limit."""
+    return [verdict["sentence"] for verdict in region["verdicts"] if verdict["outcome"] in ("failed", "undecided")]
 
 
 def figure(number: float) -> str:

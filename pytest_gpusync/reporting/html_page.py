@@ -20,7 +20,7 @@ DETAILS_SHOWN: Final = 40
 LINES_SHOWN: Final = 200
 """What is left out is counted on the page and stands in the JSON report."""
 
-_MARKS: Final = {"failed": "✗", "not_measured": "?", "measured": "·", "passed": "✓"}
+_MARKS: Final = {"failed": "✗", "not_measured": "?", "undecided": "≈", "measured": "·", "passed": "✓"}
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """What the page may do, should a path or a source line ever escape its escaping: nothing."""
@@ -41,7 +41,7 @@ def to_html(document: Document) -> str:
 def _header(run: Digest) -> str:
     chips = [
         f'<span class="chip {outcome}">{_MARKS[outcome]} {run.count(outcome)} {OUTCOME_NAMES[outcome]}</span>'
-        for outcome in ("failed", "not_measured", "measured", "passed")
+        for outcome in ("failed", "not_measured", "undecided", "measured", "passed")
         if run.count(outcome)
     ]
     said = run.device or "Nothing was measured: no test used the GPU."

@@ -21,7 +21,7 @@ code,.name,summary{font-size:.87em;overflow-wrap:anywhere}
 .chips{margin-top:.9rem;display:flex;flex-wrap:wrap;gap:.5rem}
 .chip{display:inline-block;white-space:nowrap;font:600 .78rem/1.6 system-ui,sans-serif;padding:0 .6em;
 border:1px solid currentColor;border-radius:1em}
-.failed{color:var(--bad)}.passed{color:var(--ok)}.not_measured{color:var(--ask)}.measured{color:var(--dim)}
+.failed{color:var(--bad)}.passed{color:var(--ok)}.not_measured,.undecided{color:var(--ask)}.measured{color:var(--dim)}
 .broken{list-style:none;padding:0;margin:1.2rem 0 0}
 .broken li{border-left:3px solid var(--bad);padding:.3rem .8rem;margin:.4rem 0;background:var(--soft)}
 .broken .unknown{border-color:var(--ask)}.broken code{display:block}

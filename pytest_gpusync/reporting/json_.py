@@ -19,6 +19,7 @@ from pytest_gpusync import devices
 from pytest_gpusync.budgets import why_not_measured
 from pytest_gpusync.measure import site_counts, syncs_per_step
 from pytest_gpusync.reporting.order import order_document
+from pytest_gpusync.reporting.quantities import estimate_document, memory_document, ratio_document, timing_document
 from pytest_gpusync.rulenames import rule_for
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.budgets import Verdict
     from pytest_gpusync.events import Environment, Measurement, SiteCount
+    from pytest_gpusync.pairs import Ratio
 
 SCHEMA: Final = "gpusync.run/1"
 
@@ -58,9 +60,13 @@ def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) 
     problem = why_not_measured(measurement)
     per_step = None if problem is not None else syncs_per_step(measurement)
     counts = site_counts(measurement)
+    outcome = _outcome(verdicts, problem)
+    if outcome == "not_measured" and problem is None:
+        sentence = next(verdict.sentence for verdict in verdicts if verdict.outcome == "not_measured")
+        problem = sentence.removeprefix("Not measured: ")
     return {
         "name": measurement.name,
-        "outcome": _outcome(verdicts, problem),
+        "outcome": outcome,
         "problem": problem,
         "steps": measurement.steps,
         "warmup": measurement.warmup,
@@ -71,8 +77,8 @@ def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) 
         "per_step": per_step,
         "sites": [_site(count) for count in counts],
         "order": order_document(measurement, counts),
-        "memory": None,
-        "timing": None,
+        "memory": memory_document(measurement),
+        "timing": timing_document(measurement),
         "verdicts": [_verdict(verdict) for verdict in verdicts],
     }
 
@@ -95,6 +101,17 @@ def unmeasured_document(name: str, problem: str) -> Document:
         "memory": None,
         "timing": None,
         "verdicts": [],
+    }
+
+
+def ratio_region_document(name: str, ratio: Ratio) -> Document:
+    """Return the region object of two elapsed times against each other; their syncs are not counted."""
+    return {
+        **unmeasured_document(name, ""),
+        "outcome": "measured",
+        "problem": None,
+        "device_used": True,
+        "timing": ratio_document(ratio),
     }
 
 
@@ -135,7 +152,8 @@ def _outcome(verdicts: Sequence[Verdict], problem: str | None) -> str:
         return "not_measured"
     if not verdicts:
         return "measured"
-    return "failed" if any(verdict.outcome == "failed" for verdict in verdicts) else "passed"
+    outcomes = {verdict.outcome for verdict in verdicts}
+    return next(outcome for outcome in ("failed", "not_measured", "undecided", "passed") if outcome in outcomes)
 
 
 def _counted(measurement: Measurement) -> int:
@@ -172,11 +190,12 @@ def _named(site: Document) -> Document:
 
 def _verdict(verdict: Verdict) -> Document:
     return {
-        "quantity": "syncs",
+        "quantity": verdict.budget.quantity,
         "outcome": verdict.outcome,
         "max": verdict.budget.max,
         "exact": verdict.budget.exact,
         "source": verdict.budget.source,
-        "measured": verdict.syncs,
+        "measured": verdict.syncs if verdict.estimate is None else verdict.estimate.value,
+        "interval": None if verdict.estimate is None else estimate_document(verdict.estimate),
         "sentence": verdict.sentence,
     }

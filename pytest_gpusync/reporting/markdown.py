@@ -40,7 +40,7 @@ def _headline(run: Digest) -> str:
         return "**Nothing was measured:** no test used the GPU."
     parts = [
         f"{run.count(outcome)} {OUTCOME_NAMES[outcome]}"
-        for outcome in ("failed", "not_measured", "measured", "passed")
+        for outcome in ("failed", "not_measured", "undecided", "measured", "passed")
         if run.count(outcome)
     ]
     return f"**{plural(len(run.regions), 'region')}: {', '.join(parts)}**"

@@ -42,6 +42,7 @@ def summary_lines(environment: Document | None, tests: dict[str, list[Document]]
     lines.append(_counts(tests))
     lines += _worst_tests(tests)
     lines += _worst_lines(regions)
+    lines += _undecided(regions)
     lines += _not_measured(regions)
     return lines
 
@@ -115,6 +116,16 @@ def _syncs_by_line(region: Document) -> Counter[tuple[str, int]]:
         if site["allowed"] is None and not site["background"] and site["per_step_max"]:
             made[site["path"], site["line"]] += site["per_step_max"]
     return made
+
+
+def _undecided(regions: Sequence[Document]) -> list[str]:
+    rows = [
+        f"  {region['name']}: {verdict['sentence']}"
+        for region in regions
+        for verdict in region["verdicts"]
+        if verdict["outcome"] == "undecided"
+    ]
+    return ["neither kept nor broken:", *rows] if rows else []
 
 
 def _not_measured(regions: Sequence[Document]) -> list[str]:
