@@ -178,6 +178,13 @@ class Notebook:
         shifted = Span(span.line - above, span.column, span.end_line - above, span.end_column)
         return self._cells[index].number, shifted
 
+    def line_in_file(self, cell: int, line: int) -> int:
+        """The line of the file that a line of a cell stands in."""
+        for one, first in zip(self._cells, self._firsts, strict=True):
+            if one.number == cell:
+                return self._place(first + line - 1, 1, ends=False)[0]
+        raise ValueError(f"cell {cell} is no code cell")
+
     def in_file(self, span: Span) -> Span:
         """Where a range of the joined source lies in the text of the file."""
         line, column = self._place(span.line, span.column, ends=False)

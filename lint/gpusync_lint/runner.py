@@ -123,6 +123,13 @@ class Outcome:
         notebook = self.notebooks.get(path)
         return span if notebook is None else notebook.in_file(span)
 
+    def error_line(self, error: FileError) -> int | None:
+        """The line of the file that an error is about, where it is about one."""
+        notebook = self.notebooks.get(error.path)
+        if notebook is None or error.cell is None:
+            return error.line
+        return notebook.line_in_file(error.cell, error.line or 1)
+
     def edit_in_file(self, path: str, edit: Edit) -> Edit:
         """The edit of the file that does what an edit of its text does."""
         notebook = self.notebooks.get(path)

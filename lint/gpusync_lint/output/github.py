@@ -20,7 +20,7 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
     Columns count from 1, in characters; GitHub's ``endColumn`` is the last marked one. Notes are left out: a job shows
     ten annotations of a kind.
     """
-    lines = [_error(error) for error in outcome.errors]
+    lines = [_error(error, outcome) for error in outcome.errors]
     for one in outcome.reported:
         finding = one.finding
         if one.level is not Level.WARNING:
@@ -51,10 +51,11 @@ def _annotation(kind: str, finding: Finding, message: str, outcome: Outcome) -> 
     return _command(kind, {**properties, "title": f"{finding.code} {finding.name}{where}"}, message)
 
 
-def _error(error: FileError) -> str:
+def _error(error: FileError, outcome: Outcome) -> str:
     properties = {"file": error.path}
-    if error.line is not None and error.cell is None:
-        properties["line"] = str(error.line)
+    line = outcome.error_line(error)
+    if line is not None:
+        properties["line"] = str(line)
     return _command("error", {**properties, "title": "gpusync lint"}, error.told)
 
 

@@ -19,7 +19,7 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
     A fingerprint is made of a finding's key, so that an issue stays the same one when its line moves. The format has
     no place for counts, so `statistics` and `fixed` change nothing.
     """
-    issues = [_error(error) for error in outcome.errors]
+    issues = [_error(error, outcome) for error in outcome.errors]
     for one in outcome.reported:
         finding = one.finding
         if one.level is not Level.WARNING:
@@ -43,14 +43,13 @@ def _issue(finding: Finding, severity: str, description: str, outcome: Outcome) 
     }
 
 
-def _error(error: FileError) -> dict[str, Any]:
-    line = error.line if error.cell is None else None
+def _error(error: FileError, outcome: Outcome) -> dict[str, Any]:
     return {
         "description": error.told,
         "check_name": "gpusync-lint-error",
         "fingerprint": _digest(f"{error.path}::{error.told}"),
         "severity": "critical",
-        "location": {"path": error.path, "lines": {"begin": line or 1}},
+        "location": {"path": error.path, "lines": {"begin": outcome.error_line(error) or 1}},
     }
 
 

@@ -31,7 +31,7 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
             _property(properties, "fixed", outcome.fixed)
     failed = {error.path for error in outcome.errors}
     for error in outcome.errors:
-        _error(suite, error)
+        _error(suite, error, outcome)
     for one in outcome.reported:
         if one.level is not Level.WARNING:
             continue
@@ -74,10 +74,11 @@ def _failure(suite: Element, finding: Finding, outcome: Outcome) -> None:
     failure.text = _legal(f"{outcome.place(finding)}: {finding.message}\n{line}\nremedy: {finding.remedy}")
 
 
-def _error(suite: Element, error: FileError) -> None:
+def _error(suite: Element, error: FileError, outcome: Outcome) -> None:
     attributes = {"classname": error.path, "name": "could not be linted", "file": error.path}
-    if error.line is not None and error.cell is None:
-        attributes["line"] = str(error.line)
+    line = outcome.error_line(error)
+    if line is not None:
+        attributes["line"] = str(line)
     case = ElementTree.SubElement(suite, "testcase", {key: _legal(value) for key, value in attributes.items()})
     ElementTree.SubElement(case, "error", {"message": _legal(error.told), "type": "error"})
 

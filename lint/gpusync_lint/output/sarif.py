@@ -61,7 +61,7 @@ class _Log:
             "invocations": [
                 {
                     "executionSuccessful": not outcome.errors,
-                    "toolExecutionNotifications": [_notification(error) for error in outcome.errors],
+                    "toolExecutionNotifications": [self._notification(error) for error in outcome.errors],
                 }
             ],
             "results": [self._result(one) for one in shown],
@@ -112,6 +112,17 @@ class _Log:
         if finding.fix is not None:
             result["fixes"] = [self._fix(finding.path, finding.fix)]
         return result
+
+    def _notification(self, error: FileError) -> dict[str, Any]:
+        physical: dict[str, Any] = {"artifactLocation": _artifact(error.path)}
+        line = self.outcome.error_line(error)
+        if line is not None:
+            physical["region"] = {"startLine": line}
+        return {
+            "level": "error",
+            "message": {"text": error.told},
+            "locations": [{"physicalLocation": physical}],
+        }
 
     def _fix(self, path: str, fix: Fix) -> dict[str, Any]:
         hazard = "" if fix.hazard is None else f"; {fix.hazard}"
@@ -166,17 +177,6 @@ def _first_sentence(text: str) -> str:
     text = " ".join(text.split())
     sentence, stop, _ = text.partition(". ")
     return sentence + "." if stop else text
-
-
-def _notification(error: FileError) -> dict[str, Any]:
-    physical: dict[str, Any] = {"artifactLocation": _artifact(error.path)}
-    if error.line is not None and error.cell is None:
-        physical["region"] = {"startLine": error.line}
-    return {
-        "level": "error",
-        "message": {"text": error.told},
-        "locations": [{"physicalLocation": physical}],
-    }
 
 
 def _artifact(path: str) -> dict[str, str]:

@@ -121,6 +121,24 @@ def test_other_formats_say_the_cell_too(project: Project, capsys: Captured) -> N
     assert case.get("name") == "GS201 item-read at cell 2:2:1"
 
 
+def test_other_formats_name_the_line_of_the_file_that_an_error_is_about(project: Project, capsys: Captured) -> None:
+    document = _document("x", "y = 1\ndef f(:\n")
+    line = next(number for number, one in enumerate(document.split("\n"), 1) if "def f(:" in one)
+    project({"a.ipynb": document})
+    main(["--output-format", "github"])
+    message = "cell 2, line 2: not valid Python: invalid syntax"
+    assert capsys.readouterr().out == f"::error file=a.ipynb,line={line},title=gpusync lint::{message}\n"
+    main(["--output-format", "sarif"])
+    (notification,) = json.loads(capsys.readouterr().out)["runs"][0]["invocations"][0]["toolExecutionNotifications"]
+    assert notification["locations"][0]["physicalLocation"]["region"] == {"startLine": line}
+    main(["--output-format", "gitlab"])
+    assert json.loads(capsys.readouterr().out)[0]["location"]["lines"] == {"begin": line}
+    main(["--output-format", "junit"])
+    case = ElementTree.fromstring(capsys.readouterr().out).find(".//testcase")
+    assert case is not None
+    assert case.get("line") == str(line)
+
+
 @pytest.mark.parametrize("ascii_", [False, True])
 def test_a_sarif_fix_can_be_applied_to_the_file(project: Project, capsys: Captured, ascii_: bool) -> None:
     document = _document("x = 1\n'ü'; copy_safe()\ny", ascii_=ascii_)

@@ -19,6 +19,8 @@ EVERYTHING = {
     "ü b/č.py": "'😀'; copy_safe()\n",
     "bad.py": "syntax_error()\n",
     "worse.py": b"x = '\xff'\n",
+    "n.ipynb": '{"cells": [{"cell_type": "code", "source": ["%cd\\n", "copy_safe()"]}, '
+    '{"cell_type": "code", "source": "f("}], "nbformat": 4}',
 }
 """Every kind of thing that a document can hold."""
 
@@ -43,7 +45,7 @@ def _region(result: dict[str, Any]) -> tuple[int, int, int, int]:
 
 def test_a_document_with_everything_has_the_shape_of_the_specification(project: Project, capsys: Captured) -> None:
     project(EVERYTHING)
-    assert len(_results(capsys, "--show-suppressed", "--statistics")) == 6
+    assert len(_results(capsys, "--show-suppressed", "--statistics")) == 7
 
 
 @pytest.mark.skipif("GPUSYNC_SARIF_SCHEMA" not in os.environ, reason="GPUSYNC_SARIF_SCHEMA names no copy of the schema")
@@ -51,8 +53,12 @@ def test_a_document_with_everything_obeys_the_published_schema(project: Project,
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(Path(os.environ["GPUSYNC_SARIF_SCHEMA"]).read_text(encoding="utf-8"))
     project(EVERYTHING)
-    main(["--show-suppressed", "--statistics", "--output-format", "sarif"])
-    jsonschema.validate(json.loads(capsys.readouterr().out), schema)
+    main(["--select", "GS201", "--write-baseline"])
+    capsys.readouterr()
+    baseline = ["--baseline", "gpusync-baseline.json"]
+    for arguments in ([], ["--show-suppressed", "--statistics"], baseline, [*baseline, "--show-suppressed"]):
+        main([*arguments, "--output-format", "sarif"])
+        jsonschema.validate(json.loads(capsys.readouterr().out), schema)
 
 
 @pytest.mark.parametrize(
