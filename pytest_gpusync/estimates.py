@@ -7,6 +7,7 @@ a clean pause of the machine or one large allocation moves neither.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import exp, inf, lgamma, log, sqrt
 from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ one run in 200 at most, where nothing is wrong."""
 LEAST_SAMPLES: Final = 8
 """Fewest samples that bound a median with this confidence, and in which two jumps do not look like a trend."""
 
+_PARTS: Final = 4
 _MOST_SAMPLES: Final = 400
 """Samples that a slope is taken from; there are half their square of pairs."""
 
@@ -60,7 +62,8 @@ def slope_estimate(samples: Sequence[float], confidence: float = CONFIDENCE) -> 
     """Return the slope of equally spaced samples, per sample: Theil and Sen's, the median slope of all pairs.
 
     The interval is Sen's (J. Am. Stat. Assoc. 63, 1968): the pairwise slopes between the ranks that Kendall's
-    statistic, in its normal approximation, gives. One or two jumps never make a slope that differs from 0.
+    statistic, in its normal approximation, gives. Its low end is lowered to the least slope of up to four equal parts
+    of the series: what lasts, rises in every part; one or two jumps do not, in however long a series.
 
     Raises:
         ValueError: there are fewer than two samples.
@@ -69,16 +72,29 @@ def slope_estimate(samples: Sequence[float], confidence: float = CONFIDENCE) -> 
         raise ValueError("a slope takes at least two samples")
     positions = _spread(len(samples))
     n = len(positions)
-    slopes = sorted(
-        (samples[later] - samples[sooner]) / (later - sooner)
-        for index, sooner in enumerate(positions)
-        for later in positions[index + 1 :]
-    )
+    slopes = _slopes(samples, positions)
     reach = NormalDist().inv_cdf((1 + confidence) / 2) * sqrt(n * (n - 1) * (2 * n + 5) / 18)
     outside = int((len(slopes) - reach) // 2)
     if outside < 1:
         return Estimate(median(slopes), -inf, inf, len(samples), confidence)
-    return Estimate(median(slopes), slopes[outside - 1], slopes[-outside], len(samples), confidence)
+    low = min(slopes[outside - 1], *(median(_slopes(samples, part)) for part in _parts(positions)))
+    return Estimate(median(slopes), low, slopes[-outside], len(samples), confidence)
+
+
+def _slopes(samples: Sequence[float], positions: Sequence[int]) -> list[float]:
+    """Return the slopes of all pairs of the samples at `positions`, the least first."""
+    return sorted(
+        (samples[later] - samples[sooner]) / (later - sooner)
+        for index, sooner in enumerate(positions)
+        for later in positions[index + 1 :]
+    )
+
+
+def _parts(positions: Sequence[int]) -> list[Sequence[int]]:
+    """Return up to four equal parts of `positions`, none with fewer samples than an estimate takes."""
+    count = max(1, min(_PARTS, len(positions) // LEAST_SAMPLES))
+    ends = [len(positions) * part // count for part in range(count + 1)]
+    return [positions[start:end] for start, end in pairwise(ends)]
 
 
 def _spread(count: int) -> list[int]:
