@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint import torch_api
+from gpusync_lint import sorts, torch_api
 from gpusync_lint.expressions import Expressions, combine, dotted_path, is_gpu_string
 from gpusync_lint.project import is_module_name
 from gpusync_lint.values import (
@@ -22,6 +22,7 @@ from gpusync_lint.values import (
     Value,
     dict_of,
     element,
+    foreign,
     has_tensor,
     join,
     join_all,
@@ -46,6 +47,7 @@ _CONVERTERS = frozenset(
     }
 )  # fmt: skip
 _WRAPPERS = frozenset({"tqdm", "trange", "track", "progress_bar", "Bar", "alive_it"})
+_NEVER_MOVED = (Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY, Kind.FOREIGN)
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "LSTMCell"})
 
 
@@ -96,7 +98,12 @@ class Calls(Expressions):
     def call_value(self, node: ast.Call, callee: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call a value that is not a method of a known kind."""
         kind = callee.kind
+        if kind is Kind.FOREIGN:
+            return self._call_foreign(callee.ref)
         if kind is Kind.FUNCTION:
+            wrapper = self.inference.wrapper(callee.ref)
+            if wrapper:
+                return self._call_foreign(wrapper)
             bound = [callee.const, *args] if isinstance(callee.const, Value) else args
             return self.inference.call(self, callee.ref, bound, kwargs, [])
         if kind is Kind.CLASS:
@@ -116,6 +123,44 @@ class Calls(Expressions):
             self.hit()
         return UNKNOWN
 
+    def _call_foreign(self, sort: str) -> Value:
+        """Call a value of another framework: a compiled function, a model, a kernel with its grid."""
+        self.hit()
+        described = sorts.table()[sort]
+        if described.sign:
+            self.mark(described.sign)
+        return foreign(described.call)
+
+    def _foreign_method(
+        self, func: ast.Attribute, receiver: Value, callee: Value, args: Args, kwargs: Kwargs
+    ) -> Value | None:
+        sort = sorts.table()[receiver.ref]
+        if func.attr in sorts.barrier_methods():
+            self.hit()
+        if func.attr in sort.host_methods:
+            return HOST
+        if sort.sign and not sort.call:
+            self.mark(sort.sign)
+        return foreign(sort.methods.get(func.attr, sort.attribute))
+
+    def _foreign_function(self, dotted: str, args: Args, kwargs: Kwargs) -> Value | None:
+        """Call a function of another framework; None when no catalogue speaks of it."""
+        if dotted in sorts.barrier_functions():
+            self.hit()
+        wrapped = sorts.wrappers().get(dotted)
+        if wrapped is not None or dotted.startswith(sorts.tracing_modules()):
+            for value in (*args, *kwargs.values()):
+                if value.kind is Kind.FUNCTION:
+                    value.ref.traced = True
+        if wrapped is not None:
+            return foreign(wrapped)
+        made = sorts.made_by(dotted)
+        if made is None:
+            return None
+        if made.sign:
+            self.mark(made.sign)
+        return foreign(made.name)
+
     def mark(self, kind: str) -> None:
         """Note a sign of a step."""
         self.fn.trace.marks.append((kind, self.statement))
@@ -126,7 +171,7 @@ class Calls(Expressions):
     def _mark_method(self, func: ast.Attribute, receiver: Value, args: Args) -> None:
         attr = func.attr
         stepping = attr == "step" and receiver.kind in (Kind.OPTIMIZER, Kind.SCALER)
-        if stepping or attr in ("backward", "zero_grad", "manual_backward"):
+        if stepping or attr in ("backward", "zero_grad", "manual_backward", "apply_gradients"):
             self.mark("strong")
         elif attr == "step" and receiver.kind in (Kind.UNKNOWN, Kind.INSTANCE):
             words = (dotted_path(func.value) or "").lower()
@@ -144,7 +189,7 @@ class Calls(Expressions):
     ) -> Value | None:
         """A method of a value; None when the receiver's kind says nothing about it."""
         attr, kind = func.attr, receiver.kind
-        if attr in ("to", "cuda", "cpu", "xpu") and kind not in (Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY):
+        if attr in ("to", "cuda", "cpu", "xpu") and kind not in _NEVER_MOVED:
             return self._move(func, receiver, args, kwargs)
         handler = _METHODS.get(kind)
         if handler is not None:
@@ -458,6 +503,12 @@ class Calls(Expressions):
         tensors = has_tensor(tuple_of([*args, *kwargs.values()]))
         if tensors and root != "torch":
             self.hit()
+        if any(value.kind is Kind.FOREIGN for value in args):
+            self.hit()
+        if root in sorts.modules():
+            result = self._foreign_function(dotted, args, kwargs)
+            if result is not None:
+                return result
         if dotted in torch_api.PRESENCE:
             return GPU_PRESENT
         if dotted in torch_api.ABSENCE:
@@ -643,6 +694,10 @@ class Calls(Expressions):
             return list_of(tuple_of([HOST, element(self.iterated(first, node.args[0]) if node.args else first)]))
         if label == "zip":
             return list_of(tuple_of([element(value) for value in args]))
+        if any(value.kind is Kind.FOREIGN for value in args):
+            self.hit()
+            if label in ("max", "min", "sum", "abs", "round", "pow"):
+                return next(value for value in args if value.kind is Kind.FOREIGN)
         if label in ("max", "min", "sum", "abs", "round", "pow"):
             values = [element(value) if value.kind in (Kind.LIST, Kind.TUPLE) else value for value in args]
             tensors = [value for value in values if value.kind is Kind.TENSOR]
@@ -701,4 +756,5 @@ _METHODS: dict[Kind, Callable[..., Value | None]] = {
     Kind.ARRAY: Calls._array_method,
     Kind.HOST: Calls._host_method,
     Kind.LOADER: Calls._loader_method,
+    Kind.FOREIGN: Calls._foreign_method,
 }

@@ -139,25 +139,31 @@ class _Judge:
                         stack.extend(item for item in inner if isinstance(item, ast.stmt))
 
     def _finding(self, pair: Pair, report: Report, span: Span) -> Finding:
-        barrier = self._torch.barriers[report.barrier]
-        heat = self._heat.heat(pair.fn, report.about or pair.statement, pair.repeated)
+        barrier = catalogue.all_barriers()[report.barrier]
+        heat = report.heat or self._heat.heat(pair.fn, report.about or pair.statement, pair.repeated)
+        rule = catalogue.rule_doc(barrier.code)
         source = ast.unparse(report.mark)
         identity = (pair.fn.qualname, barrier.code, source)
         self._ordinals[identity] += 1
         digest = blake2b(source.encode(), digest_size=5).hexdigest()
         return Finding(
             code=barrier.code,
-            name=self._torch.rules[barrier.code].name,
+            name=rule.name if rule is not None else barrier.code,
             path=self._file.path,
             span=span,
             message=barrier.message.replace("{call}", _called(report.mark)),
             remedy=report.remedy or barrier.remedy,
             heat=heat,
             confidence=report.confidence,
-            framework=self._torch.framework,
+            framework=barrier.framework,
             key=f"{self._file.path}::{pair.fn.qualname}::{barrier.code}::{digest}::{self._ordinals[identity]}",
             fix=report.fix,
         )
+
+
+_MODULES = frozenset(
+    {"torch", "F", "np", "dist", "math", "jax", "jnp", "cp", "tf", "nd", "mx", "cuda", "ray", "dask", "hvd"}
+)
 
 
 def _called(mark: ast.expr) -> str:
@@ -168,7 +174,7 @@ def _called(mark: ast.expr) -> str:
             return f"{func.id}()"
         if isinstance(func, ast.Attribute):
             owner = func.value
-            if isinstance(owner, ast.Name) and owner.id in ("torch", "F", "np", "dist", "math"):
+            if isinstance(owner, ast.Name) and owner.id in _MODULES:
                 return f"{owner.id}.{func.attr}()"
             if isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name) and owner.value.id == "torch":
                 return f"torch.{owner.attr}.{func.attr}()"

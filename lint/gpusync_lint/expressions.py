@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from gpusync_lint import torch_api
+from gpusync_lint import sorts, torch_api
 from gpusync_lint.values import (
     ARRAY,
     BOOL_DTYPE,
@@ -22,6 +22,7 @@ from gpusync_lint.values import (
     Value,
     dict_of,
     element,
+    foreign,
     has_tensor,
     host,
     join,
@@ -111,7 +112,7 @@ class Expressions:
     def truth(self, node: ast.expr) -> Value:
         """Evaluate a condition; testing a tensor concerns the rules."""
         value = self.eval(node)
-        if value.kind is Kind.TENSOR:
+        if value.kind in (Kind.TENSOR, Kind.FOREIGN):
             self.hit()
         return value
 
@@ -209,6 +210,9 @@ class Expressions:
             if attr == "device":
                 return GPU_DEVICE
             return Value(Kind.TENSOR, Device.GPU, sure=False, boolean=attr == "mask" or attr.endswith("_mask"))
+        if kind is Kind.FOREIGN:
+            sort = sorts.table()[base.ref]
+            return HOST if attr in sort.host_attributes else foreign(sort.attribute)
         if kind is Kind.DEVICE:
             return HOST
         if kind is Kind.ARRAY:
@@ -272,6 +276,8 @@ class Expressions:
             value = combine(left, right)
             bitwise = op in (ast.BitAnd, ast.BitOr, ast.BitXor)
             return value._replace(boolean=bitwise and left.boolean and right.boolean, sure=left.sure and right.sure)
+        if Kind.FOREIGN in (left.kind, right.kind):
+            return foreign(sorts.table()[(left if left.kind is Kind.FOREIGN else right).ref].result)
         if left.kind is Kind.ARRAY or right.kind is Kind.ARRAY:
             return ARRAY
         if op is ast.Add and left.kind in (Kind.LIST, Kind.TUPLE) and right.kind in (Kind.LIST, Kind.TUPLE):
@@ -334,6 +340,9 @@ class Expressions:
                 self.hit()
             result = combine(values[0], values[1]) if len(values) == 2 else join_all(tensors)
             return result._replace(boolean=True, sure=all(value.sure for value in tensors))
+        for value in values:
+            if value.kind is Kind.FOREIGN:
+                return foreign(sorts.table()[value.ref].result)
         if Kind.ARRAY in (values[0].kind, values[1].kind):
             return ARRAY
         if Kind.MOVED in (values[0].kind, values[1].kind):
@@ -425,6 +434,11 @@ class Expressions:
             return base if isinstance(node.slice, ast.Slice) else lookup(base, index.const)
         if kind is Kind.DICT:
             return lookup(base, index.const)
+        if kind is Kind.FOREIGN or kind is Kind.FUNCTION:
+            if index.kind is Kind.FOREIGN:
+                self.hit()
+            sort = base.ref if kind is Kind.FOREIGN else self.inference.wrapper(base.ref)
+            return foreign(sorts.table()[sort].item) if sort else UNKNOWN
         if kind is Kind.MOVED:
             return GPU_TENSOR._replace(sure=False) if isinstance(index.const, str) else base
         if kind is Kind.RECORDS:
@@ -465,7 +479,8 @@ class Expressions:
         return HOST
 
     def _formatted(self, node: ast.FormattedValue) -> Value:
-        if has_tensor(self.eval(node.value)):
+        value = self.eval(node.value)
+        if value.kind is Kind.FOREIGN or has_tensor(value):
             self.hit()
         if node.format_spec is not None:
             self.eval(node.format_spec)

@@ -12,6 +12,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from gpusync_lint import sorts
 from gpusync_lint.expressions import dotted_path
 from gpusync_lint.interpreter import Interpreter
 from gpusync_lint.project import is_module_name
@@ -25,6 +26,7 @@ from gpusync_lint.values import (
     Kind,
     Value,
     dict_of,
+    foreign,
     host,
     join,
     list_of,
@@ -66,6 +68,7 @@ class Inference:
         self._variants: dict[int, int] = {}
         self._assumed: dict[int, Device] = {}
         self._loop_names: dict[int, frozenset[str]] = {}
+        self._called_by: dict[int, list[FunctionInfo]] | None = None
 
     def run(self) -> None:
         """Interpret every file that has to do with a framework, and what it calls."""
@@ -193,6 +196,48 @@ class Inference:
         if result.kind is Kind.UNKNOWN and declared is not None:
             return self.annotated(caller, declared)
         return result
+
+    def wrapper(self, fn: FunctionInfo) -> str:
+        """The sort that a decorator of another framework makes of a function; empty for none."""
+        if fn.wrapper is None:
+            fn.wrapper = ""
+            for decorator in getattr(fn.node, "decorator_list", ()):
+                parts = [decorator]
+                if isinstance(decorator, ast.Call):  # `@partial(jax.jit, ...)`, `@tf.function(...)`
+                    parts = [decorator.func, *decorator.args[:1]]
+                for part in parts:
+                    value = self.project.static(fn.file, part)
+                    if value.kind is Kind.NAME and isinstance(value.ref, str):
+                        fn.wrapper = fn.wrapper or sorts.wrappers().get(value.ref, "")
+            fn.traced = fn.traced or bool(fn.wrapper)
+        return fn.wrapper
+
+    def traced(self, fn: FunctionInfo) -> bool:
+        """Whether another framework traces a function: by itself, in a class of its own, or through all its callers."""
+        if fn.is_module:
+            return False
+        if self.wrapper(fn) or fn.traced or (fn.outer is not None and self.traced(fn.outer)):
+            return True
+        if fn.cls is not None:
+            bases = [base for base in self.project.lineage(fn.cls) if isinstance(base, str)]
+            if any(base in sorts.traced_bases() for base in bases):
+                return True
+        callers = self._callers().get(id(fn))
+        if not callers:
+            return False
+        fn.traced = True  # in a cycle of calls, those from outside decide
+        fn.traced = all(self.traced(caller) for caller in callers)
+        return fn.traced
+
+    def _callers(self) -> dict[int, list[FunctionInfo]]:
+        if self._called_by is None:
+            self._called_by = {}
+            for file in self.project.files:
+                for fn in file.all_functions:
+                    for site in fn.trace.calls:
+                        if site.callee is not fn:
+                            self._called_by.setdefault(id(site.callee), []).append(fn)
+        return self._called_by
 
     def _is_small(self, fn: FunctionInfo) -> bool:
         if fn.small is None:
@@ -380,6 +425,9 @@ class Inference:
 
     def _outside_type(self, caller: Expressions, dotted: str) -> Value:
         last = dotted.rpartition(".")[2]
+        described = sorts.types().get(dotted)
+        if described is not None:
+            return foreign(described)
         assumed = self.assumed_device(caller.fn)
         if last in ("Tensor", "FloatTensor", "LongTensor", "BoolTensor", "Variable") or dotted.startswith("jaxtyping"):
             return Value(Kind.TENSOR, assumed, boolean=last == "BoolTensor")

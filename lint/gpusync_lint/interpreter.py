@@ -109,6 +109,8 @@ class Interpreter(Calls):
                 result = result._replace(device=old.device)
         elif old.kind is Kind.LIST and value.kind in (Kind.LIST, Kind.TUPLE):
             result = join(old, list_of(element(value)))
+        elif Kind.FOREIGN in (old.kind, value.kind):
+            result = old if old.kind is Kind.FOREIGN else value
         elif ARRAY in (old, value):
             result = ARRAY
         else:

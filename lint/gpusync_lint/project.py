@@ -113,7 +113,7 @@ class Project:
 
     def _connect(self) -> None:
         """Spread two facts along imports: a framework to importers, the use of a device both ways."""
-        if not any(file.uses_framework for file in self.files):
+        if not any(file.uses_framework or file.uses_foreign for file in self.files):
             self._device = {id(file): False for file in self.files}
             return
         parent = {id(file): id(file) for file in self.files}
@@ -131,7 +131,7 @@ class Project:
                 parent[find(id(file))] = find(id(target))
         used = {find(id(file)) for file in self.files if file.uses_device}
         self._device = {id(file): find(id(file)) in used for file in self.files}
-        queue = [file for file in self.files if file.uses_framework]
+        queue = [file for file in self.files if file.uses_framework or file.uses_foreign]
         self._relevant = {id(file) for file in queue}
         while queue:
             for importer in importers.get(id(queue.pop()), ()):
@@ -154,7 +154,7 @@ class Project:
             cls.lineage = (cls,)
             line: list[ClassInfo | str] = [cls]
             for base in cls.node.bases:
-                value = self._static(cls.file, base)
+                value = self.static(cls.file, base)
                 if value.kind is Kind.CLASS:
                     line.extend(item for item in self.lineage(value.ref) if item not in line)
                 elif value.kind is Kind.NAME and isinstance(value.ref, str):
@@ -180,17 +180,18 @@ class Project:
                 return base.attributes[label]
         return None
 
-    def _static(self, file: FileInfo, node: ast.expr) -> Value:
+    def static(self, file: FileInfo, node: ast.expr) -> Value:
+        """What an expression names by imports and definitions alone."""
         if isinstance(node, ast.Name):
             return self.scope(file).get(node.id, UNKNOWN)
         if isinstance(node, ast.Attribute):
-            base = self._static(file, node.value)
+            base = self.static(file, node.value)
             if base.kind is Kind.NAME:
                 if isinstance(base.ref, FileInfo):
                     return self.member(base.ref, node.attr)
                 return name(f"{base.ref}.{node.attr}")
         if isinstance(node, ast.Subscript):
-            return self._static(file, node.value)
+            return self.static(file, node.value)
         return UNKNOWN
 
 

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpusync_lint import sorts
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -79,6 +81,10 @@ class FunctionInfo:
     nested: dict[int, FunctionInfo] = field(default_factory=dict)
     """Functions defined inside it, by `id` of their node."""
     evidence: tuple[frozenset[str], frozenset[str]] | None = None
+    wrapper: str | None = None
+    """The sort that a decorator makes of it; empty for none, None until it was asked for."""
+    traced: bool = False
+    """Whether a framework other than torch traces or compiles it, rather than running it line by line."""
     small: bool | None = None
     """Whether it is short enough to be interpreted anew for each kind of arguments."""
 
@@ -121,6 +127,8 @@ class FileInfo:
     all_functions: list[FunctionInfo] = field(default_factory=list)
     body: FunctionInfo = field(init=False)
     uses_framework: bool = False
+    uses_foreign: bool = False
+    """Imports a framework that a catalogue other than torch's describes."""
     uses_others: bool = False
     """Imports another array library as well, whose arrays have methods of the same names."""
     uses_device: bool = False
@@ -141,6 +149,7 @@ def summarise(path: str, text: str, tree: ast.Module) -> FileInfo:
     imported = [dotted for dotted in (*file.imports.values(), *file.stars) if not dotted.startswith(_ONLY_LOGGING)]
     roots = {dotted.partition(".")[0] for dotted in imported}
     file.uses_framework = not roots.isdisjoint(_FRAMEWORK_ROOTS)
+    file.uses_foreign = not roots.isdisjoint(sorts.modules())
     file.uses_others = not roots.isdisjoint(_OTHER_ROOTS)
     file.uses_device = file.uses_framework and bool(_DEVICE_WORDS.search(text))
     return file

@@ -10,6 +10,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, NamedTuple
 
+from gpusync_lint import sorts
+
 
 class Kind(IntEnum):
     """The sort of thing that a value is."""
@@ -49,6 +51,9 @@ class Kind(IntEnum):
     """A condition that says whether a GPU is there; `const` is its value when there is one."""
     RECORDS = 24
     """A collection of host objects of a library whose tensors stay on the host until moved (a dataset)."""
+
+    FOREIGN = 25
+    """A value of a framework other than torch; `ref` is its sort in the catalogue: `jax.array`."""
 
 
 class Device(IntEnum):
@@ -150,7 +155,14 @@ def element(value: Value) -> Value:
         return Value(Kind.RECORDS)
     if kind is Kind.MODULE:  # a ModuleList, a Sequential
         return Value(Kind.MODULE, value.device)
+    if kind is Kind.FOREIGN:
+        return foreign(sorts.table()[value.ref].item)
     return MOVED if kind is Kind.MOVED else UNKNOWN
+
+
+def foreign(sort: str) -> Value:
+    """A value of a sort that a catalogue describes; unknown for the empty name."""
+    return Value(Kind.FOREIGN, ref=sort) if sort else UNKNOWN
 
 
 def lookup(value: Value, key: object) -> Value:
@@ -240,6 +252,8 @@ def _join_same(a: Value, b: Value, depth: int) -> Value:
         return Value(Kind.LOADER, min(a.device, b.device), pinned=a.pinned and b.pinned, elem=elem)
     if kind in (Kind.HOST, Kind.FLAG):
         return HOST
+    if kind is Kind.FOREIGN:
+        return a if a.ref == b.ref else UNKNOWN
     if kind is Kind.DISTRIBUTION:
         return a if a.const is not False else b
     return Value(kind) if kind in (Kind.ARRAY, Kind.OPTIMIZER, Kind.DTYPE, Kind.SCALER) else UNKNOWN

@@ -57,8 +57,46 @@ class Barrier:
     """With all of these keywords given it does not wait."""
     until_torch: tuple[int, int] | None = None
     """The first version of torch that does not wait."""
+    of: str = ""
+    """The sort of value that it reads; without one every call of its functions counts."""
+    builtins: tuple[str, ...] = ()
+    """Python's own functions that read such a value: `float`, `print`; `format` stands for f-strings too."""
+    conditions: bool = False
+    """Whether asking for the truth of such a value waits."""
+    masks: bool = False
+    """Whether indexing such a value by a comparison waits."""
+    not_functions: tuple[str, ...] = ()
+    """Names that the patterns in `functions` cover, but that do not wait."""
+    shaped: bool = False
+    """Whether a rule of its own has to look at how it is called; its name alone says nothing."""
+    framework: str = "torch"
     waits: tuple[Example, ...] = ()
     silent: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """A sort of value of a framework other than torch, and what comes of it."""
+
+    name: str
+    """With the framework before it: `jax.array`."""
+    made_by: tuple[str, ...] = ()
+    """Dotted names of what makes it; a name that ends in `.*` covers all below it."""
+    not_by: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    """Dotted names that annotations may give it."""
+    host_attributes: frozenset[str] = frozenset()
+    host_methods: frozenset[str] = frozenset()
+    methods: dict[str, str] = field(default_factory=dict, hash=False)
+    """The sorts that single methods give."""
+    attribute: str = ""
+    """The sort of every other attribute and method result; empty when unknown."""
+    item: str = ""
+    call: str = ""
+    result: str = ""
+    """The sort that operators give."""
+    sign: str = ""
+    """The sign of a step that making one, or calling one, gives to a loop: `weak` or empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +111,15 @@ class Catalogue:
     """By id, in order."""
     by_function: dict[str, Barrier] = field(default_factory=dict)
     by_method: dict[str, Barrier] = field(default_factory=dict)
+    modules: tuple[str, ...] = ()
+    """Top-level modules whose import says that a file uses the framework."""
+    sorts: tuple[Sort, ...] = ()
+    wrappers: dict[str, str] = field(default_factory=dict)
+    """Dotted names of decorators and transforms, and the sort of what they make of a function."""
+    traced_bases: tuple[str, ...] = ()
+    """Classes whose methods are traced rather than run."""
+    step: str = ""
+    """A statement that makes a loop a step loop, for the examples."""
 
     def rule_doc(self, code: str) -> RuleDoc | None:
         """The documentation of a code; None for a code that this framework does not have."""
@@ -86,11 +133,23 @@ def load(framework: str = "torch") -> Catalogue:
     if framework not in frameworks():
         raise ValueError(f"no catalogue for {framework!r}; there is one for: {', '.join(frameworks())}")
     data = tomllib.loads(path.read_text(encoding="utf-8"))
-    rules = {entry["code"]: RuleDoc(framework=data["framework"], **entry) for entry in data["rule"]}
-    barriers = {entry["id"]: _barrier(entry) for entry in data["barrier"]}
+    rules = {entry["code"]: RuleDoc(framework=framework, **entry) for entry in data.get("rule", ())}
+    barriers = {barrier.id: barrier for barrier in (_barrier(entry, framework) for entry in data["barrier"])}
     by_function = {name: barrier for barrier in barriers.values() for name in barrier.functions}
     by_method = {name: barrier for barrier in barriers.values() for name in barrier.methods}
-    return Catalogue(data["framework"], data["prelude"], rules, barriers, by_function, by_method)
+    return Catalogue(
+        framework,
+        data["prelude"],
+        rules,
+        barriers,
+        by_function,
+        by_method,
+        tuple(data.get("modules", ())),
+        tuple(_sort(entry, framework) for entry in data.get("sort", ())),
+        {label: f"{framework}.{wrap['gives']}" for wrap in data.get("wrapper", ()) for label in wrap["names"]},
+        tuple(data.get("traced_bases", ())),
+        data.get("step", ""),
+    )
 
 
 @cache
@@ -113,10 +172,31 @@ def all_codes() -> tuple[str, ...]:
     return tuple(sorted({code for framework in frameworks() for code in load(framework).rules}))
 
 
-def _barrier(entry: dict[str, Any]) -> Barrier:
+@cache
+def all_barriers() -> dict[str, Barrier]:
+    """The barriers of every framework by id."""
+    return {key: barrier for framework in frameworks() for key, barrier in load(framework).barriers.items()}
+
+
+def _sort(entry: dict[str, Any], framework: str) -> Sort:
+    given = dict(entry)
+    for key in ("attribute", "item", "call", "result"):
+        if given.get(key):
+            given[key] = f"{framework}.{given[key]}"
+    for key in ("made_by", "not_by", "types"):
+        given[key] = tuple(given.get(key, ()))
+    for key in ("host_attributes", "host_methods"):
+        given[key] = frozenset(given.get(key, ()))
+    given["methods"] = {label: f"{framework}.{gives}" for label, gives in given.get("methods", {}).items()}
+    given["name"] = f"{framework}.{given['name']}"
+    return Sort(**given)
+
+
+def _barrier(entry: dict[str, Any], framework: str) -> Barrier:
     until = entry.get("until_torch")
+    of = entry.get("of", "")
     return Barrier(
-        id=entry["id"],
+        id=entry["id"] if framework == "torch" else f"{framework}.{entry['id']}",
         code=entry["code"],
         message=entry["message"],
         remedy=entry["remedy"],
@@ -124,6 +204,13 @@ def _barrier(entry: dict[str, Any]) -> Barrier:
         methods=tuple(entry.get("methods", ())),
         unless_keywords=tuple(entry.get("unless_keywords", ())),
         until_torch=(until[0], until[1]) if until else None,
+        of=f"{framework}.{of}" if of else "",
+        builtins=tuple(entry.get("builtins", ())),
+        conditions=entry.get("conditions", False),
+        masks=entry.get("masks", False),
+        not_functions=tuple(entry.get("not_functions", ())),
+        shaped=entry.get("shaped", False),
+        framework=framework,
         waits=tuple(_example(item) for item in entry["waits"]),
         silent=tuple(_example(item) for item in entry["silent"]),
     )

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 from gpusync_lint.rules.catalogue_calls import CallByShape, CatalogueCall
 from gpusync_lint.rules.control_flow import BooleanOperator, BuiltinComparison, Condition
 from gpusync_lint.rules.explicit import ExplicitBarrier
+from gpusync_lint.rules.foreign import ForeignBarrier
+from gpusync_lint.rules.foreign_shapes import HostArgument, SecondWait
 from gpusync_lint.rules.hidden import AttentionMask, DistributionChecks, HiddenStep, Scaler
 from gpusync_lint.rules.indexing import IndexRead, IndexWrite
 from gpusync_lint.rules.item import Item
+from gpusync_lint.rules.remote import RemoteInLoop
 from gpusync_lint.rules.retention import KeptGraph
 from gpusync_lint.rules.scalar import IndexByValue, ScalarConversion, TensorAsNumber
 from gpusync_lint.rules.text import TensorToText
@@ -43,6 +46,10 @@ RULES: tuple[type[Rule], ...] = (
     DistributionChecks,
     HiddenStep,
     AttentionMask,
+    ForeignBarrier,
+    HostArgument,
+    SecondWait,
+    RemoteInLoop,
     KeptGraph,
     PinInStep,
     UnsynchronisedTiming,

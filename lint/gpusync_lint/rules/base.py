@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpusync_lint.model import Confidence, Span
+from gpusync_lint.model import Confidence, Heat, Span
 from gpusync_lint.summaries import ClassInfo
 from gpusync_lint.values import UNKNOWN, Device, Kind, Value
 
@@ -45,6 +45,8 @@ class Report:
     """What to do here, where that is more than what the catalogue says."""
     about: ast.stmt | None = None
     """The statement whose heat counts, where it is not the one that holds the mark."""
+    heat: Heat | None = None
+    """How often it waits, where that does not depend on step loops."""
 
 
 class Rule:
@@ -143,6 +145,10 @@ class Look:
             return False
         bound = self._inference.loop_names(self.pair.fn)
         return twin.id in bound
+
+    def traced(self) -> bool:
+        """Whether another framework traces the function, rather than running it line by line."""
+        return self._inference.traced(self.pair.fn)
 
     def waits_inside(self, fn: FunctionInfo) -> bool:
         """Whether a project function, or one that it calls, may hold a barrier."""

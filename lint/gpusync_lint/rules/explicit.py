@@ -1,4 +1,4 @@
-"""GS101 to GS104: calls whose purpose is to wait."""
+"""GS101 to GS104, GS801: calls whose purpose is to wait, and collectives of objects."""
 
 from __future__ import annotations
 
@@ -13,18 +13,26 @@ from gpusync_lint.values import Kind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_CODES = ("GS101", "GS102", "GS103", "GS104")
+_CODES = ("GS101", "GS102", "GS103", "GS104", "GS801")
 
 
 class ExplicitBarrier(Rule):
     """Synchronize calls, `empty_cache`, distributed barriers. Next to a clock they are what their author measures."""
 
     nodes = (cst.Call,)
-    barriers = ("device-synchronize", "stream-or-event-synchronize", "empty-cache", "distributed-barrier")
+    barriers = (
+        "device-synchronize",
+        "stream-or-event-synchronize",
+        "empty-cache",
+        "distributed-barrier",
+        "object-collective",
+    )
     VALID: ClassVar = ("torch.cuda.is_available()", "start = time.perf_counter()\ntorch.cuda.synchronize()")
     INVALID: ClassVar = (
         "torch.cuda.synchronize()",
         "torch.cuda.empty_cache()",
+        "torch.distributed.barrier()",
+        "torch.distributed.all_gather_object([None], 3)",
         "torch.cuda.current_stream().synchronize()",
     )
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 from gpusync_lint import catalogue
 from gpusync_lint.model import Heat
 
 TORCH = catalogue.load("torch")
+OTHERS = [catalogue.load(framework) for framework in catalogue.frameworks() if framework != "torch"]
 WAITS = [(barrier, example) for barrier in TORCH.barriers.values() for example in barrier.waits]
 SILENT = [(barrier, example) for barrier in TORCH.barriers.values() for example in barrier.silent]
+
+
+OTHERS_WAIT = [(each, b, e) for each in OTHERS for b in each.barriers.values() for e in b.waits]
+OTHERS_SILENT = [(each, b, e) for each in OTHERS for b in each.barriers.values() for e in b.silent]
 
 
 def names(cases):
@@ -27,14 +34,57 @@ def test_an_example_that_does_not_wait_stays_silent(lint_step, barrier, example)
     assert lint_step(example.run, example.setup) == []
 
 
-def test_every_barrier_has_a_documented_code():
-    assert {barrier.code for barrier in TORCH.barriers.values()} == set(TORCH.rules)
+def in_step_loop(lint, framework, example):
+    before = f"{framework.prelude}\n{example.setup}\n"
+    body = textwrap.indent(example.run, "    ")
+    step = f"    {framework.step}\n" if framework.step else ""
+    found = lint(f"{before}for step in range(100):\n{step}{body}\n")
+    return [finding for finding in found if finding.span.line > before.count("\n") + 1 + step.count("\n")]
+
+
+def labels(cases):
+    return [f"{barrier.id}: {example.run}" for _, barrier, example in cases]
+
+
+@pytest.mark.parametrize(("framework", "barrier", "example"), OTHERS_WAIT, ids=labels(OTHERS_WAIT))
+def test_an_example_of_another_framework_that_waits_is_found_once(lint, framework, barrier, example):
+    found = in_step_loop(lint, framework, example)
+    assert [(finding.code, finding.framework) for finding in found] == [(barrier.code, framework.framework)]
+    if example.run != "for r in refs: y = ray.get(r)":
+        assert found[0].heat is Heat.STEP
+
+
+@pytest.mark.parametrize(("framework", "barrier", "example"), OTHERS_SILENT, ids=labels(OTHERS_SILENT))
+def test_an_example_of_another_framework_that_does_not_wait_stays_silent(lint, framework, barrier, example):
+    assert in_step_loop(lint, framework, example) == []
+
+
+def test_every_barrier_has_a_documented_code_and_every_code_a_barrier():
+    assert {barrier.code for barrier in catalogue.all_barriers().values()} == set(catalogue.all_codes())
 
 
 def test_every_barrier_is_spoken_for_by_a_rule():
+    from gpusync_lint import sorts
     from gpusync_lint.rules import RULES
 
-    assert {barrier for rule in RULES for barrier in rule.barriers} == set(TORCH.barriers)
+    named = {barrier for rule in RULES for barrier in rule.barriers}
+    assert named | {barrier.id for barrier in sorts.barriers()} == set(catalogue.all_barriers())
+
+
+def test_a_code_is_documented_in_one_catalogue_only():
+    codes = [code for framework in catalogue.frameworks() for code in catalogue.load(framework).rules]
+    assert len(codes) == len(set(codes))
+
+
+def test_every_sort_that_a_catalogue_names_is_described():
+    from gpusync_lint import sorts
+
+    known = set(sorts.table())
+    for sort in known:
+        each = sorts.table()[sort]
+        assert {each.attribute, each.item, each.call, each.result, *each.methods.values()} - {""} <= known
+    assert set(sorts.wrappers().values()) <= known
+    assert {barrier.of for barrier in sorts.barriers()} - {""} <= known
 
 
 def test_names_of_rules_are_distinct():

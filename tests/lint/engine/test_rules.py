@@ -16,16 +16,17 @@ def names(cases):
 
 @pytest.mark.parametrize(("rule", "code"), VALID, ids=names(VALID))
 def test_valid_code_is_not_reported(lint_step, rule, code):
-    codes = {catalogue.load("torch").barriers[barrier].code for barrier in rule.barriers}
+    codes = {catalogue.all_barriers()[barrier].code for barrier in rule.barriers}
     assert [finding for finding in lint_step(code) if finding.code in codes] == []
 
 
 @pytest.mark.parametrize(("rule", "code"), INVALID, ids=names(INVALID))
 def test_invalid_code_is_reported_once(lint_step, rule, code):
-    codes = {catalogue.load("torch").barriers[barrier].code for barrier in rule.barriers}
+    codes = {catalogue.all_barriers()[barrier].code for barrier in rule.barriers}
     found = [finding for finding in lint_step(code) if finding.code in codes]
     assert len(found) == max(1, len(code.splitlines()) if "log_prob" in code else 1)
 
 
 def test_every_rule_has_examples_of_both_kinds():
-    assert [rule.__name__ for rule in RULES if not rule.VALID or not rule.INVALID] == []
+    ours = [rule for rule in RULES if all("." not in barrier for barrier in rule.barriers) and rule.barriers]
+    assert [rule.__name__ for rule in ours if not rule.VALID or not rule.INVALID] == []

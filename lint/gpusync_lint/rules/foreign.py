@@ -1,0 +1,104 @@
+"""The barriers of frameworks other than torch: what their catalogues say, on values of their sorts."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint import sorts
+from gpusync_lint.model import Confidence
+from gpusync_lint.rules.base import Look, Report, Rule
+from gpusync_lint.values import UNKNOWN, Kind, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpusync_lint.catalogue import Barrier
+
+
+class ForeignBarrier(Rule):
+    """Calls, conversions, conditions, text and masks that read a value of another framework.
+
+    Silent in what the framework traces or compiles: there a value that is read would be an error, not a wait.
+    """
+
+    nodes = (cst.Call, cst.If, cst.While, cst.IfExp, cst.Assert, cst.UnaryOperation, cst.BooleanOperation,
+             cst.FormattedStringExpression, cst.Subscript)  # fmt: skip
+    barriers = ()
+    VALID: ClassVar = ("float(np.ones(3).sum())", "if np.any([1]): pass")
+    INVALID: ClassVar = ()
+
+    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+        """Look at a node."""
+        twin = look.twin(node)
+        for barrier, mark, tail in self._found(twin, look):
+            if not look.traced():
+                yield Report(barrier.id, mark, Confidence.MEDIUM, tail=tail)
+                return
+
+    def _found(self, twin: ast.AST, look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+        if isinstance(twin, ast.Call):
+            yield from self._call(twin, look)
+        elif isinstance(twin, (ast.If, ast.While, ast.IfExp, ast.Assert)):
+            yield from self._tested([twin.test], look)
+        elif isinstance(twin, ast.UnaryOp) and isinstance(twin.op, ast.Not):
+            yield from self._tested([twin.operand], look)
+        elif isinstance(twin, ast.BoolOp):
+            yield from self._tested(twin.values[:-1], look)
+        elif isinstance(twin, ast.FormattedValue):
+            for barrier in _by_builtin("format", look.value_of(twin.value)):
+                yield barrier, twin.value, False
+        elif isinstance(twin, ast.Subscript) and isinstance(twin.slice, (ast.Compare, ast.Name)):
+            base, index = look.value_of(twin.value), look.value_of(twin.slice)
+            if base.kind is Kind.FOREIGN and index == base and isinstance(twin.slice, ast.Compare):
+                for barrier in sorts.barriers():
+                    if barrier.masks and barrier.of == base.ref:
+                        yield barrier, twin, False
+
+    def _call(self, twin: ast.Call, look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+        func = twin.func
+        called = look.value_of(func)
+        dotted = called.ref if called.kind is Kind.NAME and isinstance(called.ref, str) else ""
+        values = [look.value_of(arg) for arg in twin.args]
+        receiver = look.value_of(func.value) if isinstance(func, ast.Attribute) else UNKNOWN
+        known = dotted.partition(".")[0] in sorts.modules() or receiver.kind is Kind.FOREIGN
+        if not known and all(value.kind is not Kind.FOREIGN for value in values):
+            return
+        given = {keyword.arg for keyword in twin.keywords}
+        if dotted.startswith("builtins."):
+            for arg, value in zip(twin.args, values, strict=True):
+                for barrier in _by_builtin(dotted.removeprefix("builtins."), value):
+                    yield barrier, twin if len(twin.args) == 1 else arg, False
+        elif dotted:
+            for barrier in sorts.barriers():
+                if not sorts.covers(barrier.functions, dotted) or sorts.covers(barrier.not_functions, dotted):
+                    continue
+                excused = bool(barrier.unless_keywords) and not given.isdisjoint(barrier.unless_keywords)
+                if not excused and (not barrier.of or any(_is(value, barrier.of) for value in values)):
+                    yield barrier, twin, False
+        elif isinstance(func, ast.Attribute):
+            for barrier in sorts.barriers():
+                excused = bool(barrier.unless_keywords) and not given.isdisjoint(barrier.unless_keywords)
+                if func.attr in barrier.methods and _is(receiver, barrier.of) and not excused:
+                    yield barrier, twin, True
+
+    def _tested(self, tests: list[ast.expr], look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+        for test in tests:
+            value = look.value_of(test)
+            if value.kind is Kind.FOREIGN and isinstance(test, (ast.Compare, ast.Call)):
+                for barrier in sorts.barriers():
+                    if barrier.conditions and barrier.of == value.ref:
+                        yield barrier, test, False
+
+
+def _is(value: Value, sort: str) -> bool:
+    return value.kind is Kind.FOREIGN and value.ref == sort
+
+
+def _by_builtin(label: str, value: Value) -> Iterator[Barrier]:
+    if value.kind is Kind.FOREIGN:
+        for barrier in sorts.barriers():
+            if label in barrier.builtins and barrier.of == value.ref:
+                yield barrier

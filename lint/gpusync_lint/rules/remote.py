@@ -1,0 +1,148 @@
+"""GS802 to GS804: tasks of Ray and Dask that are waited for one by one."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint.model import Confidence, Edit, Fix, Heat
+from gpusync_lint.rules.base import Look, Report, Rule
+from gpusync_lint.rules.places import LOOPS, around, bound_names
+from gpusync_lint.values import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_METHODS = {("compute", "dask.collection"): "dask.compute-in-loop", ("result", "dask.future"): "dask.result-in-loop"}
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
+_AT_ONCE = "The tasks run at the same time."
+
+
+class RemoteInLoop(Rule):
+    """`ray.get`, Dask's `.compute()` and `.result()` of what one turn of a loop submits.
+
+    The task must depend on the loop's own variable, and not on the result of the turn before. A method of one actor
+    that is called again and again is left alone: it may keep a state.
+    """
+
+    nodes = (cst.Call,)
+    barriers = ("ray.get-in-loop", "dask.compute-in-loop", "dask.result-in-loop")
+    VALID: ClassVar = ("get(x)", "model.compute()")
+    INVALID: ClassVar = ()
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        twin = look.twin(node)
+        barrier, subject = _waits(twin, look)
+        if subject is None:
+            return
+        if look.pair.repeated:
+            around_it = _comprehension(look.pair.statement, twin)
+            if around_it is not None and not any(_as_completed(each.iter) for each in around_it.generators):
+                names = {name for each in around_it.generators for name in _names(each.target)}
+                if _task(barrier, subject, names):
+                    fix = _fix(around_it, twin, subject, look) if barrier.startswith("ray") else None
+                    yield Report(barrier, twin, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
+            return
+        holders = around(look.pair.fn, look.pair.statement)
+        loops = [(block[at], level) for level, (block, at) in enumerate(holders) if isinstance(block[at], LOOPS)]
+        if not loops or not isinstance(loops[-1][0], ast.For) or _as_completed(loops[-1][0].iter):
+            return
+        loop = loops[-1][0]
+        result = _reach(loop.body, bound_names(look.pair.statement))
+        if result & _names(subject):
+            return
+        names = _names(loop.target)
+        if barrier == "ray.get-in-loop" and isinstance(subject, ast.Name) and subject.id in names:
+            yield Report(barrier, twin, Confidence.MEDIUM)
+        elif _task(barrier, subject, _reach(loop.body, names)):
+            yield Report(barrier, twin, Confidence.MEDIUM, heat=Heat.STEP)
+
+
+def _waits(twin: ast.Call, look: Look) -> tuple[str, ast.expr | None]:
+    """The barrier that a call may be, and what it waits for."""
+    func = twin.func
+    called = look.value_of(func)
+    if called.kind is Kind.NAME and called.ref == "ray.get" and len(twin.args) == 1:
+        return "ray.get-in-loop", twin.args[0]
+    if isinstance(func, ast.Attribute) and func.attr in ("compute", "result"):
+        receiver = look.value_of(func.value)
+        if receiver.kind is Kind.FOREIGN:
+            barrier = _METHODS.get((func.attr, receiver.ref))
+            return (barrier, func.value) if barrier else ("", None)
+    return "", None
+
+
+def _task(barrier: str, subject: ast.expr, names: set[str]) -> bool:
+    """Whether a turn of the loop waits for a task of its own, given the names that differ from turn to turn."""
+    if not names & _names(subject):
+        return False
+    if barrier == "dask.compute-in-loop":
+        return True
+    called = subject.func if isinstance(subject, ast.Call) else None
+    if barrier == "dask.result-in-loop":
+        return isinstance(called, ast.Attribute) and called.attr == "submit"
+    if isinstance(subject, ast.Name):
+        return True
+    if not isinstance(called, ast.Attribute) or called.attr != "remote":
+        return False
+    return not isinstance(called.value, ast.Attribute) or bool(names & _names(called.value))
+
+
+def _fix(comprehension: ast.AST, call: ast.Call, subject: ast.expr, look: Look) -> Fix | None:
+    """`[ray.get(r) for r in refs]` to `ray.get(list(refs))`; with the tasks submitted inside, the list goes inside."""
+    if not isinstance(comprehension, ast.ListComp) or comprehension.elt is not call:
+        return None
+    whole, func, inner = look.span(comprehension), look.span(call.func), look.span(subject)
+    first = comprehension.generators[0]
+    over = look.span(first.iter)
+    if whole is None or func is None or inner is None or over is None or "#" in look.text(whole):
+        return None
+    plain = len(comprehension.generators) == 1 and not first.ifs and not first.is_async
+    if plain and isinstance(subject, ast.Name) and isinstance(first.target, ast.Name) and subject.id == first.target.id:
+        text = look.text(over)
+        refs = text if isinstance(first.iter, (ast.List, ast.ListComp)) else f"list({text})"
+        return Fix("Get all of them at once", (Edit(whole, f"{look.text(func)}({refs})"),), True)
+    element = look.span(call)
+    if element is None or isinstance(subject, ast.Name):
+        return None
+    text, done = look.text(whole), look.text(element)
+    changed = f"{look.text(func)}({text.replace(done, look.text(inner), 1)})"
+    return Fix("Submit all tasks, then get them at once", (Edit(whole, changed),), False, _AT_ONCE)
+
+
+def _comprehension(
+    statement: ast.stmt, call: ast.Call
+) -> ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp | None:
+    """The innermost comprehension whose element holds a call."""
+    found = None
+    for node in ast.walk(statement):
+        if isinstance(node, _COMPREHENSIONS):
+            parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+            if any(item is call for part in parts for item in ast.walk(part)):
+                found = node
+    return found
+
+
+def _reach(body: list[ast.stmt], names: set[str]) -> set[str]:
+    """Names, and all that the statements of a block compute from them, in two passes over it."""
+    reached = set(names)
+    for _ in range(2):
+        for statement in body:
+            for node in ast.walk(statement):
+                value = node.value if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) else None
+                if value is not None and reached & _names(value):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]  # type: ignore[attr-defined]
+                    reached.update(label for target in targets for label in _names(target))
+    return reached
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
+
+
+def _as_completed(node: ast.expr) -> bool:
+    func = node.func if isinstance(node, ast.Call) else None
+    return (getattr(func, "attr", "") or getattr(func, "id", "")) == "as_completed"

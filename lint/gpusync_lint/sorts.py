@@ -1,0 +1,85 @@
+"""The sorts of values of frameworks other than torch, and how names lead to them: the catalogues, indexed."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from gpusync_lint import catalogue
+
+if TYPE_CHECKING:
+    from gpusync_lint.catalogue import Barrier, Catalogue, Sort
+
+
+@cache
+def others() -> tuple[Catalogue, ...]:
+    """The catalogues other than torch's."""
+    return tuple(catalogue.load(framework) for framework in catalogue.frameworks() if framework != "torch")
+
+
+@cache
+def modules() -> frozenset[str]:
+    """Top-level modules of these frameworks."""
+    return frozenset(module for each in others() for module in each.modules)
+
+
+@cache
+def table() -> dict[str, Sort]:
+    """Every sort by its name."""
+    return {sort.name: sort for each in others() for sort in each.sorts}
+
+
+@cache
+def types() -> dict[str, str]:
+    """Names of sorts by the dotted names that annotations give them."""
+    return {label: sort.name for sort in table().values() for label in sort.types}
+
+
+@cache
+def wrappers() -> dict[str, str]:
+    """Decorators and transforms of functions, and the sort of what they give."""
+    return {label: sort for each in others() for label, sort in each.wrappers.items()}
+
+
+@cache
+def tracing_modules() -> tuple[str, ...]:
+    """Modules whose functions trace the functions that they are given."""
+    return tuple(f"{label.partition('.')[0]}." for label in wrappers())
+
+
+@cache
+def traced_bases() -> frozenset[str]:
+    """Classes whose methods are traced."""
+    return frozenset(base for each in others() for base in each.traced_bases)
+
+
+@cache
+def made_by(dotted: str) -> Sort | None:
+    """The sort of what a function or class of a framework gives back."""
+    for sort in table().values():
+        if covers(sort.made_by, dotted) and not covers(sort.not_by, dotted):
+            return sort
+    return None
+
+
+@cache
+def barriers() -> tuple[Barrier, ...]:
+    """The barriers of these frameworks that a name and a sort tell."""
+    return tuple(barrier for each in others() for barrier in each.barriers.values() if not barrier.shaped)
+
+
+@cache
+def barrier_methods() -> frozenset[str]:
+    """Names of methods that wait."""
+    return frozenset(label for each in others() for barrier in each.barriers.values() for label in barrier.methods)
+
+
+@cache
+def barrier_functions() -> frozenset[str]:
+    """Dotted names of functions that wait."""
+    return frozenset(label for each in others() for barrier in each.barriers.values() for label in barrier.functions)
+
+
+def covers(patterns: tuple[str, ...], dotted: str) -> bool:
+    """Whether a dotted name is in a list of names and `prefix.*` patterns."""
+    return any(dotted.startswith(pattern[:-1]) if pattern.endswith(".*") else dotted == pattern for pattern in patterns)

@@ -1,0 +1,139 @@
+"""Frameworks other than torch: what is traced is not run, and what looks alike is not theirs."""
+
+from __future__ import annotations
+
+import pytest
+from gpusync_lint.model import Heat
+
+JAX = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from functools import partial
+x = jnp.ones(4)
+@jax.jit
+def update(a):
+    return a, a.sum()
+"""
+STEP = "for _ in range(9):\n    x, loss = update(x)\n"
+
+
+def codes(found):
+    return [finding.code for finding in found]
+
+
+def test_results_of_a_compiled_function_are_device_arrays(lint):
+    (finding,) = lint(JAX + STEP + "    print(float(loss))\n")
+    assert (finding.code, finding.heat, finding.framework) == ("GS205", Heat.STEP, "jax")
+
+
+TRACED = {
+    "decorated": "@jax.jit\ndef f(a):\n    return float(jnp.sum(a))\n",
+    "decorated through partial": "@partial(jax.jit, static_argnums=0)\ndef f(n, a):\n    return float(jnp.sum(a))\n",
+    "given to a transform": "def f(a):\n    return float(jnp.sum(a))\ng = jax.grad(f)\n",
+    "given to a loop of the framework": "def f(i, a):\n    return float(jnp.sum(a))\njax.lax.fori_loop(0, 3, f, x)\n",
+    "nested in a traced function": (
+        "@jax.jit\ndef f(a):\n    def g(b):\n        return float(jnp.sum(b))\n    return g(a)\n"
+    ),
+    "called by a traced function only": (
+        "def g(b):\n    return float(jnp.sum(b))\n@jax.jit\ndef f(a):\n    return g(a)\n"
+    ),
+    "a module of the framework": (
+        "import flax.linen as nn\nclass Net(nn.Module):\n    def forward(self, a):\n        return float(jnp.sum(a))\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_traced_code_is_silent(lint, name):
+    assert lint(JAX + TRACED[name] + STEP) == []
+
+
+def test_a_function_that_untraced_code_calls_too_is_reported(lint):
+    code = "def g(b):\n    return float(jnp.sum(b))\n@jax.jit\ndef f(a):\n    return g(a)\n"
+    assert codes(lint(JAX + code + STEP + "    g(x)\n")) == ["GS205"]
+
+
+def test_annotations_tell_arrays_of_the_framework_from_those_of_numpy(lint):
+    code = "def on_batch_end(a: jax.Array, b: np.ndarray):\n    return float(a), float(b)\n"
+    found = lint(JAX + code)
+    assert [(finding.code, finding.span.column) for finding in found] == [("GS205", 12)]
+
+
+def test_what_was_fetched_once_is_read_for_free(lint):
+    code = JAX + STEP + "    host = jax.device_get(loss)\n    print(float(host), host.item())\n"
+    assert codes(lint(code)) == ["GS202"]
+
+
+def test_numpy_and_pandas_in_a_file_that_imports_jax_are_silent(lint):
+    code = "import pandas as pd\nframe = pd.DataFrame()\nh = np.ones(3)\n"
+    code += STEP + "    h.sum().item(), float(h[0]), frame.a.mean().item(), frame.to_numpy()\n    if h[0] > 1: pass\n"
+    assert lint(JAX + code) == []
+
+
+def test_a_batch_of_a_tensorflow_dataset_lies_on_the_host(lint):
+    code = "import tensorflow as tf\ndata = tf.data.Dataset.range(3)\nfor batch in data:\n    batch.numpy()\n"
+    assert lint(code) == []
+
+
+def test_code_under_tf_function_is_silent(lint):
+    code = "import tensorflow as tf\n@tf.function\ndef train_step(a):\n    if tf.reduce_sum(a) > 0:\n        return a\n"
+    assert lint(code) == []
+
+
+def test_cupy_in_an_iterative_solver_is_found(lint):
+    code = "import cupy as cp\nx = cp.ones(3)\nwhile True:\n    x = cp.tanh(x)\n"
+    code += "    if cp.linalg.norm(x) < 1e-6:\n        break\n"
+    (finding,) = lint(code)
+    assert (finding.code, finding.framework) == ("GS301", "cupy")
+
+
+def test_a_kernel_of_numba_for_the_cpu_is_silent(lint):
+    code = "import numpy as np\nfrom numba import njit\n@njit\ndef f(a):\n    return a\n"
+    code += "for i in range(3):\n    f(np.ones(3))\n"
+    assert lint(code) == []
+
+
+FIXES = {
+    "y = [ray.get(r) for r in refs]": ("y = ray.get(list(refs))", True),
+    "y = [ray.get(r) for r in [f.remote(i) for i in items]]": ("y = ray.get([f.remote(i) for i in items])", True),
+    "y = [ray.get(f.remote(i)) for i in items]": ("y = ray.get([f.remote(i) for i in items])", False),
+}
+RAY = "import ray\n@ray.remote\ndef f(a):\n    return a\nitems = [1, 2]\nrefs = f.remote(1), f.remote(2)\n"
+
+
+@pytest.mark.parametrize("before", FIXES)
+def test_the_fix_of_ray_get_in_a_comprehension(lint, before):
+    (finding,) = lint(RAY + before + "\n")
+    (edit,) = finding.fix.edits
+    after = before[: edit.span.column - 1] + edit.replacement + before[edit.span.end_column - 1 :]
+    assert (after, finding.fix.safe) == FIXES[before]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "y = {i: ray.get(f.remote(i)) for i in items}",
+        "y = [ray.get(r) for r in refs if r]",
+        "y = [g(ray.get(r)) for r in refs]",
+    ],
+)
+def test_no_fix_where_a_comprehension_does_more_than_get(lint, line):
+    (finding,) = lint(RAY + line + "\n")
+    assert (finding.code, finding.fix) == ("GS802", None)
+
+
+def test_getting_references_one_by_one_is_only_a_note(lint):
+    (finding,) = lint(RAY + "for r in refs:\n    print(ray.get(r))\n")
+    assert (finding.code, finding.heat) == ("GS802", Heat.EPOCH)
+
+
+def test_a_task_that_needs_the_result_before_it_is_silent(lint):
+    code = "state = 0\nfor i in items:\n    grown = state + i\n    state = ray.get(f.remote(grown))\n"
+    assert lint(RAY + code) == []
+
+
+def test_futures_of_the_standard_library_are_silent(lint):
+    code = "from concurrent.futures import ThreadPoolExecutor\nimport dask\npool = ThreadPoolExecutor()\n"
+    code += "for i in range(3):\n    pool.submit(print, i).result()\n"
+    assert lint(code) == []
