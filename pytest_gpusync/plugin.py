@@ -75,7 +75,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Say what steps run on, if anything was asked."""
     gpu = _session(config)
-    return gpu.header() if gpu.options.asked else None
+    if not gpu.options.asked:
+        return None
+    workers = getattr(config.option, "numprocesses", None)
+    return gpu.header(workers if isinstance(workers, int) else 0)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -204,9 +207,17 @@ class _Reporter:
         self._gpu = gpu
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self._gpu.failed[report.nodeid] = (report.location[0], report.location[1] or 0) if report.failed else None
         document = getattr(report, "gpusync", None)
         if document is not None:
             self._gpu.take(report.nodeid, json.loads(document))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem: str) -> None:
+        """Say in the reports that a worker of pytest-xdist died of a test; what it had measured of it is lost."""
+        if self._gpu.options.measures_every_test:
+            self._gpu.take_crash(crashitem)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -227,6 +238,7 @@ class _Reporter:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        self._annotate(terminalreporter)
         shown = terminalreporter.verbosity >= 0 and not terminalreporter.config.option.collectonly
         lines = self._gpu.summary() if shown else []
         if shown:
@@ -238,6 +250,15 @@ class _Reporter:
             terminalreporter.write_line(line)
         for complaint in self._gpu.complaints:
             terminalreporter.write_line(complaint, red=True)
+
+    def _annotate(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print workflow commands, which GitHub reads at the beginning of a line."""
+        config = terminalreporter.config
+        found = self._gpu.annotations(config.invocation_params.dir, config.rootpath)
+        if found:
+            terminalreporter.ensure_newline()
+        for command in found:
+            terminalreporter.write_line(command)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from pytest_gpusync.lines import Line
     from pytest_gpusync.testrun import TestRun
 
+    _Grown = tuple[Change, list[Line]]
+    """A line of the baseline that made more syncs, and where it stands now."""
+
 SOURCE: Final = "--gpu-sync-baseline"
 _CHANGES_SHOWN: Final = 5
 _REWRITE: Final = "--gpu-sync-update-baseline rewrites it"
@@ -83,9 +86,10 @@ class Ratchet:
         more = increases(self._old.tests.get(run.nodeid, {}), ran.counts)
         if not more or self.update:
             return
-        ran.verdict = self._verdict(measurements, more)
+        found = [(change, self._lines(measurements, change)) for change in more]
+        ran.verdict = self._verdict(measurements, found)
         ran.region = run.records.index((run.runs or run.records)[0])
-        raise BudgetExceeded(self._text(measurements, more, ran.verdict, run.limit), ran.verdict)
+        raise BudgetExceeded(self._text(measurements, found, ran.verdict, run.limit), ran.verdict)
 
     def missing_tests(self, collected: Iterable[str], *, whole_files: bool) -> list[str]:
         """Return the tests of the baseline that are no longer there.
@@ -180,32 +184,36 @@ class Ratchet:
             for change in decreases(self._old.tests.get(test, {}), counts)
         ]
 
-    def _verdict(self, measurements: Sequence[Measurement], more: Sequence[Change]) -> Verdict:
-        now, before = sum(change.now for change in more), sum(change.before for change in more)
+    def _verdict(self, measurements: Sequence[Measurement], found: Sequence[_Grown]) -> Verdict:
+        now, before = sum(change.now for change, _ in found), sum(change.before for change, _ in found)
         whole = all(measurement.step_source == WHOLE_REGION for measurement in measurements)
-        where = "1 line" if len(more) == 1 else f"{len(more)} lines"
+        where = "1 line" if len(found) == 1 else f"{len(found)} lines"
         sentence = f"{'Test' if whole else 'Training step'} made {plural(now, 'sync')} on {where}, baseline {before}"
-        return Verdict("failed", sentence, Budget(max=before, source=SOURCE), syncs=now)
+        offenders = tuple(line for _, grown in found for line in grown)
+        return Verdict("failed", sentence, Budget(max=before, source=SOURCE), syncs=now, offenders=offenders)
 
     def _text(
-        self, measurements: Sequence[Measurement], more: Sequence[Change], verdict: Verdict, limit: int | None
+        self, measurements: Sequence[Measurement], found: Sequence[_Grown], verdict: Verdict, limit: int | None
     ) -> str:
-        rows = [drawn for change in more for drawn in self._rows(measurements, change)]
+        rows = [
+            replace(row(line, whole_region=False), rate=f"{change.now} per step, baseline {change.before}")
+            for change, grown in found
+            for line in grown
+        ]
         shown = rows if limit is None else rows[:limit]
         rest = [f"  and {plural(len(rows) - len(shown), 'line')} more (-v shows all)"] if len(shown) < len(rows) else []
         environment = f"  {device_text(measurements[0].environment)}, baseline {self.path.name}"
         return "\n".join([verdict.sentence, *draw(shown), *rest, environment])
 
-    def _rows(self, measurements: Sequence[Measurement], change: Change) -> list[Any]:
-        """Return the rows of the lines that one entry stands for; several lines may read the same."""
+    def _lines(self, measurements: Sequence[Measurement], change: Change) -> list[Line]:
+        """Return the lines that one entry stands for; several lines may read the same."""
         found: dict[tuple[str, int], Line] = {}
         for measurement in measurements:
             for line in lines(measurement):
                 site = Site(line.path, line.line, line.function)
                 if line.counted and any(line.by_step) and self._same_line(key_of(site, "", self._folders), change.key):
                     found.setdefault((line.path, line.line), line)
-        rate = f"{change.now} per step, baseline {change.before}"
-        return [replace(row(line, whole_region=False), rate=rate) for line in found.values()]
+        return list(found.values())
 
     @staticmethod
     def _same_line(one: Key, other: Key) -> bool:
@@ -240,6 +248,7 @@ class TestRatchet:
             "source": SOURCE,
             "measured": verdict.syncs,
             "sentence": verdict.sentence,
+            "lines": [{"path": line.path, "line": line.line} for line in verdict.offenders],
         }
         regions[self.region]["verdicts"].append(shown)
         regions[self.region]["outcome"] = "failed"

@@ -5,6 +5,7 @@ Every start of pytest makes one, so what draws reports is imported when there is
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ class GpuSession:
         """Where the tests were measured; None until the first was."""
         self.tests: dict[str, list[Document]] = {}
         """Region objects by node id; a test that is run again replaces its own."""
+        self.failed: dict[str, tuple[str, int] | None] = {}
+        """By node id, where a failed test is defined (relative to rootdir, the line from 0); None for the others."""
         self.notes: list[str] = []
         """Lines that a person should read and no exit code depends on."""
         self.complaints: list[str] = []
@@ -54,8 +57,8 @@ class GpuSession:
             asked = "--gpu-require" if options.require else "--gpu-device=cuda"
             raise pytest.UsageError(f"{asked}: there is no GPU to run on: {device.missing}")
 
-    def header(self) -> str:
-        """Return the line for the head of the session."""
+    def header(self, workers: int = 0) -> str:
+        """Return the line for the head of the session; `workers`: processes that the tests are spread over."""
         device = self.device
         if device.is_simulated:
             why = f" (no GPU: {device.found.reason})" if device.choice == "auto" else ""
@@ -69,6 +72,8 @@ class GpuSession:
             parts.append(f"{self.options.growth} of memory growth per step")
         if self.options.baseline is not None:
             parts.append(f"baseline {self.options.baseline.name}")
+        if workers:
+            parts.append(f"{workers} workers" if workers > 1 else "1 worker")
         return f"gpusync: {', '.join(parts)}"
 
     def take(self, nodeid: str, document: Document) -> None:
@@ -79,6 +84,31 @@ class GpuSession:
             self.tests[nodeid] = document["regions"]
         if document["environment"] is not None:
             self.environment = self.environment or document["environment"]
+
+    def take_crash(self, nodeid: str) -> None:
+        """Take a test that its process did not survive."""
+        from pytest_gpusync.reporting.json_ import unmeasured_document
+
+        self.tests[nodeid] = [unmeasured_document(nodeid, "the worker crashed while it ran this test")]
+
+    def annotations(self, base: Path, root: Path) -> list[str]:
+        """Return the budgets that failed tests broke as commands for a GitHub job; none elsewhere.
+
+        Args:
+            base: the folder that paths of measurements are relative to.
+            root: the folder that paths of tests are relative to.
+        """
+        from pytest_gpusync.reporting.github import FailedTest, commands, is_wanted
+
+        if not is_wanted(os.environ):
+            return []
+        workspace = os.environ.get("GITHUB_WORKSPACE")
+        failed = [
+            FailedTest(nodeid, str(root / place[0]), place[1] + 1)
+            for nodeid, place in self.failed.items()
+            if place is not None
+        ]
+        return commands(failed, self.tests, base=base, workspace=Path(workspace) if workspace else None)
 
     @property
     def measured_nothing(self) -> bool:

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 from measurements import stepped, sync, whole
+from test_run_file import SCHEMA, violations
 
 from pytest_gpusync import devices
 from pytest_gpusync.baseline import (
@@ -268,7 +269,9 @@ def test_an_expected_failure_may_name_the_baseline(kept, run):
 def test_the_broken_baseline_stands_in_the_reports(kept, run, pytester):
     kept(test_a=TWO)
     run(BASELINE, "--gpu-sync-report=run.json", test_a=THREE)
-    [region] = json.loads((pytester.path / "run.json").read_text())["regions"]
+    document = json.loads((pytester.path / "run.json").read_text())
+    assert violations(document, SCHEMA) == []
+    [region] = document["regions"]
     [verdict] = region["verdicts"]
     assert (region["outcome"], verdict["quantity"], verdict["max"], verdict["measured"]) == ("failed", "baseline", 2, 3)
 

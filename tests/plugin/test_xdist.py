@@ -1,0 +1,98 @@
+"""pytest-xdist: workers measure, the controller reports, and the result is that of one process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_gpusync import devices
+
+pytest.importorskip("torch")
+pytest.importorskip("xdist")
+
+READS = """
+    import torch
+    def test_reads():
+        x = torch.ones(3, device="cuda")
+        for _ in range({}):
+            x.sum().item()
+    """
+
+TRAINS = """
+    import torch
+    def test_train(gpu_train):
+        x = torch.ones(3, device="cuda")
+        gpu_train(lambda: x.sum().item(), steps=5, warmup=2).assert_syncs(max=1)
+    def test_cpu():
+        assert torch.ones(3).sum().item() == 3
+    """
+
+ARGUMENTS = ("--gpu-device=simulated", "--gpu-sync-budget=2")
+
+COUNT_WRITES = """
+    import os
+    import pytest_gpusync.reporting.files as files
+    write = files.write_report
+    def counted(document, path):
+        with open("writes", "a") as log:
+            log.write(f"{path.name} {'worker' if 'PYTEST_XDIST_WORKER' in os.environ else 'controller'}\\n")
+        write(document, path)
+    files.write_report = counted
+    """
+
+
+@pytest.fixture(autouse=True)
+def no_gpu():
+    if devices.detect().kind == "cuda":
+        pytest.skip("the simulated device needs a machine without a GPU, or CUDA_VISIBLE_DEVICES= (empty)")
+
+
+def run_file(pytester, name="run.json"):
+    document = json.loads((pytester.path / name).read_text())
+    document["regions"].sort(key=lambda region: region["name"])
+    for region in document["regions"]:
+        if region["memory"]:
+            del region["memory"]["host"]  # the resident set of a process is its own
+    return document
+
+
+def test_two_workers_report_what_one_process_does(run_apart, pytester):
+    files = {"test_a": READS.format(3), "test_b": READS.format(1), "test_c": TRAINS}
+    serial = run_apart(*ARGUMENTS, "--gpu-sync-report=serial.json", **files)
+    parallel = run_apart(*ARGUMENTS, "-n2", "--gpu-sync-report=parallel.json", **files)
+    assert run_file(pytester, "serial.json") == run_file(pytester, "parallel.json")
+    assert serial.parseoutcomes() == parallel.parseoutcomes()
+
+
+def test_every_report_is_written_once_and_by_the_controller(run_apart, pytester):
+    reports = [f"--gpu-sync-report=run{ending}" for ending in (".json", ".md", ".html")]
+    result = run_apart(
+        *ARGUMENTS, "-n2", *reports, conftest=COUNT_WRITES, test_a=READS.format(1), test_b=READS.format(2)
+    )
+    assert sorted((pytester.path / "writes").read_text().splitlines()) == [
+        "run.html controller",
+        "run.json controller",
+        "run.md controller",
+    ]
+    result.stdout.fnmatch_lines(["gpusync: *, budget 2 syncs per step, 2 workers"])
+
+
+def test_a_worker_that_dies_takes_no_other_result_with_it(run_apart, pytester):
+    result = run_apart(
+        *ARGUMENTS,
+        "-n2",
+        "--max-worker-restart=1",
+        "--gpu-sync-report=run.json",
+        test_a=READS.format(1),
+        test_b="import os, signal\ndef test_dies(): os.kill(os.getpid(), signal.SIGKILL)",
+        test_c=READS.format(2),
+    )
+    result.assert_outcomes(passed=2, failed=1)
+    regions = {region["name"]: region for region in run_file(pytester)["regions"]}
+    assert {name: region["syncs"] for name, region in regions.items()} == {
+        "test_a.py::test_reads": 1,
+        "test_b.py::test_dies": None,
+        "test_c.py::test_reads": 2,
+    }
+    assert regions["test_b.py::test_dies"]["problem"] == "the worker crashed while it ran this test"
