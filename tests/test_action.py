@@ -1,0 +1,149 @@
+"""The GitHub action's scripts as a job runs them, and that action.yml gives them what they read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_gpusync import devices
+
+ROOT = Path(__file__).parents[1]
+ACTION = (ROOT / "action.yml").read_text()
+
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+
+READS = 'import torch\ndef test_reads():\n    for _ in range(2):\n        torch.ones(3, device="cuda").sum().item()\n'
+
+
+LOGS = """\
+import torch
+
+model = torch.nn.Linear(4, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(9):
+    loss = model(torch.ones(3, 4, device="cuda")).sum()
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Run a script of the action in a job's environment, and return what became of it."""
+
+    def job(script, **inputs):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUSYNC_")}
+        environment |= {f"GPUSYNC_{name}": value for name, value in inputs.items()}
+        environment |= {
+            "GPUSYNC_PYTHON": sys.executable,
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_WORKSPACE": str(tmp_path),
+            "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lint")]),
+            "PYTEST_PLUGINS": "" if _is_installed() else "pytest_gpusync.plugin",
+        }
+        command = ["bash", str(ROOT / "action" / script)]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+
+    return job
+
+
+def _is_installed():
+    from importlib.metadata import entry_points
+
+    return any(point.value == "pytest_gpusync.plugin" for point in entry_points(group="pytest11"))
+
+
+@pytest.mark.parametrize("script", ["lint.sh", "test.sh"])
+def test_the_action_sets_every_variable_that_a_script_reads(script):
+    read = set(re.findall(r"GPUSYNC_[A-Z_]+", (ROOT / "action" / script).read_text()))
+    step = next(step for step in ACTION.split("- name:") if f"action/{script}" in step)
+    assert read == set(re.findall(r"^ +(GPUSYNC_[A-Z_]+):", step, re.MULTILINE))
+
+
+def test_every_input_of_the_action_is_used_and_none_within_a_script():
+    declared = set(re.findall(r"^  ([a-z-]+):$", ACTION.partition("runs:")[0], re.MULTILINE))
+    assert declared == set(re.findall(r"inputs\.([a-z-]+)", ACTION))
+    # An expression in a script is code: inputs reach the scripts as variables.
+    assert not re.search(r"run:.*\$\{\{", ACTION)
+
+
+def test_action_yml_is_a_composite_action():
+    yaml = pytest.importorskip("yaml")
+    action = yaml.safe_load(ACTION)
+    assert action["runs"]["using"] == "composite"
+    assert all(step["shell"] == "bash" for step in action["runs"]["steps"])
+
+
+def test_findings_of_the_linter_are_annotations_and_fail_the_step(job, tmp_path):
+    (tmp_path / "my train.py").write_text(LOGS)
+    ended = job("lint.sh", LINT="'my train.py'", SARIF="out/lint.sarif")
+    assert ended.returncode == 1, ended.stderr
+    assert "::warning file=my train.py,line=9," in ended.stdout
+    assert json.loads((tmp_path / "out/lint.sarif").read_text())["version"] == "2.1.0"
+
+
+def test_arguments_are_words_and_nothing_in_them_is_executed(job, tmp_path):
+    (tmp_path / "a.py").write_text("")
+    ended = job("lint.sh", LINT="a.py '$(touch bad)' `touch`", LINT_ARGS="--select 'GS2'")
+    assert ended.returncode == 2
+    assert not (tmp_path / "bad").exists()
+
+
+def test_the_tests_are_held_to_the_budget_and_the_summary_is_shown(job, tmp_path):
+    pytest.importorskip("torch")
+    if devices.detect().kind == "cuda":
+        pytest.skip("the simulated device needs a machine without a GPU, or CUDA_VISIBLE_DEVICES= (empty)")
+    (tmp_path / "test_a.py").write_text(READS)
+    (tmp_path / "summary").write_text("before\n")
+    ended = job("test.sh", TEST="test_a.py -k 'reads or other' -p no:cacheprovider", BUDGET="1")
+    assert ended.returncode == 1, ended.stderr
+    assert "::error file=test_a.py,line=4," in ended.stdout
+    assert (tmp_path / "summary").read_text().startswith("before\n## GPU syncs\n")
+    assert sorted(path.name for path in (tmp_path / "gpusync-report").iterdir()) == ["run.html", "run.json", "run.md"]
+
+
+def test_a_gate_without_a_gpu_is_red_and_says_why(job, tmp_path):
+    if devices.detect().kind == "cuda":
+        pytest.skip("there is a GPU here")
+    (tmp_path / "test_a.py").write_text("def test_it(): pass\n")
+    ended = job("test.sh", TEST="-p no:cacheprovider", REQUIRE="true")
+    assert ended.returncode == 4
+    assert "--gpu-require: there is no GPU to run on" in ended.stderr
+    assert "pytest ended with exit code 4 before the first test" in (tmp_path / "summary").read_text()
+
+
+def _snippets():
+    text = (ROOT / "docs/ci.md").read_text()
+    return re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+
+
+def test_every_snippet_of_the_guide_is_yaml():
+    yaml = pytest.importorskip("yaml")
+    github, gitlab, buildkite = (yaml.safe_load(snippet) for snippet in _snippets())
+    assert (set(github["jobs"]), set(gitlab)) == ({"lint", "gpu-gate"}, {"gpusync-lint", "gpusync-gate"})
+    assert len(buildkite["steps"]) == 2
+
+
+def test_the_guide_gives_the_action_only_inputs_that_it_has():
+    declared = set(re.findall(r"^  ([a-z-]+):$", ACTION.partition("runs:")[0], re.MULTILINE))
+    used = re.findall(r"uses: OWNER/pytest-gpusync@REF\n +with:\n((?: {10}.*\n)+)", _snippets()[0])
+    assert used
+    assert set(re.findall(r"^ +([a-z-]+):", "".join(used), re.MULTILINE)) <= declared
+
+
+def test_every_option_that_the_guide_gives_to_pytest_exists():
+    given = set(re.findall(r"--gpu-[a-z-]+", "".join(_snippets())))
+    from pytest_gpusync import options
+
+    known = Path(options.__file__).read_text()
+    assert given
+    assert all(f'"{option}"' in known for option in given)
