@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 from measurements import H200, stepped, sync, whole
 
-from pytest_gpusync.budgets import Budget, judge
+from pytest_gpusync.budgets import Budget, DispatchBudget, GrowthBudget, judge, judge_dispatch, judge_growth
+from pytest_gpusync.events import MemorySample, StepTime
+from pytest_gpusync.nvml import Disturbance
+from pytest_gpusync.pairs import Pair, disturbed, ratio_of
 from pytest_gpusync.reporting import json_
 from pytest_gpusync.reporting.json_ import (
+    ratio_region_document,
     region_document,
     run_document,
     to_text,
@@ -86,6 +90,22 @@ FULL = stepped(
 )
 
 
+SAMPLED = stepped(
+    [1] * 10,
+    environment=H200,
+    memory=tuple(MemorySample(step, 2 * step, 3 * step, step) for step in range(10)),
+    timing=(StepTime(2_000_000, 9_000_000, 7_000_000),) * 10,
+)
+SAMPLED_VERDICTS = [
+    judge_growth(SAMPLED, GrowthBudget(0)),
+    judge_dispatch(SAMPLED, DispatchBudget(0.5)),
+    judge_growth(stepped([0]), GrowthBudget(0)),
+]
+NOTHING = MemorySample(None, None, None, None)
+RATIO = ratio_of([Pair(2.0, 1.0)] * 12, calls=3, tolerance=0.02)
+SPOILT = disturbed(RATIO, Disturbance("another process kept the GPU busy", spoils=True))
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -93,6 +113,10 @@ FULL = stepped(
         pytest.param(written(H200, region_document(FULL, [judge(FULL, Budget(max=1))])), id="all there is"),
         pytest.param(written(H200, region_document(whole(), [judge(whole(), Budget(exact=0))])), id="no syncs"),
         pytest.param(written(H200, region_document(stepped([1], warmup=1))), id="all warm-up"),
+        pytest.param(written(H200, region_document(SAMPLED, SAMPLED_VERDICTS)), id="memory and time"),
+        pytest.param(written(H200, region_document(stepped([1, 1], memory=(NOTHING,) * 2))), id="no memory known"),
+        pytest.param(written(H200, ratio_region_document("a", RATIO)), id="a ratio"),
+        pytest.param(written(H200, ratio_region_document("a", SPOILT)), id="a spoilt ratio"),
         pytest.param(written(H200, unmeasured_document("test_a.py::test_b", "no recorder")), id="unmeasured"),
     ],
 )

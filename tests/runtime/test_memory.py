@@ -1,0 +1,124 @@
+"""Memory at the ends of steps: which steps, and what is read."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_gpusync import measure, memory
+from pytest_gpusync.events import MemorySample
+from pytest_gpusync.measure import record
+
+PAGE = 4096
+
+
+class Cuda:
+    """Stands in for torch.cuda: as many GPUs as there are statistics."""
+
+    def __init__(self, *gpus, refusal=None):
+        self.gpus, self.refusal = gpus, refusal
+
+    def is_initialized(self):
+        return True
+
+    def device_count(self):
+        return len(self.gpus)
+
+    def memory_stats_as_nested_dict(self, device):
+        if self.refusal is not None:
+            raise self.refusal
+        return self.gpus[device]
+
+
+def gpu(allocated, reserved, **more):
+    return {
+        "allocated_bytes": {"all": {"current": allocated}},
+        "reserved_bytes": {"all": {"current": reserved}},
+        **more,
+    }
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Put a torch in place that has these GPUs."""
+    monkeypatch.setattr(memory, "simulation_is_on", lambda: False)
+    monkeypatch.setattr(memory, "_resident", lambda: PAGE)
+
+    def cuda(*gpus, **more):
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=Cuda(*gpus, **more)))
+
+    return cuda
+
+
+def test_memory_is_that_of_all_gpus(cuda):
+    cuda(gpu(10, 20, num_device_alloc=3), gpu(1, 2, num_device_alloc=4))
+    assert memory.sample() == MemorySample(11, 22, PAGE, 7)
+
+
+def test_an_allocator_that_counts_no_mallocs_has_none(cuda):
+    cuda(gpu(10, 20))
+    assert memory.sample() == MemorySample(10, 20, PAGE, None)
+
+
+def test_an_allocator_without_statistics_leaves_the_host(cuda):
+    cuda(gpu(10, 20), refusal=RuntimeError("no statistics"))
+    assert memory.sample() == MemorySample(None, None, PAGE, None)
+
+
+def test_a_process_without_torch_has_host_memory_alone(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    sampled = memory.sample()
+    assert (sampled.allocated, sampled.reserved, sampled.device_mallocs) == (None, None, None)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the resident set is read from /proc")
+def test_the_resident_set_grows_with_what_is_touched():
+    before = memory.sample().host
+    kept = bytearray(64 << 20)
+    kept[::PAGE] = b"x" * len(kept[::PAGE])
+    assert memory.sample().host - before > 32 << 20
+
+
+@pytest.fixture
+def counted(scripted, monkeypatch):
+    """Each sample is numbered in the order it was taken."""
+    taken = []
+
+    def sample():
+        taken.append(MemorySample(len(taken), None, None, None))
+        return taken[-1]
+
+    monkeypatch.setattr(measure, "sample_memory", sample)
+    return taken
+
+
+def allocated(region):
+    return [sample.allocated for sample in region.result().memory]
+
+
+def test_memory_is_sampled_at_each_marked_step(counted):
+    with record(memory=True) as region:
+        for _ in range(3):
+            region.mark_step()
+    assert allocated(region) == [0, 1, 2]
+
+
+def test_memory_is_sampled_where_an_optimizer_ends_a_step(counted):
+    with record(memory=True) as region:
+        for optimizer in (1, 2, 1, 2, 1, 2):
+            region._optimizer_stepped(optimizer)
+    assert allocated(region) == [1, 3, 5]
+
+
+def test_a_region_that_was_not_asked_samples_nothing(counted):
+    with record() as region:
+        region.mark_step()
+    assert (region.result().memory, counted) == (None, [])
+
+
+def test_a_region_without_steps_has_no_memory_to_compare(counted):
+    with record(memory=True) as region:
+        pass
+    assert region.result().memory is None
