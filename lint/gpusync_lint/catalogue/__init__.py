@@ -53,6 +53,8 @@ class Barrier:
     """Dotted names that match."""
     methods: tuple[str, ...] = ()
     """Names of tensor methods that match."""
+    operators: tuple[str, ...] = ()
+    """Operators of aten that it stands for and that torch itself tags as data-dependent."""
     unless_keywords: tuple[str, ...] = ()
     """With all of these keywords given it does not wait."""
     until_torch: tuple[int, int] | None = None
@@ -202,6 +204,7 @@ def _barrier(entry: dict[str, Any], framework: str) -> Barrier:
         remedy=entry["remedy"],
         functions=tuple(entry.get("functions", ())),
         methods=tuple(entry.get("methods", ())),
+        operators=tuple(entry.get("operators", ())),
         unless_keywords=tuple(entry.get("unless_keywords", ())),
         until_torch=(until[0], until[1]) if until else None,
         of=f"{framework}.{of}" if of else "",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
+from gpusync_lint.rules import edits
 from gpusync_lint.rules.base import Look, Report, Rule, keyword, keyword_is, method, positional
 from gpusync_lint.rules.text import text_confidence
 from gpusync_lint.values import Kind
@@ -49,7 +50,8 @@ class CatalogueCall(Rule):
             found = [text_confidence(look, look.value(arg.value)) for arg in node.args]
             sure = [item for item in found if item is not None]
             if sure:
-                yield Report(barrier.id, look.twin(node), min(sure, key=lambda item: item.rank))
+                fix = edits.without_check(node, look) if barrier.id == "linalg-check" else None
+                yield Report(barrier.id, look.twin(node), min(sure, key=lambda item: item.rank), fix=fix)
         elif isinstance(node.func, cst.Attribute):
             barrier = look.catalogue.by_method.get(method(node))
             if barrier is None or barrier.id not in _BY_NAME or _excused(node, barrier):

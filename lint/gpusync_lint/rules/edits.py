@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _EMPTY = cst.Module([])
 _NUMBER = re.compile(r"-?(\d+(\.\d*)?([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|True|False)$")
+_EX_FIELDS = {"cholesky": "L", "inv": "inverse", "solve": "result"}
+"""The field that holds what the function without `_ex` returns."""
+_UNCHECKED = "A matrix that cannot be factorised no longer raises; `info` of the `_ex` form tells."
 _RACE = "A pinned buffer that is written again before the copy has happened changes what is copied."
 
 
@@ -57,7 +60,22 @@ def factory_on_device(node: cst.Call, factory: cst.BaseExpression, look: Look) -
     return _replace(node, factory.with_changes(args=[*args, device]), look, "Make the tensor on the device", True, None)
 
 
-def _replace(node: cst.Call, changed: cst.Call, look: Look, title: str, safe: bool, hazard: str | None) -> Fix | None:
+def without_check(node: cst.Call, look: Look) -> Fix | None:
+    """`torch.linalg.inv(a)` to `torch.linalg.inv_ex(a).inverse`, whose error flag stays on the device."""
+    func = node.func
+    field = _EX_FIELDS.get(func.attr.value) if isinstance(func, cst.Attribute) else None
+    if field is None or not isinstance(func, cst.Attribute) or not look.dotted(func).startswith("torch.linalg."):
+        return None
+    if any(arg.star or (arg.keyword is not None and arg.keyword.value == "out") for arg in node.args):
+        return None
+    unchecked = node.with_changes(func=func.with_changes(attr=cst.Name(f"{func.attr.value}_ex")), lpar=(), rpar=())
+    changed = cst.Attribute(unchecked, cst.Name(field))
+    return _replace(node, changed, look, "Leave the error flag on the device", False, _UNCHECKED)
+
+
+def _replace(
+    node: cst.Call, changed: cst.Call | cst.Attribute, look: Look, title: str, safe: bool, hazard: str | None
+) -> Fix | None:
     twin = look.twin(node)
     span = look.span(twin)
     before = _EMPTY.code_for_node(node.with_changes(lpar=(), rpar=()))

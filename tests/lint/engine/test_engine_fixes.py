@@ -13,7 +13,21 @@ SAFE = {
     "y = torch.full((3,), 1.5,).to(dev)": "y = torch.full((3,), 1.5, device=dev)",
     "y = torch.empty(3).to('cuda:0')": "y = torch.empty(3, device='cuda:0')",
 }
+UNSAFE = {
+    "total += s.item()": "total += s.detach()",
+    "total += x.sum().item() * 32": "total += x.sum().detach() * 32",
+    "y = torch.linalg.inv(spd)": "y = torch.linalg.inv_ex(spd).inverse",
+    "y = torch.linalg.cholesky(spd, upper=True)": "y = torch.linalg.cholesky_ex(spd, upper=True).L",
+    "y = torch.linalg.solve(spd, x)": "y = torch.linalg.solve_ex(spd, x).result",
+}
 NONE = [
+    "total += round(s.item(), 3)",
+    "total += s.item() * s2.item()",
+    "total -= s.item()",
+    "total += s.item(); y = total / 2",
+    "losses.append(s.item())",
+    "y = torch.linalg.inv(spd, out=x2)",
+    "y = torch.linalg.lu_factor(spd)",
     "y = torch.tensor([1.0], device=dev)",
     "y = torch.tensor(1.0, dtype=torch.half, device=dev)",
     "y = torch.randn(3).to(dev)",
@@ -35,6 +49,19 @@ def test_a_safe_fix(lint_step, before):
     assert apply("    " + before, finding) == "    " + SAFE[before]
     assert finding.fix.safe
     assert finding.fix.hazard is None
+
+
+@pytest.mark.parametrize("before", UNSAFE)
+def test_an_unsafe_fix_says_its_hazard(lint_step, before):
+    (finding,) = lint_step(before)
+    assert apply("    " + before, finding) == "    " + UNSAFE[before]
+    assert (finding.fix.safe, bool(finding.fix.hazard)) == (False, True)
+
+
+@pytest.mark.parametrize("before", [*SAFE, *UNSAFE])
+def test_what_a_fix_leaves_has_no_further_fix(lint_step, before):
+    after = {**SAFE, **UNSAFE}[before]
+    assert [finding.fix for finding in lint_step(after) if finding.fix is not None] == []
 
 
 @pytest.mark.parametrize("code", NONE)
