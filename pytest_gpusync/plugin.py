@@ -261,13 +261,6 @@ class _Reporter:
             terminalreporter.write_line(command)
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Switch the simulated device off."""
-    gpu = config.stash.get(SESSION, None)
-    if gpu is not None:
-        gpu.device.close()
-
-
 def _session(config: pytest.Config, namespace: argparse.Namespace | None = None) -> GpuSession:
     """Return the state of this session, making it from the command line in `namespace` the first time."""
     gpu = config.stash.get(SESSION, None)
@@ -276,6 +269,8 @@ def _session(config: pytest.Config, namespace: argparse.Namespace | None = None)
 
         options = read_options(config, namespace if namespace is not None else config.option)
         gpu = config.stash[SESSION] = GpuSession(options, _ratchet(config, options))
+        # Not in pytest_unconfigure: a configuration that was only read, and never configured, is left without it.
+        config.add_cleanup(gpu.device.close)
         if options.measures_every_test or options.device == "simulated":
             gpu.device.switch_on_with_torch()
     return gpu
