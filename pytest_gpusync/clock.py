@@ -45,14 +45,16 @@ class StepClock:
 
     def collect(self) -> list[StepTime] | None:
         """Wait for the last step, once, and return the time of each; None if no device could be timed."""
-        ends = [mark.end for mark in self._marks if mark.end is not None]
-        if not ends:
+        on_device = [mark for mark in self._marks if mark.end is not None]
+        if not on_device:
             return None
-        last = ends[-1]
+        last = on_device[-1]
+        # When the device has done before it is waited for is not known: then it was not behind.
+        was_behind = not last.end.query()
         with aside():
-            last.synchronize()
-            completed = time.perf_counter_ns()
-        return [_step_time(mark, last, completed) for mark in self._marks]
+            last.end.synchronize()
+            completed = time.perf_counter_ns() if was_behind else last.returned
+        return [_step_time(mark, last.end, completed) for mark in self._marks]
 
 
 def _event() -> Any:

@@ -41,6 +41,9 @@ class Event:
         self.machine = machine
         self.reached = max(machine.now, machine.free_at)
 
+    def query(self):
+        return self.machine.now >= self.reached
+
     def synchronize(self):
         self.machine.waits += 1
         self.machine.now = max(self.machine.now, self.reached)
@@ -92,6 +95,16 @@ def test_time_between_steps_is_not_theirs(machine):
         machine.issue(2, 10)
         watch.end()
     assert [(step.issue, step.complete) for step in watch.collect()] == [(2 * MS, 10 * MS)] * 3
+
+
+def test_time_after_the_last_step_is_no_lead(machine):
+    watch = StepClock()
+    for _ in range(3):
+        watch.begin()
+        machine.issue(10, 2)
+        watch.end()
+    machine.now += 50 * MS
+    assert [step.ahead for step in watch.collect()] == [0, 0, 0]
 
 
 def test_the_device_is_waited_for_once_at_the_end(machine):
