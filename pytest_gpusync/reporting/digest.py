@@ -126,6 +126,11 @@ def broken(region: Document) -> list[str]:
     return [verdict["sentence"] for verdict in region["verdicts"] if verdict["outcome"] in ("failed", "undecided")]
 
 
+def spoken(remedy: str) -> list[tuple[str, bool]]:
+    """Return the parts of a remedy, and of each whether it is code: remedies mark code with backticks."""
+    return [(part, number % 2 == 1) for number, part in enumerate(remedy.split("`")) if part]
+
+
 def figure(number: float) -> str:
     """Return a number as people write it: 2, 2.5, 0.031."""
     return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"

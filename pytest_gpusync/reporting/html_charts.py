@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BARS_SHOWN: Final = 200
 BANDS_SHOWN: Final = 120
 """With more steps their boundaries are closer than a screen can show."""
-LABEL_WIDTH: Final = 0.06
+LABEL_WIDTH: Final = 0.09
 """Share of the axis that the number of a step takes on a narrow screen."""
 ZOOMS: Final = (1, 4, 16)
 
@@ -100,7 +100,8 @@ def _caption(drawn: Timeline) -> str:
         timing = "not all of them timed" if drawn.partly_timed else "not timed"
         parts.append(f"{plural(drawn.syncs, 'sync')} in order, {timing}: every sync is equally wide")
     if drawn.grouped:
-        parts.append("short ones that stand together are one block, as high as their share")
+        height = "their share of the time" if drawn.total_ms is not None else "their number"
+        parts.append(f"those that stand close together are one block, as high as {height}")
     if drawn.left_out:
         parts.append(f"{plural(drawn.left_out, 'later sync')} not listed")
     return "; ".join(parts)

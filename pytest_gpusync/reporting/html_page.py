@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.reporting.digest import OUTCOME_NAMES, broken, digest, figure, limit
+from pytest_gpusync.reporting.digest import OUTCOME_NAMES, broken, digest, figure, limit, spoken
 from pytest_gpusync.reporting.html_charts import lanes, steps_chart
 from pytest_gpusync.reporting.html_style import STYLE
 from pytest_gpusync.reporting.terminal import plural
@@ -108,7 +108,7 @@ def _lines(run: Digest) -> str:
 
 def _line(line: LineDigest) -> str:
     facts = [
-        f"<b>{line.worst}</b> in the worst step",
+        f"<b>{line.worst}</b> in the worst step" if line.worst else "only in warm-up or after the last step",
         f"{plural(line.syncs, 'sync')} in {plural(line.regions, 'region')}",
     ]
     facts.append("not timed" if line.blocked_ms is None else f"<b>{figure(line.blocked_ms)} ms</b> waited")
@@ -118,7 +118,7 @@ def _line(line: LineDigest) -> str:
         said = "on another thread than the test's: not counted"
     else:
         codes = "".join(f"<b class=code>{escape(code)}</b> " for code in line.codes)
-        said = codes + escape(line.remedy) if line.remedy else "<em>no rule of the linter names this line</em>"
+        said = codes + _remedy(line.remedy) if line.remedy else "<em>no rule of the linter names this line</em>"
     via = f" <span class=via>via {escape(line.via)}</span>" if line.via else ""
     source = f"<pre>{escape(line.source)}</pre>" if line.source else ""
     excused = " class=excused" if line.allowed is not None or line.background else ""
@@ -126,6 +126,10 @@ def _line(line: LineDigest) -> str:
         f"<li{excused}><div class=where><code>{escape(line.where)}</code> in {escape(line.function)}{via}</div>{source}"
         f"<div class=said>{said}</div><div class=facts>{' · '.join(facts)}</div></li>"
     )
+
+
+def _remedy(remedy: str) -> str:
+    return "".join(f"<code>{escape(part)}</code>" if code else escape(part) for part, code in spoken(remedy))
 
 
 def _details(run: Digest) -> str:

@@ -6,7 +6,7 @@ import html
 import re
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.reporting.digest import OUTCOME_NAMES, broken, digest, figure, limit
+from pytest_gpusync.reporting.digest import OUTCOME_NAMES, broken, digest, figure, limit, spoken
 from pytest_gpusync.reporting.terminal import plural
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def _headline(run: Digest) -> str:
         for outcome in ("failed", "not_measured", "undecided", "measured", "passed")
         if run.count(outcome)
     ]
+    if len(parts) == 1:
+        return f"**{plural(len(run.regions), 'region')}, {OUTCOME_NAMES[run.regions[0]['outcome']]}**"
     return f"**{plural(len(run.regions), 'region')}: {', '.join(parts)}**"
 
 
@@ -81,10 +83,10 @@ def _lines(run: Digest) -> list[str]:
         cells = [
             code(line.where),
             code(line.source) if line.source else f"in {code(line.function)}",
-            str(line.worst),
+            str(line.worst) if line.worst else "none",
             *waited,
             " ".join(line.codes),
-            text(_remark(line)),
+            _remark(line),
         ]
         rows.append(f"| {' | '.join(cells)} |")
     return ["### Lines that waited", "\n".join(rows), *_more(len(run.lines) - LINES_SHOWN, "line")]
@@ -92,10 +94,12 @@ def _lines(run: Digest) -> list[str]:
 
 def _remark(line: LineDigest) -> str:
     if line.allowed is not None:
-        return f"allowed: {line.allowed}"
+        return f"allowed: {text(line.allowed)}"
     if line.background:
         return "on another thread: not counted"
-    return " — ".join(part for part in (line.remedy, f"via {line.via}" if line.via else None) if part)
+    remedy = "".join(code(part) if is_code else text(part) for part, is_code in spoken(line.remedy or ""))
+    outside = "" if line.worst else "only in warm-up or after the last step"
+    return " — ".join(part for part in (remedy, outside, f"via {code(line.via)}" if line.via else "") if part)
 
 
 def _unmeasured(run: Digest) -> list[str]:
@@ -126,7 +130,7 @@ def code(content: str) -> str:
 
 def text(content: str) -> str:
     """Return text with all that Markdown or HTML would read as markup escaped."""
-    return _MARKUP.sub(r"\\\1", html.escape(" ".join(content.split()), quote=False))
+    return _MARKUP.sub(r"\\\1", html.escape(re.sub(r"\s+", " ", content), quote=False))
 
 
 def _more(left_out: int, noun: str, bullet: str = "") -> list[str]:

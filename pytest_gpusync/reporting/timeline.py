@@ -6,6 +6,7 @@ stand side by side: the time between them was not recorded. Otherwise every sync
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -20,6 +21,8 @@ LANES_SHOWN: Final = 12
 BLOCKS_SHOWN: Final = 800
 """Syncs that are drawn one by one; with more, the short ones that fall into the same column of a lane become one."""
 
+_STEPS_GROUPED: Final = 20
+
 
 @dataclass
 class Block:
@@ -28,7 +31,8 @@ class Block:
     start: float
     end: float
     share: float
-    """How much of that stretch belongs to this lane, up to 1: below 1 only where several were grouped."""
+    """How high it is drawn, up to 1. Of several that were grouped, the share of the stretch that is theirs; without
+    times their number, by the largest of the lane."""
     syncs: int
     step: int | None
     """Of the first of them."""
@@ -82,32 +86,55 @@ def timeline(region: Document) -> Timeline | None:
     edges = [0.0, *(edge / total for edge in accumulate(widths))]
     lanes, lane_of = _lanes(region, order["sites"], widths)
     grouped = len(waits) > BLOCKS_SHOWN
-    columns = BLOCKS_SHOWN // min(len(lanes), 4) if grouped else 0
+    spans = _spans(order["steps"], edges)
+    columns = _columns(spans, len(lanes), timed=timed) if grouped else []
     open_blocks: dict[tuple[int, int], Block] = {}
     for number, site in enumerate(order["sites"]):
         lane = lane_of[site]
         start, end, step, wait = edges[number], edges[number + 1], order["steps"][number], waits[number]
-        if not grouped or (end - start) * columns >= 1:
+        column = bisect_right(columns, (start + end) / 2) - 1
+        width = columns[column + 1] - columns[column] if grouped else 0.0
+        if end - start >= width:
             lanes[lane].blocks.append(Block(start, end, 1.0, 1, step, step, wait))
             continue
-        column = min(int((start + end) / 2 * columns), columns - 1)
         block = open_blocks.get((lane, column))
         if block is None:
-            block = Block(column / columns, (column + 1) / columns, 0.0, 0, step, step, None if wait is None else 0.0)
+            block = Block(columns[column], columns[column + 1], 0.0, 0, step, step, None if wait is None else 0.0)
             open_blocks[lane, column] = block
             lanes[lane].blocks.append(block)
-        block.share = min(block.share + (end - start) * columns, 1.0)
+        block.share = min(block.share + (end - start) / width, 1.0)
         block.syncs, block.last_step = block.syncs + 1, step
         block.blocked_ms = None if wait is None or block.blocked_ms is None else block.blocked_ms + wait
+    if grouped and not timed:
+        for lane_drawn in lanes:
+            _by_number(lane_drawn)
     return Timeline(
         lanes=lanes,
-        spans=_spans(order["steps"], edges),
+        spans=spans,
         total_ms=total if timed else None,
         partly_timed=not timed and any(wait is not None for wait in waits),
         syncs=len(waits),
         left_out=order["left_out"],
         grouped=grouped,
     )
+
+
+def _columns(spans: Sequence[Span], lanes: int, *, timed: bool) -> list[float]:
+    """Return the edges of the columns in which syncs are grouped.
+
+    Without times whole steps are grouped, where there are enough: columns of their own would beat with the steps.
+    """
+    number = BLOCKS_SHOWN // min(lanes, 4)
+    if timed or len(spans) < _STEPS_GROUPED:
+        return [column / number for column in range(number)] + [1.0]
+    return [span.start for span in spans[:: -(-len(spans) // number)]] + [1.0]
+
+
+def _by_number(lane: Lane) -> None:
+    """Make each block as high as it has syncs, the highest filling the lane: without times no share means anything."""
+    most = max((block.syncs for block in lane.blocks), default=1)
+    for block in lane.blocks:
+        block.share = block.syncs / most
 
 
 def _lanes(region: Document, made: Sequence[int], widths: Sequence[float]) -> tuple[list[Lane], dict[int, int]]:

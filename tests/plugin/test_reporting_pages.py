@@ -219,3 +219,26 @@ def test_the_worst_region_comes_first():
     ]
     page = pages(*regions)[0]
     assert page.index("far over") < page.index("`over") < page.index("`fine")
+
+
+def test_without_times_the_syncs_of_whole_steps_are_grouped_and_the_highest_fills_its_lane():
+    many = [sync(number // 10, line=number % 10 + 1) for number in range(2000)]
+    drawn = timeline(region(stepped([0] * 200, extra=tuple(many))))
+    blocks = [block for lane in drawn.lanes for block in lane.blocks]
+    assert {(block.syncs, block.share) for block in blocks} == {(1, 1.0)}
+    assert {block.start for block in blocks} == {span.start for span in drawn.spans}
+
+
+def test_code_in_a_remedy_is_shown_as_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(
+        "import torch\nfor _ in range(9):\n    torch.ones(3, device='cuda').sum().item()\n"
+    )
+    as_markdown, as_html = pages(region(whole(sync(line=3))))
+    assert "(`.detach()`)" in as_markdown
+    assert "(<code>.detach()</code>)" in as_html
+
+
+def test_a_line_that_waited_outside_the_measured_steps_is_said_to():
+    for page in pages(region(stepped([3, 0]))):
+        assert "only in warm-up or after the last step" in page
