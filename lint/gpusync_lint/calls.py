@@ -147,6 +147,9 @@ class Calls(Expressions):
         """Call a function of another framework; None when no catalogue speaks of it."""
         if dotted in sorts.barrier_functions():
             self.hit()
+        module = sorts.module_from().get(dotted)
+        if module is not None:
+            return name(module)
         wrapped = sorts.wrappers().get(dotted)
         if wrapped is not None or dotted.startswith(sorts.tracing_modules()):
             for value in (*args, *kwargs.values()):

@@ -54,6 +54,12 @@ def traced_bases() -> frozenset[str]:
 
 
 @cache
+def module_from() -> dict[str, str]:
+    """Functions that give a framework's module itself, and that module."""
+    return {label: each.modules[0] for each in others() for label in each.modules_from}
+
+
+@cache
 def made_by(dotted: str) -> Sort | None:
     """The sort of what a function or class of a framework gives back."""
     for sort in table().values():

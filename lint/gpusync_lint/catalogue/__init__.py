@@ -120,6 +120,8 @@ class Catalogue:
     """Dotted names of decorators and transforms, and the sort of what they make of a function."""
     traced_bases: tuple[str, ...] = ()
     """Classes whose methods are traced rather than run."""
+    modules_from: tuple[str, ...] = ()
+    """Functions that give the framework's module itself: `cupy.get_array_module`."""
     step: str = ""
     """A statement that makes a loop a step loop, for the examples."""
 
@@ -150,6 +152,7 @@ def load(framework: str = "torch") -> Catalogue:
         tuple(_sort(entry, framework) for entry in data.get("sort", ())),
         {label: f"{framework}.{wrap['gives']}" for wrap in data.get("wrapper", ()) for label in wrap["names"]},
         tuple(data.get("traced_bases", ())),
+        tuple(data.get("modules_from", ())),
         data.get("step", ""),
     )
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "time_ns", "monotonic_ns"})
 """Functions of the module `time` that read a clock which goes on while the host waits."""
-_CLOCKS = CLOCKS | {"process_time", "elapsed_time"}
+_CLOCKS = CLOCKS | {"process_time", "elapsed_time", "get_elapsed_time"}
 _CLOCK_REACH = 3
 _F_STRINGS_HAVE_POSITIONS = sys.version_info >= (3, 12)
 

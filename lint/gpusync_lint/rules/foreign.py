@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from gpusync_lint.catalogue import Barrier
 
 
+_EXPLICIT = ("GS101", "GS102", "GS105")
+"""Waits that are what their author measures when a clock is read next to them."""
+
+
 class ForeignBarrier(Rule):
     """Calls, conversions, conditions, text and masks that read a value of another framework.
 
@@ -35,7 +39,8 @@ class ForeignBarrier(Rule):
         twin = look.twin(node)
         for barrier, mark, tail in self._found(twin, look):
             if not look.traced():
-                yield Report(barrier.id, mark, Confidence.MEDIUM, tail=tail)
+                timed = barrier.code in _EXPLICIT and look.timing()
+                yield Report(barrier.id, mark, Confidence.LOW if timed else Confidence.MEDIUM, tail=tail)
                 return
 
     def _found(self, twin: ast.AST, look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
