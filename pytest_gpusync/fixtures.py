@@ -265,7 +265,8 @@ class GpuMemory:
     def _open(self, name: str | None, kind: str, warmup: int | None) -> Iterator[tuple[Region, list[Record]]]:
         """Open a region; its record is in the list once it is closed."""
         __tracebackhide__ = True
-        region, kept = None, []  # type: tuple[Region | None, list[Record]]
+        region: Region | None = None
+        kept: list[Record] = []
         try:
             with self._run.region(name, kind, warmup, memory=True) as region:
                 yield region, kept

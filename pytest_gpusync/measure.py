@@ -59,7 +59,7 @@ class Region:
         self.name = name
         self._samples_memory = samples_memory
         self._optimizer_samples: list[MemorySample] = []
-        """Memory at each ``optimizer.step()``, as the marks are; empty unless it is sampled."""
+        """Memory at each ``optimizer.step()``, as the marks are, for as long as that ends steps."""
         self._explicit_samples: list[MemorySample] = []
         self._timing: tuple[StepTime, ...] | None = None
         self._warmup = warmup
@@ -129,7 +129,7 @@ class Region:
 
     def _optimizer_stepped(self, optimizer: int) -> None:
         self._optimizer_marks.append((len(self._seen), optimizer))
-        if self._samples_memory:
+        if self._samples_memory and self._explicit_marks is None:
             self._optimizer_samples.append(sample_memory())
 
     def _fail(self, problem: str) -> None:

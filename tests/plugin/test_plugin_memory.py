@@ -12,6 +12,7 @@ from pytest_gpusync import devices
 from pytest_gpusync.budgets import GrowthBudget, NotMeasured, judge_growth
 from pytest_gpusync.devices import Device
 from pytest_gpusync.events import MemorySample
+from pytest_gpusync.pairs import Pair, ratio_of
 from pytest_gpusync.sessiondevice import SessionDevice
 from pytest_gpusync.testrun import Record, TestRun
 
@@ -157,6 +158,14 @@ def test_time_that_is_required_fails_where_there_is_none():
     run = TestRun("test_a", SessionDevice("simulated"), strict=True)
     with pytest.raises(NotMeasured, match="time is not simulated"):
         run.skip_untimed()
+
+
+def test_a_ratio_is_a_region_of_the_run_file_without_counts():
+    run = TestRun("test_a", SessionDevice("cuda"))
+    run.keep_ratio(ratio_of([Pair(3.0, 2.0)] * 12, calls=3, tolerance=0.02))
+    [region] = run.document()["regions"]
+    assert (region["name"], region["outcome"], region["syncs"]) == ("test_a gpu_elapsed.ratio", "measured", None)
+    assert region["timing"]["ratio"]["value"] == 1.5
 
 
 @pytest.mark.parametrize(

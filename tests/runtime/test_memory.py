@@ -112,6 +112,14 @@ def test_memory_is_sampled_where_an_optimizer_ends_a_step(counted):
     assert allocated(region) == [1, 3, 5]
 
 
+def test_an_optimizer_is_not_sampled_where_steps_are_marked(counted):
+    with record(memory=True) as region:
+        for _ in range(3):
+            region.mark_step()
+            region._optimizer_stepped(1)
+    assert (allocated(region), len(counted)) == ([0, 1, 2], 3)
+
+
 def test_a_region_that_was_not_asked_samples_nothing(counted):
     with record() as region:
         region.mark_step()
