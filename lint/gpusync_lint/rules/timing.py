@@ -16,6 +16,8 @@ from gpusync_lint.values import Device, Kind, Value
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_WAITING = ("wait", "sync", "block", "barrier", "result")
+"""Beginnings of the names of what waits, whoever's method it is."""
 _SILENT_KINDS = (Kind.HOST, Kind.ARRAY, Kind.LIST, Kind.DICT, Kind.TUPLE, Kind.DTYPE, Kind.SCHEDULER)
 
 
@@ -45,6 +47,8 @@ class UnsynchronisedTiming(Rule):
     def check(self, node: cst.BinaryOperation, look: Look) -> Iterator[Report]:
         """Look at a subtraction."""
         twin = look.twin(node)
+        if not look.file.uses_framework:
+            return
         if not isinstance(node.operator, cst.Subtract) or not isinstance(twin.right, ast.Name):
             return
         holders = around(look.pair.fn, look.pair.statement)
@@ -104,6 +108,8 @@ class UnsynchronisedTiming(Rule):
         result = look.value_of(node)
         func = node.func
         if isinstance(func, ast.Attribute):
+            if func.attr.startswith(_WAITING):
+                return None
             receiver = look.value_of(func.value)
             if receiver.kind is Kind.TENSOR:
                 return _on_gpu(result) or func.attr == "backward"

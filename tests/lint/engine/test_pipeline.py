@@ -37,6 +37,13 @@ def test_timing_of_a_function_that_waits_is_silent(lint, body):
     assert "GS701" not in {finding.code for finding in lint(SETUP + code)}
 
 
+def test_timing_with_a_wait_of_an_unknown_object_is_silent(lint):
+    code = (
+        "def run(job):\n    start = time.time()\n    model(x)\n    job.wait_for_it()\n    return time.time() - start\n"
+    )
+    assert lint(SETUP + code) == []
+
+
 def test_timing_of_a_function_that_only_computes_is_reported(lint):
     code = "def work(t):\n    return t @ t\nstart = time.time()\nwork(x)\nprint(time.time() - start)\n"
     assert [finding.code for finding in lint(SETUP + code)] == ["GS701"]
