@@ -148,6 +148,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         item.stash[RATCHET] = TestRatchet()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Keep what an interrupted test had shown: pytest makes no report of it."""
+    try:
+        return (yield)
+    except (KeyboardInterrupt, pytest.exit.Exception):
+        run = item.stash.get(RUN, None)
+        document = run.document() if run is not None else None
+        if document is not None:
+            _session(item.config).take_interrupted(item.nodeid, document)
+        raise
+
+
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Measure the call of a test: not its set-up, nor its tear-down."""

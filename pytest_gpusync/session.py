@@ -85,6 +85,11 @@ class GpuSession:
         if document["environment"] is not None:
             self.environment = self.environment or document["environment"]
 
+    def take_interrupted(self, nodeid: str, document: Document) -> None:
+        """Take what a test had shown when the session was interrupted in it."""
+        self.tests[nodeid] = document["regions"]
+        self.environment = self.environment or document["environment"]
+
     def take_crash(self, nodeid: str) -> None:
         """Take a test that its process did not survive."""
         from pytest_gpusync.reporting.json_ import unmeasured_document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
@@ -178,6 +178,12 @@ class TestRun:
         except (Exception, pytest.fail.Exception):
             if region is not None:
                 self._judge_call(region)
+            raise
+        except BaseException:
+            # The session ends here: what was seen so far is shown, and is no measurement of the test.
+            if region is not None:
+                seen = replace(region.result(), complete=False, problem="the test was interrupted")
+                self.records.insert(0, Record(seen))
             raise
         verdicts = self._judge_call(region)
         for verdict, kept in verdicts:

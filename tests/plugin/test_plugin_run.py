@@ -343,7 +343,8 @@ def test_an_interrupt_closes_the_region_and_still_writes_the_report(run, pyteste
     interrupted = THREE_SYNCS + "\n    def test_stop(): raise KeyboardInterrupt"
     result = run("--gpu-sync-budget=9", "--gpu-sync-report=run.json", test_a=interrupted)
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    assert len(json.loads((pytester.path / "run.json").read_text())["regions"]) == 1
+    regions = json.loads((pytester.path / "run.json").read_text())["regions"]
+    assert [region["outcome"] for region in regions] == ["passed", "not_measured"]
     assert no_region_is_open()
 
 
@@ -405,3 +406,20 @@ def test_workers_measure_and_the_controller_reports(run_apart, pytester):
         "test_a.py::test_reads": 3,
         "test_b.py::test_reads": 1,
     }
+
+
+def test_an_interrupted_test_shows_what_it_had_shown_and_is_no_measurement(run, tmp_path):
+    result = run(
+        "--gpu-sync-budget=5",
+        "--gpu-sync-report=run.json",
+        test_a="""
+            import torch
+            def test_it():
+                torch.ones(3, device="cuda").sum().item()
+                raise KeyboardInterrupt
+            """,
+    )
+    result.stdout.fnmatch_lines(
+        ["*lines with most syncs:", "*test_a.py:*", "*test_a.py::test_it: the test was interrupted"]
+    )
+    assert no_region_is_open()
