@@ -1,4 +1,4 @@
-"""What calls give back: project functions, modules, tensor methods, torch's functions, and the rest."""
+"""What calls give back: project functions, modules, and methods of tensors and of the rest."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint import sorts, torch_api
-from gpusync_lint.expressions import Expressions, combine, dotted_path, is_gpu_string
-from gpusync_lint.project import is_module_name
+from gpusync_lint.expressions import combine, dotted_path, is_gpu_string
+from gpusync_lint.functions import Functions
 from gpusync_lint.values import (
     ARRAY,
-    CPU_TENSOR,
-    GPU_DEVICE,
-    GPU_PRESENT,
     GPU_TENSOR,
     HOST,
     MOVED,
@@ -28,7 +25,6 @@ from gpusync_lint.values import (
     join_all,
     list_of,
     lookup,
-    name,
     tuple_of,
     with_device,
 )
@@ -40,26 +36,11 @@ Args = list[Value]
 Kwargs = dict[str, Value]
 
 _READERS = frozenset({"item", "tolist", "cpu", "numpy", "synchronize", "get_scale", "__array__", "to", "cuda", "type"})
-_CONVERTERS = frozenset(
-    {
-        "float", "int", "bool", "complex", "print", "str", "repr", "format", "range", "max", "min", "sorted",
-        "any", "all", "round", "hex", "bin", "divmod", "pow",
-    }
-)  # fmt: skip
-_WRAPPERS = frozenset({"tqdm", "trange", "track", "progress_bar", "Bar", "alive_it"})
 _NEVER_MOVED = (Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY, Kind.FOREIGN)
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "LSTMCell"})
 
 
-def is_data_loader(dotted: str) -> bool:
-    """Whether an outside class is a loader of batches."""
-    last = dotted.rpartition(".")[2]
-    return last.endswith(("DataLoader", "NeighborLoader", "NeighborSampler")) or dotted.startswith(
-        "torch_geometric.loader.",
-    )
-
-
-class Calls(Expressions):
+class Calls(Functions):
     """Adds the meaning of calls to the expressions."""
 
     def call(self, node: ast.Call) -> Value:
@@ -109,7 +90,7 @@ class Calls(Expressions):
         if kind is Kind.CLASS:
             return self.inference.instantiate(self, callee.ref, args, kwargs)
         if kind is Kind.NAME and isinstance(callee.ref, str):
-            return self._external(node, callee.ref, args, kwargs)
+            return self.external(node, callee.ref, args, kwargs)
         if kind is Kind.MODULE:
             return self._call_module(callee, args, kwargs)
         if kind is Kind.INSTANCE:
@@ -142,31 +123,6 @@ class Calls(Expressions):
         if sort.sign and not sort.call:
             self.mark(sort.sign)
         return foreign(sort.methods.get(func.attr, sort.attribute))
-
-    def _foreign_function(self, dotted: str, args: Args, kwargs: Kwargs) -> Value | None:
-        """Call a function of another framework; None when no catalogue speaks of it."""
-        if dotted in sorts.barrier_functions():
-            self.hit()
-        module = sorts.module_from().get(dotted)
-        if module is not None:
-            return name(module)
-        wrapped = sorts.wrappers().get(dotted)
-        if wrapped is not None or dotted.startswith(sorts.tracing_modules()):
-            for value in (*args, *kwargs.values()):
-                if value.kind is Kind.FUNCTION:
-                    value.ref.traced = True
-        if wrapped is not None:
-            return foreign(wrapped)
-        made = sorts.made_by(dotted)
-        if made is None:
-            return None
-        if made.sign:
-            self.mark(made.sign)
-        return foreign(made.name)
-
-    def mark(self, kind: str) -> None:
-        """Note a sign of a step."""
-        self.fn.trace.marks.append((kind, self.statement))
 
     def _inside_module(self) -> bool:
         return self.fn.cls is not None and self.inference.project.is_module_class(self.fn.cls)
@@ -496,227 +452,6 @@ class Calls(Expressions):
     ) -> Value | None:
         return receiver if func.attr == "__iter__" else UNKNOWN
 
-    # functions outside the project
-
-    def _external(self, node: ast.Call, dotted: str, args: Args, kwargs: Kwargs) -> Value:
-        root, _, rest = dotted.partition(".")
-        if root == "builtins":
-            return self._builtin(node, rest, args, kwargs)
-        last = dotted.rpartition(".")[2]
-        tensors = has_tensor(tuple_of([*args, *kwargs.values()]))
-        if tensors and root != "torch":
-            self.hit()
-        if any(value.kind is Kind.FOREIGN for value in args):
-            self.hit()
-        if root in sorts.modules():
-            result = self._foreign_function(dotted, args, kwargs)
-            if result is not None:
-                return result
-        if dotted in torch_api.PRESENCE:
-            return GPU_PRESENT
-        if dotted in torch_api.ABSENCE:
-            return Value(Kind.FLAG, const=False)
-        if is_data_loader(dotted):
-            return self.loader(dotted, args, kwargs)
-        if last == "GradScaler":
-            return Value(Kind.SCALER, const=kwargs.get("enabled", UNKNOWN).const)
-        if root == "torch":
-            return self._torch(dotted, rest, last, args, kwargs)
-        if root in torch_api.HOST_MODULES:
-            if root == "time" and self.assumed() >= Device.ASSUMED:
-                self.hit()
-            if last in ("deepcopy", "copy") and args:
-                return args[0]
-            if last in ("chain", "cycle", "islice"):
-                return list_of(join_all([element(value) for value in args])) if args else UNKNOWN
-            return list_of(None) if last == "deque" else HOST if last != "partial" else UNKNOWN
-        if root in torch_api.ARRAY_MODULES:
-            return ARRAY
-        if last in _WRAPPERS or root == "tqdm":
-            return args[0] if args else list_of(HOST)
-        if (
-            is_module_name(dotted)
-            or last in ("create_model", "from_pretrained")
-            or dotted.startswith("torchvision.models.")
-        ):
-            return Value(Kind.MODULE, Device.CPU, ref=dotted)
-        if root == "torchvision" or (last.endswith("Dataset") and last[:1].isupper()) or ".datasets." in dotted:
-            return Value(Kind.RECORDS)
-        if root == "accelerate" or last == "Accelerator":
-            return name("accelerate.Accelerator()")
-        if dotted == "accelerate.Accelerator().prepare":
-            prepared = [_prepared(value) for value in args]
-            return prepared[0] if len(prepared) == 1 else tuple_of(prepared)
-        if last == "get_device":
-            return GPU_DEVICE
-        return UNKNOWN
-
-    def loader(self, dotted: str, args: Args, kwargs: Kwargs) -> Value:
-        """A loader of batches: its tensors lie on the host, pinned when it was told to pin them."""
-        pin = kwargs.get("pin_memory")
-        pinned = pin is not None and (pin.const is True or pin == GPU_PRESENT)
-        elem = CPU_TENSOR._replace(sure=False, pinned=pinned)
-        if dotted.startswith("torch_geometric"):
-            elem = Value(Kind.RECORDS, pinned=pinned)
-        return Value(Kind.LOADER, Device.CPU, pinned=pinned, elem=elem)
-
-    def _torch(self, dotted: str, rest: str, last: str, args: Args, kwargs: Kwargs) -> Value:
-        if dotted in self.inference.barrier_functions or rest.startswith(("cuda.", "accelerator.", "distributed.")):
-            self.hit()
-        if rest == "device":
-            device = self.device_of(args[0]) if args else None
-            return Value(Kind.DEVICE, self.assumed() if device is None else device)
-        if last in ("current_accelerator",) or dotted == "torch.cuda.current_device":
-            return GPU_DEVICE
-        if last == "Stream" or last == "current_stream" or last == "default_stream":
-            return Value(Kind.STREAM)
-        if last == "Event":
-            return Value(Kind.EVENT)
-        if rest.startswith(("cuda.", "backends.", "accelerator.", "version.", "random.", "autograd.set")):
-            return HOST
-        if rest.startswith("distributions."):
-            where = max((v.device for v in (*args, *kwargs.values()) if v.kind is Kind.TENSOR), default=Device.UNKNOWN)
-            self.hit()
-            return Value(Kind.DISTRIBUTION, where, const=kwargs.get("validate_args", UNKNOWN).const)
-        if rest.startswith("optim."):
-            if last == "AveragedModel":
-                return Value(Kind.SCHEDULER, ref=last)
-            if "lr_scheduler" in rest:
-                return Value(Kind.SCHEDULER, ref=last)
-            fused = kwargs.get("fused", UNKNOWN).const
-            return Value(Kind.OPTIMIZER, ref=last, const=fused) if last[:1].isupper() else UNKNOWN
-        if rest.startswith("utils.data."):
-            return Value(Kind.RECORDS) if last[:1].isupper() else UNKNOWN
-        if last in ("Parameter", "Buffer") and args:
-            return with_device(args[0], max(args[0].device, self.assumed())) if args[0].kind is Kind.TENSOR else UNKNOWN
-        if last in torch_api.MODULE_FUNCTIONS and args:
-            return args[0]
-        if rest.startswith("nn.") and last[:1].isupper():
-            reduction = kwargs.get("reduction", UNKNOWN).const
-            return Value(Kind.MODULE, Device.CPU, ref=dotted, const=reduction)
-        if rest.startswith(("utils.rnn", "nn.utils.rnn")):
-            return self._packed(last, args)
-        if rest.startswith(("nn.utils.", "nn.init.")):
-            return Value(Kind.TENSOR, self.assumed(), zero_dim=True) if last.startswith("clip_grad_norm") else UNKNOWN
-        if rest in torch_api.HOST_FUNCTIONS:
-            if rest == "save":
-                self.hit()
-            return HOST
-        if rest == "load" or rest == "jit.load":
-            return UNKNOWN
-        return self._tensor_function(rest, last, args, kwargs)
-
-    def _packed(self, last: str, args: Args) -> Value:
-        value = args[0] if args else UNKNOWN
-        if last == "pad_packed_sequence":
-            return tuple_of([value, CPU_TENSOR])
-        return element(value) if value.kind is Kind.LIST else value
-
-    def _tensor_function(self, rest: str, last: str, args: Args, kwargs: Kwargs) -> Value:
-        if rest in torch_api.FACTORIES or last in ("FloatTensor", "LongTensor", "ByteTensor", "BoolTensor"):
-            return self._factory(rest, args, kwargs)
-        values = [*args, *kwargs.values()]
-        flat = [element(v) if v.kind in (Kind.LIST, Kind.TUPLE) else v for v in values]
-        tensors = [value for value in flat if value.kind is Kind.TENSOR]
-        if not tensors:
-            known = all(value.kind in (Kind.HOST, Kind.ARRAY, Kind.DTYPE, Kind.NONE) for value in flat)
-            if known or not rest.replace("_", "a").replace(".", "a").isalnum() or last[:1].isupper():
-                return UNKNOWN
-            if (
-                rest.startswith(("nn.functional.", "linalg.", "fft."))
-                or last in torch_api.TORCH_ONLY_METHODS | torch_api.TENSOR_FUNCTIONS
-            ):
-                where = Device.GPU if any(v.kind is Kind.MOVED for v in flat) else self.assumed()
-                tensors = [Value(Kind.TENSOR, where, sure=False)]
-            else:
-                return UNKNOWN
-        first = tensors[0]
-        for other in tensors[1:]:
-            first = combine(first, other)._replace(boolean=first.boolean and other.boolean)
-        if last in torch_api.ZERO_DIM_LOSSES:
-            return Value(
-                Kind.TENSOR, first.device, first.sure, zero_dim=kwargs.get("reduction", UNKNOWN).const != "none" or None
-            )
-        if last.endswith("_like"):
-            dtype = kwargs.get("dtype", UNKNOWN)
-            device = self.device_of(kwargs["device"]) if "device" in kwargs else None
-            boolean = dtype.boolean if dtype.kind is Kind.DTYPE else first.boolean
-            return first._replace(boolean=boolean, pinned=False, device=first.device if device is None else device)
-        if last == "where" and len(args) == 1:
-            self.hit()
-            return list_of(first._replace(boolean=False))
-        if last == "where":
-            return combine(args[0], first)._replace(boolean=False)
-        result = self.tensor_call(last, first, args[1:], kwargs)
-        return result._replace(sure=True) if result.kind is Kind.TENSOR else result  # torch gives back tensors
-
-    def _factory(self, rest: str, args: Args, kwargs: Kwargs) -> Value:
-        device = Device.CPU
-        if rest == "cuda.FloatTensor":
-            device = Device.GPU
-        if "device" in kwargs:
-            named = self.device_of(kwargs["device"])
-            unknown = kwargs["device"].kind in (Kind.UNKNOWN, Kind.HOST, Kind.MOVED)
-            device = named if named is not None else self.assumed() if unknown else Device.CPU
-            self.hit()
-        elif self.inference.default_device(self.fn.file):
-            device = Device.GPU
-        if has_tensor(tuple_of(args)):
-            self.hit()
-        if rest in torch_api.FROM_DATA and args and args[0].on_device and "device" not in kwargs:
-            device = args[0].device
-        dtype = kwargs.get("dtype", UNKNOWN)
-        boolean = dtype.boolean or rest == "BoolTensor"
-        if rest in torch_api.FROM_DATA and args and args[0].kind is Kind.TENSOR and dtype.kind is Kind.UNKNOWN:
-            boolean = args[0].boolean
-        single = (
-            rest in ("tensor", "scalar_tensor", "as_tensor") and bool(args) and isinstance(args[0].const, (int, float))
-        )
-        pinned = kwargs.get("pin_memory", UNKNOWN).const is True
-        return Value(Kind.TENSOR, device, zero_dim=True if single else None, boolean=boolean, pinned=pinned)
-
-    # builtins
-
-    def _builtin(self, node: ast.Call, label: str, args: Args, kwargs: Kwargs) -> Value:
-        if label in _CONVERTERS and has_tensor(tuple_of([*args, *kwargs.values()])):
-            self.hit()
-        if label == "super":
-            return self.inference.super_of(self)
-        first = args[0] if args else UNKNOWN
-        if label in ("list", "tuple", "set", "reversed", "iter", "frozenset"):
-            if label == "iter" and first.kind is Kind.LOADER:
-                return first
-            return list_of(element(first)) if args else list_of(None)
-        if label == "sorted":
-            return list_of(element(first))
-        if label == "next":
-            return element(first)
-        if label == "dict":
-            return dict_of(tuple(kwargs.items()), None) if not args else first
-        if label == "enumerate":
-            return list_of(tuple_of([HOST, element(self.iterated(first, node.args[0]) if node.args else first)]))
-        if label == "zip":
-            return list_of(tuple_of([element(value) for value in args]))
-        if any(value.kind is Kind.FOREIGN for value in args):
-            self.hit()
-            if label in ("max", "min", "sum", "abs", "round", "pow"):
-                return next(value for value in args if value.kind is Kind.FOREIGN)
-        if label in ("max", "min", "sum", "abs", "round", "pow"):
-            values = [element(value) if value.kind in (Kind.LIST, Kind.TUPLE) else value for value in args]
-            tensors = [value for value in values if value.kind is Kind.TENSOR]
-            if tensors:
-                return join_all(tensors)._replace(zero_dim=None if label != "sum" else tensors[0].zero_dim)
-            return ARRAY if any(value.kind is Kind.ARRAY for value in values) else HOST
-        if label == "getattr" and len(node.args) >= 2 and isinstance(args[1].const, str):
-            return self.attribute_of(first, args[1].const)
-        if label in ("map", "filter"):
-            if label == "map" and len(args) > 1:
-                return list_of(self.call_value(node, first, [element(value) for value in args[1:]], {}))
-            return list_of(element(args[-1])) if args else UNKNOWN
-        if label in ("vars", "open", "object", "type", "slice"):
-            return UNKNOWN
-        return HOST
-
 
 def _expand_stars(interpreter: Calls, node: ast.Call) -> Args:
     args: Args = []
@@ -734,16 +469,6 @@ def _expand_stars(interpreter: Calls, node: ast.Call) -> Args:
 
 def _some(value: Value | None) -> list[Value]:
     return [] if value is None else [value]
-
-
-def _prepared(value: Value) -> Value:
-    """What `accelerator.prepare` makes of a model, an optimizer or a loader."""
-    if value.kind is Kind.MODULE:
-        return value._replace(device=Device.GPU)
-    if value.kind is Kind.LOADER:
-        elem = with_device(value.elem, Device.GPU) if value.elem is not None else None
-        return Value(Kind.LOADER, Device.GPU, elem=elem)
-    return value
 
 
 _METHODS: dict[Kind, Callable[..., Value | None]] = {
