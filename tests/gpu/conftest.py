@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from pytest_gpusync import devices
@@ -25,3 +27,9 @@ def warm_gpu():
     torch.linalg.svd(x.detach())
     (x > 0).nonzero()
     torch.cuda.synchronize()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_to_collect():
+    """Free what earlier tests left in reference cycles: collected inside a measured run, it would look like a change."""
+    gc.collect()
