@@ -2,8 +2,8 @@
 
 usage: gpu_session.py OUT_DIR [--truth TRUTH.json] [--nanogpt DIR]
 
-Writes OUT_DIR/session.md: `gpusync doctor`, the tests marked gpu_only, the examples under a budget of 5, the statements
-of TRUTH.json (see gpu_truth.py), and `gpusync trace` of nanoGPT's train.py from DIR beside an independent count by
+Writes OUT_DIR/session.md: `gpusync doctor`, the tests marked gpu_only, the examples under a budget of 5, the examples of
+the linter's catalogue (see catalogue_truth.py), the statements of TRUTH.json (see gpu_truth.py), and `gpusync trace` of nanoGPT's train.py from DIR beside an independent count by
 torch.profiler (see independent_count.py). Ends with status 1 if any of them failed.
 """
 
@@ -104,6 +104,8 @@ def main() -> int:
         [*pytest, "--gpu-sync-budget=5", "--gpu-require", f"--gpu-sync-report={report}", "-rx", "examples"],
         HERE.parent,
     )
+    out = str(options.out / "catalogue.json")
+    session.run("Examples of the catalogue", [python, "-W", "ignore", str(HERE / "catalogue_truth.py"), "--json", out])
     if options.truth:
         out = str(options.out / "statements.json")
         session.run("Statements", [python, str(HERE / "gpu_truth.py"), str(options.truth), "--json", out])

@@ -31,5 +31,5 @@ def warm_gpu():
 
 @pytest.fixture(autouse=True)
 def nothing_left_to_collect():
-    """Free what earlier tests left in reference cycles: collected inside a measured run, it would look like a change."""
+    """Free what earlier tests left in reference cycles: freed inside a measured run it would look like a change."""
     gc.collect()
