@@ -2,8 +2,8 @@
 
 usage: catalogue_truth.py [--device cuda|simulated] [--json OUT]
 
-Each example runs once unmeasured, then once in a region. Barriers whose wait ends with a version of torch (until_torch)
-are expected silent from that version on.
+Each example runs once unmeasured and twice measured: again as it is, and after its own set-up. It waits if it syncs in
+either. Barriers whose wait ends with a version of torch (until_torch) are expected silent from that version on.
 """
 
 from __future__ import annotations
@@ -64,9 +64,12 @@ def outcome(example, shared, said: bool) -> dict[str, object]:
             exec(example.setup, scope)
             code = compile(example.run, "<example>", "exec")
             exec(code, scope)
-            with record() as seen:
+            with record() as again:
                 exec(code, scope)
-        syncs = seen.syncs
+            exec(example.setup, scope)
+            with record() as afresh:
+                exec(code, scope)
+        syncs = max(again.syncs, afresh.syncs)
     except Exception as error:
         return {"outcome": "not runnable", "why": f"{type(error).__name__}: {error}"[:120]}
     return {"outcome": "as said" if (syncs > 0) == said else "differs", "syncs": syncs}
