@@ -122,8 +122,6 @@ class SiteCount:
     thread: str
     allowed: str | None
     background: bool
-    code: str | None = None
-    """Code of the linter's rule for this line, where the catalogue has one."""
 
 
 class MemorySample(NamedTuple):

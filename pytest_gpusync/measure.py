@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from pytest_gpusync import attribution, devices, phases, steps
 from pytest_gpusync.devices import simulation_is_on as _simulation_is_on
 from pytest_gpusync.events import Environment, Measurement, Site, SiteCount, Sync
+from pytest_gpusync.lines import counted_per_step, lines
 from pytest_gpusync.memory import sample as sample_memory
 from pytest_gpusync.recorders import RecorderUnavailable, candidates, create
 
@@ -269,12 +270,7 @@ def aside() -> Iterator[None]:
 
 def syncs_per_step(measurement: Measurement) -> list[int]:
     """Return the syncs that count in each measured step, in order; warm-up and what follows the last step left out."""
-    counts = [0] * max(0, measurement.steps - measurement.warmup)
-    for sync in measurement.all_syncs:
-        if _counts(sync) and _measured(sync, measurement):
-            assert sync.step is not None
-            counts[sync.step - measurement.warmup] += 1
-    return counts
+    return counted_per_step(lines(measurement), measurement)
 
 
 def site_counts(measurement: Measurement) -> list[SiteCount]:

@@ -49,6 +49,7 @@ _DTYPE_NAMES = frozenset(
 _PRESENT_NAMES = frozenset({"cuda", "use_cuda", "use_gpu", "gpu", "is_cuda", "on_gpu", "cuda_available", "has_cuda"})
 _ABSENT_NAMES = frozenset({"no_cuda", "no_gpu", "use_cpu", "cpu_only", "force_cpu", "is_cpu", "on_cpu", "no_accel"})
 _HOST_BATCH_ATTRIBUTES = ("num_", "n_", "is_", "has_")
+# What batch objects keep on the host; the last three are fields of torch_geometric's batches.
 _HOST_BATCH_NAMES = frozenset({"shape", "keys", "batch_size", "metadata", "input_id", "node_types", "edge_types"})
 _BUILTINS = frozenset(
     {

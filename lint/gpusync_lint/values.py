@@ -93,7 +93,6 @@ ARRAY_ELEMENT = Value(Kind.ARRAY, sure=False)
 """A part of an array: perhaps a number."""
 GPU_TENSOR = Value(Kind.TENSOR, Device.GPU)
 CPU_TENSOR = Value(Kind.TENSOR, Device.CPU)
-ASSUMED_TENSOR = Value(Kind.TENSOR, Device.ASSUMED, sure=False)
 MOVED = Value(Kind.MOVED, Device.GPU)
 GPU_DEVICE = Value(Kind.DEVICE, Device.GPU)
 CPU_DEVICE = Value(Kind.DEVICE, Device.CPU)

@@ -7,13 +7,14 @@ session's summary, and into every other report.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
+
+from gpusync_lint.atomic import replace_file
 
 from pytest_gpusync import devices
 from pytest_gpusync.budgets import why_not_measured
@@ -139,12 +140,7 @@ def write_atomic(path: Path | str, text: str) -> None:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    replace_file(path, text.encode())
 
 
 def _outcome(verdicts: Sequence[Verdict], problem: str | None) -> str:
@@ -165,7 +161,7 @@ def _site(count: SiteCount) -> Document:
         "path": count.site.path,
         "line": count.site.line,
         "function": count.site.function,
-        "code": count.code,
+        "code": None,  # the linter is asked when the run is written
         "kind": count.kind,
         "direction": count.direction,
         "syncs": count.syncs,
