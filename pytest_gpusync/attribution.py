@@ -15,6 +15,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import gpusync_lint
+
 from pytest_gpusync.events import Charge, Site
 
 if TYPE_CHECKING:
@@ -22,11 +24,11 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
 _INTERNAL: Final = 0
-"""This package and the import machinery: never a site, never named."""
+"""This package, the linter and the import machinery: never a site, never named."""
 _LIBRARY: Final = 1
 _USER: Final = 2
 
-_OWN_FOLDER = str(Path(__file__).resolve().parent) + os.sep
+_OWN_FOLDERS = tuple(str(Path(file).resolve().parent) + os.sep for file in (__file__, gpusync_lint.__file__))
 _STDLIB_FOLDERS = tuple(
     {
         str(Path(folder).resolve()) + os.sep
@@ -64,6 +66,11 @@ def clear_caches() -> None:
     """Forget shown paths; for tests, and after the working directory changed."""
     _shown_path.clear()
     _sites.clear()
+
+
+def is_users(filename: str) -> bool:
+    """Tell whether code of this file is the user's project: no installed package, standard library or exec()."""
+    return not filename.startswith("<") and _classify_path(filename) == _USER
 
 
 def _site_of(frame: FrameType | None) -> tuple[Site, bool] | None:
@@ -150,7 +157,7 @@ def _classify_path(filename: str) -> int:
         # Notebook cells and doctests have names of this form; the import system and torch.fx too.
         return _USER if filename.startswith(("<ipython", "<stdin", "<doctest")) else _INTERNAL
     resolved = os.path.realpath(filename)
-    if resolved.startswith(_OWN_FOLDER):
+    if resolved.startswith(_OWN_FOLDERS):
         return _INTERNAL
     if any(folder in filename or folder in resolved for folder in _PACKAGE_FOLDERS):
         return _LIBRARY

@@ -54,6 +54,8 @@ class Options:
     baseline: Path | None = None
     """The file that the session is held to."""
     update_baseline: bool = False
+    lines: bool = False
+    """Record which lines of the project ran."""
     asked: bool = False
     """True if any option or ini key was given; otherwise only markers and fixtures make the plugin do anything."""
     insistent: bool = False
@@ -122,12 +124,19 @@ def add_options(parser: pytest.Parser) -> None:
         default=None,
         help="write what the tests made to the baseline; tests that did not run keep their entries",
     )
+    group.addoption(
+        "--gpu-sync-lines",
+        action="store_const",
+        const="true",
+        help="put into the .json report which lines of the project ran, for gpusync lint --observed",
+    )
     parser.addini("gpu_sync_budget", "like --gpu-sync-budget")
     parser.addini("gpu_memory_growth", "like --gpu-memory-growth")
     parser.addini("gpu_device", "like --gpu-device")
     parser.addini("gpu_require", "like --gpu-require: true or false")
     parser.addini("gpu_sync_report", "like --gpu-sync-report: paths, relative to this file", type="paths")
     parser.addini("gpu_sync_baseline", "like --gpu-sync-baseline: a path, relative to this file", type="paths")
+    parser.addini("gpu_sync_lines", "like --gpu-sync-lines: true or false")
 
 
 def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Options:
@@ -146,6 +155,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     require, require_source = _closest(config, namespace, "gpu_require")
     reports, reports_source = _closest(config, namespace, "gpu_sync_report")
     baseline, baseline_source = _closest(config, namespace, "gpu_sync_baseline")
+    lines, lines_source = _closest(config, namespace, "gpu_sync_lines")
     update = bool(getattr(namespace, "gpu_sync_update_baseline", None))
     if update and not baseline_source:
         raise pytest.UsageError("--gpu-sync-update-baseline needs to know the file: --gpu-sync-baseline=PATH")
@@ -157,6 +167,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         reports=tuple(_report(config, path, reports_source) for path in reports) if reports_source else (),
         baseline=_baseline(config, baseline, baseline_source) if baseline_source else None,
         update_baseline=update,
+        lines=_truth(lines, lines_source) if lines_source else False,
         asked=bool(
             budget_source or growth_source or device_source or require_source or reports_source or baseline_source
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from pytest_gpusync.options import Options
+    from pytest_gpusync.ran import LinesRan
     from pytest_gpusync.ratchet import Ratchet, TestRatchet
     from pytest_gpusync.reporting.failure import BudgetFailure
     from pytest_gpusync.session import GpuSession
@@ -40,6 +42,7 @@ SESSION: pytest.StashKey[GpuSession] = pytest.StashKey()
 RUN: pytest.StashKey[TestRun] = pytest.StashKey()
 DESELECTED: pytest.StashKey[bool] = pytest.StashKey()
 RATCHET: pytest.StashKey[TestRatchet] = pytest.StashKey()
+LINES: pytest.StashKey[LinesRan] = pytest.StashKey()
 MISSING: Final = "gpusync_missing"
 """Key under which a worker sends home the tests of the baseline that are no longer there."""
 
@@ -62,6 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     gpu = _session(config, config.option)
+    if gpu.options.lines and not config.option.collectonly:
+        _record_lines(config)
     if not _is_worker(config):
         config.pluginmanager.register(_Reporter(gpu), "gpusync-reporter")
 
@@ -193,7 +198,7 @@ def pytest_runtest_makereport(
     report = yield
     run = item.stash.get(RUN, None)
     if run is None:
-        return report
+        return report  # lines that ran in it go home with the next test that is measured
     from pytest_gpusync.budgets import BudgetExceeded, NotMeasured
 
     if call.excinfo is not None and isinstance(call.excinfo.value, (BudgetExceeded, NotMeasured)):
@@ -207,8 +212,12 @@ def pytest_runtest_makereport(
         if ratchet is not None:
             document = document or {"environment": None, "regions": []}
             ratchet.annotate(document["regions"])
+        lines = item.config.stash.get(LINES, None)
+        if lines is not None:
+            document = document or {"environment": None, "regions": []}
         if document is not None:
             document["ratchet"] = ratchet.document() if ratchet is not None else None
+            document["lines"] = lines.take() if lines is not None else None
         report.gpusync = json.dumps(document) if document is not None else None  # type: ignore[attr-defined]
     return report
 
@@ -287,6 +296,19 @@ def _session(config: pytest.Config, namespace: argparse.Namespace | None = None)
         if options.measures_every_test or options.device == "simulated":
             gpu.device.switch_on_with_torch()
     return gpu
+
+
+def _record_lines(config: pytest.Config) -> None:
+    """Record from here to the end of the session which lines of the project run."""
+    from pytest_gpusync.ran import LinesRan, RecordingUnavailable
+
+    lines = config.stash[LINES] = LinesRan()
+    recording = ExitStack()
+    try:
+        recording.enter_context(lines.recording())
+    except RecordingUnavailable as error:
+        raise pytest.UsageError(f"--gpu-sync-lines: {error}") from None
+    config.add_cleanup(recording.close)
 
 
 def _ratchet(config: pytest.Config, options: Options) -> Ratchet | None:

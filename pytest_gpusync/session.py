@@ -34,6 +34,8 @@ class GpuSession:
         """Region objects by node id; a test that is run again replaces its own."""
         self.failed: dict[str, tuple[str, int] | None] = {}
         """By node id, where a failed test is defined (relative to rootdir, the line from 0); None for the others."""
+        self.lines: Document | None = {} if options.lines else None
+        """Lines of the project that ran, by path; None unless they are recorded."""
         self.notes: list[str] = []
         """Lines that a person should read and no exit code depends on."""
         self.complaints: list[str] = []
@@ -46,6 +48,8 @@ class GpuSession:
             pytest.UsageError: one line that says what is missing.
         """
         device, options = self.device, self.options
+        if options.lines and not any(path.suffix == ".json" for path in options.reports):
+            raise pytest.UsageError("--gpu-sync-lines goes into a run file: add --gpu-sync-report=PATH.json")
         if options.require and device.choice == "simulated":
             raise pytest.UsageError(
                 "gpu_require asks for a real GPU and gpu_device=simulated for none; drop one of them "
@@ -82,6 +86,10 @@ class GpuSession:
             self.ratchet.take(nodeid, document["ratchet"])
         if document["regions"]:
             self.tests[nodeid] = document["regions"]
+        if document["lines"] is not None:
+            from pytest_gpusync.ran import merged
+
+            self.lines = merged(self.lines or {}, document["lines"])
         if document["environment"] is not None:
             self.environment = self.environment or document["environment"]
 
@@ -131,7 +139,9 @@ class GpuSession:
         from pytest_gpusync.reporting.files import write_report
         from pytest_gpusync.reporting.json_ import run_document
 
-        document = run_document(self.environment, [region for found in self.tests.values() for region in found])
+        document = run_document(
+            self.environment, [region for found in self.tests.values() for region in found], self.lines
+        )
         written = True
         for path in self.options.reports:
             try:

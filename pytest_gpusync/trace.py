@@ -8,18 +8,20 @@ import runpy
 import signal
 import sys
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpusync import devices
 from pytest_gpusync.measure import MeasurementError, record
+from pytest_gpusync.ran import LinesRan, RecordingUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
     from pytest_gpusync.events import Measurement
+    from pytest_gpusync.reporting.json_ import Document
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -59,12 +61,15 @@ def main(argv: Sequence[str]) -> int:
     except MeasurementError as error:
         return _refuse(str(error))
     name = f"-m {target}" if options.is_module else target
+    lines = LinesRan() if options.lines else None
     try:
-        with record(name) as region:
+        with lines.recording() if lines is not None else nullcontext(), record(name) as region:
             code = _run(options, region_limit=options.limit)
+    except RecordingUnavailable as error:
+        return _refuse(f"--lines: {error}")
     except MeasurementError as error:
         return _refuse(str(error))
-    return _report(region.result(), code, options)
+    return _report(region.result(), code, options, lines)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,6 +92,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--md", metavar="FILE", help="write the run to FILE as Markdown")
     parser.add_argument(
         "--limit", type=_seconds, metavar="SECONDS", help="stop the program after this long and report what was seen"
+    )
+    parser.add_argument(
+        "--lines",
+        action="store_true",
+        help="also record which lines ran, for gpusync lint --observed; slows every line down before Python 3.12",
     )
     parser.add_argument("--all", action="store_true", help="show every line, and those outside the measured steps")
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
@@ -213,7 +223,7 @@ def _print_as_python_would(error: BaseException) -> None:
     traceback.print_exception(type(error), error, frames or error.__traceback__)
 
 
-def _report(measurement: Measurement, code: int, options: argparse.Namespace) -> int:
+def _report(measurement: Measurement, code: int, options: argparse.Namespace, lines: LinesRan | None) -> int:
     from shutil import get_terminal_size
 
     from pytest_gpusync.reporting.terminal import render_measurement
@@ -233,9 +243,10 @@ def _report(measurement: Measurement, code: int, options: argparse.Namespace) ->
         code = code or USAGE_ERROR
     elif not measurement.device_used:
         print("gpusync: the program did not use the device", file=sys.stderr)
+    ran = lines.take() if lines is not None else None
     for flag, path in _reports(options):
         try:
-            _write(measurement, Path(path), "." + flag.lstrip("-"))
+            _write(measurement, Path(path), "." + flag.lstrip("-"), ran)
         except OSError as error:
             print(f"gpusync: {flag} {path}: cannot be written ({error.strerror})", file=sys.stderr)
             code = code or USAGE_ERROR
@@ -248,11 +259,11 @@ def _reports(options: argparse.Namespace) -> list[tuple[str, str]]:
     return [(flag, path) for flag, path in asked if path is not None]
 
 
-def _write(measurement: Measurement, path: Path, ending: str) -> None:
+def _write(measurement: Measurement, path: Path, ending: str, ran: Document | None) -> None:
     from pytest_gpusync.reporting.files import render
     from pytest_gpusync.reporting.json_ import region_document, run_document, write_atomic
 
-    document = run_document(measurement.environment, [region_document(measurement)])
+    document = run_document(measurement.environment, [region_document(measurement)], ran)
     write_atomic(path, render(document, ending))
 
 

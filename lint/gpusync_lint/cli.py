@@ -14,11 +14,12 @@ from datetime import date, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from gpusync_lint import baseline, ignores, output, rule_pages
+from gpusync_lint import baseline, ignores, observed, output, rule_pages
 from gpusync_lint.baseline import BaselineError
 from gpusync_lint.config import Config, ConfigError, find, load
 from gpusync_lint.discovery import Found, discover, shown
 from gpusync_lint.model import Confidence, EngineSettings, Heat
+from gpusync_lint.observed import ObservedError
 from gpusync_lint.output import FORMATS
 from gpusync_lint.runner import Outcome, Request, accept_all, internal_error, run
 from gpusync_lint.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
@@ -114,6 +115,13 @@ def _parser() -> _Parser:
     add("--exit-zero", action="store_true", help="exit 0 also with warnings")
     add("--baseline", metavar="FILE", help="accept the warnings listed in FILE; only new ones count")
     add("--write-baseline", action="store_true", help="accept every warning from now on: write the baseline and exit 0")
+    add(
+        "--observed",
+        action="append",
+        metavar="RUN.json",
+        help="put beside each warning what a run saw of its line, the costliest first, and name lines that waited "
+        "without one; may be given several times",
+    )
     add("--config", metavar="FILE", help="the pyproject.toml to use")
     add("--stdin-filename", metavar="FILE", help="the name under which standard input is linted (.ipynb: a notebook)")
     add("--verbose", action="store_true", help="show the traceback of an internal error")
@@ -125,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse(argv)
     try:
         return _lint(arguments)
-    except (UsageError, ConfigError, UnknownCodeError, BaselineError) as error:
+    except (UsageError, ConfigError, UnknownCodeError, BaselineError, ObservedError) as error:
         emit(sys.stderr, f"gpusync lint: error: {error}\n")
         return FAILED
     except BrokenPipeError:
@@ -156,11 +164,15 @@ def _lint(arguments: argparse.Namespace) -> int:
     for folder in found.empty:
         emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {folder}\n")
     reference = _baseline(arguments, config, cwd)
+    runs = observed.load(arguments.observed, cwd) if arguments.observed else None
     request = replace(_request(arguments, config, names, today), baseline=reference, folders=found.folders)
     with _progress(len(found.files)):
         outcome = run(found.files, found.errors, request)
     if arguments.write_baseline and reference is not None:
         outcome = _write_baseline(arguments, config, reference, outcome)
+    if runs is not None:
+        seen = observed.join(outcome.reported, runs, cwd, outcome.texts)
+        outcome = replace(outcome, reported=seen.reported, observed=seen)
     _report(arguments, found, outcome, cwd)
     return _exit_code(arguments, outcome)
 
@@ -172,6 +184,8 @@ def _check(arguments: argparse.Namespace, paths: list[str]) -> None:
         raise UsageError("--add-ignores and --write-baseline both accept every warning; choose one")
     if arguments.diff and arguments.write_baseline:
         raise UsageError("--diff changes nothing, so it cannot be combined with --write-baseline")
+    if arguments.observed and arguments.output_format not in ("text", "json", "sarif"):
+        raise UsageError(f"--observed: the format {arguments.output_format} has no place for what was observed")
     if arguments.statistics and arguments.output_format == "gitlab":
         raise UsageError("--statistics: a GitLab report has no place for counts")
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):

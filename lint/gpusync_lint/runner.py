@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpusync_lint.discovery import SourceFile
     from gpusync_lint.model import Edit
     from gpusync_lint.notebook import Notebook
+    from gpusync_lint.observed import Observed
 
 MAX_ROUNDS = 20
 """Rounds of fixing before the fixes are taken to undo each other."""
@@ -90,6 +91,8 @@ class Outcome:
     changes: tuple[Change, ...] = ()
     tracebacks: tuple[str, ...] = ()
     """Of internal errors."""
+    observed: Observed | None = None
+    """What runs saw of the findings; None without a run."""
     accepting: tuple[Entry, ...] | None = None
     """What the baseline would hold if it accepted every warning; None without a baseline."""
 

@@ -116,13 +116,19 @@ def ratio_region_document(name: str, ratio: Ratio) -> Document:
     }
 
 
-def run_document(environment: Environment | Document | None, regions: Iterable[Document]) -> Document:
-    """Return the run object, with the linter's rule code on each line that it has one for."""
+def run_document(
+    environment: Environment | Document | None, regions: Iterable[Document], lines: Document | None = None
+) -> Document:
+    """Return the run object, with the linter's rule code on each line that it has one for.
+
+    `lines`: which lines of the project ran, by path, as ranges with both ends; None if that was not recorded.
+    """
     described = environment if isinstance(environment, dict) else environment_document(environment)
     return {
         "schema": SCHEMA,
         "environment": described,
         "regions": [{**region, "sites": [_named(site) for site in region["sites"]]} for region in regions],
+        "lines": lines,
     }
 
 

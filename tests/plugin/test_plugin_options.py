@@ -79,6 +79,12 @@ def test_several_reports_are_written(options, pytester):
     assert read.reports == (pytester.path / "a.json", pytester.path / "deep/b.json")
 
 
+def test_lines_need_a_run_file_to_go_into(run):
+    result = run("--gpu-sync-lines", "--gpu-sync-report=run.html", test_a="def test_a(): pass")
+    result.stderr.fnmatch_lines(["*--gpu-sync-lines goes into a run file: add --gpu-sync-report=PATH.json"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
 def test_an_ini_report_lies_beside_the_ini_file(options, pytester):
     folder = pytester.mkdir("below")
     pytester.makeini("[pytest]\ngpu_sync_report = run.json")

@@ -52,10 +52,11 @@ def violations(value, schema, where="run"):
     if isinstance(value, dict):
         found += [f"{where}.{name} is missing" for name in schema.get("required", []) if name not in value]
         for name, entry in value.items():
-            if name not in schema["properties"]:
+            described = schema.get("properties", {}).get(name, schema.get("additionalProperties"))
+            if described is None:
                 found.append(f"{where}.{name} is not described")
             else:
-                found += violations(entry, schema["properties"][name], f"{where}.{name}")
+                found += violations(entry, described, f"{where}.{name}")
     if isinstance(value, list):
         for number, entry in enumerate(value):
             found += violations(entry, schema["items"], f"{where}[{number}]")

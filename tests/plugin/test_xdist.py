@@ -57,6 +57,12 @@ def run_file(pytester, name="run.json"):
     return document
 
 
+def test_the_lines_that_ran_come_home_from_every_worker(run_apart, pytester):
+    report = ("--gpu-sync-report=run.json", "--gpu-sync-lines", "-n2", "--dist=each")
+    run_apart(*ARGUMENTS, *report, test_a=READS.format(2)).assert_outcomes(passed=2)
+    assert run_file(pytester)["lines"] == {"test_a.py": [[1, 5]]}
+
+
 def test_two_workers_report_what_one_process_does(run_apart, pytester):
     files = {"test_a": READS.format(3), "test_b": READS.format(1), "test_c": TRAINS}
     serial = run_apart(*ARGUMENTS, "--gpu-sync-report=serial.json", **files)

@@ -102,6 +102,13 @@ def test_the_run_is_written_as_json(program, tmp_path):
     assert {(site["path"], site["line"]) for site in region["sites"]} == {("train.py", 1), ("train.py", 2)}
 
 
+@pytest.mark.parametrize(("flags", "lines"), [((), None), (("--lines",), {"train.py": [[1, 2], [4, 4]]})])
+def test_the_lines_that_ran_are_written_when_asked_for(program, tmp_path, flags, lines):
+    program("sync()\nif False or sync():\n    sync()\nsync()", "--json", "run.json", *flags)
+    ran = json.loads((tmp_path / "run.json").read_text())["lines"]
+    assert (ran and {"train.py": ran["train.py"]}) == lines
+
+
 @pytest.mark.parametrize(("flag", "start"), [("--md", "## GPU syncs"), ("--html", "<!doctype html>")])
 def test_the_run_is_written_as_a_page(program, tmp_path, flag, start):
     program("sync()", flag, "page")

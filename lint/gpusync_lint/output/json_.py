@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpusync_lint.model import FileError, Fix, Span
+    from gpusync_lint.observed import Observation
     from gpusync_lint.runner import Outcome
     from gpusync_lint.selection import Reported
 
@@ -27,11 +29,18 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
         "errors": [_error(one) for one in outcome.errors],
         "files": outcome.files,
     }
+    if outcome.observed is not None:
+        document["observed"] = {"runs": outcome.observed.shown, "gaps": [asdict(gap) for gap in outcome.observed.gaps]}
     if statistics:
         document["statistics"] = {one.code: one.count for one in outcome.statistics}
     if fixed:
         document["fixed"] = outcome.fixed
     return json.dumps(document, indent=2) + "\n"
+
+
+def observation(seen: Observation) -> dict[str, Any]:
+    """What runs saw of a finding, as both this document and SARIF hold it."""
+    return {**asdict(seen), "evidence": seen.evidence.value}
 
 
 def _error(error: FileError) -> dict[str, Any]:
@@ -40,6 +49,7 @@ def _error(error: FileError) -> dict[str, Any]:
 
 def _finding(reported: Reported, outcome: Outcome) -> dict[str, Any]:
     finding = reported.finding
+    seen = None if outcome.observed is None else outcome.observed.observations.get(finding.key)
     return {
         "code": finding.code,
         "name": finding.name,
@@ -54,6 +64,7 @@ def _finding(reported: Reported, outcome: Outcome) -> dict[str, Any]:
         "fix": None if finding.fix is None else _fix(finding.path, finding.fix, outcome),
         "suppressed": finding.suppressed,
         "baselined": reported.baselined,
+        "observed": None if seen is None else observation(seen),
         "key": finding.key,
     }
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from gpusync_lint import rule_pages
 from gpusync_lint._version import __version__
+from gpusync_lint.output.json_ import observation
 from gpusync_lint.selection import Level
 
 if TYPE_CHECKING:
@@ -99,6 +100,9 @@ class _Log:
                 "framework": finding.framework,
             },
         }
+        seen = None if self.outcome.observed is None else self.outcome.observed.observations.get(finding.key)
+        if seen is not None:
+            result["properties"]["observed"] = observation(seen)
         if finding.suppressed is not None:
             result["suppressions"] = [
                 {"kind": "inSource", "status": "accepted", "justification": finding.suppressed},

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from gpusync_lint.model import Finding, Heat, Span
+from gpusync_lint.observed import Evidence
 from gpusync_lint.selection import Level
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gpusync_lint.observed import Observation, Observed
     from gpusync_lint.runner import Outcome
     from gpusync_lint.selection import Reported
 
@@ -80,9 +83,46 @@ def _finding(reported: Reported, outcome: Outcome, style: Style) -> str:
         how = "--fix" if finding.fix.safe else "--fix --unsafe-fixes"
         hazard = f"; {finding.fix.hazard}" if finding.fix.hazard else ""
         lines.append(f"    fix: {finding.fix.title} ({how}{hazard})")
+    if outcome.observed is not None and finding.key in outcome.observed.observations:
+        lines.append(f"    observed: {_observed(outcome.observed.observations[finding.key])}")
     if reported.accepted is not None:
         lines.append(f"    {reported.accepted}")
     return "\n".join(lines) + "\n"
+
+
+def _observed(seen: Observation) -> str:
+    if seen.evidence is Evidence.WAITED:
+        return _measured(seen.syncs or 0, seen.per_step_max or 0, seen.blocked_ms)
+    return {
+        Evidence.SILENT: "the line ran and did not wait",
+        Evidence.NOT_RUN: "the line did not run",
+        Evidence.UNRECORDED: "no sync was seen; whether the line ran was not recorded",
+    }[seen.evidence]
+
+
+def _measured(syncs: int, per_step: int, blocked_ms: float | None) -> str:
+    waited = "" if blocked_ms is None else f", the host waited {blocked_ms:,.1f} ms"
+    return f"{_count(syncs, 'sync')}, at most {per_step:,} per step{waited}"
+
+
+def _gaps(observed: Observed, style: Style) -> list[str]:
+    """What the runs saw of the findings as a whole, and the lines that waited without one."""
+    counts = Counter(seen.evidence for seen in observed.observations.values())
+    words = {
+        Evidence.WAITED: "waited",
+        Evidence.SILENT: "ran and did not wait",
+        Evidence.NOT_RUN: "did not run",
+        Evidence.UNRECORDED: "with no sync seen",
+    }
+    told = ", ".join(f"{counts[evidence]} {word}" for evidence, word in words.items() if counts[evidence])
+    lines = [f"Observed in {', '.join(observed.shown)}: {told or 'nothing that a finding is about'}"]
+    if observed.gaps:
+        lines.append(f"{_count(len(observed.gaps), 'line')} waited that no finding names:")
+    for gap in observed.gaps:
+        known = f" ({gap.code} at a lower heat or confidence)" if gap.code is not None else ""
+        measured = _measured(gap.syncs, gap.per_step_max, gap.blocked_ms)
+        lines.append(f"  {style(f'{gap.path}:{gap.line}', '1')} {gap.function}: {measured}{known}")
+    return lines
 
 
 def _excerpt(text: str, span: Span, style: Style) -> list[str]:
@@ -149,6 +189,8 @@ def _closing(outcome: Outcome, style: Style, *, fixing: bool) -> str:
         lines.append(f"No warnings in {_count(outcome.files, 'file')}{accepted}")
     if outcome.notes:
         lines.append(f"(+{_count(len(outcome.notes), 'note')}: {_heats(outcome.notes)})")
+    if outcome.observed is not None:
+        lines += _gaps(outcome.observed, style)
     return "\n".join(lines) + "\n"
 
 

@@ -122,6 +122,7 @@ def test_the_json_document(project: Project, capsys: Captured) -> None:
                 },
                 "suppressed": None,
                 "baselined": False,
+                "observed": None,
                 "key": "pkg/a.py::<module>::GS501::copy_unsafe()::1",
             }
         ],
