@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import gpusync_lint
 
@@ -23,10 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import CodeType, FrameType
 
+    _Place = tuple[int, int]
+    """An instruction: identity of its code object and offset. To hash the code object itself is to hash all its
+    constants, and those of two files compare equal when they were compiled from the same text."""
+
 _INTERNAL: Final = 0
 """This package, the linter and the import machinery: never a site, never named."""
 _LIBRARY: Final = 1
 _USER: Final = 2
+_TORCH: Final = 3
+"""A library too, but never the line of a program without lines of the user's."""
 
 _OWN_FOLDERS = tuple(str(Path(file).resolve().parent) + os.sep for file in (__file__, gpusync_lint.__file__))
 _STDLIB_FOLDERS = tuple(
@@ -45,10 +51,29 @@ _class_of_file: dict[str, int] = {}
 _shown_path: dict[tuple[str, str], str] = {}
 _sites: dict[tuple[str, str, int, str | None], Site] = {}
 
+_MOST_PLACES: Final = 1 << 14
+"""Instructions remembered. A program that compiles code in a loop would fill any memory."""
+
+_direct: dict[_Place, tuple[CodeType, Charge]] = {}
+"""Charges of calls that the main thread made straight from a line of the user's. The code object is kept, so that no
+other gets its identity."""
+_described: dict[_Place, tuple[CodeType, str]] = {}
+_class_of_code: dict[int, tuple[CodeType, int]] = {}
+
 
 def charge(frame: FrameType | None, thread: int) -> Charge:
     """Return the site of a sync made on `thread`, whose innermost Python frame is `frame`."""
+    if frame is not None:
+        # This is asked at every sync: first what is true of nearly all.
+        known = _direct.get((id(frame.f_code), frame.f_lasti))
+        if known is not None and known[1].thread == thread:
+            return known[1]
     site = _site_of(frame)
+    if site is not None and thread == threading.main_thread().ident:
+        charged = Charge(site[0], thread)
+        if frame is not None and _class_of_code.get(id(frame.f_code), (None, None))[1] == _USER:
+            _remember(_direct, (id(frame.f_code), frame.f_lasti), (frame.f_code, charged))
+        return charged
     owner = _thread_in_backward(thread) if _may_belong_to_autograd(frame, thread) else None
     if site is not None and site[1]:
         # A hook of the user's is charged to its own line, and to the thread whose backward() runs it.
@@ -66,6 +91,8 @@ def clear_caches() -> None:
     """Forget shown paths; for tests, and after the working directory changed."""
     _shown_path.clear()
     _sites.clear()
+    _direct.clear()
+    _described.clear()
 
 
 def is_users(filename: str) -> bool:
@@ -80,14 +107,15 @@ def _site_of(frame: FrameType | None) -> tuple[Site, bool] | None:
     innermost_outside_torch: FrameType | None = None
     while frame is not None:
         code = frame.f_code
-        kind = _classify(code.co_filename, frame)
+        classified = _class_of_code.get(id(code))
+        kind = _classify_code(code, frame) if classified is None else classified[1]
         if kind == _USER:
             return _intern(frame, via), True
-        if kind == _LIBRARY:
+        if kind != _INTERNAL:
             if innermost_library is None:
                 innermost_library = frame
                 via = _describe(frame)
-            if innermost_outside_torch is None and not _in_torch(code.co_filename):
+            if innermost_outside_torch is None and kind != _TORCH:
                 innermost_outside_torch = frame
         frame = frame.f_back
     # No line of the user's: a library's own program (python -m something) is charged to its own line.
@@ -98,17 +126,34 @@ def _site_of(frame: FrameType | None) -> tuple[Site, bool] | None:
 
 
 def _intern(frame: FrameType, via: str | None) -> Site:
-    # Not keyed by the code object: those of two files compare equal when they were compiled from the same text.
     code, line = frame.f_code, frame.f_lineno or 0
     key = (code.co_filename, code.co_name, line, via)
     site = _sites.get(key)
     if site is None:
-        site = _sites[key] = Site(shown_path(code.co_filename), line, _function(code), via)
+        site = Site(shown_path(code.co_filename), line, _function(code), via)
+        _remember(_sites, key, site)
     return site
 
 
 def _describe(frame: FrameType) -> str:
-    return f"{package_path(frame.f_code.co_filename)}:{frame.f_lineno} {_function(frame.f_code)}"
+    code = frame.f_code
+    place = (id(code), frame.f_lasti)
+    known = _described.get(place)
+    if known is not None:
+        return known[1]
+    text = f"{package_path(code.co_filename)}:{frame.f_lineno} {_function(code)}"
+    _remember(_described, place, (code, text))
+    return text
+
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+def _remember(cache: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    if len(cache) >= _MOST_PLACES:
+        cache.clear()
+    cache[key] = value
 
 
 def _function(code: CodeType) -> str:
@@ -138,17 +183,23 @@ def shown_path(filename: str) -> str:
             relative = os.path.relpath(os.path.realpath(filename), os.path.realpath(cwd))
             if not relative.startswith(os.pardir):
                 shown = relative
-        shown = _shown_path[key] = shown.replace(os.sep, "/")
+        shown = shown.replace(os.sep, "/")
+        _remember(_shown_path, key, shown)
     return shown
 
 
-def _classify(filename: str, frame: FrameType) -> int:
+def _classify_code(code: CodeType, frame: FrameType) -> int:
+    filename = code.co_filename
+    if filename == "<string>":
+        # exec() and dataclasses both compile "<string>": only a program given with -c is the user's.
+        return _USER if frame.f_globals.get("__name__") == "__main__" else _INTERNAL
     kind = _class_of_file.get(filename)
     if kind is None:
-        if filename == "<string>":
-            # exec() and dataclasses both compile "<string>": only a program given with -c is the user's.
-            return _USER if frame.f_globals.get("__name__") == "__main__" else _INTERNAL
-        kind = _class_of_file[filename] = _classify_path(filename)
+        kind = _classify_path(filename)
+        if kind == _LIBRARY and package_path(filename).startswith("torch/"):
+            kind = _TORCH
+        _remember(_class_of_file, filename, kind)
+    _remember(_class_of_code, id(code), (code, kind))
     return kind
 
 
@@ -164,10 +215,6 @@ def _classify_path(filename: str) -> int:
     if resolved.startswith(_STDLIB_FOLDERS):
         return _LIBRARY
     return _USER
-
-
-def _in_torch(filename: str) -> bool:
-    return package_path(filename).startswith("torch/")
 
 
 def _may_belong_to_autograd(frame: FrameType | None, thread: int) -> bool:

@@ -21,8 +21,8 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from pytest_gpusync import attribution
 from pytest_gpusync.events import PAGEABLE_H2D_WAITS_ABOVE, RawSync
@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.events import Charge, Coverage, Direction, Kind
     from pytest_gpusync.recorders.base import Sink
+
+    _Instruction = tuple[int, int, int]
+    """Identities of a frame and of its code, and the offset in the bytecode: two CUDA calls from the same instruction
+    are halves of one operation."""
+
+    _Handler = Callable[[Any, int, FrameType | None, "_Thread"], None]
+    """Handles a call that has returned: (what the table says of the call, address of CUPTI's data, innermost Python
+    frame or None on a C++ thread, thread)."""
 
 _SYNCHRONIZE: Final[dict[str, Kind]] = {
     "cudaStreamSynchronize": "stream",
@@ -63,43 +71,40 @@ _ASYNC_COPIES: Final[dict[str, Direction | None]] = {
     "cuMemcpyHtoDAsync": "H2D",
 }
 
-_MEMCPY_KINDS: Final[dict[int, Direction]] = {1: "H2D", 2: "D2H", 3: "D2D"}
+_MEMCPY_KINDS: Final[dict[int, Direction]] = {1: "H2D", 2: "D2H"}
+"""Values of cudaMemcpyKind. Copies between device buffers (3) do not wait; cudaMemcpyDefault (4) leaves the direction
+to the driver."""
+
+_NO_INSTRUCTION: Final = (0, 0, 0)
+"""Of a thread without Python frames."""
 
 _MEMORY_TYPE_ATTRIBUTE: Final = 2
 """CU_POINTER_ATTRIBUTE_MEMORY_TYPE; cuPointerGetAttribute refuses pageable pointers."""
 
 
-class _CopyParameters(ctypes.Structure):
-    """Parameters of cudaMemcpy and cudaMemcpyAsync; the driver's copies have the same first three."""
-
-    _fields_ = (
-        ("destination", ctypes.c_void_p),
-        ("source", ctypes.c_void_p),
-        ("nbytes", ctypes.c_size_t),
-        ("kind", ctypes.c_int),
-    )
-
-
-@dataclass(slots=True)
-class _Copy:
+class _Copy(NamedTuple):
     """The last copy of a thread, until the sync that completes it, or until it turns out to be one itself."""
 
     direction: Direction
     nbytes: int
-    instruction: tuple[int, int] | None
-    """Frame identity and bytecode offset of the caller; None on a thread without Python frames."""
+    instruction: _Instruction
     charge: Charge | None
-    """Its line; looked up only where somebody may ask for it."""
-    waiting: RawSync | None
-    """What to report if no synchronize from the same instruction follows: the copy waited by itself."""
+    """Its line; looked up only where somebody may ask for it, since a frame kept would keep the caller's locals."""
+    host: int | None
+    """Address on the host of a copy that waits by itself if that memory is pageable; None for one that cannot."""
+    blocked_ns: int
+    device: int | None
 
 
-@dataclass(slots=True)
 class _Thread:
     """What is under way on one thread."""
 
-    ident: int
-    copy: _Copy | None = None
+    __slots__ = ("copy", "ident", "slot")
+
+    def __init__(self, ident: int) -> None:
+        self.ident = ident
+        self.slot = gate.slot_of(ident)
+        self.copy: _Copy | None = None
 
 
 class CuptiRecorder(Recorder):
@@ -113,7 +118,7 @@ class CuptiRecorder(Recorder):
         self._sink: Sink | None = None
         self._cupti: cupti_api.Cupti | None = None
         self._gate: gate.CallGate | None = None
-        self._handlers: dict[tuple[int, int], Callable[[cupti_api.CallbackData, FrameType | None, _Thread], None]] = {}
+        self._handlers: dict[tuple[int, int], tuple[_Handler, Any]] = {}
         self._logged_kinds: dict[tuple[int, int], Kind] = {}
         self._threads: dict[int, _Thread] = {}
         self._device_of_context: dict[int, int | None] = {}
@@ -150,7 +155,7 @@ class CuptiRecorder(Recorder):
         """Deliver the logged calls, and the copies that turned out to wait by themselves."""
         self._deliver_logged()
         for thread in list(self._threads.values()):
-            self.settle(thread)
+            self._settle(thread)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -205,13 +210,13 @@ class CuptiRecorder(Recorder):
                     self._logged_kinds[key] = _LOCKED[name] if name in _LOCKED else _SYNCHRONIZE[name]
                     entry.set_action(domain, callback_id, gate.LOG)
                 elif name in _SYNCHRONIZE:
-                    self._handlers[key] = _Synchronize(self, _SYNCHRONIZE[name])
+                    self._handlers[key] = self._synchronized, _SYNCHRONIZE[name]
                     entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT)
                 elif name in _BLOCKING_COPIES:
-                    self._handlers[key] = _BlockingCopy(self, _BLOCKING_COPIES[name])
+                    self._handlers[key] = self._copied, _BLOCKING_COPIES[name]
                     entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT)
                 elif name in _ASYNC_COPIES:
-                    self._handlers[key] = _AsyncCopy(self, _ASYNC_COPIES[name])
+                    self._handlers[key] = self._copy_issued, _ASYNC_COPIES[name]
                     entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT)
 
     def _follow_event_waits(self) -> None:
@@ -264,7 +269,7 @@ class CuptiRecorder(Recorder):
             handler = self._handlers.get((domain, callback_id))
             if handler is None or self._sink is None:
                 return
-            ident = threading.get_ident()
+            ident = get_ident()
             thread = self._threads.get(ident)
             if thread is None:
                 thread = self._threads[ident] = _Thread(ident)
@@ -274,46 +279,102 @@ class CuptiRecorder(Recorder):
                 frame = None  # a C++ thread
             if self._logs_every_synchronize:
                 self._deliver_logged(frame)
-            data = cupti_api.CallbackData.from_address(address)
-            handler(data, frame, thread)
+            handler[0](handler[1], address, frame, thread)
         except Exception as error:
             self._error = self._error or error
         except BaseException as raised:
             # A signal handler (Ctrl-C, a test's time limit) ran in here, where nothing it raises can get out.
             _raise_soon_in_main_thread(raised)
 
-    def emit(self, raw: RawSync) -> None:
-        """Hand one sync to the sink."""
+    def _synchronized(self, kind: Kind, address: int, frame: FrameType | None, thread: _Thread) -> None:
+        """A stream or device synchronize has returned: a sync, with the copy that it completes."""
+        assert self._gate is not None
+        direction, nbytes, charge = None, None, None
+        copy = thread.copy
+        if copy is not None:
+            if copy.instruction == _instruction(frame):
+                direction, nbytes, charge = copy.direction, copy.nbytes, copy.charge
+                thread.copy = None
+            else:
+                self._settle(thread)
+        device = self._device_of(cupti_api.context(address))
+        self._emit(
+            RawSync(kind, frame, thread.ident, direction, nbytes, self._gate.blocked_ns(thread.slot), device, charge)
+        )
+
+    def _copied(self, direction: Direction | None, address: int, frame: FrameType | None, thread: _Thread) -> None:
+        """A copy call that blocks by itself has returned."""
+        assert self._gate is not None
+        blocked = self._gate.blocked_ns(thread.slot)
+        if direction is None:
+            context, _, _, nbytes, kind = cupti_api.runtime_copy_call(address)
+            direction = _MEMCPY_KINDS.get(kind)
+            if direction is None:
+                return  # between device buffers the host does not wait
+        else:
+            context, _, _, nbytes = cupti_api.copy_call(address)
+        self._settle(thread)
+        self._emit(RawSync("copy", frame, thread.ident, direction, nbytes, blocked, self._device_of(context)))
+
+    def _copy_issued(self, direction: Direction | None, address: int, frame: FrameType | None, thread: _Thread) -> None:
+        """An asynchronous copy has returned: the first half of a blocking torch copy, or one that waited by itself.
+
+        Which of the two shows only at the thread's next call. Most are the first half, so what is dear is left for
+        then: whether the driver knows the host's memory, to which torch returns what it pins only much later.
+        """
+        assert self._gate is not None
+        if thread.copy is not None:
+            self._settle(thread)
+        if direction is None:
+            context, destination, source, nbytes, kind = cupti_api.runtime_copy_call(address)
+            direction = _MEMCPY_KINDS.get(kind)
+            if direction is None:
+                return
+        else:
+            context, destination, source, nbytes = cupti_api.copy_call(address)
+        may_wait = direction == "D2H" or nbytes > PAGEABLE_H2D_WAITS_ABOVE
+        charge = attribution.charge(frame, thread.ident) if may_wait or self._logs_every_synchronize else None
+        host = (destination if direction == "D2H" else source) if may_wait else None
+        blocked = self._gate.blocked_ns(thread.slot)
+        thread.copy = _Copy(direction, nbytes, _instruction(frame), charge, host, blocked, self._device_of(context))
+
+    def _emit(self, raw: RawSync) -> None:
         sink = self._sink
         if sink is not None:
             sink(raw)
 
-    def blocked_ns(self, thread: _Thread) -> int:
-        """Return how long the call that the thread has just left took."""
-        assert self._gate is not None
-        return self._gate.blocked_ns(thread.ident)
+    def _device_of(self, context: int) -> int | None:
+        """Return the device of a context; asked of CUPTI once."""
+        try:
+            return self._device_of_context[context]
+        except KeyError:
+            device = self._cupti.device_of(context) if context and self._cupti is not None else None
+            self._device_of_context[context] = device
+            return device
 
-    def device_of(self, data: cupti_api.CallbackData) -> int | None:
-        """Return the device of a call's context; asked of CUPTI once per context."""
-        context = data.context
-        if context is None or self._cupti is None:
-            return None
-        if context not in self._device_of_context:
-            self._device_of_context[context] = self._cupti.device_of(context)
-        return self._device_of_context[context]
+    def _settle(self, thread: _Thread) -> None:
+        """Report the thread's last copy if it waited by itself: no synchronize of its own followed."""
+        copy, thread.copy = thread.copy, None
+        if copy is not None and copy.host and self._is_pageable(copy.host):
+            self._emit(
+                RawSync(
+                    "pageable",
+                    None,
+                    thread.ident,
+                    copy.direction,
+                    copy.nbytes,
+                    copy.blocked_ns,
+                    copy.device,
+                    copy.charge,
+                )
+            )
 
-    def is_pageable(self, pointer: int | None) -> bool:
+    def _is_pageable(self, pointer: int) -> bool:
         """Tell pageable host memory, which the driver does not know, from pinned."""
-        if not pointer or self._pointer_attribute is None:
+        if self._pointer_attribute is None:
             return False
         kind = ctypes.c_uint32()
         return bool(self._pointer_attribute(ctypes.byref(kind), _MEMORY_TYPE_ATTRIBUTE, ctypes.c_uint64(pointer)) != 0)
-
-    def settle(self, thread: _Thread) -> None:
-        """Report the thread's last copy if it waited by itself and no synchronize of its own followed."""
-        copy, thread.copy = thread.copy, None
-        if copy is not None and copy.waiting is not None:
-            self.emit(copy.waiting)
 
     def _deliver_logged(self, frame: FrameType | None = None) -> None:
         """Report what the gate logged. `frame` is the innermost frame of the calling thread that made the calls."""
@@ -323,24 +384,20 @@ class CuptiRecorder(Recorder):
         calls = entry.drain()
         if not calls:
             return
-        own = threading.get_ident()
+        own = get_ident()
         for call in calls:
             kind = self._logged_kinds.get((call.domain, call.callback_id))
             if kind is None:
                 continue
             copy = self._copy_completed_by(kind, call.thread)
             if copy is not None:
-                self.emit(
+                self._emit(
                     RawSync(kind, None, call.thread, copy.direction, copy.nbytes, call.blocked_ns, charged=copy.charge)
                 )
                 continue
             own_frame = frame is not None and call.thread == own
             where = frame if own_frame else sys._current_frames().get(call.thread)
-            self.emit(RawSync(kind, where, call.thread, blocked_ns=call.blocked_ns))
-
-    def charge(self, frame: FrameType | None, thread: _Thread, *, waits: bool) -> Charge | None:
-        """Look up the line of a copy, if it may be asked for after the copy's frame is gone."""
-        return attribution.charge(frame, thread.ident) if waits or self._logs_every_synchronize else None
+            self._emit(RawSync(kind, where, call.thread, blocked_ns=call.blocked_ns))
 
     def _copy_completed_by(self, kind: Kind, ident: int) -> _Copy | None:
         """Take the copy before a logged stream synchronize of the same thread: together they are one blocking copy."""
@@ -351,82 +408,8 @@ class CuptiRecorder(Recorder):
         return copy
 
 
-class _Synchronize:
-    """Handles a stream or device synchronize that has returned."""
-
-    def __init__(self, recorder: CuptiRecorder, kind: Kind) -> None:
-        self._recorder = recorder
-        self._kind: Kind = kind
-
-    def __call__(self, data: cupti_api.CallbackData, frame: FrameType | None, thread: _Thread) -> None:
-        direction, nbytes = None, None
-        copy = thread.copy
-        if copy is not None and copy.instruction == _instruction(frame):
-            direction, nbytes = copy.direction, copy.nbytes
-            thread.copy = None
-        else:
-            self._recorder.settle(thread)
-        self._recorder.emit(
-            RawSync(
-                self._kind,
-                frame,
-                thread.ident,
-                direction,
-                nbytes,
-                self._recorder.blocked_ns(thread),
-                self._recorder.device_of(data),
-            )
-        )
-
-
-class _BlockingCopy:
-    """Handles a copy call that blocks by itself and has returned."""
-
-    def __init__(self, recorder: CuptiRecorder, direction: Direction | None) -> None:
-        self._recorder = recorder
-        self._direction = direction
-
-    def __call__(self, data: cupti_api.CallbackData, frame: FrameType | None, thread: _Thread) -> None:
-        parameters = _CopyParameters.from_address(data.parameters)
-        direction = self._direction or _MEMCPY_KINDS.get(parameters.kind)
-        if direction not in ("H2D", "D2H"):
-            return  # between device buffers the host does not wait
-        blocked = self._recorder.blocked_ns(thread)
-        self._recorder.settle(thread)
-        self._recorder.emit(
-            RawSync("copy", frame, thread.ident, direction, parameters.nbytes, blocked, self._recorder.device_of(data))
-        )
-
-
-class _AsyncCopy:
-    """Handles an asynchronous copy: the first half of a blocking torch copy, or one that may have waited by itself."""
-
-    def __init__(self, recorder: CuptiRecorder, direction: Direction | None) -> None:
-        self._recorder = recorder
-        self._direction = direction
-
-    def __call__(self, data: cupti_api.CallbackData, frame: FrameType | None, thread: _Thread) -> None:
-        blocked = self._recorder.blocked_ns(thread)
-        self._recorder.settle(thread)
-        parameters = _CopyParameters.from_address(data.parameters)
-        direction = self._direction or _MEMCPY_KINDS.get(parameters.kind)
-        if direction not in ("H2D", "D2H"):
-            return
-        host = parameters.destination if direction == "D2H" else parameters.source
-        nbytes = parameters.nbytes
-        may_wait = direction == "D2H" or nbytes > PAGEABLE_H2D_WAITS_ABOVE
-        waits = may_wait and self._recorder.is_pageable(host)
-        charge = self._recorder.charge(frame, thread, waits=waits)
-        waiting = None
-        if waits:
-            # Without the frame, which would keep the caller's locals alive until the copy is settled.
-            device = self._recorder.device_of(data)
-            waiting = RawSync("pageable", None, thread.ident, direction, nbytes, blocked, device, charge)
-        thread.copy = _Copy(direction, nbytes, _instruction(frame), charge, waiting)
-
-
-def _instruction(frame: FrameType | None) -> tuple[int, int] | None:
-    return None if frame is None else (id(frame), frame.f_lasti)
+def _instruction(frame: FrameType | None) -> _Instruction:
+    return _NO_INSTRUCTION if frame is None else (id(frame), id(frame.f_code), frame.f_lasti)
 
 
 def _base_name(name: str) -> str:

@@ -21,26 +21,38 @@ MULTIPLE_SUBSCRIBERS: Final = 39
 """CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED."""
 INSUFFICIENT_PRIVILEGES: Final = 35
 
-API_ENTER: Final = 0
-
 _CALLBACK_IDS: Final = 1023
 """Ids tried when names are resolved; CUDA 13 ends near 800."""
 
 
-class CallbackData(ctypes.Structure):
-    """CUpti_CallbackData."""
+_CallbackWords = ctypes.c_uint64 * 6
+"""The first fields of CUpti_CallbackData, each eight bytes: site, function's name, its parameters, return value,
+symbol's name, context."""
+_CopyWords = ctypes.c_uint64 * 3
+"""Parameters that all copies begin with: destination, source, bytes."""
+_RuntimeCopyWords = ctypes.c_uint64 * 4
+"""Those of cudaMemcpy and cudaMemcpyAsync: the kind as well. Arrays, since they are read at every sync: the fields of
+a ctypes structure cost four times as much."""
 
-    _fields_ = (
-        ("site", ctypes.c_int),
-        ("function_name", ctypes.c_char_p),
-        ("parameters", ctypes.c_void_p),
-        ("return_value", ctypes.c_void_p),
-        ("symbol_name", ctypes.c_char_p),
-        ("context", ctypes.c_void_p),
-        ("context_uid", ctypes.c_uint32),
-        ("correlation_data", ctypes.POINTER(ctypes.c_uint64)),
-        ("correlation_id", ctypes.c_uint32),
-    )
+
+def context(address: int) -> int:
+    """Return the CUcontext of the call whose data CUPTI put at `address`; 0 if it has none."""
+    found: int = _CallbackWords.from_address(address)[5]
+    return found
+
+
+def copy_call(address: int) -> tuple[int, int, int, int]:
+    """Return (context, destination, source, bytes) of the copy whose data CUPTI put at `address`."""
+    words = _CallbackWords.from_address(address)
+    destination, source, nbytes = _CopyWords.from_address(words[2])[:]
+    return words[5], destination, source, nbytes
+
+
+def runtime_copy_call(address: int) -> tuple[int, int, int, int, int]:
+    """Return (context, destination, source, bytes, cudaMemcpyKind) of a copy of the runtime API."""
+    words = _CallbackWords.from_address(address)
+    destination, source, nbytes, kind = _RuntimeCopyWords.from_address(words[2])[:]
+    return words[5], destination, source, nbytes, kind & 0xFFFFFFFF
 
 
 class CuptiError(RuntimeError):

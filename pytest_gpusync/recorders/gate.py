@@ -102,6 +102,11 @@ def supported() -> bool:
     return sys.platform == "linux" and platform.machine() == "x86_64" and struct.calcsize("P") == 8
 
 
+def slot_of(thread: int) -> int:
+    """Return where the gate notes the times of a thread."""
+    return (thread * _MULTIPLIER & 0xFFFFFFFFFFFFFFFF) >> 64 - _SLOT_BITS
+
+
 class CallGate:
     """The gate, its table and its log. Its memory is never released: a late call into it must find code."""
 
@@ -131,6 +136,8 @@ class CallGate:
             add_pending_call=_address(ctypes.pythonapi.Py_AddPendingCall),
             pending=_address(self._pending),
         )
+        self._entered_at = self._context.entered
+        self._left_at = self._context.left
         self.user_data = ctypes.addressof(self._context)
         self._code = _executable(_MACHINE_CODE)
         self.function = CALLBACK(self._code)
@@ -150,10 +157,9 @@ class CallGate:
             raise ValueError(f"callback id {callback_id} is outside the table")
         self._context.table[(domain - 1) * _IDS_PER_DOMAIN + callback_id] = action
 
-    def blocked_ns(self, thread: int) -> int:
-        """Return how long the call that `thread` has just left took."""
-        slot = (thread * _MULTIPLIER & 0xFFFFFFFFFFFFFFFF) >> 64 - _SLOT_BITS
-        return int((self._context.left[slot] - self._context.entered[slot]) * self._ns_per_tick)
+    def blocked_ns(self, slot: int) -> int:
+        """Return how long the call took that the thread of `slot` has just left."""
+        return int((self._left_at[slot] - self._entered_at[slot]) * self._ns_per_tick)
 
     def drain(self) -> list[LoggedCall]:
         """Return the calls logged since the last drain; an empty list while another thread is draining."""

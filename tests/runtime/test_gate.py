@@ -115,7 +115,7 @@ def test_a_call_that_reaches_python_knows_how_long_it_took(probe):
     probe.call(gates.RUNTIME, 131, ENTER)
     time.sleep(0.05)
     probe.call(gates.RUNTIME, 131, EXIT)
-    assert 45e6 < probe.gate.blocked_ns(threading.get_ident()) < 500e6
+    assert 45e6 < probe.gate.blocked_ns(gates.slot_of(threading.get_ident())) < 500e6
 
 
 def test_the_interpreter_is_asked_to_drain_after_a_logged_exit(probe):
