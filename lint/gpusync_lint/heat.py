@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpusync_lint.filling import fills, kept_names, remembered, settles
 from gpusync_lint.model import Heat
 from gpusync_lint.summaries import FunctionInfo, blocks
 
@@ -25,9 +26,14 @@ _EVERY_STEP = re.compile(
     r"^(training|validation|test|predict|train|eval|valid|val)_?step$|^(on_)?\w*batch_(start|end|begin)\w*$"
     r"|^on_\w*step_(begin|end|start)$|^compute_loss$|^training_loss$"
 )
-_GUARD_WORDS = re.compile(r"log|print|report|verbose|every|interval|freq|debug|eval|save|checkpoint|viz|vis|plot", re.I)
+_GUARD_WORDS = re.compile(
+    r"(?<![a-z])(log(s|ger|gers|ged|ging)?|print|report|verbose|every|interval|freq(uency)?|debug|eval(uate)?|sav(e|ing)"
+    r"|checkpoint|ckpt|viz|vis|visuali[sz]e|plot)(?![a-z])",
+    re.I,
+)
 
 _LEVELS = {"layer": 1, "weak": 1, "strong": 2, "loop": 3}
+_TRY = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
 _SIGNS = {1: "weak", 2: "strong", 3: "loop"}
 
 
@@ -192,6 +198,8 @@ class HeatMap:
             fn = queue.pop()
             for site in fn.trace.calls:
                 heat = self.heat(fn, site.statement, site.repeated)
+                if heat is Heat.STEP and remembered(site.callee.node):
+                    heat = Heat.GUARDED
                 if heat.rank < self._entries.get(id(site.callee), Heat.ONCE).rank:
                     self._entries[id(site.callee)] = heat
                     queue.append(site.callee)
@@ -219,7 +227,8 @@ def _walk(body: list[ast.stmt], way: Step | None, ways: dict[int, Step | None], 
         way = Step("error", last, way)
     elif in_loop and way is not None and isinstance(last, (ast.Return, ast.Break)):
         way = Step("exit", last, way)
-    for statement in body:
+    kept: dict[str, str] = {}
+    for place, statement in enumerate(body):
         ways[id(statement)] = way
         kind = type(statement)
         if kind in (ast.For, ast.AsyncFor, ast.While):
@@ -229,16 +238,37 @@ def _walk(body: list[ast.stmt], way: Step | None, ways: dict[int, Step | None], 
             _walk(statement.body, loop, ways, True)  # type: ignore[attr-defined]
             _walk(statement.orelse, way, ways, False)  # type: ignore[attr-defined]
         elif kind is ast.If:
-            inner = Step("guard", statement, way) if _is_guard(statement.test) else way  # type: ignore[attr-defined]
-            _walk(statement.body, inner, ways, in_loop)  # type: ignore[attr-defined]
-            _walk(statement.orelse, way, ways, in_loop)  # type: ignore[attr-defined]
+            assert isinstance(statement, ast.If)
+            guarded = _is_guard(statement.test) or fills(statement)
+            _walk(statement.body, Step("guard", statement, way) if guarded else way, ways, in_loop)
+            _walk(statement.orelse, way, ways, in_loop)
+            if _lets_pass(statement) or settles(statement, body[place + 1 :], kept):
+                way = Step("guard", statement, way)
+        elif isinstance(statement, _TRY):
+            for block in (statement.body, statement.orelse, statement.finalbody):
+                _walk(block, way, ways, in_loop)
+            for handler in statement.handlers:  # what goes wrong in every step is repaired, not caught
+                _walk(handler.body, Step("guard", statement, way), ways, in_loop)
         elif kind in (ast.FunctionDef, ast.AsyncFunctionDef):
             continue
         elif kind is ast.ClassDef:
             _walk(statement.body, way, ways, False)  # type: ignore[attr-defined]
         else:
+            kept.update(kept_names(statement))
             for block in blocks(statement):
                 _walk(block, way, ways, in_loop)
+
+
+def _lets_pass(statement: ast.If) -> bool:
+    """`if step % 100: continue`, `if not verbose: return`: what follows is guarded."""
+    if len(statement.body) > 1 or statement.orelse or not isinstance(statement.body[0], (ast.Return, ast.Continue)):
+        return False
+    test = statement.test
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _is_guard(test.operand)
+    if isinstance(test, ast.Compare):
+        return isinstance(test.ops[0], ast.NotEq) and isinstance(test.left, ast.BinOp) and _is_guard(test)
+    return isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod)
 
 
 def _is_guard(test: ast.expr) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 from gpusync_lint.model import EngineSettings, Heat
 
@@ -89,6 +91,61 @@ CASES = {
         Heat.STEP,
     ),
 }
+CLASS = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        self.table, self.tables, self.ready = None, dict(), False
+    def forward(self, a, size, pe=None):
+{body}
+"""
+RARELY = {
+    "an attribute that is filled when it is missing": "if self.table is None:\n    self.table = a.sum().item()",
+    "an attribute that is filled when it is too small": (
+        "if self.table is None or self.table.size(1) < size:\n    self.table = a.sum().item()"
+    ),
+    "an attribute that may not exist": "if not hasattr(self, 'table'):\n    self.table = a.sum().item()",
+    "a container asked for a key": "if size not in self.tables:\n    self.tables[size] = a.sum().item()",
+    "a buffer that is filled in place": "if not self.ready:\n    self.ready.fill_(a.sum().item())",
+    "after what was kept is given back": (
+        "if self.table is not None and self.table.size(1) >= size:\n    return self.table\n"
+        "self.table = a.sum().item()\nreturn self.table"
+    ),
+    "after a hit in a container": (
+        "hit = self.tables.get(size)\nif hit is not None:\n    return hit\nself.tables[size] = a.sum().item()"
+    ),
+    "after it was said to be done": "if self.ready:\n    return\na.sum().item()\nself.ready = True",
+    "after an argument that is large enough": (
+        "if pe is not None:\n    if pe.size(1) >= size:\n        return pe\npe = a.sum().item()\nreturn pe"
+    ),
+    "an exception that is handled": "try:\n    a.sum()\nexcept RuntimeError:\n    a.sum().item()",
+    "after an early return": "if not self.verbose:\n    return\na.sum().item()",
+    "after all but every hundredth": "if self.steps % 100 != 0:\n    return\na.sum().item()",
+}
+EVERY_STEP = {
+    "a default": "if pe is None:\n    pe = a.sum().item()",
+    "an attribute that grows": "if self.total is not None:\n    self.total = self.total + a.sum().item()",
+    "after a shortcut": "if pe is not None:\n    return pe\npe = a.sum().item()\nreturn pe",
+    "until it is done": "if self.done:\n    return\nself.done = a.sum().item() < size",
+    "under a mask that is called visual": "if self.visual is not None and self.logits:\n    a.sum().item()",
+    "after every hundredth": "if self.steps % 100 == 0:\n    return\na.sum().item()",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "heat"), [*((name, Heat.GUARDED) for name in RARELY), *((name, Heat.STEP) for name in EVERY_STEP)]
+)
+def test_heat_in_a_module(lint, name, heat):
+    body = textwrap.indent({**RARELY, **EVERY_STEP}[name], " " * 8)
+    found = [finding for finding in lint(SETUP + CLASS.format(body=body)) if finding.code == "GS201"]
+    assert [finding.heat for finding in found] == [heat]
+
+
+def test_a_function_that_remembers_its_results_runs_rarely(lint):
+    code = (
+        "import functools\n@functools.lru_cache\ndef table(n):\n    return torch.zeros(n, device=device).sum().item()\n"
+        "for batch in loader:\n    table(3)\n"
+    )
+    assert [finding.heat for finding in lint(SETUP + code)] == [Heat.GUARDED]
 
 
 @pytest.mark.parametrize("name", CASES)

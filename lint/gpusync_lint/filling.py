@@ -1,0 +1,195 @@
+"""Code that runs only until something is there: lazy initialisation, and functions that give back what they kept."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.expressions import dotted_path
+from gpusync_lint.summaries import blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MOVES = frozenset({"to", "cuda", "cpu", "type_as"})
+_CACHES = frozenset({"cache", "lru_cache", "cached_property"})
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def fills(statement: ast.If) -> bool:
+    """`if self.table is None: self.table = ...`: the block runs until it has filled what its condition asks about.
+
+    Only for what outlives the call: attributes, and containers that are asked for a key.
+    """
+    asked = {path for path, how in _asked(statement.test, True) if "." in path or how == "key"}
+    return bool(asked) and not asked.isdisjoint(path for path, _ in _filled(statement.body))
+
+
+def settles(statement: ast.If, rest: list[ast.stmt], kept: dict[str, str]) -> bool:
+    """`if self.table is not None: return self.table`, where the rest of the block fills `self.table`.
+
+    `kept` tells which local names were read from which container before: `hit = self.cache.get(key)`.
+    """
+    if statement.orelse:
+        return False
+    returned, tests = _way_out(statement)
+    if returned is None:
+        return False
+    asked: dict[str, set[str]] = {}
+    for test in tests:
+        for path, how in _asked(test, False):
+            asked.setdefault(kept.get(path, path), set()).add("key" if path in kept else how)
+    given = {kept.get(path, path) for path in _paths(returned.value)} if returned.value is not None else set()
+    for path, value in _filled(rest):
+        manners = asked.get(path, set())
+        if "key" in manners or ("." in path and manners - {"truth"}):
+            return True
+        if path in given and ("compared" in manners or ("." in path and manners)):
+            return True  # a parameter that is given back when it is large enough; an attribute
+        if manners and "." in path and _says_true(value):
+            return True  # `if self.ready: return`, and at the end `self.ready = True`
+    return False
+
+
+def kept_names(statement: ast.stmt) -> dict[str, str]:
+    """Local names that a statement reads from a container or an attribute: `hit = self.cache.get(key)`."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return {}
+    target, value = statement.targets[0], statement.value
+    if not isinstance(target, ast.Name):
+        return {}
+    source: str | None = None
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "get":
+        source = dotted_path(value.func.value)
+    elif isinstance(value, (ast.Attribute, ast.Call)):
+        source = _path(value)
+    return {target.id: source} if source else {}
+
+
+def remembered(node: ast.AST) -> bool:
+    """Whether a decorator keeps a function's results, so that it runs once for each set of arguments."""
+    for decorator in getattr(node, "decorator_list", ()):
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        label = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+        if label in _CACHES:
+            return True
+    return False
+
+
+def _asked(test: ast.expr, missing: bool) -> Iterator[tuple[str, str]]:
+    """The paths that a condition finds missing (or, for False, present), and how it asks.
+
+    How: `truth`, `none`, `key` (whether a container holds a key) or `compared` (an attribute of it with something).
+    """
+    if isinstance(test, ast.BoolOp):
+        for operand in test.values:
+            yield from _asked(operand, missing)
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _asked(test.operand, not missing)
+    elif isinstance(test, ast.Compare):
+        yield from _compared(test, missing)
+    elif not missing:
+        path = _path(test)
+        if path is not None:
+            yield path, "truth"
+
+
+def _compared(test: ast.Compare, missing: bool) -> Iterator[tuple[str, str]]:
+    operator, left, right = test.ops[0], test.left, test.comparators[0]
+    if isinstance(operator, (ast.Is, ast.IsNot)):
+        path = _path(left)
+        if path is not None and isinstance(operator, ast.Is) is missing:
+            yield path, "none"
+    elif isinstance(operator, (ast.In, ast.NotIn)):
+        path = _path(right)
+        if path is not None and isinstance(operator, ast.NotIn) is missing:
+            yield path, "key"
+    else:
+        for side in (left, right):
+            for path in _paths(side):
+                while path:
+                    yield path, "compared"
+                    path = path.rpartition(".")[0]
+
+
+def _path(node: ast.expr) -> str | None:
+    """A dotted path; also of `getattr(self, "table", None)`, `hasattr(self, "table")` and `(t := self.table)`."""
+    if isinstance(node, ast.NamedExpr):
+        return _path(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) >= 2:
+        label = node.args[1]
+        if node.func.id in ("getattr", "hasattr") and isinstance(label, ast.Constant) and isinstance(label.value, str):
+            owner = dotted_path(node.args[0])
+            return f"{owner}.{label.value}" if owner else None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "keys":
+        return dotted_path(node.func.value)
+    return dotted_path(node)
+
+
+def _paths(node: ast.AST) -> Iterator[str]:
+    """The longest dotted paths in an expression."""
+    if isinstance(node, (ast.Name, ast.Attribute)):
+        path = dotted_path(node)
+        if path is not None:
+            yield path
+            return
+    for child in ast.iter_child_nodes(node):
+        yield from _paths(child)
+
+
+def _filled(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
+    """Paths that statements assign anew, fill in place, or store into, and what they are given."""
+    for statement in body:
+        if isinstance(statement, _SCOPES):
+            continue
+        targets: list[ast.expr] = []
+        value: ast.expr | None = None
+        if isinstance(statement, ast.Assign):
+            targets, value = statement.targets, statement.value
+        elif isinstance(statement, ast.AnnAssign):
+            targets, value = [statement.target], statement.value
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            yield from _filled_by_call(statement.value)
+        if value is not None:
+            for target in targets:
+                parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+                for part in parts:
+                    path = dotted_path(part.value if isinstance(part, ast.Subscript) else part)
+                    if path is not None and (isinstance(part, ast.Subscript) or not _carries_on(path, value)):
+                        yield path, value
+        for block in blocks(statement):
+            yield from _filled(block)
+
+
+def _filled_by_call(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    func = call.func
+    if isinstance(func, ast.Attribute) and call.args:
+        owner = dotted_path(func.value)
+        if owner and func.attr in ("register_buffer", "__setattr__"):
+            label = call.args[0]
+            if isinstance(label, ast.Constant) and isinstance(label.value, str):
+                yield f"{owner}.{label.value}", call
+        elif owner and func.attr.endswith("_"):
+            yield owner.removesuffix(".data"), call.args[0]
+
+
+def _carries_on(path: str, value: ast.expr) -> bool:
+    """Whether a value is made of the old one (`self.total = self.total + x`), rather than anew or only moved."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _MOVES:
+        return False
+    return any(found == path or found.startswith(f"{path}.") for found in _paths(value))
+
+
+def _way_out(statement: ast.If) -> tuple[ast.Return | None, list[ast.expr]]:
+    """The return that ends a block, perhaps inside a last `if`, and the conditions on the way to it."""
+    tests = [statement.test]
+    body = statement.body
+    while isinstance(body[-1], ast.If) and not body[-1].orelse:
+        tests.append(body[-1].test)
+        body = body[-1].body
+    last = body[-1]
+    return (last if isinstance(last, ast.Return) else None), tests
+
+
+def _says_true(value: ast.expr) -> bool:
+    return any(isinstance(node, ast.Constant) and node.value is True for node in ast.walk(value))
