@@ -248,6 +248,8 @@ class Calls(Functions):
         if attr in torch_api.HOST_METHODS:
             return list_of(HOST) if attr == "tolist" else HOST
         if attr in ("new_tensor", "new_zeros", "new_ones", "new_full", "new_empty"):
+            if attr == "new_tensor":
+                self.hit()
             return receiver._replace(zero_dim=None, pinned=False)
         if attr == "pin_memory":
             self.hit()

@@ -1,9 +1,9 @@
 """`analyze`: sources in, findings out. The two storeys meet here.
 
 1. Every file is parsed with `ast` and summarised; the project's imports are resolved; files that have nothing to do
-   with a framework are dropped. The inference interprets the rest and says which functions hold something of interest.
-2. Those functions alone are parsed with libcst, paired with their `ast`, and judged by the rules. The heat of a finding
-   is that of its statement.
+   with a framework are dropped. The inference interprets the rest and says which statements hold something of interest.
+2. Those statements alone are parsed with libcst, paired with their `ast`, and judged by the rules. The heat of a
+   finding is that of its statement.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpusync_lint.inference import Inference
 from gpusync_lint.model import Analysis, FileError, Finding, Span
 from gpusync_lint.parsing import parse
 from gpusync_lint.project import Project
-from gpusync_lint.summaries import FileInfo, summarise
+from gpusync_lint.summaries import FileInfo, blocks, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gpusync_lint.model import EngineSettings, Source
     from gpusync_lint.pairing import Pair
     from gpusync_lint.rules.base import Report
+    from gpusync_lint.summaries import FunctionInfo
 
 
 def analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
@@ -61,10 +62,10 @@ def _analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
             errors.append(FileError(source.path, None, "nested too deeply to analyse"))
     torch = catalogue.load("torch")
     project = Project(files)
-    inference = Inference(project, frozenset(torch.by_method), frozenset(torch.by_function))
+    inference = Inference(project, *_names(torch))
     inference.run()
     findings: list[Finding] = []
-    if inference.hits:
+    if any(fn.spots for file in files for fn in file.all_functions):
         heat = HeatMap(project, settings.step_functions)
         for file in files:
             judge = _Judge(file, inference, heat, torch, settings)
@@ -72,6 +73,15 @@ def _analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
     findings.sort(key=lambda finding: (finding.path, finding.span, finding.code))
     errors.sort(key=lambda error: error.path)
     return Analysis(tuple(findings), tuple(errors), len(sources))
+
+
+def _names(torch: Catalogue) -> tuple[frozenset[str], frozenset[str]]:
+    """The methods, and the functions by dotted name, that may wait; those known by their operator alone are both."""
+    bare = {
+        name for entry in torch.barriers.values() if not (entry.methods or entry.functions) for name in entry.operators
+    }
+    functions = {f"torch.{name}" for name in bare}
+    return frozenset(torch.by_method) | bare, frozenset(torch.by_function) | functions
 
 
 def _normalised(text: str) -> str:
@@ -91,12 +101,11 @@ class _Judge:
         self._torch = torch
         self._settings = settings
         self._ordinals: Counter[tuple[str, str, str]] = Counter()
-        self._waits: set[int] = set()
 
     def findings(self) -> Iterator[Finding]:
         """The findings of the file, in no particular order."""
-        pieces = [statement for statement in self._pieces() if id(statement) in self._inference.hits]
-        if not pieces:
+        spots = self._spots()
+        if not spots:
             return
         from gpusync_lint import fragments
         from gpusync_lint.rules import by_node
@@ -104,39 +113,34 @@ class _Judge:
         from gpusync_lint.rules.stacking import merge_reads
 
         lines = self._file.text.split("\n")
-        for statement in pieces:
-            paired = fragments.pair(lines, statement, self._file.body)
-            if paired is None:
-                continue
-            look = Look(self._file, paired, self._inference, self._torch, self._settings, lines)
-            look.waits = self._waits
-            found: list[tuple[Pair, Report]] = []
-            for late in (False, True):
-                rules = by_node(late)
-                for pair in paired.pairs:
-                    if type(pair.node) in rules:
-                        look.pair = pair
-                        for rule in rules[type(pair.node)]:
-                            found.extend((pair, report) for report in rule.check(pair.node, look))
-                self._waits.update(report.mark.lineno for _, report in found)
-            merge_reads(found)
-            seen: set[tuple[str, int]] = set()
-            for pair, report in sorted(found, key=lambda item: (item[1].mark.lineno, item[1].mark.col_offset)):
-                if (report.barrier, id(report.mark)) not in seen:
-                    seen.add((report.barrier, id(report.mark)))
-                    yield self._finding(pair, report, look.span_of(report, pair))
+        paired = fragments.pair(lines, spots)
+        look = Look(self._file, paired, self._inference, self._torch, self._settings, lines)
+        found: list[tuple[Pair, Report]] = []
+        for late in (False, True):
+            rules = by_node(late)
+            for pair in paired.pairs:
+                if type(pair.node) in rules:
+                    look.pair = pair
+                    for rule in rules[type(pair.node)]:
+                        found.extend((pair, report) for report in rule.check(pair.node, look))
+            look.waits.update(report.mark.lineno for _, report in found)
+        merge_reads(found)
+        seen: set[tuple[str, int]] = set()
+        for pair, report in sorted(found, key=lambda item: (item[1].mark.lineno, item[1].mark.col_offset)):
+            if (report.barrier, id(report.mark)) not in seen:
+                seen.add((report.barrier, id(report.mark)))
+                yield self._finding(pair, report, look.span_of(report, pair))
 
-    def _pieces(self) -> Iterator[ast.stmt]:
-        """Top statements, and the definitions inside classes and compound statements: what libcst may be given."""
-        stack: list[ast.stmt] = list(reversed(self._file.tree.body))
-        while stack:
-            statement = stack.pop()
-            yield statement
-            if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                for field in ("body", "orelse", "finalbody", "handlers"):
-                    for child in getattr(statement, field, None) or ():
-                        inner = child.body if isinstance(child, ast.ExceptHandler) else [child]
-                        stack.extend(item for item in inner if isinstance(item, ast.stmt))
+    def _spots(self) -> list[tuple[ast.stmt, FunctionInfo]]:
+        """The statements to judge, in source order, without those that run only where there is no GPU."""
+        spots: list[tuple[ast.stmt, FunctionInfo]] = []
+        dead: set[int] = set()
+        for fn in self._file.all_functions:
+            if fn.trace.dead:
+                dead |= _inside(fn.node.body, fn.trace.dead)
+            spots += [(statement, fn) for statement in fn.spots.values()]
+        spots = [spot for spot in spots if id(spot[0]) not in dead]
+        return sorted(spots, key=lambda spot: (spot[0].lineno, spot[0].col_offset))
 
     def _finding(self, pair: Pair, report: Report, span: Span) -> Finding:
         barrier = catalogue.all_barriers()[report.barrier]
@@ -159,6 +163,19 @@ class _Judge:
             key=f"{self._file.path}::{pair.fn.qualname}::{barrier.code}::{digest}::{self._ordinals[identity]}",
             fix=report.fix,
         )
+
+
+def _inside(body: list[ast.stmt], dead: set[int]) -> set[int]:
+    """`id` of every statement in a block that is dead, or stands in a dead one."""
+    found: set[int] = set()
+    stack = [(statement, False) for statement in body]
+    while stack:
+        statement, below = stack.pop()
+        below = below or id(statement) in dead
+        if below:
+            found.add(id(statement))
+        stack += [(inner, below) for block in blocks(statement) for inner in block]
+    return found
 
 
 _MODULES = frozenset(

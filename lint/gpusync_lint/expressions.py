@@ -81,9 +81,10 @@ class Expressions:
     fn: FunctionInfo
     inference: Inference
     names: dict[str, Value]
-    fragment: ast.stmt
     statement: ast.stmt
     repeated: int
+    timed: bool
+    """Whether a clock has been read."""
     backward_names: frozenset[str]
     module_names: frozenset[str]
 
@@ -103,8 +104,8 @@ class Expressions:
         return value
 
     def hit(self) -> None:
-        """Have the rules look at the code being interpreted."""
-        self.inference.hits.add(id(self.fragment))
+        """Have the rules look at the statement being interpreted."""
+        self.fn.spots[id(self.statement)] = self.statement
 
     def assumed(self) -> Device:
         """Where tensors of conventional training code lie."""
@@ -273,7 +274,11 @@ class Expressions:
             if has_tensor(right):
                 self.hit()
             return HOST
+        if op is ast.Sub and self.timed and isinstance(node.right, ast.Name):  # perhaps the time that something took
+            self.hit()
         if Kind.TENSOR in (left.kind, right.kind):
+            if op is ast.Add and self.backward_names:  # perhaps a sum that keeps its graph
+                self.hit()
             value = combine(left, right)
             bitwise = op in (ast.BitAnd, ast.BitOr, ast.BitXor)
             return value._replace(boolean=bitwise and left.boolean and right.boolean, sure=left.sure and right.sure)
@@ -441,6 +446,8 @@ class Expressions:
             sort = base.ref if kind is Kind.FOREIGN else self.inference.wrapper(base.ref)
             return foreign(sorts.table()[sort].item) if sort else UNKNOWN
         if kind is Kind.MOVED:
+            if not isinstance(index.const, str):
+                self.hit()
             return GPU_TENSOR._replace(sure=False) if isinstance(index.const, str) else base
         if kind is Kind.RECORDS:
             return Value(Kind.RECORDS)

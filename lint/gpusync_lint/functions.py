@@ -97,6 +97,7 @@ class Functions(Expressions):
             return self._torch(dotted, rest, last, args, kwargs)
         if root in torch_api.HOST_MODULES:
             if root == "time" and self.assumed() >= Device.ASSUMED:
+                self.timed = True
                 self.hit()
             if last in ("deepcopy", "copy") and args:
                 return args[0]

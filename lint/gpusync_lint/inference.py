@@ -59,8 +59,6 @@ class Inference:
         self.barrier_functions = barrier_functions
         self.values: dict[int, Value] = {}
         """By `id` of an ast expression."""
-        self.hits: set[int] = set()
-        """`id` of the outermost definitions and top statements that the rules shall look at."""
         self.round = 0
         self._depth = 0
         self._defaults: dict[int, bool] = {}
@@ -321,12 +319,6 @@ class Inference:
 
     def nested(self, fn: FunctionInfo) -> None:
         """A nested function comes into being; it is interpreted when called, or in its turn."""
-
-    def outermost(self, fn: FunctionInfo) -> ast.stmt:
-        """The outermost function around a function: the piece of source that libcst will read."""
-        while fn.outer is not None and not fn.outer.is_module:
-            fn = fn.outer
-        return fn.node  # type: ignore[return-value]
 
     def super_of(self, caller: Expressions) -> Value:
         """What `super()` gives in a method."""

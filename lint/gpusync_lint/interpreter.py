@@ -42,6 +42,7 @@ class Interpreter(Calls):
         self.inference = inference
         self.fn = fn
         self.repeated = 0
+        self.timed = False
         self.backward_names, self.module_names = evidence(fn)
         self._carried: dict[int, dict[str, Value]] = {}
         self._returns: Value | None = None
@@ -59,11 +60,9 @@ class Interpreter(Calls):
             self._grew = False
             if isinstance(self.fn.node, ast.Module):
                 for statement in body:
-                    self.fragment = statement
                     with suppress(RecursionError):  # nested too deeply to follow; the next ones are not
                         self._block([statement])
             else:
-                self.fragment = self.inference.outermost(self.fn)
                 self._block(body)
             self.fn.scope = self.env.values
             if not self._grew or attempt + 1 == _MAX_CARRY:
@@ -335,6 +334,7 @@ class Interpreter(Calls):
         self.env.set(node.name, Value(Kind.CLASS, ref=info))
         for statement in node.body:
             if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+                self.statement = statement
                 self._class_attribute(info, statement)
 
     def _class_attribute(self, info: Any, statement: ast.Assign | ast.AnnAssign) -> None:
@@ -356,6 +356,7 @@ class Interpreter(Calls):
         for case in node.cases:
             mark = self.env.mark()
             if case.guard is not None:
+                self.statement = node
                 self.truth(case.guard)
             self._block(case.body)
             branches.append(self.env.rollback(mark))

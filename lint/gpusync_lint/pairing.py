@@ -1,8 +1,9 @@
-"""Walks a piece of source as libcst and as `ast` side by side, so that every libcst node knows its `ast` twin.
+"""Walks a statement as libcst and as `ast` side by side, so that every libcst node knows its `ast` twin.
 
 The inference works on `ast`; the rules work on libcst, which keeps the text that a fix must not lose. A table with one
-entry per node type keeps the two walks in step, with no metadata provider and no visitor. Where the trees differ (they
-should not) the subtree is left out, which costs findings, never correctness.
+entry per node type keeps the two walks in step, with no metadata provider and no visitor. Of a compound statement only
+the header is walked; what stands in its blocks are statements of their own. Where the trees differ (they should not)
+the subtree is left out, which costs findings, never correctness.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from gpusync_lint.summaries import FunctionInfo
 
@@ -34,44 +35,29 @@ class Pair:
 
 
 class Pairing:
-    """The pairs of one piece of source, in source order."""
+    """The pairs of a few statements, in the order in which they were added."""
 
-    def __init__(self, fn: FunctionInfo, dead: set[int]) -> None:
+    def __init__(self) -> None:
         self.pairs: list[Pair] = []
         self.twins: dict[int, ast.AST] = {}
-        self.blocks: dict[int, tuple[list[ast.stmt], int]] = {}
-        """By `id` of a statement: the block that holds it, and its place there."""
-        self._fn = fn
-        self._dead = dead
-        self._statement: ast.stmt = ast.Pass()
+        self._fn: FunctionInfo
+        self._statement: ast.stmt
         self._repeated = 0
         self._string: ast.expr | None = None
 
-    def statements(self, nodes: Iterable[cst.CSTNode], twins: list[ast.stmt]) -> None:
-        """Pair two blocks."""
-        flat: list[cst.CSTNode] = []
-        for node in nodes:
-            if isinstance(node, cst.SimpleStatementLine):
-                flat.extend(node.body)
-            else:
-                flat.append(node)
-        if len(flat) != len(twins):
-            return
-        for place, (node, twin) in enumerate(zip(flat, twins, strict=True)):
-            self.blocks[id(twin)] = (twins, place)
-            if id(twin) in self._dead:
-                continue
-            handler = _STATEMENTS.get((type(node), type(twin)))
-            if handler is not None:
-                self._statement = twin
-                self._note(node, twin)
-                handler(self, node, twin)
+    def add(self, node: cst.CSTNode, twin: ast.stmt, fn: FunctionInfo) -> None:
+        """Pair one statement of a function, or its header."""
+        handler = STATEMENTS.get(type(twin))
+        if handler is not None and isinstance(node, handler[0]):
+            self._fn, self._statement = fn, twin
+            self._note(node, twin)
+            handler[1](self, node, twin)
 
     def expression(self, node: Any, twin: Any) -> None:
         """Pair two expressions; either may be absent."""
         if node is None or twin is None:
             return
-        handler = _EXPRESSIONS.get(type(node))
+        handler = EXPRESSIONS.get(type(node))
         if handler is None or not isinstance(twin, handler[0]):
             if isinstance(node, cst.BaseExpression):
                 self.twins[id(node)] = twin
@@ -82,10 +68,6 @@ class Pairing:
     def _note(self, node: cst.CSTNode, twin: ast.AST) -> None:
         self.twins[id(node)] = twin
         self.pairs.append(Pair(node, twin, self._statement, self._fn, self._repeated > 0, self._string))
-
-    def _body(self, node: Any, twins: list[ast.stmt]) -> None:
-        if node is not None:
-            self.statements(node.body, twins)
 
     # statements
 
@@ -108,41 +90,16 @@ class Pairing:
     def _return(self, node: cst.Return, twin: ast.Return) -> None:
         self.expression(node.value, twin.value)
 
-    def _if(self, node: cst.If, twin: ast.If) -> None:
+    def _test(self, node: cst.If | cst.While, twin: ast.If | ast.While) -> None:
         self.expression(node.test, twin.test)
-        self._body(node.body, twin.body)
-        orelse = node.orelse
-        if isinstance(orelse, cst.If):
-            self.statements([orelse], twin.orelse)
-        elif orelse is not None:
-            self._body(orelse.body, twin.orelse)
 
     def _for(self, node: cst.For, twin: ast.For | ast.AsyncFor) -> None:
         self.expression(node.target, twin.target)
         self.expression(node.iter, twin.iter)
-        self._body(node.body, twin.body)
-        if node.orelse is not None:
-            self._body(node.orelse.body, twin.orelse)
-
-    def _while(self, node: cst.While, twin: ast.While) -> None:
-        self.expression(node.test, twin.test)
-        self._body(node.body, twin.body)
-        if node.orelse is not None:
-            self._body(node.orelse.body, twin.orelse)
 
     def _with(self, node: cst.With, twin: ast.With | ast.AsyncWith) -> None:
         for item, other in zip(node.items, twin.items, strict=False):
             self.expression(item.item, other.context_expr)
-        self._body(node.body, twin.body)
-
-    def _try(self, node: Any, twin: Any) -> None:
-        self._body(node.body, twin.body)
-        for handler, other in zip(node.handlers, twin.handlers, strict=False):
-            self._body(handler.body, other.body)
-        if node.orelse is not None:
-            self._body(node.orelse.body, twin.orelse)
-        if node.finalbody is not None:
-            self._body(node.finalbody.body, twin.finalbody)
 
     def _assert(self, node: cst.Assert, twin: ast.Assert) -> None:
         self.expression(node.test, twin.test)
@@ -151,25 +108,10 @@ class Pairing:
     def _raise(self, node: cst.Raise, twin: ast.Raise) -> None:
         self.expression(node.exc, twin.exc)
 
-    def _function(self, node: cst.FunctionDef, twin: Any) -> None:
-        outer = self._fn
-        inner = outer.nested.get(id(twin))
-        if inner is not None:
-            self._fn, dead, self._dead = inner, self._dead, inner.trace.dead
-            self._body(node.body, twin.body)
-            self._fn, self._dead = outer, dead
-
-    def _class(self, node: cst.ClassDef, twin: ast.ClassDef) -> None:
-        self._body(node.body, twin.body)
-
     def _match(self, node: cst.Match, twin: ast.Match) -> None:
         self.expression(node.subject, twin.subject)
         for case, other in zip(node.cases, twin.cases, strict=False):
             self.expression(case.guard, other.guard)
-            self._body(case.body, other.body)
-
-    def _nothing(self, node: Any, twin: Any) -> None:
-        """A statement without expressions that matter."""
 
     # expressions
 
@@ -311,30 +253,26 @@ def _holes(node: Any, found: list[cst.FormattedStringExpression]) -> None:
         found.extend(part for part in node.parts if isinstance(part, cst.FormattedStringExpression))
 
 
-_STATEMENTS: dict[tuple[type, type], Callable[[Pairing, Any, Any], None]] = {
-    (cst.Expr, ast.Expr): Pairing._expr,
-    (cst.Assign, ast.Assign): Pairing._assign,
-    (cst.AnnAssign, ast.AnnAssign): Pairing._ann_assign,
-    (cst.AugAssign, ast.AugAssign): Pairing._aug_assign,
-    (cst.Return, ast.Return): Pairing._return,
-    (cst.If, ast.If): Pairing._if,
-    (cst.For, ast.For): Pairing._for,
-    (cst.For, ast.AsyncFor): Pairing._for,
-    (cst.While, ast.While): Pairing._while,
-    (cst.With, ast.With): Pairing._with,
-    (cst.With, ast.AsyncWith): Pairing._with,
-    (cst.Try, ast.Try): Pairing._try,
-    (cst.Assert, ast.Assert): Pairing._assert,
-    (cst.Raise, ast.Raise): Pairing._raise,
-    (cst.FunctionDef, ast.FunctionDef): Pairing._function,
-    (cst.FunctionDef, ast.AsyncFunctionDef): Pairing._function,
-    (cst.ClassDef, ast.ClassDef): Pairing._class,
-    (cst.Match, ast.Match): Pairing._match,
+STATEMENTS: dict[type, tuple[type, Callable[[Pairing, Any, Any], None]]] = {
+    ast.Expr: (cst.Expr, Pairing._expr),
+    ast.Assign: (cst.Assign, Pairing._assign),
+    ast.AnnAssign: (cst.AnnAssign, Pairing._ann_assign),
+    ast.AugAssign: (cst.AugAssign, Pairing._aug_assign),
+    ast.Return: (cst.Return, Pairing._return),
+    ast.If: (cst.If, Pairing._test),
+    ast.For: (cst.For, Pairing._for),
+    ast.AsyncFor: (cst.For, Pairing._for),
+    ast.While: (cst.While, Pairing._test),
+    ast.With: (cst.With, Pairing._with),
+    ast.AsyncWith: (cst.With, Pairing._with),
+    ast.Assert: (cst.Assert, Pairing._assert),
+    ast.Raise: (cst.Raise, Pairing._raise),
+    ast.Match: (cst.Match, Pairing._match),
 }
-if hasattr(ast, "TryStar"):
-    _STATEMENTS[(cst.TryStar, ast.TryStar)] = Pairing._try
+"""By `ast` type: the libcst type of the same statement, and how the two are walked. Others hold no expressions that
+a rule looks at: definitions, imports, `try`, `del`, and the keywords alone."""
 
-_EXPRESSIONS: dict[type, tuple[Any, Callable[[Pairing, Any, Any], None]]] = {
+EXPRESSIONS: dict[type, tuple[Any, Callable[[Pairing, Any, Any], None]]] = {
     cst.Name: ((ast.Name, ast.Constant), Pairing._leaf),
     cst.Integer: (ast.Constant, Pairing._leaf),
     cst.Float: (ast.Constant, Pairing._leaf),

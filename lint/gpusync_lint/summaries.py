@@ -53,8 +53,6 @@ class Trace:
     """`id` of loops that iterate over a data loader."""
     dead: set[int] = field(default_factory=set)
     """`id` of statements that run only where there is no GPU."""
-    hits: set[int] = field(default_factory=set)
-    """`id` of top statements of the function body that hold something a rule may object to."""
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -76,6 +74,8 @@ class FunctionInfo:
     scope: dict[str, Value] = field(default_factory=dict)
     """Its local names after the last interpretation; what closures see."""
     trace: Trace = field(default_factory=Trace)
+    spots: dict[int, ast.stmt] = field(default_factory=dict)
+    """The statements that hold something a rule may object to, by `id`."""
     runs: int = 0
     busy: bool = False
     nested: dict[int, FunctionInfo] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpusync_lint.model import Confidence, Heat, Span
+from gpusync_lint.rules.places import around
 from gpusync_lint.summaries import ClassInfo
 from gpusync_lint.values import UNKNOWN, Device, Kind, Value
 
@@ -156,8 +157,9 @@ class Look:
         queue = [fn]
         while queue:
             fn = queue.pop()
-            if fn.returns is None or id(self._inference.outermost(fn)) in self._inference.hits:
+            if fn.returns is None or fn.spots:
                 return True
+            queue += fn.nested.values()
             for site in fn.trace.calls:
                 if id(site.callee) not in seen:
                     seen.add(id(site.callee))
@@ -211,7 +213,8 @@ class Look:
 
     def timing(self) -> bool:
         """Whether a clock is read next to the statement: then the wait is what its author measures."""
-        block, place = self._paired.blocks.get(id(self.pair.statement), ([], 0))
+        holders = around(self.pair.fn, self.pair.statement)
+        block, place = holders[-1] if holders else ([], 0)
         near = block[max(0, place - _CLOCK_REACH) : place + _CLOCK_REACH + 1]
         return any(_reads_clock(statement) for statement in near)
 
