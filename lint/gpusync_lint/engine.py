@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import ast
 import gc
-from collections import Counter
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from gpusync_lint import catalogue
 from gpusync_lint.heat import HeatMap
 from gpusync_lint.inference import Inference
+from gpusync_lint.keys import numbered
 from gpusync_lint.model import Analysis, FileError, Finding, Span
 from gpusync_lint.parsing import parse
 from gpusync_lint.project import Project
@@ -69,7 +69,7 @@ def _analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
         heat = HeatMap(project, settings.step_functions)
         for file in files:
             judge = _Judge(file, inference, heat, torch, settings)
-            findings.extend(judge.findings())
+            findings.extend(numbered(judge.findings()))
     findings.sort(key=lambda finding: (finding.path, finding.span, finding.code))
     errors.sort(key=lambda error: error.path)
     return Analysis(tuple(findings), tuple(errors), len(sources))
@@ -100,7 +100,6 @@ class _Judge:
         self._heat = heat
         self._torch = torch
         self._settings = settings
-        self._ordinals: Counter[tuple[str, str, str]] = Counter()
 
     def findings(self) -> Iterator[Finding]:
         """The findings of the file, in no particular order."""
@@ -147,8 +146,6 @@ class _Judge:
         heat = report.heat or self._heat.heat(pair.fn, report.about or pair.statement, pair.repeated)
         rule = catalogue.rule_doc(barrier.code)
         source = ast.unparse(report.mark)
-        identity = (pair.fn.qualname, barrier.code, source)
-        self._ordinals[identity] += 1
         digest = blake2b(source.encode(), digest_size=5).hexdigest()
         return Finding(
             code=barrier.code,
@@ -160,7 +157,7 @@ class _Judge:
             heat=heat,
             confidence=report.confidence,
             framework=barrier.framework,
-            key=f"{self._file.path}::{pair.fn.qualname}::{barrier.code}::{digest}::{self._ordinals[identity]}",
+            key=f"{self._file.path}::{pair.fn.qualname}::{barrier.code}::{digest}::1",
             fix=report.fix,
         )
 

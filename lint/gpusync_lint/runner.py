@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from gpusync_lint import baseline, fixes, ignores, suppressions
+from gpusync_lint.keys import numbered
 from gpusync_lint.model import Analysis, Confidence, EngineSettings, FileError, Finding, Fix, Heat, Source, Span
 from gpusync_lint.selection import Level, Reported, Selection, report
 
@@ -213,7 +214,7 @@ class _Run:
                 continue
             own = by_path.get(path, [])
             try:
-                by_path[path] = suppressions.apply(
+                judged = suppressions.apply(
                     own,
                     path,
                     text,
@@ -222,6 +223,7 @@ class _Run:
                     today=request.today,
                     alone=path in alone,
                 )
+                by_path[path] = numbered(judged)
             except suppressions.UnreadableCommentsError as error:
                 errors.append(FileError(path, None, str(error)))
             except Exception as error:

@@ -429,3 +429,11 @@ def test_a_baseline_that_cannot_be_written_is_one_line(
     monkeypatch.setattr(baseline, "replace_file", fail)
     with pytest.raises(BaselineError, match="b: cannot be written: No space left on device"):
         baseline.write(baseline.empty(Path.cwd() / "b", "b"), [Entry("k", "GS201", "")])
+
+
+def test_an_allowed_line_that_comes_or_goes_leaves_the_entry_alone(project: Project) -> None:
+    root = project({"a.py": "item()\n"})
+    assert main(["--write-baseline"]) == 0
+    project({"a.py": "item()  # gpusync: allow[GS201] wanted\nitem()\n"})
+    assert main(["--baseline", FILE]) == 0
+    assert _keys(root / FILE) == [_key("item")]
