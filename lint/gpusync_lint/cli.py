@@ -122,6 +122,11 @@ def _parser() -> _Parser:
         help="put beside each warning what a run saw of its line, the costliest first, and name lines that waited "
         "without one; may be given several times",
     )
+    add(
+        "--no-context",
+        action="store_true",
+        help="judge files given by name alone, without reading what they import and what imports them",
+    )
     add("--config", metavar="FILE", help="the pyproject.toml to use")
     add("--stdin-filename", metavar="FILE", help="the name under which standard input is linted (.ipynb: a notebook)")
     add("--verbose", action="store_true", help="show the traceback of an internal error")
@@ -146,6 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
+    from gpusync_lint.context import around
+
     paths: list[str] = arguments.paths or ["."]
     _check(arguments, paths)
     cwd = Path.cwd()
@@ -165,7 +172,10 @@ def _lint(arguments: argparse.Namespace) -> int:
         emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {folder}\n")
     reference = _baseline(arguments, config, cwd)
     runs = observed.load(arguments.observed, cwd) if arguments.observed else None
-    request = replace(_request(arguments, config, names, today), baseline=reference, folders=found.folders)
+    context = () if arguments.no_context else around(found.files, cwd=cwd, excludes=config.excludes)
+    request = replace(
+        _request(arguments, config, names, today), baseline=reference, folders=found.folders, context=context
+    )
     with _progress(len(found.files)):
         outcome = run(found.files, found.errors, request)
     if arguments.write_baseline and reference is not None:

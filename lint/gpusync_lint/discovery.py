@@ -85,6 +85,14 @@ def discover(
     return Found(tuple(files), tuple(walk.errors), walk.excluded, tuple(walk.empty), tuple(walk.folders))
 
 
+def enters(folder: Path, excludes: Callable[[Path], bool]) -> bool:
+    """Whether what lies in a folder belongs to the project that the folder was found in."""
+    name = folder.name
+    if name.startswith(".") or name in SKIPPED_FOLDERS or name.endswith(".egg-info"):
+        return False
+    return not (folder / "pyvenv.cfg").exists() and not excludes(folder)
+
+
 class _Walk:
     def __init__(self, cwd: Path, excludes: Callable[[Path], bool]) -> None:
         self.cwd = cwd
@@ -121,17 +129,11 @@ class _Walk:
 
         for folder, folders, names in os.walk(top, onerror=unreadable):
             here = Path(folder)
-            folders[:] = sorted(name for name in folders if self._enters(here / name))
+            folders[:] = sorted(name for name in folders if enters(here / name, self.excludes))
             for name in sorted(names):
                 path = here / name
                 if name.endswith(SUFFIXES) and not name.startswith(".") and not self.excludes(path):
                     yield path
-
-    def _enters(self, folder: Path) -> bool:
-        name = folder.name
-        if name.startswith(".") or name in SKIPPED_FOLDERS or name.endswith(".egg-info"):
-            return False
-        return not (folder / "pyvenv.cfg").exists() and not self.excludes(folder)
 
     def _read(self, path: Path, *, named: bool) -> None:
         name = shown(path, self.cwd)

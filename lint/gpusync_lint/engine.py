@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import gc
+from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -32,22 +33,23 @@ if TYPE_CHECKING:
     from gpusync_lint.summaries import FunctionInfo
 
 
-def analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
+def analyze(sources: Sequence[Source], settings: EngineSettings, context: Sequence[Source] = ()) -> Analysis:
     """Find every barrier in a set of files that belong together.
 
     All codes, all heats and all confidences, unsuppressed, by path, line and column. Files are read as one project:
-    what a function returns and how often it is called is known across them. Never raises for what a file contains.
+    what a function returns and how often it is called is known across them. `context` is more of that project, which is
+    read and not reported on. Never raises for what a file contains.
     """
     enabled = gc.isenabled()
     gc.disable()  # trees make no cycles worth collecting, and the collector would walk them over and over
     try:
-        return _analyze(sources, settings)
+        return _analyze(sources, settings, context)
     finally:
         if enabled:
             gc.enable()
 
 
-def _analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
+def _analyze(sources: Sequence[Source], settings: EngineSettings, context: Sequence[Source]) -> Analysis:
     files: list[FileInfo] = []
     errors: list[FileError] = []
     for source in sources:
@@ -61,7 +63,7 @@ def _analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
         except RecursionError:
             errors.append(FileError(source.path, None, "nested too deeply to analyse"))
     torch = catalogue.load("torch")
-    project = Project(files)
+    project = Project([*files, *_summaries(context)])
     inference = Inference(project, *_names(torch))
     inference.run()
     findings: list[Finding] = []
@@ -82,6 +84,16 @@ def _names(torch: Catalogue) -> tuple[frozenset[str], frozenset[str]]:
     }
     functions = {f"torch.{name}" for name in bare}
     return frozenset(torch.by_method) | bare, frozenset(torch.by_function) | functions
+
+
+def _summaries(context: Sequence[Source]) -> Iterator[FileInfo]:
+    """What files of the context define; those that cannot be read are not there."""
+    for source in context:
+        text = _normalised(source.text)
+        parsed = parse(text)
+        if parsed.tree is not None:
+            with suppress(RecursionError):
+                yield summarise(source.path, text, parsed.tree)
 
 
 def _normalised(text: str) -> str:

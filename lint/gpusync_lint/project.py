@@ -11,7 +11,7 @@ from gpusync_lint.values import UNKNOWN, Kind, Value, name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SOURCE_FOLDERS = ("src", "lib", "python")
+SOURCE_FOLDERS = ("src", "lib", "python")
 _MODULE_BASES = (
     "torch.nn.", "lightning.", "pytorch_lightning.", "torch_geometric.nn", "transformers.", "timm.",
     "torchvision.models", "torchmetrics.", "diffusers.", "gpytorch.",
@@ -94,7 +94,7 @@ class Project:
             stripped = dotted
             folder = file.folder
             ancestors = [folder[:n] for n in range(len(folder), -1, -1)]
-            roots = [root for base in ancestors for root in (base, *((*base, sub) for sub in _SOURCE_FOLDERS))]
+            roots = [root for base in ancestors for root in (base, *((*base, sub) for sub in SOURCE_FOLDERS))]
         words = tuple(stripped.split(".")) if stripped else ()
         for root in roots:
             for length in range(len(words), -1 if dotted.startswith(".") else 0, -1):

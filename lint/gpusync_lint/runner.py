@@ -49,6 +49,8 @@ class Request:
     baseline: Baseline | None = None
     folders: tuple[Path, ...] = ()
     """The folders that are linted, absolute: a file below one that is not there any more has no findings."""
+    context: tuple[Source, ...] = ()
+    """More of the project, to be read and not reported on."""
     write: bool = True
     """False computes the fixed text without touching a file."""
 
@@ -203,7 +205,9 @@ class _Run:
     def judge(self) -> Outcome:
         """Analyse the texts as they are now, and decide what is reported."""
         request = self.request
-        analysis, tracebacks = analyse([Source(path, text) for path, text in self.texts.items()], request.settings)
+        analysis, tracebacks = analyse(
+            [Source(path, text) for path, text in self.texts.items()], request.settings, request.context
+        )
         errors = [self._in_cell(error) for error in analysis.errors]
         failed = {error.path for error in errors}
         enabled = self._enabled()
@@ -432,7 +436,9 @@ def _by_path(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
     return result
 
 
-def analyse(sources: Sequence[Source], settings: EngineSettings) -> tuple[Analysis, list[str]]:
+def analyse(
+    sources: Sequence[Source], settings: EngineSettings, context: Sequence[Source] = ()
+) -> tuple[Analysis, list[str]]:
     """Ask the engine. Where it fails, find the files it fails on, report those, and analyse the others without them.
 
     Returns the analysis and the tracebacks of internal errors. After MAX_CULPRITS such files the fault is taken to lie
@@ -441,8 +447,11 @@ def analyse(sources: Sequence[Source], settings: EngineSettings) -> tuple[Analys
     from gpusync_lint.engine import analyze
 
     try:
-        return analyze(sources, settings), []
+        return analyze(sources, settings, context), []
     except Exception as error:
+        if context:  # what it fails on may lie there, and nobody asked about that
+            analysis, tracebacks = analyse(sources, settings)
+            return analysis, [traceback.format_exc(), *tracebacks]
         project = FileError("<project>", None, internal_error(error))
         tracebacks = [traceback.format_exc()]
     culprits: list[FileError] = []

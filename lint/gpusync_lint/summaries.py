@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 
-_FRAMEWORK_ROOTS = frozenset(
+FRAMEWORK_ROOTS = frozenset(
     {
         "torch", "torchvision", "torchaudio", "torchtext", "lightning", "pytorch_lightning", "accelerate",
         "fastai", "transformers", "diffusers", "timm", "torch_geometric", "torchmetrics", "ignite", "deepspeed",
@@ -148,7 +148,7 @@ def summarise(path: str, text: str, tree: ast.Module) -> FileInfo:
     _collect(file, tree.body, None, file.body, "")
     imported = [dotted for dotted in (*file.imports.values(), *file.stars) if not dotted.startswith(_ONLY_LOGGING)]
     roots = {dotted.partition(".")[0] for dotted in imported}
-    file.uses_framework = not roots.isdisjoint(_FRAMEWORK_ROOTS)
+    file.uses_framework = not roots.isdisjoint(FRAMEWORK_ROOTS)
     file.uses_foreign = not roots.isdisjoint(sorts.modules())
     file.uses_others = not roots.isdisjoint(_OTHER_ROOTS)
     file.uses_device = file.uses_framework and bool(_DEVICE_WORDS.search(text))

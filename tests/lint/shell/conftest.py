@@ -74,7 +74,7 @@ REPLACEMENTS = {
 _CALL = re.compile(r"\b(\w+)\(\)")
 
 
-def analyze(sources: Sequence[Source], settings: EngineSettings) -> Analysis:
+def analyze(sources: Sequence[Source], settings: EngineSettings, context: Sequence[Source] = ()) -> Analysis:
     """Reports each ``word()`` of WORDS; ``syntax_error()`` is a syntax error and ``boom()`` a bug of the engine."""
     findings: list[Finding] = []
     ordinals: Counter[tuple[str, str]] = Counter()
