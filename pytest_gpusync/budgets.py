@@ -218,11 +218,6 @@ def _why_no_growth(measurement: Measurement, budget: GrowthBudget) -> str:
         _why_too_few("memory growth", measurement)
         or (measurement.memory is None and "memory was not sampled in this region")
         or (not measurement.device_used and "nothing ran on the device")
-        or (
-            measurement.environment.device == "simulated"
-            and budget.of == "reserved"
-            and "the simulated device has no cache, so it reserves nothing"
-        )
         or f"{budget.of} memory is not counted here"
     )
 

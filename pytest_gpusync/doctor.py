@@ -59,7 +59,8 @@ def _describe_machine() -> None:
 
 
 def _describe_cupti(there_is_a_gpu: bool) -> list[tuple[str, str]]:
-    from pytest_gpusync.recorders import cupti_api, gate
+    from pytest_gpusync import machine_code
+    from pytest_gpusync.recorders import cupti_api
 
     path = cupti_api.find_library()
     if path is None:
@@ -72,7 +73,9 @@ def _describe_cupti(there_is_a_gpu: bool) -> list[tuple[str, str]]:
     except (OSError, cupti_api.CuptiError) as error:
         version = f"cannot be loaded: {error}"
     native = (
-        "yes" if gate.supported() else "no: only on Linux x86-64; event synchronizes and frees are not seen without"
+        "yes"
+        if machine_code.supported()
+        else "no: only on Linux x86-64; event synchronizes and frees are not seen without"
     )
     return [("CUPTI", f"{version}, {path}"), ("native gate", native)]
 

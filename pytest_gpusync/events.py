@@ -130,7 +130,7 @@ class MemorySample(NamedTuple):
     allocated: int | None
     """Bytes of tensors on all GPUs, as torch's caching allocator accounts for them; None before CUDA is initialised."""
     reserved: int | None
-    """Bytes the allocator holds, its cache included; None on the simulated device, which has no cache."""
+    """Bytes the allocator holds, its cache included."""
     host: int | None
     """Resident set of the process; None where the system does not tell."""
     device_mallocs: int | None

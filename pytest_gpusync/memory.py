@@ -12,7 +12,6 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from pytest_gpusync.devices import simulation_is_on
 from pytest_gpusync.estimates import LEAST_SAMPLES, slope_estimate
 from pytest_gpusync.events import MemorySample
 
@@ -42,8 +41,6 @@ def sample() -> MemorySample:
     if not statistics:
         return MemorySample(None, None, host, None)
     allocated = _total(s["allocated_bytes"]["all"]["current"] for s in statistics)
-    if simulation_is_on():
-        return MemorySample(allocated, None, host, None)
     reserved = _total(s["reserved_bytes"]["all"]["current"] for s in statistics)
     return MemorySample(allocated, reserved, host, _total(s.get("num_device_alloc") for s in statistics))
 

@@ -31,13 +31,12 @@ the driver from a runtime call at that moment, the call is handed to Python twic
 from __future__ import annotations
 
 import ctypes
-import mmap
-import platform
 import struct
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+from pytest_gpusync.machine_code import executable, supported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,11 +96,6 @@ class _Context(ctypes.Structure):
     )
 
 
-def supported() -> bool:
-    """Tell whether the machine code fits this platform."""
-    return sys.platform == "linux" and platform.machine() == "x86_64" and struct.calcsize("P") == 8
-
-
 def slot_of(thread: int) -> int:
     """Return where the gate notes the times of a thread."""
     return (thread * _MULTIPLIER & 0xFFFFFFFFFFFFFFFF) >> 64 - _SLOT_BITS
@@ -139,7 +133,7 @@ class CallGate:
         self._entered_at = self._context.entered
         self._left_at = self._context.left
         self.user_data = ctypes.addressof(self._context)
-        self._code = _executable(_MACHINE_CODE)
+        self._code = executable(_MACHINE_CODE)
         self.function = CALLBACK(self._code)
         self._drained = 0
         self._drain_lock = threading.Lock()
@@ -224,18 +218,3 @@ def _address(function: object) -> int:
     value = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
     assert value is not None
     return value
-
-
-def _executable(code: bytes) -> int:
-    """Copy `code` into memory of its own that may be executed and no longer written; return its address."""
-    memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    memory.write(code)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mprotect(ctypes.c_void_p(address), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
-        raise OSError(ctypes.get_errno(), "this system does not let a process make executable memory")
-    _code_pages.append(memory)
-    return address
-
-
-_code_pages: list[mmap.mmap] = []

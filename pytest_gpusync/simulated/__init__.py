@@ -15,6 +15,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pytest_gpusync.sizes import parse_size
+
 from .versions import SimulationUnavailable
 
 if TYPE_CHECKING:
@@ -32,8 +34,11 @@ _device: SimulatedDevice | None = None
 
 
 @contextmanager
-def simulated_cuda(devices: int = 1) -> Iterator[None]:
+def simulated_cuda(devices: int = 1, *, memory: int | str | None = None) -> Iterator[None]:
     """Simulate `devices` CUDA devices within a ``with`` block.
+
+    `memory` is how much each of them has, in bytes or as text like "80 GiB"; None stands for as much as the host has,
+    or for what it is where the device is on already.
 
     Blocks may be nested and repeated. When the outermost one ends, ``torch.cuda``, ``torch.Tensor`` and whatever
     else was replaced are as before, and tensors of the device refuse further work. The kernels stay registered with
@@ -41,25 +46,29 @@ def simulated_cuda(devices: int = 1) -> Iterator[None]:
     nothing stays too.
 
     Raises:
-        SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices.
+        SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices or another memory.
+        ValueError: `memory` is no size.
     """
-    _enter(devices)
+    _enter(devices, memory)
     try:
         yield
     finally:
         _leave()
 
 
-def switch_on(devices: int = 1) -> None:
+def switch_on(devices: int = 1, *, memory: int | str | None = None) -> None:
     """Simulate `devices` CUDA devices from now on to the end of the process; harmless when called again.
 
+    The arguments are those of :func:`simulated_cuda`.
+
     Raises:
-        SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices.
+        SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices or another memory.
+        ValueError: `memory` is no size.
     """
     global _kept_on
     with _lock:
         already = _kept_on
-        _enter(devices)
+        _enter(devices, memory)
         _kept_on = True
         if already:
             _leave()
@@ -70,8 +79,9 @@ def is_on() -> bool:
     return _users > 0
 
 
-def _enter(devices: int) -> None:
+def _enter(devices: int, memory: int | str | None) -> None:
     global _users, _device
+    nbytes = None if memory is None else parse_size(memory)
     with _lock:
         if not _users:
             if _device is None:
@@ -81,9 +91,9 @@ def _enter(devices: int) -> None:
                 from .device import SimulatedDevice
 
                 _device = SimulatedDevice()
-            _device.switch_on(devices)
+            _device.switch_on(devices, nbytes)
         elif _device is not None:
-            _device.require(devices)
+            _device.require(devices, nbytes)
         _users += 1
 
 

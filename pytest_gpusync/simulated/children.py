@@ -7,6 +7,7 @@ which switches the device on as it is unpickled. Other programs that are started
 
 from __future__ import annotations
 
+import functools
 from multiprocessing import spawn
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 class _Inherited:
     """Unpickled, it is a call of :func:`pytest_gpusync.simulated.switch_on`."""
 
-    def __init__(self, devices: int) -> None:
-        self._devices = devices
+    def __init__(self, devices: int, memory: int | None) -> None:
+        self._devices, self._memory = devices, memory
 
-    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:
         from . import switch_on
 
-        return switch_on, (self._devices,)
+        return functools.partial(switch_on, self._devices, memory=self._memory), ()
 
 
 def install(patches: Patches) -> None:
@@ -35,6 +36,6 @@ def install(patches: Patches) -> None:
     prepare = spawn.get_preparation_data
 
     def get_preparation_data(*arguments: Any, **keywords: Any) -> dict[str, Any]:
-        return {**prepare(*arguments, **keywords), "simulated_cuda": _Inherited(process.devices)}
+        return {**prepare(*arguments, **keywords), "simulated_cuda": _Inherited(process.devices, process.memory)}
 
     patches.set(spawn, "get_preparation_data", get_preparation_data)

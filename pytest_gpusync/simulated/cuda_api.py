@@ -119,17 +119,17 @@ def _cuda_functions() -> dict[str, Callable[..., Any]]:
         "_cuda_ipc_collect": nothing,
         "_cuda_memoryStats": memory.statistics,
         "_cuda_resetPeakMemoryStats": memory.reset_peak,
-        "_cuda_resetAccumulatedMemoryStats": nothing,
+        "_cuda_resetAccumulatedMemoryStats": memory.reset_accumulated,
         "_cuda_hostMemoryStats": memory.host_statistics,
         "_cuda_resetPeakHostMemoryStats": nothing,
         "_cuda_resetAccumulatedHostMemoryStats": nothing,
-        "_cuda_memorySnapshot": lambda *_: {"segments": [], "device_traces": []},
-        "_cuda_record_memory_history": nothing,
-        "_cuda_record_memory_history_legacy": nothing,
+        "_cuda_memorySnapshot": memory.snapshot,
+        "_cuda_record_memory_history": memory.record_history,
+        "_cuda_record_memory_history_legacy": memory.record_history,
         "_cuda_attach_out_of_memory_observer": nothing,
         "_cuda_getAllocatorBackend": lambda: "native",
-        "_cuda_setMemoryFraction": nothing,
-        "_cuda_getMemoryFraction": lambda index: 1.0,
+        "_cuda_setMemoryFraction": memory.set_fraction,
+        "_cuda_getMemoryFraction": memory.allowed_fraction,
         "_cuda_cudaCachingAllocator_raw_alloc": _raw_allocate,
         "_cuda_cudaCachingAllocator_raw_delete": _raw_delete,
         "_cuda_cudaCachingAllocator_enable": nothing,
@@ -157,7 +157,7 @@ def _accelerator_functions() -> dict[str, Callable[..., Any]]:
         "_accelerator_getDeviceStats": memory.statistics,
         "_accelerator_getMemoryInfo": memory.info,
         "_accelerator_resetPeakStats": memory.reset_peak,
-        "_accelerator_resetAccumulatedStats": _nothing,
+        "_accelerator_resetAccumulatedStats": memory.reset_accumulated,
         "_accelerator_isAllocatorInitialized": lambda: True,
         "_accelerator_hooks_is_available": lambda: True,
     }
@@ -297,11 +297,13 @@ def _raw_allocate(nbytes: int, stream: int = 0) -> int:
     block = ctypes.create_string_buffer(nbytes)
     address = ctypes.addressof(block)
     _raw[address] = block
+    memory.take(address, nbytes, state.current_device())
     return address
 
 
 def _raw_delete(address: int) -> None:
-    _raw.pop(address, None)
+    if _raw.pop(address, None) is not None:
+        memory.release(address)
 
 
 def _stream_synchronize(stream: int) -> int:

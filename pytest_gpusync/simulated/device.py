@@ -18,6 +18,7 @@ from . import (
     streams,
     tensor_api,
 )
+from .allocator import SHARED
 from .guard import DeviceGuard
 from .hooks import AcceleratorHooks
 from .ledger import conditions
@@ -35,8 +36,8 @@ class SimulatedDevice:
         self._patches = Patches()
         self._checked = False
 
-    def switch_on(self, devices: int) -> None:
-        """Make torch see `devices` CUDA devices.
+    def switch_on(self, devices: int, nbytes: int | None) -> None:
+        """Make torch see `devices` CUDA devices of `nbytes` bytes each; None for as many as the host has.
 
         Raises:
             SimulationUnavailable: a step failed; what had been done before it is undone.
@@ -48,7 +49,7 @@ class SimulatedDevice:
                 "this machine has a GPU that torch can use: use it, or hide it with CUDA_VISIBLE_DEVICES= (empty)"
             )
         engine.start_without_threads()
-        process.devices = devices
+        process.devices, process.memory = devices, nbytes
         try:
             self._guard.install()
             self._hooks.install()
@@ -62,12 +63,17 @@ class SimulatedDevice:
                 self._guard.remove()
             raise
 
-    def require(self, devices: int) -> None:
-        """Check that at least `devices` devices are simulated already."""
+    def require(self, devices: int, nbytes: int | None) -> None:
+        """Check that at least `devices` devices of `nbytes` bytes are simulated already."""
         if devices > process.devices:
             raise SimulationUnavailable(
                 f"the simulated device is on with {process.devices} devices, not {devices}: "
                 "ask for all of them where it is first switched on"
+            )
+        if nbytes is not None and nbytes != memory.total():
+            raise SimulationUnavailable(
+                f"the simulated device is on with {memory.total():,} bytes of memory, not {nbytes:,}: "
+                "say how much it has where it is first switched on"
             )
 
     def switch_off(self) -> None:
@@ -75,7 +81,7 @@ class SimulatedDevice:
         process.on, process.blocked = False, True
         self._patches.undo()
         self._hooks.remove()
-        conditions.capturing, conditions.debug_mode = False, 0
+        conditions.capturing, conditions.pool, conditions.debug_mode = False, SHARED, 0
         streams.reset()
         compilation.reset()
         autotuning.reset()

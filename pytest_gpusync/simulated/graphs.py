@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from . import memory
+from .allocator import SHARED
 from .ledger import conditions
 
 _Step = tuple[Callable[..., Any], list[Any], dict[str, Any], Any]
@@ -54,19 +56,22 @@ class CUDAGraph:
     def __init__(self, keep_graph: bool = False) -> None:
         self._steps: Sequence[_Step] | None = None
         self._pool = pool_handle()
+        self._holds_pool = False
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **_: Any) -> None:
         """Start to note kernels."""
         if conditions.capturing:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
-        self._pool = pool or self._pool
+        self._pool = tuple(pool) if pool else self._pool
+        memory.use_pool(self._pool, 1)
+        self._holds_pool = True
         _capture.steps = []
-        conditions.capturing = True
+        conditions.capturing, conditions.pool = True, self._pool
 
     def capture_end(self) -> None:
         """Stop noting kernels; the graph can be replayed from now on."""
         self._steps, _capture.steps = _capture.steps, None
-        conditions.capturing = False
+        conditions.capturing, conditions.pool = False, SHARED
 
     def replay(self) -> None:
         """Run the kernels again, into the tensors they wrote when they were captured."""
@@ -80,8 +85,14 @@ class CUDAGraph:
         """Nothing to do."""
 
     def reset(self) -> None:
-        """Forget the captured kernels."""
+        """Forget the captured kernels and leave the memory pool."""
         self._steps = None
+        if self._holds_pool:
+            self._holds_pool = False
+            memory.use_pool(self._pool, -1)
+
+    def __del__(self) -> None:
+        self.reset()
 
     def pool(self) -> tuple[int, int]:
         """The handle of the graph's memory pool."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-from . import calibration, generators, graphs
+from . import calibration, generators, graphs, memory
 from .labels import as_cpu, as_cuda
 from .ledger import conditions
 from .state import admit, check_ordinal, current_device, process
@@ -169,12 +169,18 @@ def _compute_kernel(op: Any, schema: _Schema) -> Kernel:
             index, named = _convert_options(schema, call, named, index)
         elif index < 0:
             index = current_device()
-        if conditions.capturing:
-            result = graphs.record(run, call, named, writes=schema.writes)
-        elif outs:
-            result = _run_with_outputs(schema, run, arguments, keywords, call, named)
-        else:
-            result = run(*call, **named)
+        try:
+            if conditions.capturing:
+                result = graphs.record(run, call, named, writes=schema.writes)
+            elif outs:
+                result = _run_with_outputs(schema, run, arguments, keywords, call, named)
+            else:
+                result = run(*call, **named)
+        except RuntimeError as error:
+            translated = memory.translated(error, index)
+            if translated is error:
+                raise
+            raise translated from None
         return finish(result, arguments, keywords, index)
 
     return kernel
@@ -295,14 +301,14 @@ def _run_with_outputs(
             continue
         fresh = torch.empty(0, dtype=target.dtype)
         if position < len(call):
-            memory, call[position] = call[position], fresh
+            written, call[position] = call[position], fresh
         else:
-            memory, named[name] = named[name], fresh
-        taken.append((target, memory, fresh))
+            written, named[name] = named[name], fresh
+        taken.append((target, written, fresh))
     result = run(*call, **named)
-    for target, memory, fresh in taken:
+    for target, written, fresh in taken:
         if target.shape == fresh.shape:
-            memory.copy_(fresh)
+            written.copy_(fresh)
             continue
         if target.numel():
             warnings.warn(

@@ -1,29 +1,27 @@
 """Relabels tensors between ``cpu`` and ``cuda:N`` without copying.
 
 A tensor of the simulated device is an ordinary :class:`torch.Tensor` whose storage is host memory and whose device
-says ``cuda``. It is made through DLPack: the capsule that describes a tensor names its device in one 8-byte field,
-which is overwritten before torch reads the capsule back. Both tensors share the memory, and the new one keeps the
-old one's storage alive. About one microsecond each way.
+says ``cuda``. It is made through DLPack: the structure that describes a tensor names its device in one 8-byte field,
+which is overwritten before torch reads the structure back. Both tensors share the memory, and the new one keeps the
+old one's storage alive. Less than a microsecond each way.
 """
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
 from torch._C import _from_dlpack, _to_dlpack
 
 from . import memory
+from .lifetimes import DELETER, POINTER_IN_CAPSULE
+from .native import cells
 
-_DEVICE_OFFSET = 8
-"""Offset of ``DLTensor.device`` ({int32 type, int32 index}): it follows the data pointer."""
+_DEVICE = 1
+"""The cell of ``DLTensor`` that holds its device ({int32 type, int32 index}): it follows the data pointer."""
 _DL_CPU, _DL_CUDA = 1, 2
 _strided = torch.strided
-_address_of_capsule = ctypes.pythonapi.PyCapsule_GetPointer
-_address_of_capsule.restype = ctypes.c_void_p
-_address_of_capsule.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_field_at = ctypes.c_int64.from_address
+_nbytes = torch.UntypedStorage.nbytes
 
 
 def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
@@ -33,7 +31,7 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is not _strided:
         refuse_layout(tensor)
     capsule = _to_dlpack(tensor)
-    _field_at(_address_of_capsule(capsule, b"dltensor") + _DEVICE_OFFSET).value = _DL_CPU
+    cells[(cells[(id(capsule) >> 3) + POINTER_IN_CAPSULE] >> 3) + _DEVICE] = _DL_CPU
     result: torch.Tensor = _from_dlpack(capsule)
     if tensor.is_conj():
         result = torch._conj(result)
@@ -43,15 +41,26 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_cuda(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    """A tensor of device ``cuda:index`` over the memory of `tensor`, a CPU tensor."""
+    """A tensor of device ``cuda:index`` over the memory of `tensor`, a CPU tensor.
+
+    Raises:
+        torch.OutOfMemoryError: the device has no room for it.
+    """
     if tensor.layout is not _strided:
         refuse_layout(tensor)
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     capsule = _to_dlpack(tensor)
-    _field_at(_address_of_capsule(capsule, b"dltensor") + _DEVICE_OFFSET).value = _DL_CUDA | index << 32
+    address = cells[(id(capsule) >> 3) + POINTER_IN_CAPSULE]
+    structure = address >> 3
+    cells[structure + _DEVICE] = _DL_CUDA | index << 32
+    learner = memory.lifetimes()
+    cells[structure + DELETER] = learner.deleter
+    died = cells[learner.head]
     result: torch.Tensor = _from_dlpack(capsule)
-    memory.note(result, index)
+    nbytes = _nbytes(result.untyped_storage())
+    if nbytes:
+        memory.note(address, nbytes, index, died)
     return result
 
 

@@ -25,6 +25,8 @@ class _Conditions:
 
     capturing = False
     """A CUDA graph is being captured: a sync is an error."""
+    pool = (0, 0)
+    """The memory pool that new tensors come from: that of the graph being captured, otherwise the shared one."""
     debug_mode = 0
     """As set by ``torch.cuda.set_sync_debug_mode``: 0 silent, 1 warn, 2 raise."""
 

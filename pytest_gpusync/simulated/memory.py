@@ -1,190 +1,317 @@
 """Memory of the simulated device, as ``torch.cuda``'s statistics tell it.
 
-What is allocated is the host memory that living simulated tensors hold, each rounded up to 512 bytes as the caching
-allocator does. It is found through weak references to their storages: nothing runs when a tensor dies. So the peak is
-looked for when memory may have grown by more than 1/64 beyond it, and is up to that much too low. There is no cache:
-what is reserved equals what is allocated.
+Every new tensor of the device is noted, and so is its death; :mod:`.allocator` is told of both, in their order, when
+somebody asks or the device might be full. So figures and peaks are those that torch's caching allocator would have
+after the same operators. What a GPU's libraries take besides (cuBLAS and cuDNN workspaces, NCCL's buffers) and
+temporary memory within one kernel are not simulated.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import torch
 
-from . import ledger
+from . import ledger, streams
+from .allocator import SHARED, Block, CachingAllocator, OutOfMemory, PoolId
+from .ledger import conditions
+from .lifetimes import CAPACITY, Lifetimes
+from .native import cells
 from .state import current_device, device_index, process
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+_LARGEST_EXCESS: Final = 20 << 20
+"""Bytes by which a segment may be larger than the block it is made for."""
+_SETTLE_AT: Final = 1 << 16
+"""Events after which the books are brought up to date unasked."""
+_FREED: Final = -1
 
-_BLOCK = 512
-_SEGMENT_OF_ITS_OWN = 10 << 20
-"""Bytes from which the caching allocator takes a segment for one block, which ``empty_cache`` then frees."""
-_SMALL = 1 << 20
-"""Bytes up to which the caching allocator takes a block from its pool of small ones."""
-_POOLS: Mapping[str, Callable[[int], bool]] = {
-    "all": lambda nbytes: True,
-    "small_pool": lambda nbytes: nbytes <= _SMALL,
-    "large_pool": lambda nbytes: nbytes > _SMALL,
-}
-_SWEEP_AT = 1024
-_lock = threading.Lock()
+_Event = tuple[int, int, int, int, int, PoolId]
+"""Deaths before it, key, bytes (or :data:`_FREED`), device, stream, pool. The key of a tensor's memory is the address
+of its DLPack structure.
+"""
 
-
-class _Device:
-    """The storages of one device."""
-
-    def __init__(self) -> None:
-        self.storages: list[tuple[int, int]] = []
-        """Weak reference and rounded bytes of each storage that was alive when last looked at."""
-        self.upper = 0
-        """Their bytes: an upper bound of what is allocated now."""
-        self.peak = 0
-        self.sweep_above = 0
-        self.sweep_at = _SWEEP_AT
-        self.freed_segments = 0
-        """Segments freed since the cache was last emptied."""
-        self.totals: Counter[tuple[str, str]] = Counter()
-        """Bytes and blocks ever allocated, by pool."""
-        self._peaks: Counter[tuple[str, str]] = Counter()
-
-    def add(self, storage: torch.UntypedStorage) -> None:
-        nbytes = -(-storage.nbytes() // _BLOCK) * _BLOCK
-        if not nbytes:
-            return
-        reference: Any = storage._weak_ref()
-        pool = "small_pool" if nbytes <= _SMALL else "large_pool"
-        with _lock:
-            self.storages.append((reference, nbytes))
-            self.upper += nbytes
-            self.totals["bytes", pool] += nbytes
-            self.totals["blocks", pool] += 1
-            if self.upper > self.sweep_above or len(self.storages) >= self.sweep_at:
-                self._sweep()
-
-    def figures(self, unit: str, pool: str, current: int) -> dict[str, int]:
-        """Current, peak, ever allocated and ever freed."""
-        allocated = sum(self.totals[unit, part] for part in _POOLS if pool in ("all", part))
-        self._peaks[unit, pool] = max(self._peaks[unit, pool], current)
-        return {
-            "current": current,
-            "peak": self._peaks[unit, pool],
-            "allocated": allocated,
-            "freed": allocated - current,
-        }
-
-    def sweep(self) -> int:
-        """Drop the storages that died; returns the bytes allocated now."""
-        with _lock:
-            return self._sweep()
-
-    def _sweep(self) -> int:
-        expired = torch.UntypedStorage._expired
-        alive = []
-        total = 0
-        for entry in self.storages:
-            if expired(entry[0]):
-                torch.UntypedStorage._free_weak_ref(entry[0])
-                if entry[1] >= _SEGMENT_OF_ITS_OWN:
-                    self.freed_segments += 1
-            else:
-                alive.append(entry)
-                total += entry[1]
-        self.storages = alive
-        self.sweep_at = max(_SWEEP_AT, 2 * len(alive))
-        self.upper = total
-        self.set_peak(max(self.peak, total))
-        return total
-
-    def set_peak(self, peak: int) -> None:
-        """Take `peak` bytes for the most that was ever allocated."""
-        self.peak = peak
-        self.sweep_above = peak + peak // 64
+_lock = threading.RLock()
+_events: list[_Event] = []
+_allocators: dict[int, CachingAllocator] = {}
+_room: dict[int, int] = {}
+"""Bytes that each device can be sure to have left, whatever happened since the books were last brought up to date."""
+_blocks: dict[int, tuple[int, Block]] = {}
+"""Living memory by key, with its device."""
+_shrunk: dict[int, int] = {}
+"""Keys of storages that were resized to nothing and live on, by the address of their memory."""
+_settling = False
+_lifetimes: Lifetimes | None = None
 
 
-_devices: dict[int, _Device] = {}
-
-
-def note(tensor: torch.Tensor, index: int) -> None:
-    """Count the storage of `tensor`, new on ``cuda:index``."""
-    device = _devices.get(index)
-    if device is None:
-        device = _devices[index] = _Device()
-    device.add(tensor.untyped_storage())
-
-
-def _device(device: Any) -> _Device:
-    index = device_index(device)
-    if index not in _devices:
-        _devices[index] = _Device()
-    return _devices[index]
+def lifetimes() -> Lifetimes:
+    """What learns of deaths, made at the first use."""
+    global _lifetimes
+    if _lifetimes is None:
+        _lifetimes = Lifetimes()
+    return _lifetimes
 
 
 def total() -> int:
-    """Bytes of memory that each simulated device says it has: the host's."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Bytes of memory that each simulated device has: what was asked for, otherwise the host's."""
+    return process.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def note(key: int, nbytes: int, index: int, died: int) -> None:
+    """Count new memory of ``cuda:index``; `died` is how many had died when its key was made.
+
+    Raises:
+        torch.OutOfMemoryError: the device has no room for it.
+    """
+    stream = streams.current_id(index)
+    _events.append((died, key, nbytes, index, stream, conditions.pool))
+    room = _room.get(index, 0) - nbytes - _LARGEST_EXCESS
+    _room[index] = room
+    if room < 0 or len(_events) >= _SETTLE_AT:
+        _settle()
+
+
+def _allocator(index: int) -> CachingAllocator:
+    found = _allocators.get(index)
+    if found is None:
+        found = _allocators[index] = CachingAllocator(total())
+    return found
+
+
+def _settle() -> None:
+    """Bring the books up to date.
+
+    Raises:
+        torch.OutOfMemoryError: an allocation did not fit.
+    """
+    global _settling
+    refused: tuple[int, int] | None = None
+    with _lock:
+        # A finaliser that runs in here may ask, too: it is told what is known so far.
+        if _settling:
+            return
+        _settling = True
+        try:
+            events = _events[:]
+            del _events[: len(events)]
+            for died, key, nbytes, index, stream, pool in events:
+                _bury(died)
+                if nbytes == _FREED:
+                    _free(key)
+                    continue
+                allocator = _allocator(index)
+                try:
+                    _blocks[key] = (index, allocator.allocate(nbytes, stream, pool))
+                except OutOfMemory as error:
+                    refused = (index, error.nbytes)
+            learner = lifetimes()
+            _bury(cells[learner.head])
+            freed_by_force = 0
+            for index, allocator in _allocators.items():
+                limit = allocator.capacity if allocator.limit is None else min(allocator.limit, allocator.capacity)
+                _room[index] = limit - allocator.reserved
+                freed_by_force += allocator.freed_on_retry
+                allocator.freed_on_retry = 0
+            if len(_blocks) > CAPACITY - 2 * _SETTLE_AT:
+                raise NotImplementedError(f"the simulated device holds at most {CAPACITY - 2 * _SETTLE_AT:,} tensors")
+        finally:
+            _settling = False
+    if freed_by_force:
+        ledger.sync("free", freed_by_force, device=current_device())
+    if refused is not None:
+        raise out_of_memory(*refused)
+
+
+def _bury(before: int) -> None:
+    """Free what died up to the ticket `before`."""
+    for key in lifetimes().deaths(before):
+        _free(key)
+
+
+def _free(key: int) -> None:
+    block = _blocks.pop(key, None)
+    if block is not None:
+        _allocators[block[0]].free(block[1])
+    elif _shrunk:
+        for address, shrunk in list(_shrunk.items()):
+            if shrunk == key:
+                del _shrunk[address]
+
+
+def out_of_memory(index: int, nbytes: int) -> torch.OutOfMemoryError:
+    """The error of torch's allocator for `nbytes` bytes on ``cuda:index``."""
+    allocator = _allocator(index)
+    allowed = "" if allocator.limit is None else f"{_size(allocator.limit)} allowed; "
+    private = allocator.in_private_pools()
+    in_graphs = f"with {_size(private)} allocated in private pools (e.g., CUDA Graphs), " if private else ""
+    return torch.OutOfMemoryError(
+        f"CUDA out of memory. Tried to allocate {_size(nbytes)}. GPU {index} has a total capacity of "
+        f"{_size(allocator.capacity)} of which {_size(allocator.capacity - allocator.reserved)} is free. "
+        f"Including non-PyTorch memory, this process has {_size(allocator.reserved)} memory in use. {allowed}"
+        f"Of the allocated memory {_size(allocator.allocated)} is allocated by PyTorch, {in_graphs}and "
+        f"{_size(allocator.reserved - allocator.allocated)} is reserved by PyTorch but unallocated. "
+        "If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
+        "avoid fragmentation.  See documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/"
+        "cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
+    )
+
+
+_HOST_IS_FULL: Final = re.compile(r"DefaultCPUAllocator: can't allocate memory: you tried to allocate (\d+) bytes")
+
+
+def translated(error: RuntimeError, index: int) -> RuntimeError:
+    """`error`, or what torch raises on a GPU where it says that the host has no memory left."""
+    found = _HOST_IS_FULL.search(str(error))
+    if found is None:
+        return error
+    try:
+        _settle()
+    except torch.OutOfMemoryError as earlier:
+        return earlier
+    _allocator(index).ooms += 1
+    return out_of_memory(index, int(found[1]))
+
+
+def _size(nbytes: int) -> str:
+    """As the allocator's messages write a size."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes > factor:
+            return f"{nbytes / factor:.2f} {unit}"
+    return f"{nbytes} bytes"
+
+
+def take(key: int, nbytes: int, index: int) -> None:
+    """Count memory of ``cuda:index`` that :func:`release` gives back, or again that which it gave back."""
+    note(key, nbytes, index, cells[lifetimes().head])
+
+
+def release(key: int) -> None:
+    """Give the memory `key` back although nothing died."""
+    _events.append((cells[lifetimes().head], key, _FREED, 0, 0, SHARED))
+
+
+def shrink(address: int) -> None:
+    """Give back the memory at `address`, whose storage is resized to nothing and lives on."""
+    _settle()
+    for key in _blocks:
+        # The first cell of the structure is the address of the memory, as long as its storage lives.
+        if cells[key >> 3] == address:
+            _shrunk[address] = key
+            release(key)
+            return
+
+
+def is_shrunk(address: int) -> bool:
+    """Whether the storage at `address` was resized to nothing."""
+    if not _shrunk:
+        return False
+    _settle()
+    return address in _shrunk
+
+
+def grow(address: int, nbytes: int, index: int) -> None:
+    """Take memory again for a storage that was resized to nothing.
+
+    Raises:
+        torch.OutOfMemoryError: the device has no room for it.
+    """
+    take(_shrunk.pop(address), nbytes, index)
 
 
 def info(device: Any = None) -> tuple[int, int]:
     """(free, total) bytes of a device."""
-    everything = total()
-    return max(0, everything - _device(device).sweep()), everything
+    allocator = _up_to_date(device)
+    return allocator.capacity - allocator.reserved, allocator.capacity
+
+
+def _up_to_date(device: Any) -> CachingAllocator:
+    _settle()
+    return _allocator(device_index(device))
 
 
 def empty_cache() -> None:
-    """Give cached memory back: one sync where something large was freed since the last time, as ``cudaFree`` waits."""
-    freed = False
+    """Give cached memory back: one sync for each segment, as ``cudaFree`` waits."""
+    _settle()
+    with _lock:
+        freed = sum(_allocator(index).empty_cache() for index in range(process.devices))
+    ledger.sync("free", freed, device=current_device())
+
+
+def set_fraction(fraction: float, device: Any = None) -> None:
+    """Allow the process `fraction` of a device's memory."""
+    allocator = _up_to_date(device)
+    allocator.limit = int(fraction * allocator.capacity)
+    _room[device_index(device)] = 0
+
+
+def allowed_fraction(device: Any = None) -> float:
+    """The fraction of a device's memory that the process may have."""
+    allocator = _allocator(device_index(device))
+    return 1.0 if allocator.limit is None else allocator.limit / allocator.capacity
+
+
+def use_pool(pool: PoolId, by: int) -> None:
+    """Count a graph that uses a private pool (1) or no longer does (-1)."""
     for index in range(process.devices):
-        device = _device(index)
-        device.sweep()
-        freed = freed or device.freed_segments > 0
-        device.freed_segments = 0
-    if freed:
-        ledger.sync("free", device=current_device())
+        _allocator(index).use_pool(pool, by)
 
 
 def reset_peak(device: Any = None) -> None:
-    """Start the peak again from what is allocated now."""
-    entry = _device(device)
-    entry.set_peak(entry.sweep())
+    """Start the peaks again from what there is now."""
+    _up_to_date(device).reset_peaks()
+
+
+def reset_accumulated(device: Any = None) -> None:
+    """Start the sums of what was ever allocated and freed again."""
+    _up_to_date(device).reset_sums()
 
 
 def statistics(device: Any = None) -> dict[str, Any]:
-    """As ``torch._C._cuda_memoryStats``. Peaks of the small and the large pool are those of the moments of asking."""
-    entry = _device(device)
-    entry.sweep()
-    sizes, counts = {}, {}
-    for pool, holds in _POOLS.items():
-        blocks = [nbytes for _, nbytes in entry.storages if holds(nbytes)]
-        sizes[pool] = entry.figures("bytes", pool, sum(blocks))
-        counts[pool] = entry.figures("blocks", pool, len(blocks))
-    sizes["all"]["peak"] = entry.peak
-    nothing = {pool: dict.fromkeys(("current", "peak", "allocated", "freed"), 0) for pool in _POOLS}
+    """As ``torch._C._cuda_memoryStats``."""
+    return _up_to_date(device).statistics()
+
+
+def trace(on: bool) -> None:
+    """Keep every event of the allocators from now on, or forget them and keep none."""
+    _settle()
+    for index in range(process.devices):
+        _allocator(index).trace = [] if on else None
+
+
+def record_history(enabled: Any = "all", *_: Any, **__: Any) -> None:
+    """As ``torch._C._cuda_record_memory_history``; the events carry no stacks and no times."""
+    trace(bool(enabled))
+
+
+def snapshot(*_: Any) -> dict[str, Any]:
+    """As ``torch._C._cuda_memorySnapshot``."""
+    _settle()
+    devices = range(process.devices)
     return {
-        **dict.fromkeys(("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"), sizes),
-        **dict.fromkeys(("allocation", "segment", "active"), counts),
-        **dict.fromkeys(("inactive_split", "inactive_split_bytes"), nothing),
-        "oversize_allocations": nothing["all"],
-        "oversize_segments": nothing["all"],
-        "max_split_size": -1,
-        "num_alloc_retries": 0,
-        "num_ooms": 0,
-        "num_sync_all_streams": 0,
-        "num_device_alloc": counts["all"]["allocated"],
-        "num_device_free": counts["all"]["freed"],
+        "segments": [segment for index in devices for segment in _allocator(index).snapshot(index)],
+        "device_traces": [
+            [
+                {"action": event.action, "addr": event.address, "size": event.nbytes, "stream": event.stream}
+                for event in _allocator(index).trace or ()
+            ]
+            for index in devices
+        ],
+        "allocator_settings": {},
+        "external_annotations": [],
     }
 
 
 def reset() -> None:
     """Forget everything; tensors that still live are no longer counted."""
-    for device in _devices.values():
-        for reference, _ in device.storages:
-            torch.UntypedStorage._free_weak_ref(reference)
-    _devices.clear()
+    with _lock:
+        del _events[:]
+        _bury(cells[lifetimes().head])
+        _blocks.clear()
+        _shrunk.clear()
+        _allocators.clear()
+        _room.clear()
 
 
 def host_statistics() -> dict[str, Any]:

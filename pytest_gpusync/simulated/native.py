@@ -42,3 +42,9 @@ def function(library: str, name: str, result: Any, *arguments: Any) -> Any:
 def pointer_at(address: int) -> ctypes.c_void_p:
     """The pointer-sized cell at `address`; read and write its ``value``."""
     return ctypes.c_void_p.from_address(address)
+
+
+cells = memoryview((ctypes.c_int64 * (1 << 44)).from_address(0)).cast("B").cast("q")
+"""The memory of the process by numbers of 8 bytes: ``cells[address >> 3]``. Many times faster than
+:func:`pointer_at`.
+"""

@@ -23,6 +23,8 @@ class _Process:
     """True until the first use, while the device is off, and in a child forked after its use: the flag kernels test."""
     bad_fork = False
     devices = 1
+    memory: int | None = None
+    """Bytes of each device; None for as much as the host has."""
 
 
 process = _Process()

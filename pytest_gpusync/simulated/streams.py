@@ -241,6 +241,12 @@ def current_stream(device: torch.device | int | str | None = None) -> Stream:
     return _current.streams.get(index) or default_stream(index)
 
 
+def current_id(index: int) -> int:
+    """Number of the calling thread's current stream of ``cuda:index``."""
+    streams = _current.streams
+    return streams[index].stream_id if index in streams else 0
+
+
 def set_stream(stream: Stream | None) -> None:
     """Make `stream` the calling thread's current one of its device; None changes nothing."""
     if stream is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import pinned
+from . import memory, pinned
 from .state import device_index
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _marking(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 def _install_storages(patches: Patches) -> None:
     storage_type = torch.UntypedStorage
-    new, resize = storage_type.__new__, storage_type.resize_
+    new, resize, nbytes = storage_type.__new__, storage_type.resize_, storage_type.nbytes
 
     def create(cls: Any, *arguments: Any, **keywords: Any) -> Any:
         device = keywords.get("device")
@@ -133,10 +133,20 @@ def _install_storages(patches: Patches) -> None:
     def resize_(self: Any, size: int) -> Any:
         if self.device.type != "cuda":
             return resize(self, size)
-        # Memory shared through DLPack keeps its size. Sharded training frees a storage and grows it again: it is kept.
-        if size > self.nbytes():
+        # Memory shared through DLPack keeps its size. Sharded training frees a storage and grows it again: the memory
+        # stays where it is, and the device's books say what it does.
+        if size > nbytes(self):
             raise NotImplementedError("the simulated device cannot grow a storage in place: allocate a new tensor")
+        address = self.data_ptr()
+        if memory.is_shrunk(address):
+            if size:
+                memory.grow(address, size, self.device.index)
+        elif not size:
+            memory.shrink(address)
         return self
+
+    def current_size(self: Any) -> Any:
+        return 0 if self.is_cuda and memory.is_shrunk(self.data_ptr()) else nbytes(self)
 
     def is_pinned(self: Any, device: Any = "cuda") -> bool:
         return self.device.type == "cpu" and pinned.is_pinned(_bytes(self))
@@ -146,6 +156,8 @@ def _install_storages(patches: Patches) -> None:
         "copy_": copy_,
         "cuda": to_cuda,
         "resize_": resize_,
+        "nbytes": current_size,
+        "size": current_size,
         "is_pinned": is_pinned,
         "_share_cuda_": _refuse_sharing,
         "_new_shared_cuda": _refuse_sharing,

@@ -100,12 +100,6 @@ def test_each_kind_of_memory_has_its_growth(of, grew):
             id="no GPU work",
         ),
         pytest.param(
-            stepped([0] * 20, memory=(MemorySample(5, None, 5, None),) * 20),
-            "reserved",
-            "the simulated device has no cache, so it reserves nothing",
-            id="simulated cache",
-        ),
-        pytest.param(
             stepped([0] * 20, memory=(MemorySample(5, 5, None, None),) * 20, environment=H200),
             "host",
             "host memory is not counted here",

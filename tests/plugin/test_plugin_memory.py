@@ -114,15 +114,8 @@ def test_what_cannot_be_told_does_not_fail_and_is_in_the_summary(inside):
     result.stdout.fnmatch_lines(["neither kept nor broken:", "*: Too noisy to tell: allocated memory *, budget 0 B *"])
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param("gpu_train(leak(9), steps=10).assert_memory_growth(max=1)", id="too few steps"),
-        pytest.param('gpu_train(leak(9), steps=30).assert_memory_growth(1, of="reserved")', id="no cache"),
-    ],
-)
-def test_growth_that_is_asserted_and_not_measured_fails(inside, body):
-    result = inside(body)
+def test_growth_that_is_asserted_and_not_measured_fails(inside):
+    result = inside("gpu_train(leak(9), steps=10).assert_memory_growth(max=1)")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["Not measured: *", "*: NotMeasured"])
 
@@ -268,7 +261,8 @@ def test_the_run_file_has_the_growth_and_its_verdict(inside, tmp_path):
     inside("gpu_train(leak(2 << 20), steps=20).assert_memory_growth('4 MiB')", f"--gpu-sync-report={path}")
     [region] = json.loads(path.read_text())["regions"]
     assert region["memory"]["allocated"]["growth"]["value"] == 2 << 20
-    assert (region["memory"]["reserved"], region["memory"]["device_mallocs_per_step"]) == (None, None)
+    assert region["memory"]["reserved"]["last"] % (2 << 20) == 0
+    assert region["memory"]["device_mallocs_per_step"] == {"median": 0.0, "max": 1}
     assert region["timing"] is None
     [verdict] = region["verdicts"]
     assert (verdict["quantity"], verdict["outcome"], verdict["max"]) == ("allocated_growth", "passed", 4 << 20)

@@ -43,7 +43,6 @@ def gpu(allocated, reserved, **more):
 @pytest.fixture
 def cuda(monkeypatch):
     """Put a torch in place that has these GPUs."""
-    monkeypatch.setattr(memory, "simulation_is_on", lambda: False)
     monkeypatch.setattr(memory, "_resident", lambda: PAGE)
 
     def cuda(*gpus, **more):

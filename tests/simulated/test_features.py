@@ -171,46 +171,6 @@ def test_compile_runs_eagerly_and_says_so_once(cuda):
     assert len(warned) == 1
 
 
-def test_allocated_memory_follows_the_tensors(cuda):
-    before = torch.cuda.memory_allocated()
-    x = torch.empty(1000, device=cuda)
-    view = x[10:]
-    assert torch.cuda.memory_allocated() - before == 4096
-    del x
-    assert torch.cuda.memory_allocated() - before == 4096
-    del view
-    assert torch.cuda.memory_allocated() == before
-
-
-def test_memory_of_a_tensor_that_dies_in_an_exception_is_given_back(cuda):
-    before = torch.cuda.memory_allocated()
-
-    def fails():
-        x = torch.empty(1 << 20, device=cuda)
-        raise ValueError(x.shape)
-
-    with pytest.raises(ValueError, match="1048576"):
-        fails()
-    assert torch.cuda.memory_allocated() == before
-
-
-def test_the_peak_is_remembered_and_reset(cuda):
-    torch.cuda.reset_peak_memory_stats()
-    start = torch.cuda.memory_allocated()
-    torch.empty(1 << 20, dtype=torch.uint8, device=cuda)
-    assert torch.cuda.max_memory_allocated() - start == 1 << 20
-    torch.cuda.reset_peak_memory_stats()
-    assert torch.cuda.max_memory_allocated() == torch.cuda.memory_allocated()
-
-
-def test_emptying_the_cache_of_something_large_is_a_sync(cuda, kinds):
-    torch.empty(64 << 20, dtype=torch.uint8, device=cuda)
-    with kinds() as counted:
-        torch.cuda.empty_cache()
-        torch.cuda.empty_cache()
-    assert dict(counted) == {"free": 1}
-
-
 def test_legacy_tensor_types(cuda):
     x = torch.cuda.FloatTensor([1.0, 2.0])
     assert x.type() == "torch.cuda.FloatTensor"

@@ -1,0 +1,389 @@
+"""The caching allocator of one simulated device: what torch's would have asked the driver for, and how it cuts it up.
+
+It is told of every allocation and free in their order and keeps the same books as ``CUDACachingAllocator`` with its
+default settings: sizes are rounded up to 512 bytes; up to 1 MiB a block is cut from a 2 MiB segment, below 10 MiB from
+one of 20 MiB, above that a segment is as large as the block, rounded up to 2 MiB. The smallest free block that fits is
+taken, at the lowest address; the rest of it stays free and is joined again with its neighbours. Streams, small and
+large blocks, and the private pools of CUDA graphs do not share segments. Source: c10/cuda/CUDACachingAllocator.cpp of
+torch 2.11, and torch's notes on CUDA memory management. ``PYTORCH_CUDA_ALLOC_CONF`` is not followed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import Any, Final, NamedTuple
+
+ROUND: Final = 512
+SMALL: Final = 1 << 20
+"""Bytes up to which a block comes from the pool of small ones."""
+SMALL_SEGMENT: Final = 2 << 20
+LARGE_SEGMENT: Final = 20 << 20
+OWN_SEGMENT: Final = 10 << 20
+"""Bytes from which a block has a segment made to its measure."""
+ROUND_SEGMENT: Final = 2 << 20
+_FIRST_ADDRESS: Final = 0x7F00_0000_0000
+
+PoolId = tuple[int, int]
+SHARED: Final[PoolId] = (0, 0)
+"""The pool of everything that is not allocated while a CUDA graph is captured."""
+_FreeBlock = tuple[int, int, "Block"]
+
+
+class OutOfMemory(Exception):
+    """The device has no room for a segment of `nbytes`."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(nbytes)
+        self.nbytes = nbytes
+
+
+class Traced(NamedTuple):
+    """One event of the allocator, named as torch's memory history names it."""
+
+    action: str
+    address: int
+    nbytes: int
+    stream: int
+
+
+class Counter:
+    """A figure that rises and falls: now, at most, and the sums of all rises and falls."""
+
+    __slots__ = ("allocated", "current", "peak")
+
+    def __init__(self) -> None:
+        self.current = self.peak = self.allocated = 0
+
+    def rise(self, by: int) -> None:
+        """Add `by`."""
+        self.allocated += by
+        self.current += by
+        if self.current > self.peak:
+            self.peak = self.current
+
+    def figures(self) -> dict[str, int]:
+        """As ``torch.cuda.memory_stats`` names them."""
+        return {
+            "current": self.current,
+            "peak": self.peak,
+            "allocated": self.allocated,
+            "freed": self.allocated - self.current,
+        }
+
+
+class _Books:
+    """What is counted for the small blocks, the large ones, and both."""
+
+    COUNTERS = (
+        "allocation",
+        "allocated_bytes",
+        "requested_bytes",
+        "segment",
+        "reserved_bytes",
+        "inactive_split",
+        "inactive_split_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.allocation = Counter()
+        self.allocated_bytes = Counter()
+        self.requested_bytes = Counter()
+        self.segment = Counter()
+        self.reserved_bytes = Counter()
+        self.inactive_split = Counter()
+        self.inactive_split_bytes = Counter()
+
+    def counters(self) -> list[Counter]:
+        return [getattr(self, name) for name in self.COUNTERS]
+
+    def block_taken(self, size: int, requested: int) -> None:
+        self.allocation.rise(1)
+        self.allocated_bytes.rise(size)
+        self.requested_bytes.rise(requested)
+
+    def block_freed(self, size: int, requested: int) -> None:
+        self.allocation.current -= 1
+        self.allocated_bytes.current -= size
+        self.requested_bytes.current -= requested
+
+    def split_changed(self, blocks: int, nbytes: int) -> None:
+        for counter, by in ((self.inactive_split, blocks), (self.inactive_split_bytes, nbytes)):
+            if by > 0:
+                counter.rise(by)
+            else:
+                counter.current += by
+
+
+class _Pool:
+    """Segments that share their blocks: of one stream, one size class and one graph's pool, if any."""
+
+    __slots__ = ("books", "free", "id", "small", "stream")
+
+    def __init__(self, stream: int, small: bool, pool: PoolId, books: _Books) -> None:
+        self.stream = stream
+        self.small = small
+        self.id = pool
+        self.books = books
+        self.free: list[_FreeBlock] = []
+        """Free blocks by size, then address."""
+
+
+class Block:
+    """A part of a segment; `before` and `after` are its neighbours there."""
+
+    __slots__ = ("address", "after", "before", "free", "pool", "requested", "size")
+
+    def __init__(self, pool: _Pool, address: int, size: int) -> None:
+        self.pool = pool
+        self.address = address
+        self.size = size
+        self.requested = 0
+        self.free = False
+        self.before: Block | None = None
+        self.after: Block | None = None
+
+
+class CachingAllocator:
+    """The allocator of one device that has `capacity` bytes, of which it may take `limit`."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.limit: int | None = None
+        self.retries = self.ooms = self.synchronized = self.freed_on_retry = 0
+        self.trace: list[Traced] | None = None
+        """Events since tracing was begun; None while it is off."""
+        self._all = _Books()
+        self._sizes = {True: _Books(), False: _Books()}
+        self._pools: dict[tuple[int, bool, PoolId], _Pool] = {}
+        self._segments: dict[int, tuple[Block, int]] = {}
+        """First block and bytes of each segment, by address."""
+        self._next_address = _FIRST_ADDRESS
+        self._graphs: dict[PoolId, int] = {}
+        """How many living graphs use a private pool."""
+
+    @property
+    def reserved(self) -> int:
+        """Bytes taken from the device."""
+        return self._all.reserved_bytes.current
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of the blocks in use."""
+        return self._all.allocated_bytes.current
+
+    def in_private_pools(self) -> int:
+        """Bytes of the blocks in use in the pools of CUDA graphs."""
+        return sum(
+            block.size
+            for first, _ in self._segments.values()
+            if first.pool.id != SHARED
+            for block in _blocks_from(first)
+            if not block.free
+        )
+
+    def allocate(self, nbytes: int, stream: int = 0, pool: PoolId = SHARED) -> Block:
+        """A block of at least `nbytes` bytes, which are not 0.
+
+        Raises:
+            OutOfMemory: there is no room, not even after the cache was given back.
+        """
+        size = -(-nbytes // ROUND) * ROUND
+        small = size <= SMALL
+        holder = self._pools.get((stream, small, pool))
+        if holder is None:
+            holder = self._pools[stream, small, pool] = _Pool(stream, small, pool, self._sizes[small])
+        free = holder.free
+        place = bisect_left(free, (size,))
+        block = free.pop(place)[2] if place < len(free) else self._segment(holder, size)
+        was_split = block.before is not None or block.after is not None
+        rest = block.size - size
+        if rest >= ROUND if small else rest > SMALL:
+            remainder = Block(holder, block.address + size, rest)
+            remainder.free = True
+            remainder.before, remainder.after = block, block.after
+            if block.after is not None:
+                block.after.before = remainder
+            block.after = remainder
+            block.size = size
+            insort(free, (rest, remainder.address, remainder))
+            self._split_changed(holder, 0 if was_split else 1, -size if was_split else rest)
+        elif was_split:
+            self._split_changed(holder, -1, -block.size)
+        block.free = False
+        block.requested = nbytes
+        self._all.block_taken(block.size, nbytes)
+        holder.books.block_taken(block.size, nbytes)
+        if self.trace is not None:
+            self.trace.append(Traced("alloc", block.address, nbytes, stream))
+        return block
+
+    def free(self, block: Block) -> None:
+        """Take a block back into the cache."""
+        pool = block.pool
+        self._all.block_freed(block.size, block.requested)
+        pool.books.block_freed(block.size, block.requested)
+        if self.trace is not None:
+            self.trace.append(Traced("free_completed", block.address, block.requested, pool.stream))
+        blocks = nbytes = 0
+        before, after = block.before, block.after
+        if before is not None and before.free:
+            blocks, nbytes = blocks - 1, nbytes - before.size
+            _remove(pool.free, before)
+            block.address, block.size = before.address, block.size + before.size
+            block.before = before.before
+            if block.before is not None:
+                block.before.after = block
+            elif block.address in self._segments:
+                self._segments[block.address] = (block, self._segments[block.address][1])
+        if after is not None and after.free:
+            blocks, nbytes = blocks - 1, nbytes - after.size
+            _remove(pool.free, after)
+            block.size += after.size
+            block.after = after.after
+            if block.after is not None:
+                block.after.before = block
+        block.free = True
+        insort(pool.free, (block.size, block.address, block))
+        if block.before is not None or block.after is not None:
+            blocks, nbytes = blocks + 1, nbytes + block.size
+        if blocks or nbytes:
+            self._split_changed(pool, blocks, nbytes)
+
+    def empty_cache(self) -> int:
+        """Give back the segments that hold nothing; returns how many, each a ``cudaFree`` of a GPU."""
+        self.synchronized += 1
+        freed = 0
+        for pool in self._pools.values():
+            if pool.id != SHARED and self._graphs.get(pool.id):
+                continue
+            kept = []
+            for entry in pool.free:
+                block = entry[2]
+                if block.before is not None or block.after is not None:
+                    kept.append(entry)
+                    continue
+                del self._segments[block.address]
+                for books in (self._all, pool.books):
+                    books.segment.current -= 1
+                    books.reserved_bytes.current -= block.size
+                if self.trace is not None:
+                    self.trace.append(Traced("segment_free", block.address, block.size, pool.stream))
+                freed += 1
+            pool.free[:] = kept
+        return freed
+
+    def use_pool(self, pool: PoolId, by: int) -> None:
+        """Count a graph that uses a private pool (1) or no longer does (-1); unused, its cache can be given back."""
+        self._graphs[pool] = self._graphs.get(pool, 0) + by
+
+    def reset_peaks(self) -> None:
+        """Start every peak again from what there is now."""
+        for books in (self._all, *self._sizes.values()):
+            for counter in books.counters():
+                counter.peak = counter.current
+
+    def reset_sums(self) -> None:
+        """Start the sums of rises and falls again from 0."""
+        for books in (self._all, *self._sizes.values()):
+            for counter in books.counters():
+                counter.allocated = counter.current
+        self.retries = self.ooms = 0
+
+    def statistics(self) -> dict[str, Any]:
+        """As ``torch._C._cuda_memoryStats``."""
+        result: dict[str, Any] = {}
+        for name in _Books.COUNTERS:
+            result[name] = {
+                "all": getattr(self._all, name).figures(),
+                "small_pool": getattr(self._sizes[True], name).figures(),
+                "large_pool": getattr(self._sizes[False], name).figures(),
+            }
+        # Nothing is ever still in use on another stream: what is active is what is allocated.
+        result["active"], result["active_bytes"] = result["allocation"], result["allocated_bytes"]
+        nothing = Counter().figures()
+        segments = result["segment"]["all"]
+        return {
+            **result,
+            "oversize_allocations": nothing,
+            "oversize_segments": nothing,
+            "max_split_size": -1,
+            "num_alloc_retries": self.retries,
+            "num_ooms": self.ooms,
+            "num_sync_all_streams": self.synchronized,
+            "num_device_alloc": segments["allocated"],
+            "num_device_free": segments["freed"],
+        }
+
+    def snapshot(self, device: int) -> list[dict[str, Any]]:
+        """The segments and their blocks, as ``torch.cuda.memory_snapshot`` lists them."""
+        segments = []
+        for address, (first, nbytes) in sorted(self._segments.items()):
+            blocks: list[dict[str, Any]] = [
+                {
+                    "address": block.address,
+                    "size": block.size,
+                    "requested_size": 0 if block.free else block.requested,
+                    "state": "inactive" if block.free else "active_allocated",
+                    "frames": [],
+                }
+                for block in _blocks_from(first)
+            ]
+            used = [block for block in blocks if block["state"] != "inactive"]
+            segments.append(
+                {
+                    "device": device,
+                    "address": address,
+                    "total_size": nbytes,
+                    "allocated_size": sum(block["size"] for block in used),
+                    "active_size": sum(block["size"] for block in used),
+                    "requested_size": sum(block["requested_size"] for block in used),
+                    "stream": first.pool.stream,
+                    "segment_type": "small" if first.pool.small else "large",
+                    "segment_pool_id": first.pool.id,
+                    "is_expandable": False,
+                    "frames": [],
+                    "blocks": blocks,
+                }
+            )
+        return segments
+
+    def _segment(self, pool: _Pool, size: int) -> Block:
+        if pool.small:
+            nbytes = SMALL_SEGMENT
+        elif size < OWN_SEGMENT:
+            nbytes = LARGE_SEGMENT
+        else:
+            nbytes = -(-size // ROUND_SEGMENT) * ROUND_SEGMENT
+        limit = self.capacity if self.limit is None else min(self.limit, self.capacity)
+        if self.reserved + nbytes > limit:
+            self.freed_on_retry += self.empty_cache()
+            self.retries += 1
+            if self.reserved + nbytes > limit:
+                self.ooms += 1
+                raise OutOfMemory(nbytes)
+        block = Block(pool, self._next_address, nbytes)
+        self._next_address += nbytes
+        self._segments[block.address] = (block, nbytes)
+        for books in (self._all, pool.books):
+            books.segment.rise(1)
+            books.reserved_bytes.rise(nbytes)
+        if self.trace is not None:
+            self.trace.append(Traced("segment_alloc", block.address, nbytes, pool.stream))
+        return block
+
+    def _split_changed(self, pool: _Pool, blocks: int, nbytes: int) -> None:
+        self._all.split_changed(blocks, nbytes)
+        pool.books.split_changed(blocks, nbytes)
+
+
+def _remove(free: list[_FreeBlock], block: Block) -> None:
+    del free[bisect_left(free, (block.size, block.address))]
+
+
+def _blocks_from(first: Block) -> list[Block]:
+    blocks: list[Block] = []
+    block: Block | None = first
+    while block is not None:
+        blocks.append(block)
+        block = block.after
+    return blocks
