@@ -18,7 +18,7 @@ from gpusync_lint import catalogue
 from gpusync_lint.heat import HeatMap
 from gpusync_lint.inference import Inference
 from gpusync_lint.keys import numbered
-from gpusync_lint.model import Analysis, FileError, Finding, Span
+from gpusync_lint.model import Analysis, FileError, Finding, Heat, Span
 from gpusync_lint.parsing import parse
 from gpusync_lint.project import Project
 from gpusync_lint.summaries import FileInfo, blocks, summarise
@@ -156,6 +156,8 @@ class _Judge:
     def _finding(self, pair: Pair, report: Report, span: Span) -> Finding:
         barrier = catalogue.all_barriers()[report.barrier]
         heat = report.heat or self._heat.heat(pair.fn, report.about or pair.statement, pair.repeated)
+        if pair.deferred and heat is Heat.STEP:
+            heat = Heat.GUARDED
         rule = catalogue.rule_doc(barrier.code)
         source = ast.unparse(report.mark)
         digest = blake2b(source.encode(), digest_size=5).hexdigest()

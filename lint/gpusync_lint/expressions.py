@@ -85,6 +85,8 @@ class Expressions:
     repeated: int
     timed: bool
     """Whether a clock has been read."""
+    placed: list[Device]
+    """The devices of the `with device:` blocks around the statement."""
     backward_names: frozenset[str]
     module_names: frozenset[str]
 
@@ -321,6 +323,8 @@ class Expressions:
                 return GPU_ABSENT if value.const else GPU_PRESENT
             return HOST
         value = self.eval(node.operand)
+        if isinstance(node.op, ast.Invert) and value.kind is Kind.TENSOR:
+            return value._replace(boolean=True)  # of the tensors that people invert, nearly all are masks
         if isinstance(node.op, ast.USub) and isinstance(value.const, (int, float)):
             return host(-value.const)
         return value

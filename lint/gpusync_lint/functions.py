@@ -160,6 +160,8 @@ class Functions(Expressions):
             self.hit()
         if rest == "device":
             device = self.device_of(args[0]) if args else None
+            if args and args[0].const == "meta":
+                device = Device.UNKNOWN
             return Value(Kind.DEVICE, self.assumed() if device is None else device)
         if last in ("current_accelerator",) or dotted == "torch.cuda.current_device":
             return GPU_DEVICE
@@ -254,8 +256,12 @@ class Functions(Expressions):
             unknown = kwargs["device"].kind in (Kind.UNKNOWN, Kind.HOST, Kind.MOVED)
             device = named if named is not None else self.assumed() if unknown else Device.CPU
             self.hit()
+        elif self.placed:
+            device = self.placed[-1]
         elif self.inference.default_device(self.fn.file):
             device = Device.GPU
+        elif self.inference.built_on_device and self.fn.name == "__init__":
+            device = Device.UNKNOWN  # `with device: Model()` makes even plain attributes there
         if has_tensor(tuple_of(args)):
             self.hit()
         if rest in torch_api.FROM_DATA and args and args[0].on_device and "device" not in kwargs:

@@ -59,6 +59,8 @@ class Inference:
         self.barrier_functions = barrier_functions
         self.values: dict[int, Value] = {}
         """By `id` of an ast expression."""
+        self.built_on_device = False
+        """Whether some block of the project makes what it makes on a device: `with device:`."""
         self.round = 0
         self._depth = 0
         self._defaults: dict[int, bool] = {}

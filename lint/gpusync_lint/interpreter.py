@@ -16,6 +16,7 @@ from gpusync_lint.values import (
     CPU_TENSOR,
     HOST,
     UNKNOWN,
+    Device,
     Kind,
     Value,
     dict_of,
@@ -43,6 +44,7 @@ class Interpreter(Calls):
         self.fn = fn
         self.repeated = 0
         self.timed = False
+        self.placed: list[Device] = []
         self.backward_names, self.module_names = evidence(fn)
         self._carried: dict[int, dict[str, Value]] = {}
         self._returns: Value | None = None
@@ -179,8 +181,9 @@ class Interpreter(Calls):
             alive, dead = (node.body, node.orelse) if test.const else (node.orelse, node.body)
             self.fn.trace.dead.update(id(statement) for statement in dead)
             self._block(alive)
-            if not _leaves(alive) or not dead:
-                return
+            if alive and isinstance(alive[-1], ast.Raise):
+                for path in _on_host(node.test, alive is node.orelse):
+                    self._put_on_host(path)
             return
         mark = self.env.mark()
         self._narrow(node.test, True)
@@ -219,6 +222,12 @@ class Interpreter(Calls):
                     self.env.set(path, Value(Kind.TENSOR, self.assumed()))
                 elif not holds and old.kind is Kind.TENSOR:
                     self.env.set(path, UNKNOWN)
+
+    def _put_on_host(self, path: str) -> None:
+        """The code goes on only where a tensor lies on the host."""
+        value = self.env.get(path)
+        if value is not None and value.kind is Kind.TENSOR:
+            self.env.set(path, value._replace(device=Device.CPU, sure=True))
 
     def _loop_head(self, node: ast.stmt) -> int:
         carried = self._carried.get(id(node))
@@ -272,11 +281,16 @@ class Interpreter(Calls):
         self._block(node.orelse)
 
     def _with(self, node: ast.With | ast.AsyncWith) -> None:
+        around = len(self.placed)
         for item in node.items:
             value = self.eval(item.context_expr)
+            if value.kind is Kind.DEVICE:
+                self.placed.append(value.device)
+                self.inference.built_on_device |= value.device >= Device.ASSUMED
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, value)
         self._block(node.body)
+        del self.placed[around:]
 
     def _try(self, node: Any) -> None:
         self._block(node.body)
@@ -295,6 +309,9 @@ class Interpreter(Calls):
 
     def _assert(self, node: ast.Assert) -> None:
         self.truth(node.test)
+        self._narrow(node.test, True)
+        for path in _on_host(node.test, True):
+            self._put_on_host(path)
         if node.msg is not None:
             self.eval(node.msg)
 
@@ -430,6 +447,32 @@ def evidence(fn: FunctionInfo) -> tuple[frozenset[str], frozenset[str]]:
             stack.extend(ast.iter_child_nodes(node))
         fn.evidence = (frozenset(backward), frozenset(modules))
     return fn.evidence
+
+
+def _on_host(test: ast.expr, holds: bool) -> list[str]:
+    """Paths of what lies on the host where a condition holds, or where it does not: `assert x.device.type == "cpu"`."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _on_host(test.operand, not holds)
+    if isinstance(test, ast.BoolOp):
+        return [path for item in test.values for path in _on_host(item, holds)] if _all_tell(test.op, holds) else []
+    owner: ast.expr | None = None
+    if isinstance(test, ast.Attribute) and test.attr in ("is_cuda", "is_cpu"):
+        owner = test.value if (test.attr == "is_cpu") is holds else None
+    elif isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Eq, ast.NotEq)):
+        named = test.comparators[0]
+        left = test.left.value if isinstance(test.left, ast.Attribute) and test.left.attr == "type" else test.left
+        if isinstance(named, ast.Call) and named.args:  # `torch.device("cpu")`
+            named = named.args[0]
+        says_cpu = isinstance(named, ast.Constant) and named.value == "cpu"
+        if says_cpu and isinstance(left, ast.Attribute) and left.attr == "device":
+            owner = left.value if isinstance(test.ops[0], ast.Eq) is holds else None
+    path = dotted_path(owner) if owner is not None else None
+    return [path] if path is not None else []
+
+
+def _all_tell(operator: ast.boolop, holds: bool) -> bool:
+    """Whether each operand of `and` or `or` is decided by the whole."""
+    return isinstance(operator, ast.And) is holds
 
 
 def backward_of(node: ast.Call) -> ast.expr:

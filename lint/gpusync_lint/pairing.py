@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 
     from gpusync_lint.summaries import FunctionInfo
 
+_CALL_BACK = frozenset(
+    {
+        "map", "filter", "sorted", "sort", "min", "max", "reduce", "apply", "apply_", "map_", "tree_map", "step",
+        "apply_to_collection", "groupby",
+    }
+)  # fmt: skip
+"""Functions that call a function they are given at once."""
+
 
 @dataclass(eq=False, slots=True)
 class Pair:
@@ -30,6 +38,8 @@ class Pair:
     fn: FunctionInfo
     repeated: bool
     """In a comprehension."""
+    deferred: bool
+    """In a lambda that something else may call, or not."""
     string: ast.expr | None
     """The f-string around it, whose position is the only one that every Python version reports rightly."""
 
@@ -43,6 +53,8 @@ class Pairing:
         self._fn: FunctionInfo
         self._statement: ast.stmt
         self._repeated = 0
+        self._deferred = 0
+        self._calls_back = False
         self._string: ast.expr | None = None
 
     def add(self, node: cst.CSTNode, twin: ast.stmt, fn: FunctionInfo) -> None:
@@ -67,7 +79,9 @@ class Pairing:
 
     def _note(self, node: cst.CSTNode, twin: ast.AST) -> None:
         self.twins[id(node)] = twin
-        self.pairs.append(Pair(node, twin, self._statement, self._fn, self._repeated > 0, self._string))
+        self.pairs.append(
+            Pair(node, twin, self._statement, self._fn, self._repeated > 0, self._deferred > 0, self._string)
+        )
 
     # statements
 
@@ -124,6 +138,7 @@ class Pairing:
     def _call(self, node: cst.Call, twin: ast.Call) -> None:
         self.expression(node.func, twin.func)
         positional, keywords = iter(twin.args), iter(twin.keywords)
+        before, self._calls_back = self._calls_back, _last_name(twin.func) in _CALL_BACK
         for arg in node.args:
             if arg.keyword is not None or arg.star == "**":
                 keyword = next(keywords, None)
@@ -131,6 +146,7 @@ class Pairing:
             else:
                 other = next(positional, None)
                 self.expression(arg.value, other.value if isinstance(other, ast.Starred) and arg.star else other)
+        self._calls_back = before
 
     def _subscript(self, node: cst.Subscript, twin: ast.Subscript) -> None:
         self.expression(node.value, twin.value)
@@ -209,7 +225,10 @@ class Pairing:
             node = node.inner_for_in
 
     def _lambda(self, node: cst.Lambda, twin: ast.Lambda) -> None:
+        later = 0 if self._calls_back else 1
+        self._deferred += later
         self.expression(node.body, twin.body)
+        self._deferred -= later
 
     def _inner(self, node: Any, twin: Any) -> None:
         self.expression(node.expression, twin.value)
@@ -243,6 +262,10 @@ class Pairing:
             if hole.format_spec and isinstance(value.format_spec, ast.JoinedStr):
                 inner = [part for part in hole.format_spec if isinstance(part, cst.FormattedStringExpression)]
                 self._holes(inner, value.format_spec)
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
 
 
 def _holes(node: Any, found: list[cst.FormattedStringExpression]) -> None:

@@ -213,10 +213,13 @@ class Look:
 
     def timing(self) -> bool:
         """Whether a clock is read next to the statement: then the wait is what its author measures."""
-        holders = around(self.pair.fn, self.pair.statement)
-        block, place = holders[-1] if holders else ([], 0)
-        near = block[max(0, place - _CLOCK_REACH) : place + _CLOCK_REACH + 1]
-        return any(_reads_clock(statement) for statement in near)
+        for block, place in reversed(around(self.pair.fn, self.pair.statement)):
+            if block[place] is not self.pair.statement and not isinstance(block[place], (ast.If, ast.With)):
+                break  # `if device.type == "cuda": torch.cuda.synchronize()` belongs to the clock after it
+            near = block[max(0, place - _CLOCK_REACH) : place + _CLOCK_REACH + 1]
+            if any(_reads_clock(statement) for statement in near):
+                return True
+        return False
 
 
 def _reads_clock(statement: ast.stmt) -> bool:
