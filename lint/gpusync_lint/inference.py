@@ -47,6 +47,12 @@ _MAX_VARIANTS = 16
 _DEFAULT_DEVICE = re.compile(r"set_default_device\(|set_default_tensor_type\(.*cuda")
 _TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
 _FORWARD = ("forward", "training_step", "validation_step", "test_step", "predict_step")
+_PREPARING = (
+    "Transform", "Sampler", "Collator", "Collate", "Tokenizer", "TokenizerFast", "FeatureExtractor",
+    "FeatureExtractionMixin", "ImageProcessor", "ImageProcessorFast", "ImageProcessingMixin", "VideoProcessor",
+    "ProcessorMixin",
+)  # fmt: skip
+"""How the names of classes end that make batches on the host."""
 _RECORD_BASES = ("Dataset", "IterableDataset", "VisionDataset", "DataModule", "InMemoryDataset")
 
 
@@ -67,6 +73,7 @@ class Inference:
         self._results: dict[tuple[object, ...], Value] = {}
         self._variants: dict[int, int] = {}
         self._assumed: dict[int, Device] = {}
+        self._preparing: dict[int, bool] = {}
         self._loop_names: dict[int, frozenset[str]] = {}
         self._called_by: dict[int, list[FunctionInfo]] | None = None
 
@@ -76,12 +83,16 @@ class Inference:
         for self.round in range(1, _ROUNDS + 1):
             self._results.clear()
             self._variants.clear()
+            self._assumed.clear()
+            self._preparing.clear()
+            self._called_by = None
             for file in files:
                 self.interpret(file.body)
             for file in files:
                 for fn in file.all_functions:
                     if fn.runs < self.round * _MAX_RUNS and (self.round > 1 or fn.runs == 0):
                         self.interpret(fn)
+        self._called_by = None
 
     def interpret(self, fn: FunctionInfo) -> None:
         """Run one function, unless it is running already."""
@@ -107,18 +118,32 @@ class Inference:
         """
         known = self._assumed.get(id(fn))
         if known is None:
-            aside = self._prepares_data(fn) or (fn.name.startswith("test_") and _TEST_FILE.search(fn.file.path))
+            aside = self._prepares_data(fn) or is_test_file(fn.file)
             used = self.project.uses_device(fn.file) and not aside
             known = self._assumed[id(fn)] = Device.ASSUMED if used else Device.UNKNOWN
         return known
 
     def _prepares_data(self, fn: FunctionInfo) -> bool:
+        """Whether a function prepares batches on the host, by itself or because only such functions call it."""
+        known = self._preparing.get(id(fn))
+        if known is None:
+            self._preparing[id(fn)] = False  # in a cycle of calls, those from outside decide
+            callers = self._callers().get(id(fn)) if self.round > 1 else None
+            known = self._prepares_itself(fn) or (
+                bool(callers) and all(self._prepares_data(caller) for caller in callers or ())
+            )
+            self._preparing[id(fn)] = known
+        return known
+
+    def _prepares_itself(self, fn: FunctionInfo) -> bool:
         if fn.name.startswith("collate") or fn.name == "__getitem__":
             return True
         if fn.cls is None:
             return fn.outer is not None and not fn.outer.is_module and self._prepares_data(fn.outer)
+        if fn.name.startswith("post_process"):  # reads what a model gave
+            return False
         return self._is_records(fn.cls) or any(
-            (base if isinstance(base, str) else base.name).endswith(("Transform", "Sampler"))
+            (base if isinstance(base, str) else base.name).rpartition(".")[2].endswith(_PREPARING)
             for base in self.project.lineage(fn.cls)
         )
 
@@ -471,6 +496,11 @@ class Inference:
             else:
                 value = self.project.member(value.ref, word)
         return value
+
+
+def is_test_file(file: FileInfo) -> bool:
+    """Whether a file holds tests, going by the names that pytest collects."""
+    return _TEST_FILE.search(file.path) is not None
 
 
 def _join_values(values: Sequence[Value]) -> Value:

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from gpusync_lint.inference import is_test_file
 from gpusync_lint.model import Confidence, Heat, Span
 from gpusync_lint.rules.places import around
 from gpusync_lint.summaries import ClassInfo
@@ -119,6 +120,10 @@ class Look:
         """Whether the function belongs to code that uses a device at all."""
         return self._inference.assumed_device(self.pair.fn) >= Device.ASSUMED
 
+    def in_tests(self) -> bool:
+        """Whether the file holds tests."""
+        return is_test_file(self.file)
+
     def sureness(self, value: Value) -> Confidence | None:
         """How sure it is that a value is a tensor on the device; None when it is not one."""
         if value.kind is not Kind.TENSOR or value.device is Device.CPU:
@@ -137,6 +142,24 @@ class Look:
         return (
             Confidence.LOW if confidence is not None and not value.sure and value.zero_dim is not True else confidence
         )
+
+    def mask(self, node: cst.BaseExpression) -> bool | None:
+        """Whether an index is a boolean mask; None for a tensor of unknown type that is called one.
+
+        A parameter that is called a mask is one, unless some caller is known to pass it something else.
+        """
+        index = self.value(node)
+        if index.kind is not Kind.TENSOR or index.boolean:
+            return index.kind is Kind.TENSOR
+        twin = self.twin(node)
+        label = twin.id if isinstance(twin, ast.Name) else getattr(twin, "attr", "")
+        if index.zero_dim is True or not label.lower().endswith(("mask", "masks")):
+            return False
+        parameters = getattr(self.pair.fn.node, "args", None)
+        own = parameters is not None and any(
+            arg.arg == label for arg in ast.walk(parameters) if isinstance(arg, ast.arg)
+        )
+        return True if own and label not in self.pair.fn.bound else None
 
     def loop_target(self, twin: ast.expr) -> bool:
         """Whether a name is bound by a `for` around the node, or by a comprehension."""

@@ -47,7 +47,7 @@ class IndexRead(Rule):
             if not isinstance(part, cst.Index):
                 continue
             index = look.value(part.value)
-            if index.kind is Kind.TENSOR and index.boolean and not stored and index.on_device:
+            if not stored and index.on_device and look.mask(part.value):
                 yield Report("mask-read", twin, _less(confidence, look.sureness(index)))
                 return
             if self._from_host(part.value, index, look):
@@ -93,12 +93,14 @@ class IndexWrite(Rule):
         confidence = look.sureness(look.value(target.value))
         if confidence is None:
             return
-        indices = [look.value(part.slice.value) for part in target.slice if isinstance(part.slice, cst.Index)]
-        if value.kind is Kind.TENSOR and any(index.kind is Kind.TENSOR and index.boolean for index in indices):
+        nodes = [part.slice.value for part in target.slice if isinstance(part.slice, cst.Index)]
+        indices = [look.value(node) for node in nodes]
+        masks = [look.mask(node) for node in nodes]
+        if value.kind is Kind.TENSOR and any(masks):
             yield Report("mask-write", look.twin(target), confidence)
         elif value.kind is Kind.HOST and look.waits_on(look.catalogue.barriers["scalar-store"]):
-            for index in indices:
-                if index.on_device and not index.boolean and index.sure:
+            for index, mask in zip(indices, masks, strict=True):
+                if index.on_device and mask is False and index.sure:
                     yield Report("scalar-store", look.twin(target), confidence)
                     return
 

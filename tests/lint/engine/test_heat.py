@@ -165,6 +165,19 @@ def test_a_synchronize_next_to_a_clock_is_not_reported(lint):
     assert lint(SETUP + code) == []
 
 
+def test_a_synchronize_under_a_condition_next_to_a_clock_is_not_reported(lint):
+    code = (
+        "import time\nfor b in loader:\n    if device.type == 'cuda':\n        torch.cuda.synchronize()\n"
+        "    start = time.perf_counter()\n"
+    )
+    assert lint(SETUP + code) == []
+
+
+def test_a_lambda_runs_when_someone_calls_it(lint):
+    code = "for b in loader:\n    check(b, lambda: x.sum().item())\n    sorted(b, key=lambda i: x.sum().item())\n"
+    assert [finding.heat for finding in lint(SETUP + code)] == [Heat.GUARDED, Heat.STEP]
+
+
 def test_a_synchronize_far_from_a_clock_is_reported(lint):
     code = "import time\nstart = time.time()\nfor b in loader:\n    torch.cuda.synchronize()\n"
     assert [finding.code for finding in lint(SETUP + code)] == ["GS101"]

@@ -73,6 +73,9 @@ FOUND = {
         "import torch as t\nfrom torch import zeros as z\nfor i in range(9):\n    z(3, device='cuda').sum().item()\n"
     ),
     "an f-string": "x = torch.zeros((), device='cuda')\nfor i in range(9):\n    s = f'{i} {x.item():.3f}'\n",
+    "a tensor made on the device that is in force": (
+        "with torch.device('cuda'):\n    for i in range(9):\n        torch.zeros(3).sum().item()\n"
+    ),
     "try and except": (
         "for i in range(9):\n    try:\n"
         "        x = torch.zeros(3, device='cuda')\n    except RuntimeError:\n        continue\n    x.sum().item()\n"
@@ -108,6 +111,39 @@ SILENT = {
     ),
     "a string compared": (
         "def forward(mode):\n    for i in range(9):\n        if mode == 'sum':\n            pass\nforward('sum')\n"
+    ),
+    "what is asserted to lie on the host": (
+        "def f(x: torch.Tensor):\n    assert x.device.type == 'cpu', 'on the host'\n"
+        "    for i in range(9):\n        x.sum().item()\nx = torch.zeros(3, device='cuda')\nf(x)\n"
+    ),
+    "what must not lie on a device": (
+        "def f(x: torch.Tensor):\n    if x.is_cuda:\n        raise ValueError('on a device')\n"
+        "    for i in range(9):\n        x.sum().item()\nx = torch.zeros(3, device='cuda')\nf(x)\n"
+    ),
+    "a collator": (
+        "class Collator:\n    def __call__(self, batch: list[dict[str, torch.Tensor]]):\n"
+        "        out = torch.zeros(9, 3)\n"
+        "        for i, item in enumerate(batch):\n            out[i] = item['x']\n        return out\n"
+    ),
+    "a module that only a feature extractor calls": (
+        "class Filters(nn.Module):\n    def forward(self, x, lengths):\n        return x[:, :lengths.max()]\n"
+        "from transformers import SequenceFeatureExtractor\nclass Extractor(SequenceFeatureExtractor):\n"
+        "    def __init__(self):\n        self.filters = Filters()\n"
+        "    def __call__(self, x: torch.Tensor, lengths: torch.Tensor):\n        return self.filters(x, lengths)\n"
+        "device = torch.device('cuda')\n"
+    ),
+    "a buffer of a model that is built on a device": (
+        "class Net(nn.Module):\n    def __init__(self):\n        self.buffer = torch.zeros(9)\n"
+        "    def forward(self, x):\n        self.buffer.copy_(x)\n        return x\n"
+        "target = torch.device('cuda')\nwith target:\n    net = Net()\n"
+    ),
+    "a number stored through a mask": (
+        "class Net(nn.Module):\n    def forward(self, x: torch.Tensor, keep: torch.Tensor, mask: torch.Tensor):\n"
+        "        x[~keep] = 0.0\n        x[mask] = 0.0\n        return x\ndevice = torch.device('cuda')\n"
+    ),
+    "an index that is called a mask": (
+        "def pick(out, mask):\n    return out[mask]\nout = torch.zeros(9, device='cuda')\n"
+        "train = torch.arange(3, device='cuda')\nfor i in range(9):\n    pick(out, train)\n"
     ),
 }
 
@@ -152,3 +188,19 @@ def test_a_library_without_a_device_is_not_reported(lint):
         lint("import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x.sum().item()\n")
         == []
     )
+
+
+def test_what_is_called_a_mask_is_read_as_one(lint):
+    code = (
+        "class Net(nn.Module):\n    def forward(self, x: torch.Tensor, keep: torch.Tensor, mask: torch.Tensor):\n"
+        "        return x[~keep], x[mask]\ndevice = torch.device('cuda')\n"
+    )
+    assert [finding.code for finding in lint(HEAD + code)] == ["GS402", "GS402"]
+
+
+def test_an_assertion_in_a_test_is_silent(lint):
+    code = (
+        "def test_it():\n    x = torch.zeros(3, device='cuda')\n    for i in range(9):\n        assert (x == 0).all()\n"
+    )
+    assert lint(test_net=HEAD + code) == []
+    assert [finding.code for finding in lint(net=HEAD + code)] == ["GS302"]
