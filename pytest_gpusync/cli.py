@@ -18,6 +18,7 @@ COMMANDS = {
     "lint": ("gpusync_lint.cli", "main", "find the lines that make the host wait for the GPU on every step"),
     "rule": ("gpusync_lint.cli", "rule", "explain a rule of the linter, or list them all"),
     "trace": ("pytest_gpusync.trace", "main", "run a program unmodified and report where it waited"),
+    "report": ("pytest_gpusync.report", "main", "merge the files of several runs, or draw a run from its file"),
     "doctor": ("pytest_gpusync.doctor", "main", "say what can be measured on this machine, and check that it is seen"),
 }
 """Each subcommand: its module, the function in it, and what it does."""

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_gpusync.budgets import Budget, GrowthBudget
 from pytest_gpusync.reporting.files import ENDINGS as REPORT_ENDINGS
+from pytest_gpusync.reporting.files import ending_of
 
 if TYPE_CHECKING:
     import argparse
@@ -268,7 +269,7 @@ def _truth(value: str, source: str) -> bool:
 
 def _report(config: pytest.Config, value: str | Path, source: str) -> Path:
     path = config.invocation_params.dir / value
-    if path.suffix not in REPORT_ENDINGS:
+    if ending_of(path.name) is None:
         raise pytest.UsageError(f"{source}: {value} must end in {' or '.join(REPORT_ENDINGS)}")
     if path.is_dir():
         raise pytest.UsageError(f"{source}: {value} is a folder")

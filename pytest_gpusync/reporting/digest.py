@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpusync.events import Environment
 from pytest_gpusync.reporting.sites import source_text
-from pytest_gpusync.reporting.terminal import device_text
+from pytest_gpusync.reporting.terminal import device_text, environment_from
 from pytest_gpusync.rulenames import rules_for
 
 if TYPE_CHECKING:
@@ -77,6 +76,8 @@ class Digest:
     """The worst first."""
     lines: list[LineDigest] = field(default_factory=list)
     """Lines that a budget limits, those with most syncs in a step first, then those that it does not."""
+    parts: str | None = None
+    """What a merged run was made of, in one sentence."""
 
     @property
     def device(self) -> str | None:
@@ -84,8 +85,7 @@ class Digest:
         environment = self.environment
         if environment["recorder"] is None:
             return None
-        names = Environment.__dataclass_fields__
-        return device_text(Environment(**{name: environment[name] for name in names if name in environment}))
+        return device_text(environment_from(environment))
 
     @property
     def coverage(self) -> str | None:
@@ -107,7 +107,9 @@ def digest(document: Document) -> Digest:
         lines.values(),
         key=lambda line: (line.allowed is not None or line.background, -line.worst, -line.syncs, line.path, line.line),
     )
-    return Digest(document["environment"], regions, ranked)
+    labels = [part["label"] for part in document.get("parts") or ()]
+    parts = f"Merged from {len(labels)} runs: {', '.join(labels)}" if labels else None
+    return Digest(document["environment"], regions, ranked, parts)
 
 
 def limit(region: Document) -> Limit | None:
@@ -165,7 +167,8 @@ def _line(site: Document) -> LineDigest:
         line=site["line"],
         function=site["function"],
         source=source_text(site["path"], site["line"]),
-        codes=tuple(rule.code for rule in rules),
+        # Drawn where the source is not, a line has the code that the run file has for it.
+        codes=tuple(rule.code for rule in rules) or ((site["code"],) if site["code"] else ()),
         remedy=rules[0].remedy if rules else None,
         allowed=site["allowed"],
         background=site["background"],

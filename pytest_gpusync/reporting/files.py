@@ -13,6 +13,11 @@ ENDINGS: Final = (".json", ".md", ".html")
 """Endings of report files that can be written."""
 
 
+def ending_of(name: str) -> str | None:
+    """Return which of :data:`ENDINGS` a file name has; None for another one. A name may be the ending alone."""
+    return next((ending for ending in ENDINGS if name.endswith(ending)), None)
+
+
 def render(document: Document, ending: str) -> str:
     """Return a run object as the text of a file with this ending."""
     if ending == ".md":
@@ -36,4 +41,4 @@ def write_report(document: Document, path: Path) -> None:
     """
     from pytest_gpusync.reporting.json_ import write_atomic
 
-    write_atomic(path, render(document, path.suffix))
+    write_atomic(path, render(document, ending_of(path.name) or path.suffix))

@@ -45,7 +45,9 @@ def _header(run: Digest) -> str:
         if run.count(outcome)
     ]
     said = run.device or "Nothing was measured: no test used the GPU."
-    notes = "".join(f"<p class=note>{escape(note)}</p>" for note in (run.coverage, run.environment["note"]) if note)
+    notes = "".join(
+        f"<p class=note>{escape(note)}</p>" for note in (run.coverage, run.environment["note"], run.parts) if note
+    )
     return f"<header><h1>GPU syncs</h1><p>{escape(said)}</p>{notes}<p class=chips>{''.join(chips)}</p></header>"
 
 
@@ -118,7 +120,7 @@ def _line(line: LineDigest) -> str:
         said = "on another thread than the test's: not counted"
     else:
         codes = "".join(f"<b class=code>{escape(code)}</b> " for code in line.codes)
-        said = codes + _remedy(line.remedy) if line.remedy else "<em>no rule of the linter names this line</em>"
+        said = codes + _remedy(line.remedy or "") if codes else "<em>no rule of the linter names this line</em>"
     via = f" <span class=via>via {escape(line.via)}</span>" if line.via else ""
     source = f"<pre>{escape(line.source)}</pre>" if line.source else ""
     excused = " class=excused" if line.allowed is not None or line.background else ""

@@ -7,6 +7,7 @@ session's summary, and into every other report.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 from dataclasses import asdict
@@ -129,7 +130,14 @@ def run_document(
         "environment": described,
         "regions": [{**region, "sites": [_named(site) for site in region["sites"]]} for region in regions],
         "lines": lines,
+        "rank": rank(),
     }
+
+
+def rank() -> int | None:
+    """Return the rank of this process in a run of several, as torchrun and its like tell it; None in a run of one."""
+    told, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
+    return int(told) if told.isdecimal() and size.isdecimal() and int(size) > 1 else None
 
 
 def to_text(document: Document) -> str:

@@ -115,7 +115,7 @@ def _where(run: Digest) -> str:
     versions = ", ".join(
         f"{name} {environment[key]}" for name, key in (("torch", "torch"), ("Python", "python")) if environment[key]
     )
-    parts = [run.device, versions, run.coverage, environment["note"]]
+    parts = [run.device, versions, run.coverage, environment["note"], run.parts]
     return "\n".join(f"<sub>{html.escape(part, quote=False)}</sub>  " for part in parts if part).rstrip()
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpusync.events import Environment
 from pytest_gpusync.reporting.sites import Row, codes, draw, shown_source
-from pytest_gpusync.reporting.terminal import device_text, plural
+from pytest_gpusync.reporting.terminal import device_text, environment_from, plural
 from pytest_gpusync.rulenames import rules_for
 
 if TYPE_CHECKING:
@@ -24,22 +23,23 @@ def is_measured(region: Document) -> bool:
     return region["outcome"] != "not_measured" and (region["device_used"] or bool(region["sites"]))
 
 
-def summary_lines(environment: Document | None, tests: dict[str, list[Document]]) -> list[str]:
+def summary_lines(environment: Document | None, tests: dict[str, list[Document]], *, noun: str = "test") -> list[str]:
     """Return the summary of a session; empty when there is nothing to say.
 
     Args:
         environment: where was measured; None if nothing was.
         tests: the region objects of each test, by node id.
+        noun: what the keys of `tests` name.
     """
     regions = [region for found in tests.values() for region in found]
     if not regions:
         return []
     lines = []
     if environment is not None:
-        lines.append(device_text(Environment(**environment)))
+        lines.append(device_text(environment_from(environment)))
         if environment["note"]:
             lines.append(f"  {environment['note']}")
-    lines.append(_counts(tests))
+    lines.append(_counts(tests, noun))
     lines += _worst_tests(tests)
     lines += _worst_lines(regions)
     lines += _undecided(regions)
@@ -47,11 +47,11 @@ def summary_lines(environment: Document | None, tests: dict[str, list[Document]]
     return lines
 
 
-def _counts(tests: dict[str, list[Document]]) -> str:
+def _counts(tests: dict[str, list[Document]], noun: str) -> str:
     measured = sum(1 for regions in tests.values() if any(is_measured(region) for region in regions))
     over = sum(1 for regions in tests.values() if any(region["outcome"] == "failed" for region in regions))
     missed = sum(1 for regions in tests.values() if any(r["outcome"] == "not_measured" for r in regions))
-    parts = [f"{plural(measured, 'test')} measured"]
+    parts = [f"{plural(measured, noun)} measured"]
     if over:
         parts.append(f"{over} over budget")
     if missed:

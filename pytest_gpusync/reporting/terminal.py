@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpusync.budgets import WHOLE_REGION, why_not_measured
+from pytest_gpusync.events import Environment
 from pytest_gpusync.lines import counted_per_step, lines
 from pytest_gpusync.reporting.sites import draw, row
 
@@ -13,13 +14,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpusync.budgets import Verdict
-    from pytest_gpusync.events import Environment, Measurement
+    from pytest_gpusync.events import Measurement
     from pytest_gpusync.lines import Line
 
 LINES_SHOWN: Final = 10
 """Lines shown at normal verbosity; ``-v`` shows all."""
 
 MORE: Final = "-v shows all"
+
+
+def environment_from(document: dict[str, Any]) -> Environment:
+    """Return the environment of a run object; what a later version added to it is left out."""
+    return Environment(**{field.name: document[field.name] for field in fields(Environment) if field.name in document})
 
 
 def device_text(environment: Environment) -> str:

@@ -1,0 +1,189 @@
+"""Several run files as one: those of the ranks of a distributed run, or of the shards of a test-suite.
+
+A merged run is a run (``gpusync.run/1``) like any other. It lists its ``parts``, the files it was made of, and each
+region names its own. The result does not depend on the order in which the files are given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpusync.reporting.json_ import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpusync.reporting.json_ import Document
+
+_COVERAGES: Final = ("simulated", "torch", "driver")
+"""The least first: a merged run claims no more than the least of its parts saw."""
+
+_COMPARED: Final = ("device", "gpu", "driver", "recorder", "coverage", "torch", "python")
+"""Fields of an environment in which the parts of a run may differ."""
+
+
+class NotARunError(ValueError):
+    """A document that the run schema does not describe."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one process wrote."""
+
+    file: str
+    rank: int | None
+    environment: Document
+    regions: list[Document]
+    lines: Document | None
+    label: str = field(default="", compare=False)
+
+
+def merge_runs(runs: Sequence[tuple[str, Document]]) -> Document:
+    """Return the runs as one run object.
+
+    Args:
+        runs: the path of each file, as people know it, and its run object; a merged one gives its parts.
+
+    Raises:
+        NotARunError: a document is no run; the message is the path of its file.
+    """
+    parts = sorted((part for file, document in runs for part in _parts(file, document)), key=_order)
+    parts = [replace(part, label=label) for part, label in zip(parts, _labels(parts), strict=True)]
+    named = Counter(name for part in parts for name in {region["name"] for region in part.regions})
+    return {
+        "schema": SCHEMA,
+        "environment": _environment(parts),
+        "regions": [
+            {**region, "name": f"{region['name']} [{part.label}]" if named[region["name"]] > 1 else region["name"]}
+            | {"part": number}
+            for number, part in enumerate(parts)
+            for region in part.regions
+        ],
+        "lines": _lines(parts),
+        "rank": None,
+        "parts": [
+            {"file": part.file, "label": part.label, "rank": part.rank, "environment": part.environment}
+            | {"lines": part.lines}
+            for part in parts
+        ],
+    }
+
+
+def _parts(file: str, document: Document) -> list[_Part]:
+    try:
+        merged = document.get("parts")
+        regions = [_checked(region) for region in document["regions"]]
+        if merged is None:
+            rank, environment, lines = document.get("rank"), document["environment"], document.get("lines")
+            return [_Part(file, rank, _checked_environment(environment), regions, lines)]
+        return [
+            _Part(
+                part["file"],
+                part["rank"],
+                _checked_environment(part["environment"]),
+                [_as_it_was(region, part["label"]) for region in regions if region["part"] == number],
+                part["lines"],
+            )
+            for number, part in enumerate(merged)
+        ]
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise NotARunError(file) from None
+
+
+def _checked(region: Document) -> Document:
+    """Return a region object that has what every page reads of it."""
+    for key in ("outcome", "problem", "steps", "warmup", "step_source", "device_used", "syncs_per_step"):
+        region[key]
+    for site in region["sites"]:
+        for key in ("path", "line", "function", "code", "syncs", "per_step_max", "blocked_ms", "allowed", "background"):
+            site[key]
+    for verdict in region["verdicts"]:
+        for key in ("quantity", "outcome", "max", "exact", "sentence"):
+            verdict[key]
+    if not isinstance(region["name"], str):
+        raise TypeError
+    return region
+
+
+def _checked_environment(environment: Document) -> Document:
+    for key in (*_COMPARED, "note"):
+        environment[key]
+    return environment
+
+
+def _as_it_was(region: Document, label: str) -> Document:
+    """Return a region of a merged run under the name that its process gave it."""
+    kept = {key: value for key, value in region.items() if key != "part"}
+    return {**kept, "name": region["name"].removesuffix(f" [{label}]")}
+
+
+def _order(part: _Part) -> tuple[Any, ...]:
+    """Ranks in their order; files by name, with ``run-10`` after ``run-9``."""
+    pieces = re.split(r"(\d+)", part.file)
+    natural = [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces if piece]
+    return part.rank is None, part.rank or 0, natural
+
+
+def _labels(parts: Sequence[_Part]) -> list[str]:
+    """Return what tells the parts apart, as short as it can be: the rank, the name of the file, or its path."""
+    ranks = [f"rank {part.rank}" for part in parts if part.rank is not None]
+    stems = [PurePath(part.file).stem for part in parts]
+    files = [part.file for part in parts]
+    for labels in (ranks, stems, files):
+        if len(labels) == len(parts) == len(set(labels)):
+            return labels
+    # Two ranks of merged runs may have come from files of the same path.
+    return [f"{file} {number}" for number, file in enumerate(files, start=1)]
+
+
+def _environment(parts: Sequence[_Part]) -> Document:
+    """Return the environment that all parts share, or that of the part that saw least, with a note of the others."""
+    measured = [part for part in parts if part.environment["recorder"] is not None]
+    if not measured:
+        return parts[0].environment
+    least = min(measured, key=lambda part: _COVERAGES.index(part.environment["coverage"]))
+    differing = [key for key in _COMPARED if len({part.environment[key] for part in measured}) > 1]
+    notes = list(dict.fromkeys(part.environment["note"] for part in measured if part.environment["note"]))
+    if differing:
+        notes.insert(0, "the parts of this run differ: " + "; ".join(_difference(key, measured) for key in differing))
+    idle = len(parts) - len(measured)
+    if idle:
+        notes.append(f"{idle} of {len(parts)} parts measured nothing")
+    return {**least.environment, "note": "; ".join(notes) or None}
+
+
+def _difference(key: str, parts: Sequence[_Part]) -> str:
+    """Return ``torch 2.11.0 (rank 0, rank 1) and 2.13.0 (rank 2)``."""
+    holders: dict[str, list[str]] = {}
+    for part in parts:
+        holders.setdefault(str(part.environment[key] or "none"), []).append(part.label)
+    listed = [
+        f"{value} ({', '.join(labels) if len(labels) <= 3 else f'{len(labels)} parts'})"
+        for value, labels in holders.items()
+    ]
+    return f"{key} {' and '.join(listed)}"
+
+
+def _lines(parts: Sequence[_Part]) -> Document | None:
+    """Return the lines that ran in any part; None unless every part recorded them."""
+    ran: dict[str, set[int]] = {}
+    for part in parts:
+        if part.lines is None:
+            return None
+        for path, spans in part.lines.items():
+            ran.setdefault(path, set()).update(line for first, last in spans for line in range(first, last + 1))
+    return {path: _spans(sorted(ran[path])) for path in sorted(ran)}
+
+
+def _spans(lines: Iterable[int]) -> list[list[int]]:
+    spans: list[list[int]] = []
+    for line in lines:
+        if spans and spans[-1][1] == line - 1:
+            spans[-1][1] = line
+        else:
+            spans.append([line, line])
+    return spans
