@@ -3,8 +3,9 @@
 usage: gpu_session.py OUT_DIR [--truth TRUTH.json] [--nanogpt DIR]
 
 Writes OUT_DIR/session.md: `gpusync doctor`, the tests marked gpu_only, the examples under a budget of 5, the
-examples of the linter's catalogue (see catalogue_truth.py), the statements of TRUTH.json (see gpu_truth.py),
-and `gpusync trace` of nanoGPT's train.py from DIR beside an independent count by torch.profiler (see
+examples of the linter's catalogue (see catalogue_truth.py), ten workloads beside torch.profiler's count
+(gpu_workloads.py), what measuring costs (gpu_cost.py), 100,000 regions (gpu_endurance.py), the statements of TRUTH.json
+(see gpu_truth.py), and `gpusync trace` of nanoGPT's train.py from DIR beside an independent count by torch.profiler (see
 independent_count.py). Ends with status 1 if any of them failed.
 """
 
@@ -107,6 +108,14 @@ def main() -> int:
     )
     out = str(options.out / "catalogue.json")
     session.run("Examples of the catalogue", [python, "-W", "ignore", str(HERE / "catalogue_truth.py"), "--json", out])
+    for title, arguments in (
+        ("Ten workloads beside torch.profiler's count", ["gpu_workloads"]),
+        ("What measuring costs", ["gpu_cost"]),
+        ("100,000 regions", ["gpu_endurance", "--regions", "100000"]),
+    ):
+        script, *rest = arguments
+        out = str(options.out / f"{script.removeprefix('gpu_')}.json")
+        session.run(title, [python, "-W", "ignore", str(HERE / f"{script}.py"), *rest, "--json", out])
     if options.truth:
         out = str(options.out / "statements.json")
         session.run("Statements", [python, str(HERE / "gpu_truth.py"), str(options.truth), "--json", out])

@@ -9,6 +9,7 @@ charged to the line of the thread that is inside ``backward()``, while a hook wr
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 import threading
@@ -33,6 +34,14 @@ _LIBRARY: Final = 1
 _USER: Final = 2
 _TORCH: Final = 3
 """A library too, but never the line of a program without lines of the user's."""
+_BROKEN: Final = 4
+"""The user's, in a function where torch.compile breaks its graph: what waits there may be why."""
+
+_GRAPH_BREAK = "graph break of torch.compile"
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(\w+)_at_\d+")
+"""Name that torch.compile gives to the rest of a function after a graph break."""
+_GENERATED = f"{os.sep}torchinductor_"
+"""In the path of code that torch.compile wrote, as torch/_inductor/runtime/cache_dir_utils.py makes it up."""
 
 _OWN_FOLDERS = tuple(str(Path(file).resolve().parent) + os.sep for file in (__file__, gpusync_lint.__file__))
 _STDLIB_FOLDERS = tuple(
@@ -71,7 +80,7 @@ def charge(frame: FrameType | None, thread: int) -> Charge:
     site = _site_of(frame)
     if site is not None and thread == threading.main_thread().ident:
         charged = Charge(site[0], thread)
-        if frame is not None and _class_of_code.get(id(frame.f_code), (None, None))[1] == _USER:
+        if frame is not None and _class_of_code.get(id(frame.f_code), (None, None))[1] in (_USER, _BROKEN):
             _remember(_direct, (id(frame.f_code), frame.f_lasti), (frame.f_code, charged))
         return charged
     owner = _thread_in_backward(thread) if _may_belong_to_autograd(frame, thread) else None
@@ -109,6 +118,8 @@ def _site_of(frame: FrameType | None) -> tuple[Site, bool] | None:
         code = frame.f_code
         classified = _class_of_code.get(id(code))
         kind = _classify_code(code, frame) if classified is None else classified[1]
+        if kind == _BROKEN:
+            return _intern(frame, f"{via}, in a {_GRAPH_BREAK}" if via else _GRAPH_BREAK), True
         if kind == _USER:
             return _intern(frame, via), True
         if kind != _INTERNAL:
@@ -158,7 +169,8 @@ def _remember(cache: dict[_Key, _Value], key: _Key, value: _Value) -> None:
 
 def _function(code: CodeType) -> str:
     # co_qualname exists from Python 3.11 on.
-    return getattr(code, "co_qualname", code.co_name)
+    name: str = getattr(code, "co_qualname", code.co_name)
+    return _RESUMED.sub(r"\1", name)
 
 
 def package_path(filename: str) -> str:
@@ -169,6 +181,8 @@ def package_path(filename: str) -> str:
     for folder in _STDLIB_FOLDERS:
         if filename.startswith(folder):
             return filename[len(folder) :].replace(os.sep, "/")
+    if _GENERATED in filename:
+        return "torch.compile's code"
     return shown_path(filename)
 
 
@@ -196,9 +210,13 @@ def _classify_code(code: CodeType, frame: FrameType) -> int:
     kind = _class_of_file.get(filename)
     if kind is None:
         kind = _classify_path(filename)
-        if kind == _LIBRARY and package_path(filename).startswith("torch/"):
+        generated = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or _GENERATED
+        of_torch = kind == _LIBRARY and package_path(filename).startswith("torch/")
+        if of_torch or _GENERATED in filename or filename.startswith(generated):
             kind = _TORCH
         _remember(_class_of_file, filename, kind)
+    if kind == _USER and any(name.startswith("__resume_at_") for name in code.co_names):
+        kind = _BROKEN
     _remember(_class_of_code, id(code), (code, kind))
     return kind
 

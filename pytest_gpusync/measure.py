@@ -7,6 +7,7 @@ handed to every open region, so regions nest.
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import threading
@@ -362,6 +363,17 @@ class _Hub:
         if recorder is not None:
             recorder.flush()
 
+    def forget_in_forked_child(self) -> None:
+        """Leave the recorder to the parent: in a forked child CUDA cannot be used, and nothing of it may be touched.
+
+        The regions that the child inherited stay open there without one, and are no measurement.
+        """
+        self._lock = threading.RLock()  # the thread that held it does not exist here
+        self._recorder = None
+        self._planting = None
+        for region in self._regions:
+            region._fail("the process that opened the region was forked; it is measured in the parent")
+
     def environment(self) -> Environment:
         """Return where the last started recorder measures, or measured."""
         if self._environment is None:
@@ -475,6 +487,8 @@ class _Hub:
 
 
 _hub = _Hub()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _hub.forget_in_forked_child())
 _allowed: dict[int, list[str]] = {}
 """Reasons of the open allow() blocks by thread, outermost first."""
 _aside: set[int] = set()

@@ -68,13 +68,15 @@ def sync(
         raise RuntimeError(
             "CUDA error: operation not permitted when stream is capturing (the operation makes the host wait)"
         )
+    debug_mode = conditions.debug_mode if kind == "stream" else 0
+    if debug_mode == 2:
+        # torch refuses before it waits: there is no sync.
+        raise RuntimeError("called a synchronizing CUDA operation")
     if _sinks:
         raw = RawSync(kind, sys._getframe(1), threading.get_ident(), direction, nbytes, None, device)
         for sink in _sinks:
             for _ in range(count):
                 sink(raw)
-    if conditions.debug_mode and kind == "stream":
-        if conditions.debug_mode == 2:
-            raise RuntimeError("called a synchronizing CUDA operation")
+    if debug_mode:
         for _ in range(count):
             warnings.warn("called a synchronizing CUDA operation", stacklevel=3)

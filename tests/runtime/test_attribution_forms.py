@@ -156,3 +156,43 @@ def test_code_made_in_a_loop_fills_no_memory(scripted, monkeypatch):
     assert len(region.sites) == 40
     caches = (attribution._direct, attribution._sites, attribution._described, attribution._class_of_code)
     assert max(len(cache) for cache in caches) <= 8
+
+
+@pytest.fixture
+def compiled():
+    """Return torch.compile's eager backend as a decorator; what it makes of functions is forgotten afterwards."""
+    torch = pytest.importorskip("torch")
+    yield lambda function: torch.compile(function, backend="eager")
+    torch._dynamo.reset()
+
+
+def test_a_sync_that_breaks_the_graph_of_torch_compile_says_so(scripted, compiled):
+    import torch
+
+    waits = torch._dynamo.disable(scripted.sync)
+
+    class Net(torch.nn.Module):
+        def forward(self, x):
+            y = x * 2
+            waits()
+            z = y + 1
+            waits(kind="event")
+            return z
+
+    with record() as region:
+        compiled(Net())(torch.ones(3))
+    first, second = region.result().all_syncs
+    for sync in (first, second):
+        assert sync.site.path.endswith("test_attribution_forms.py")
+        assert sync.site.function.endswith("forward")
+        assert sync.site.via.endswith("graph break of torch.compile")
+    assert second.site.line == first.site.line + 2
+
+
+def test_code_that_torch_compile_wrote_is_charged_to_the_line_that_ran_it(scripted):
+    generated = compile("scripted.sync()", "/tmp/torchinductor_me/ab/cabc.py", "exec")
+    with record() as region:
+        exec(generated, {"scripted": scripted})
+    (site,) = region.sites
+    assert site.site.path.endswith("test_attribution_forms.py")
+    assert site.site.via == "torch.compile's code:1 <module>"

@@ -1,4 +1,4 @@
-"""Which syncs the CUPTI recorder makes of the calls that CUPTI reports: the calls are made up, the native gate is real."""
+"""Which syncs the CUPTI recorder makes of calls: CUPTI is made up, the native gate is real."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -284,3 +285,26 @@ def test_a_recorder_that_makes_room_for_nobody_spoils_the_measurement(scripted):
         scripted.on_eviction("a profiler needs its place")
     assert "a profiler needs its place" in seen.result().problem
     assert not seen.result().complete
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_a_forked_child_leaves_the_recorder_to_its_parent(scripted):
+    reader, writer = os.pipe()
+    with record() as region:
+        child = os.fork()
+        if child == 0:
+            # The child leaves the block as an exception would, and must touch nothing of the parent's recorder.
+            said = "?"
+            try:
+                measure._hub.close(region)
+                said = f"{scripted.running} {scripted.planted} {region.result().problem}"
+            finally:
+                os.write(writer, said.encode())
+                os._exit(0)
+        os.waitpid(child, 0)
+        scripted.sync()
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert pipe.read() == "1 0 the process that opened the region was forked; it is measured in the parent"
+    assert region.syncs == 1
+    assert region.result().problem is None
