@@ -17,7 +17,8 @@ from pytest_gpusync import record  # noqa: E402
 pytestmark = pytest.mark.skipif("torch.cuda.device_count() < 2", reason="takes two GPUs")
 
 ROOT = Path(__file__).parents[2]
-LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", sys.executable, "-m"]
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_gpusync.plugin"]
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", *PYTEST]
 
 
 @pytest.fixture

@@ -162,8 +162,11 @@ def test_code_made_in_a_loop_fills_no_memory(scripted, monkeypatch):
 def compiled():
     """Return torch.compile's eager backend as a decorator; what it makes of functions is forgotten afterwards."""
     torch = pytest.importorskip("torch")
+    validates = torch.distributions.Distribution._validate_args
     yield lambda function: torch.compile(function, backend="eager")
     torch._dynamo.reset()
+    # To compile anything switches the checks of all distributions off, and with them the waits that other tests count.
+    torch.distributions.Distribution.set_default_validate_args(validates)
 
 
 def test_a_sync_that_breaks_the_graph_of_torch_compile_says_so(scripted, compiled):
