@@ -11,12 +11,14 @@ from gpusync_lint._version import __version__
 
 if TYPE_CHECKING:
     from pytest_gpusync.measure import allow, record
+    from pytest_gpusync.ring import limit_in_flight
     from pytest_gpusync.simulated import simulated_cuda
 
-__all__ = ["__version__", "allow", "record", "simulated_cuda"]
+__all__ = ["__version__", "allow", "limit_in_flight", "record", "simulated_cuda"]
 
 _HOMES = {
     "allow": "pytest_gpusync.measure",
+    "limit_in_flight": "pytest_gpusync.ring",
     "record": "pytest_gpusync.measure",
     "simulated_cuda": "pytest_gpusync.simulated",
 }

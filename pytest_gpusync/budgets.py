@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pytest_gpusync import memory, sizes, timing
-from pytest_gpusync.estimates import LEAST_SAMPLES
+from pytest_gpusync.estimates import LEAST_SAMPLES, Estimate
 from pytest_gpusync.lines import counted_per_step, lines, measured_steps
 
 if TYPE_CHECKING:
-    from pytest_gpusync.estimates import Estimate
     from pytest_gpusync.events import Measurement
     from pytest_gpusync.lines import Line
 
@@ -106,12 +105,29 @@ class DispatchBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class FlightBudget:
+    """A limit on the steps that the host has issued and the device has not done."""
+
+    max: int
+    source: str = "budget"
+    quantity: ClassVar[str] = "in_flight"
+    exact: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max, bool) or not isinstance(self.max, int) or self.max < 1:
+            raise ValueError(f"max of steps in flight is a whole number from 1 on, not {self.max!r}")
+
+    def __str__(self) -> str:
+        return f"budget {self.max}"
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of holding a budget against a measurement."""
 
     outcome: Outcome
     sentence: str
-    budget: Budget | GrowthBudget | DispatchBudget
+    budget: Budget | GrowthBudget | DispatchBudget | FlightBudget
     syncs: int | None = None
     """Syncs of the worst measured step; None when nothing was measured."""
     step: int | None = None
@@ -194,6 +210,16 @@ def judge_dispatch(measurement: Measurement, budget: DispatchBudget) -> Verdict:
     return Verdict(outcome, _told(outcome, text), budget, estimate=estimate)
 
 
+def judge_in_flight(measurement: Measurement, budget: FlightBudget) -> Verdict:
+    """Hold `budget` against the most steps that were in flight when one after warm-up returned."""
+    most = timing.most_in_flight(measurement)
+    if most is None:
+        return Verdict("not_measured", f"Not measured: {_why_not_timed(measurement)}", budget)
+    text = f"{most} {'step was' if most == 1 else 'steps were'} in flight, {budget} (most of {_span(measurement)})"
+    exact = Estimate(most, most, most, len(measured_steps(measurement)), 1.0)
+    return Verdict("failed" if most > budget.max else "passed", text, budget, estimate=exact)
+
+
 def _decide(estimate: Estimate, limit: float) -> Outcome:
     if estimate.low > limit:
         return "failed"
@@ -223,13 +249,16 @@ def _why_no_growth(measurement: Measurement, budget: GrowthBudget) -> str:
 
 
 def _why_no_dispatch(measurement: Measurement) -> str:
+    few = _why_too_few("the dispatch ratio", measurement)
+    return few if few and measurement.environment.device != "simulated" else _why_not_timed(measurement)
+
+
+def _why_not_timed(measurement: Measurement) -> str:
     if measurement.environment.device == "simulated":
         return timing.SIMULATED
     return (
-        _why_too_few("the dispatch ratio", measurement)
-        or (measurement.timing is None and "the steps of this region were not timed on a device")
-        or "CUDA was initialised inside a step after warm-up"
-    )
+        measurement.timing is None and "the steps of this region were not timed on a device"
+    ) or "CUDA was initialised inside a step after warm-up"
 
 
 def _why_too_few(what: str, measurement: Measurement) -> str | None:

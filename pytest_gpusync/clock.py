@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from typing import Any, NamedTuple
 
 from pytest_gpusync.devices import simulation_is_on
@@ -23,6 +24,7 @@ class _Mark(NamedTuple):
     returned: int
     start: Any
     end: Any
+    in_flight: int | None
 
 
 class StepClock:
@@ -32,6 +34,8 @@ class StepClock:
         self._marks: list[_Mark] = []
         self._start: Any = None
         self._begun = 0
+        self._in_flight: deque[Any] = deque()
+        """Ends of steps that the device was not known to have come to."""
 
     def begin(self) -> None:
         """A step begins."""
@@ -41,7 +45,16 @@ class StepClock:
     def end(self) -> None:
         """The step has returned to the host."""
         returned = time.perf_counter_ns()
-        self._marks.append(_Mark(returned - self._begun, returned, self._start, _event()))
+        end = _event()
+        in_flight = None if end is None else self._count_in_flight(end)
+        self._marks.append(_Mark(returned - self._begun, returned, self._start, end, in_flight))
+
+    def _count_in_flight(self, end: Any) -> int:
+        """Return how many steps the device has not done, the one that ends with `end` included. Waits for nothing."""
+        while self._in_flight and self._in_flight[0].query():
+            self._in_flight.popleft()
+        self._in_flight.append(end)
+        return len(self._in_flight)
 
     def collect(self) -> list[StepTime] | None:
         """Wait for the last step, once, and return the time of each; None if no device could be timed."""
@@ -70,7 +83,7 @@ def _event() -> Any:
 def _step_time(mark: _Mark, last: Any, completed: int) -> StepTime:
     """Return the time of a step, given that the event `last` completed at `completed` on the host's clock."""
     if mark.start is None or mark.end is None:
-        return StepTime(mark.issue, None, None)
+        return StepTime(mark.issue, None, None, mark.in_flight)
     complete = round(mark.start.elapsed_time(mark.end) * 1e6)
     done = completed - round(mark.end.elapsed_time(last) * 1e6)
-    return StepTime(mark.issue, complete, max(0, done - mark.returned))
+    return StepTime(mark.issue, complete, max(0, done - mark.returned), mark.in_flight)

@@ -17,6 +17,8 @@ class Device:
     """Marketing name of the first visible GPU."""
     driver: str | None = None
     """Driver version, as NVML gives it."""
+    uuid: str | None = None
+    """NVML's identifier of that GPU."""
     reason: str | None = None
     """Why there is no usable GPU, as a clause; None when there is one."""
 
@@ -33,6 +35,22 @@ def detect() -> Device:
     if visible is not None and visible.strip() in ("", "-1"):
         return Device("none", reason="CUDA_VISIBLE_DEVICES hides every GPU")
     return _ask_nvml(visible)
+
+
+def count_gpus() -> int:
+    """Return how many GPUs the driver lists, whatever CUDA_VISIBLE_DEVICES says; 0 where NVML does not answer."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no driver, or no pynvml: then there is no GPU to count
+        return 0
+    try:
+        return int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:
+        return 0
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def simulation_is_on() -> bool:
@@ -99,7 +117,12 @@ def _ask_nvml(visible: str | None) -> Device:
             if first.isdigit()
             else pynvml.nvmlDeviceGetHandleByUUID(first)
         )
-        return Device("cuda", _text(pynvml.nvmlDeviceGetName(handle)), _text(pynvml.nvmlSystemGetDriverVersion()))
+        return Device(
+            "cuda",
+            _text(pynvml.nvmlDeviceGetName(handle)),
+            _text(pynvml.nvmlSystemGetDriverVersion()),
+            _text(pynvml.nvmlDeviceGetUUID(handle)),
+        )
     except pynvml.NVMLError as error:
         return Device("none", reason=f"NVML cannot open the first visible GPU ({error})")
     finally:

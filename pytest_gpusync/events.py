@@ -147,6 +147,8 @@ class StepTime(NamedTuple):
     step that began before CUDA was initialised."""
     ahead: int | None
     """How much longer than the host the device was at it: from the step's return to the end of its work."""
+    in_flight: int | None = None
+    """Steps that the device had not done when this one returned, itself included; None where that was not asked."""
 
 
 @dataclass(frozen=True, slots=True)

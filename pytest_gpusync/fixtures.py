@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from pytest_gpusync.budgets import Budget, DispatchBudget, GrowthBudget, NotMeasured, judge_dispatch, judge_growth
+from pytest_gpusync.budgets import (
+    Budget,
+    DispatchBudget,
+    FlightBudget,
+    GrowthBudget,
+    NotMeasured,
+    judge_dispatch,
+    judge_growth,
+    judge_in_flight,
+)
+from pytest_gpusync.overlap import TOLERANCE as OVERLAP_TOLERANCE
 from pytest_gpusync.pairs import LEAST_ROUNDS, ROUNDS, TOLERANCE, Ratio, measure_ratio
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
+    from pytest_gpusync.decomposition import Decomposition
     from pytest_gpusync.estimates import Estimate
     from pytest_gpusync.events import Measurement, SiteCount
     from pytest_gpusync.measure import Region
     from pytest_gpusync.memory import Of
+    from pytest_gpusync.overlap import Overlap
+    from pytest_gpusync.ring import EventRing
     from pytest_gpusync.testrun import Record, TestRun
+
+
+Made = TypeVar("Made", DispatchBudget, FlightBudget)
 
 
 class GpuSync:
@@ -170,10 +186,34 @@ class TrainingRun:
             ValueError: `max` is no ratio.
         """
         __tracebackhide__ = True
-        budget = _dispatch_budget(max, "assert_dispatch_ratio")
+        budget = _made(DispatchBudget, max, "assert_dispatch_ratio")
         if self.measurement.environment.device == "simulated":
             self._run.skip_untimed()
         self._run.settle(self._kept, judge_dispatch(self.measurement, budget))
+
+    @property
+    def max_in_flight(self) -> int | None:
+        """The most steps that the device had not done when one after warm-up returned; None without a real GPU."""
+        from pytest_gpusync.timing import most_in_flight
+
+        return most_in_flight(self.measurement)
+
+    def assert_max_in_flight(self, max: int) -> None:
+        """Fail the test if more than `max` steps were in flight: issued by the host and not done by the device.
+
+        A step counts itself, so 1 is the least there is. On the simulated device the test is skipped here: what runs
+        at once is a matter of time, and time is not simulated.
+
+        Raises:
+            BudgetExceeded: with the sentence.
+            NotMeasured: the steps could not be timed.
+            ValueError: `max` is no number of steps.
+        """
+        __tracebackhide__ = True
+        budget = _made(FlightBudget, max, "assert_max_in_flight")
+        if self.measurement.environment.device == "simulated":
+            self._run.skip_untimed()
+        self._run.settle(self._kept, judge_in_flight(self.measurement, budget))
 
 
 class GpuTrain:
@@ -188,6 +228,7 @@ class GpuTrain:
         batches: Iterable[Any] | None = None,
         steps: int | None = None,
         warmup: int = 3,
+        in_flight: int | None = None,
     ) -> TrainingRun:
         """Run `steps` steps and measure each; the first `warmup` of them are left out of budgets.
 
@@ -197,6 +238,8 @@ class GpuTrain:
                 generator that ends before ends the run, and ``note`` of the result says so.
             steps: steps to run, warm-up included; by default one pass over `batches`.
             warmup: steps that are run first and left out of budgets.
+            in_flight: let the host run no further ahead than this: a step begins when the one so many before it is
+                done. The waits are the fixture's own and not counted. By default nothing holds the host back.
 
         Raises:
             ValueError: the arguments leave no step to measure.
@@ -205,14 +248,21 @@ class GpuTrain:
         __tracebackhide__ = True
         steps = _number_of_steps(batches, steps, warmup)
         from pytest_gpusync.clock import StepClock
+        from pytest_gpusync.measure import aside
 
+        ring = _ring(in_flight)
         region, ran, clock = None, 0, StepClock()
         try:
             with self._run.region(None, "gpu_train", warmup, memory=True) as region:
                 for arguments in _arguments(batches, steps):
+                    if ring is not None:
+                        with aside():
+                            ring.wait()
                     clock.begin()
                     step(*arguments)
                     clock.end()
+                    if ring is not None:
+                        ring.mark()
                     region.mark_step("gpu_train")
                     ran += 1
                 region.time_steps(clock.collect())
@@ -314,16 +364,102 @@ class GpuElapsed:
             ValueError: an argument cannot be meant.
         """
         __tracebackhide__ = True
-        for name, value, least in (("rounds", rounds, LEAST_ROUNDS), ("warmup", warmup, 0), ("calls", calls, 1)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise ValueError(f"gpu_elapsed.ratio: {name} is a whole number from {least} on, not {value!r}")
-        if not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
-            raise ValueError(f"gpu_elapsed.ratio: tolerance is a part between 0 and 1, as in 0.02, not {tolerance!r}")
-        if self._run.device.is_simulated or self._run.device.missing is not None:
-            self._run.skip_untimed()
+        _check_numbers("gpu_elapsed.ratio", rounds=(rounds, LEAST_ROUNDS), warmup=(warmup, 0), calls=(calls, 1))
+        _check_tolerance("gpu_elapsed.ratio", tolerance)
+        self._run.need_time()
         ratio = measure_ratio(a, b, rounds=rounds, warmup=warmup, calls=calls, tolerance=tolerance)
-        self._run.keep_ratio(ratio)
+        self._run.keep_elapsed("ratio", ratio)
         return ratio
+
+    def overlap(
+        self,
+        a: Callable[[], object],
+        b: Callable[[], object],
+        both: Callable[[], object],
+        *,
+        rounds: int = ROUNDS,
+        warmup: int = 3,
+        calls: int | None = None,
+        tolerance: float = OVERLAP_TOLERANCE,
+    ) -> Overlap:
+        """Return which part of the shorter of two pieces of work runs while the other does.
+
+        `a` and `b` do one piece each, `both` does the two as the program does them: on two streams, say. All three are
+        timed in turn as in :meth:`ratio`, and so are rounds, outcome and disturbances. 0 is one after the other, 1 all
+        of the shorter beside the longer.
+
+        Without a real GPU the test is skipped here; under ``--gpu-require`` it fails.
+
+        Args:
+            a: called without arguments; its work is issued to the current stream, or waited for by it.
+            b: likewise.
+            both: likewise.
+            rounds: most rounds, from 12 on.
+            warmup: calls of each before anything is timed.
+            calls: calls in one sample; by default as many as take 10 ms, and at least three.
+            tolerance: width of the interval, as a part of the shorter, that is tight.
+
+        Raises:
+            NotMeasured: there is no real GPU, and ``--gpu-require`` asks for one.
+            ValueError: an argument cannot be meant.
+        """
+        __tracebackhide__ = True
+        _check_numbers("gpu_elapsed.overlap", rounds=(rounds, LEAST_ROUNDS), warmup=(warmup, 0), calls=(calls, 1))
+        _check_tolerance("gpu_elapsed.overlap", tolerance)
+        self._run.need_time()
+        from pytest_gpusync.overlap import measure_overlap
+
+        found = measure_overlap(a, b, both, rounds=rounds, warmup=warmup, calls=calls, tolerance=tolerance)
+        self._run.keep_elapsed("overlap", found)
+        return found
+
+    def decompose(
+        self, step: Callable[[], object], read: Callable[[], object], *, steps: int = 100, warmup: int = 3
+    ) -> Decomposition:
+        """Take a step apart: host dispatch t1, device work t2, read-back t3.
+
+        Beside them stands what `steps` of them take, with a read in each step, n (t1 + t2 + t3), and with one at the
+        end, t1 + n t2 + t3: as predicted from the parts, and as measured.
+
+        Without a real GPU the test is skipped here; under ``--gpu-require`` it fails.
+
+        Args:
+            step: called without arguments; issues the work and must not wait for it.
+            read: called without arguments; brings the result to the host.
+            steps: n, from 1 on.
+            warmup: steps, read each, before anything is timed.
+
+        Raises:
+            NotMeasured: there is no real GPU, and ``--gpu-require`` asks for one.
+            ValueError: an argument cannot be meant, or `step` makes the host wait.
+        """
+        __tracebackhide__ = True
+        _check_numbers("gpu_elapsed.decompose", steps=(steps, 1), warmup=(warmup, 0))
+        self._run.need_time()
+        from pytest_gpusync.decomposition import StepWaits, decompose
+
+        try:
+            found = decompose(step, read, steps=steps, warmup=warmup)
+        except StepWaits as error:
+            complaint = str(error)
+        else:
+            self._run.keep_elapsed("decompose", found)
+            return found
+        raise ValueError(f"gpu_elapsed.decompose: {complaint}")
+
+
+def _check_numbers(source: str, **numbers: tuple[int | None, int]) -> None:
+    """Refuse what is no whole number from its least on."""
+    __tracebackhide__ = True
+    for name, (value, least) in numbers.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ValueError(f"{source}: {name} is a whole number from {least} on, not {value!r}")
+
+
+def _check_tolerance(source: str, tolerance: float) -> None:
+    __tracebackhide__ = True
+    if not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
+        raise ValueError(f"{source}: tolerance is a part between 0 and 1, as in 0.02, not {tolerance!r}")
 
 
 def _growth_budget(max: int | str, of: Of, source: str) -> GrowthBudget:
@@ -336,11 +472,11 @@ def _growth_budget(max: int | str, of: Of, source: str) -> GrowthBudget:
     raise ValueError(f"{source}: {complaint}")
 
 
-def _dispatch_budget(max: float, source: str) -> DispatchBudget:
-    """Return a budget of the dispatch ratio; the traceback of a wrong one ends at the line that asked for it."""
+def _made(kind: Callable[[Any, str], Made], max: float, source: str) -> Made:
+    """Return a budget of this kind; the traceback of a wrong one ends at the line that asked for it."""
     __tracebackhide__ = True
     try:
-        return DispatchBudget(max, source)
+        return kind(max, source)
     except ValueError as error:
         complaint = str(error)
     raise ValueError(f"{source}: {complaint}")
@@ -354,6 +490,19 @@ def _budget(max: int | None, exact: int | None, source: str) -> Budget:
     except ValueError as error:
         complaint = str(error)
     raise ValueError(f"{source}: {complaint}")
+
+
+def _ring(limit: int | None) -> EventRing | None:
+    __tracebackhide__ = True
+    if limit is None:
+        return None
+    from pytest_gpusync.ring import EventRing
+
+    try:
+        return EventRing(limit)
+    except ValueError as error:
+        complaint = str(error)
+    raise ValueError(f"gpu_train: in_flight: {complaint}")
 
 
 def _number_of_steps(batches: Iterable[Any] | None, steps: int | None, warmup: int) -> int:

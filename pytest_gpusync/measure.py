@@ -257,16 +257,18 @@ def allow(reason: str) -> Iterator[None]:
 
 @contextmanager
 def aside() -> Iterator[None]:
-    """Leave out the syncs that this thread makes in a ``with`` block: those of measuring itself."""
+    """Leave out the syncs that this thread makes in a ``with`` block: those of measuring itself. Blocks may nest."""
     thread = threading.get_ident()
     _hub.flush()
+    is_outermost = thread not in _aside
     _aside.add(thread)
     try:
         yield
     finally:
         # A recorder may hold syncs back: they are delivered, and left out, now.
         _hub.flush()
-        _aside.discard(thread)
+        if is_outermost:
+            _aside.discard(thread)
 
 
 def syncs_per_step(measurement: Measurement) -> list[int]:

@@ -100,5 +100,12 @@ class Watch:
         return 0
 
 
+def watch_current() -> Watch:
+    """Return a watch over torch's current GPU."""
+    import torch
+
+    return Watch(f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}")
+
+
 def _processes(number: int) -> str:
     return "another process" if number == 1 else f"{number} other processes"

@@ -26,6 +26,8 @@ BUDGET_MARKER: Final = "gpu_sync_budget"
 GROWTH_MARKER: Final = "gpu_memory_growth"
 GPU_ONLY_MARKER: Final = "gpu_only"
 GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_train", "gpu_elapsed", "gpu_memory"})
+TIMING_FIXTURES: Final = frozenset({"gpu_train", "gpu_elapsed"})
+"""Those that take times: of a GPU that another worker uses they would be wrong."""
 
 MARKERS: Final = (
     (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from pytest_gpusync.estimates import median_estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pytest_gpusync.nvml import Disturbance
 
@@ -135,34 +135,37 @@ def measure_ratio(
     tolerance: float = TOLERANCE,
 ) -> Ratio:
     """Time `a` against `b` on the current GPU; see :meth:`pytest_gpusync.fixtures.GpuElapsed.ratio`."""
-    import torch
-
-    from pytest_gpusync.nvml import Watch
+    from pytest_gpusync.measure import aside
+    from pytest_gpusync.nvml import watch_current
 
     sides = {"a": a, "b": b}
-    for _ in range(warmup):
-        a()
-        b()
-    _settle()
-    if calls is None:
-        shorter = min(_sample(side, 1) for side in sides.values())
-        calls = max(_LEAST_CALLS, ceil(_SAMPLE_MS / max(shorter, 1e-3)))
-    watch = Watch(f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}")
 
     def take(side: Literal["a", "b"]) -> float:
         if side == "a":
             watch.look()
-        return _sample(sides[side], calls)
+        return sample(sides[side], number)
 
-    try:
-        with _no_garbage_collection():
+    with aside(), no_garbage_collection():
+        for _ in range(warmup):
+            a()
+            b()
+        settle()
+        number = calls if calls is not None else calls_of(sides.values())
+        watch = watch_current()
+        try:
             pairs = take_pairs(take, rounds, tolerance)
-    finally:
-        disturbance = watch.close()
-    return disturbed(ratio_of(pairs, calls, tolerance), disturbance)
+        finally:
+            disturbance = watch.close()
+    return disturbed(ratio_of(pairs, number, tolerance), disturbance)
 
 
-def _sample(function: Callable[[], object], calls: int) -> float:
+def calls_of(sides: Iterable[Callable[[], object]]) -> int:
+    """Return how many calls one sample takes, so that the shortest side takes long enough to be timed."""
+    shortest = min(sample(side, 1) for side in sides)
+    return max(_LEAST_CALLS, ceil(_SAMPLE_MS / max(shortest, 1e-3)))
+
+
+def sample(function: Callable[[], object], calls: int) -> float:
     """Return the milliseconds per call from an idle device to the end of the work of the last of `calls` calls."""
     import torch
 
@@ -171,13 +174,13 @@ def _sample(function: Callable[[], object], calls: int) -> float:
     for _ in range(calls):
         function()
     end.record()
-    _settle()
+    settle()
     elapsed: Any = start.elapsed_time(end)
     # An event resolves half a microsecond; a ratio of nothing by nothing would be no number.
     return max(float(elapsed), 1e-3) / calls
 
 
-def _settle() -> None:
+def settle() -> None:
     """Wait until the device is idle. It is the measurement's own wait: no region counts it."""
     import torch
 
@@ -188,7 +191,8 @@ def _settle() -> None:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
+    """Collect garbage now, and not in the ``with`` block."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,7 @@ from pytest_gpusync.options import (
     GPU_ONLY_MARKER,
     GROWTH_MARKER,
     MARKERS,
+    TIMING_FIXTURES,
     MarkerError,
     add_options,
     marker_budget,
@@ -30,6 +31,7 @@ from pytest_gpusync.options import (
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Generator, Sequence
+    from contextlib import AbstractContextManager
 
     from pytest_gpusync.options import Options
     from pytest_gpusync.ran import LinesRan
@@ -171,7 +173,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Measure the call of a test: not its set-up, nor its tear-down."""
     # A wrapper that comes last is the innermost: the hooks of other plugins are not measured.
     run = item.stash.get(RUN, None)
-    if run is None or not run.call_is_region:
+    if run is None:
+        return (yield)
+    with _lease(item):
+        return (yield from _measured_call(item, run))
+
+
+def _measured_call(item: pytest.Item, run: TestRun) -> Generator[None, object, object]:
+    if not run.call_is_region:
         return (yield)
     ratchet = _session(item.config).ratchet
     if ratchet is None:
@@ -290,6 +299,10 @@ def _session(config: pytest.Config, namespace: argparse.Namespace | None = None)
         from pytest_gpusync.session import GpuSession
 
         options = read_options(config, namespace if namespace is not None else config.option)
+        if options.asked and options.device != "simulated":
+            from pytest_gpusync.lease import take_own_gpu
+
+            take_own_gpu()
         gpu = config.stash[SESSION] = GpuSession(options, _ratchet(config, options))
         # Not in pytest_unconfigure: a configuration that was only read, and never configured, is left without it.
         config.add_cleanup(gpu.device.close)
@@ -332,6 +345,16 @@ def _find_missing_tests(session: pytest.Session, gpu: GpuSession) -> None:
         config.workeroutput[MISSING] = missing  # type: ignore[attr-defined]
     else:
         gpu.ratchet.take_missing(missing)
+
+
+def _lease(item: pytest.Item) -> AbstractContextManager[None]:
+    """Keep other workers off the GPU while times are taken on it, and times from being taken while others work."""
+    gpu = _session(item.config).device
+    if not _is_worker(item.config) or gpu.missing is not None:
+        return nullcontext()
+    from pytest_gpusync.lease import lease
+
+    return lease(gpu.found.uuid, exclusive=not TIMING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())))
 
 
 def _is_worker(config: pytest.Config) -> bool:

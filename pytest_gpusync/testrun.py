@@ -14,8 +14,8 @@ from pytest_gpusync.estimates import LEAST_SAMPLES
 from pytest_gpusync.lines import measured_steps
 from pytest_gpusync.measure import MeasurementError, record
 from pytest_gpusync.reporting.json_ import (
+    elapsed_region_document,
     environment_document,
-    ratio_region_document,
     region_document,
     unmeasured_document,
 )
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.budgets import Budget, GrowthBudget, Verdict
     from pytest_gpusync.events import Measurement
     from pytest_gpusync.measure import Region
-    from pytest_gpusync.pairs import Ratio
+    from pytest_gpusync.reporting.quantities import Elapsed
     from pytest_gpusync.sessiondevice import SessionDevice
 
 
@@ -79,7 +79,7 @@ class TestRun:
         self.records: list[Record] = []
         self.runs: list[Record] = []
         """The records of gpu_train: where there are any, they and not the whole call are held to the test's budget."""
-        self.ratios: list[tuple[str, Ratio]] = []
+        self.elapsed: list[tuple[str, Elapsed]] = []
         """What gpu_elapsed measured, by name."""
         self._missed: str | None = None
         """Why the call was not measured although every test was to be."""
@@ -129,9 +129,19 @@ class TestRun:
         if verdict.outcome == "not_measured" or (self.strict and verdict.outcome == "undecided"):
             raise NotMeasured(text)
 
-    def keep_ratio(self, ratio: Ratio) -> None:
-        """Keep what gpu_elapsed measured for the reports."""
-        self.ratios.append((self._name("gpu_elapsed.ratio"), ratio))
+    def keep_elapsed(self, method: str, found: Elapsed) -> None:
+        """Keep what a method of gpu_elapsed measured for the reports."""
+        self.elapsed.append((self._name(f"gpu_elapsed.{method}"), found))
+
+    def need_time(self) -> None:
+        """Skip the test where no time can be measured; under --gpu-require fail it.
+
+        Raises:
+            NotMeasured: under --gpu-require.
+        """
+        __tracebackhide__ = True
+        if self.device.is_simulated or self.device.missing is not None:
+            self.skip_untimed()
 
     def skip_untimed(self) -> NoReturn:
         """Skip the test, which asks for time where none can be measured; under --gpu-require fail it.
@@ -222,7 +232,7 @@ class TestRun:
     def document(self) -> dict[str, Any] | None:
         """Return what was measured as plain data that travels with the test's report; None if there is nothing."""
         regions = [region_document(kept.measurement, kept.verdicts) for kept in self.records]
-        regions += [ratio_region_document(name, ratio) for name, ratio in self.ratios]
+        regions += [elapsed_region_document(name, found) for name, found in self.elapsed]
         if self._missed is not None:
             regions.append(unmeasured_document(self.nodeid, self._missed))
         if not regions:

@@ -55,6 +55,13 @@ def dispatch_ratio(measurement: Measurement) -> Estimate | None:
     return median_estimate([issue / complete for issue, complete in zip(found.issue, found.complete, strict=True)])
 
 
+def most_in_flight(measurement: Measurement) -> int | None:
+    """Return the most steps that were in flight when one after warm-up returned, itself included; None if not timed."""
+    steps = (measurement.timing or ())[measurement.warmup :]
+    counts = [step.in_flight for step in steps if step.in_flight is not None]
+    return max(counts) if steps and len(counts) == len(steps) else None
+
+
 def may_have_waited_for_room(measurement: Measurement) -> bool:
     """Tell whether launches may have waited because the driver's queue was full.
 

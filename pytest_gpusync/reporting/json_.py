@@ -21,7 +21,7 @@ from pytest_gpusync import devices
 from pytest_gpusync.budgets import why_not_measured
 from pytest_gpusync.measure import site_counts, syncs_per_step
 from pytest_gpusync.reporting.order import order_document
-from pytest_gpusync.reporting.quantities import estimate_document, memory_document, ratio_document, timing_document
+from pytest_gpusync.reporting.quantities import elapsed_document, estimate_document, memory_document, timing_document
 from pytest_gpusync.rulenames import rule_for
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.budgets import Verdict
     from pytest_gpusync.events import Environment, Measurement, SiteCount
-    from pytest_gpusync.pairs import Ratio
+    from pytest_gpusync.reporting.quantities import Elapsed
 
 SCHEMA: Final = "gpusync.run/1"
 
@@ -106,14 +106,14 @@ def unmeasured_document(name: str, problem: str) -> Document:
     }
 
 
-def ratio_region_document(name: str, ratio: Ratio) -> Document:
-    """Return the region object of two elapsed times against each other; their syncs are not counted."""
+def elapsed_region_document(name: str, found: Elapsed) -> Document:
+    """Return the region object of what gpu_elapsed measured; syncs are not counted there."""
     return {
         **unmeasured_document(name, ""),
         "outcome": "measured",
         "problem": None,
         "device_used": True,
-        "timing": ratio_document(ratio),
+        "timing": elapsed_document(found),
     }
 
 

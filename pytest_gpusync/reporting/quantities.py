@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from math import isfinite
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpusync import memory, timing
+from pytest_gpusync.decomposition import Decomposition
+from pytest_gpusync.overlap import Overlap
+from pytest_gpusync.pairs import Ratio
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpusync.estimates import Estimate
     from pytest_gpusync.events import Measurement
-    from pytest_gpusync.pairs import Ratio
 
 Document = dict[str, Any]
+Elapsed = Ratio | Overlap | Decomposition
+
+_NOT_ELAPSED: Final[Document] = {"ratio": None, "overlap": None, "decomposition": None}
 
 
 def memory_document(measurement: Measurement) -> Document | None:
@@ -39,25 +45,27 @@ def timing_document(measurement: Measurement) -> Document | None:
         "issue_ms": _spread(found.issue),
         "complete_ms": _spread(found.complete),
         "dispatch_ratio": estimate_document(ratio),
-        "ratio": None,
+        "max_in_flight": timing.most_in_flight(measurement),
+        **_NOT_ELAPSED,
     }
 
 
-def ratio_document(ratio: Ratio) -> Document:
-    """Return the timing object of what gpu_elapsed.ratio measured."""
-    measured = {
-        "outcome": ratio.outcome,
-        "value": ratio.value,
-        "low": ratio.low,
-        "high": ratio.high if isfinite(ratio.high) else None,
-        "confidence": ratio.confidence,
-        "rounds": ratio.rounds,
-        "calls": ratio.calls,
-        "a_ms": ratio.a_ms,
-        "b_ms": ratio.b_ms,
-        "note": ratio.note,
+def elapsed_document(found: Elapsed) -> Document:
+    """Return the timing object of what a method of gpu_elapsed measured."""
+    nothing: Document = {"issue_ms": None, "complete_ms": None, "dispatch_ratio": None, "max_in_flight": None}
+    if isinstance(found, Ratio):
+        return {**nothing, **_NOT_ELAPSED, "ratio": _finite(asdict(found))}
+    if isinstance(found, Overlap):
+        return {**nothing, **_NOT_ELAPSED, "overlap": _finite(asdict(found))}
+    predicted = {"each_predicted_ms": found.each_predicted_ms, "end_predicted_ms": found.end_predicted_ms}
+    return {**nothing, **_NOT_ELAPSED, "decomposition": {**asdict(found), **predicted}}
+
+
+def _finite(document: Document) -> Document:
+    """Return the object with null for the ends of an interval that claims nothing."""
+    return {
+        name: None if isinstance(value, float) and not isfinite(value) else value for name, value in document.items()
     }
-    return {"issue_ms": None, "complete_ms": None, "dispatch_ratio": None, "ratio": measured}
 
 
 def estimate_document(estimate: Estimate) -> Document:

@@ -19,31 +19,6 @@ from pytest_gpusync.timing import dispatch_ratio, may_have_waited_for_room, time
 MS = 1_000_000
 
 
-@pytest.fixture(scope="module")
-def cycles_per_ms():
-    """Cycles for which ``torch.cuda._sleep`` keeps the GPU busy for a millisecond, in the median of a few tries."""
-    tries = []
-    for _ in range(7):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        torch.cuda._sleep(20_000_000)
-        end.record()
-        end.synchronize()
-        tries.append(20_000_000 / start.elapsed_time(end))
-    return sorted(tries)[3]
-
-
-@pytest.fixture
-def busy(cycles_per_ms):
-    """Return a step that keeps the GPU busy for some milliseconds and the host for none."""
-
-    def busy(milliseconds):
-        cycles = int(milliseconds * cycles_per_ms)
-        return lambda: torch.cuda._sleep(cycles)
-
-    return busy
-
-
 def undisturbed(ratio):
     if ratio.high == float("inf"):
         pytest.skip(f"the GPU was disturbed: {ratio.note}")

@@ -7,7 +7,14 @@ import random
 import pytest
 from measurements import H200, SIMULATED, stepped, sync, whole
 
-from pytest_gpusync.budgets import DispatchBudget, GrowthBudget, judge_dispatch, judge_growth
+from pytest_gpusync.budgets import (
+    DispatchBudget,
+    FlightBudget,
+    GrowthBudget,
+    judge_dispatch,
+    judge_growth,
+    judge_in_flight,
+)
 from pytest_gpusync.events import MemorySample, StepTime
 from pytest_gpusync.memory import device_mallocs_per_step
 from pytest_gpusync.reporting.json_ import region_document
@@ -28,8 +35,43 @@ def timed(steps, *, warmup=3, environment=H200, syncs=0, ahead=0.0, **more):
     return stepped([syncs] * len(timing), warmup=warmup, timing=timing, environment=environment, **more)
 
 
+def flown(counts, *, warmup=3, environment=H200):
+    """A region whose steps had so many in flight when they returned."""
+    timing = tuple(StepTime(MS, MS, MS, count) for count in counts)
+    return stepped([0] * len(timing), warmup=warmup, timing=timing, environment=environment)
+
+
 def leak(per_step, steps=20, base=100 * MIB):
     return [base + per_step * step for step in range(steps)]
+
+
+@pytest.mark.parametrize(("limit", "outcome"), [(1, "failed"), (2, "failed"), (3, "passed"), (4, "passed")])
+def test_steps_in_flight_are_held_to_the_limit(limit, outcome):
+    assert judge_in_flight(flown([9, 9, 9, 1, 3, 2]), FlightBudget(limit)).outcome == outcome
+
+
+def test_steps_in_flight_are_told_with_budget_and_steps():
+    verdict = judge_in_flight(flown([1] * 5 + [3]), FlightBudget(2))
+    assert verdict.sentence == "3 steps were in flight, budget 2 (most of 3 steps after warm-up)"
+
+
+@pytest.mark.parametrize(
+    ("measurement", "reason"),
+    [
+        (stepped([0] * 5, environment=SIMULATED), "time is not simulated: it takes a real GPU"),
+        (stepped([0] * 5, environment=H200), "the steps of this region were not timed on a device"),
+        (flown([1] * 4 + [None]), "CUDA was initialised inside a step after warm-up"),
+    ],
+)
+def test_steps_in_flight_that_were_not_counted_keep_no_budget(measurement, reason):
+    verdict = judge_in_flight(measurement, FlightBudget(2))
+    assert (verdict.outcome, verdict.sentence) == ("not_measured", f"Not measured: {reason}")
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, True])
+def test_a_limit_that_is_no_number_of_steps_is_refused(limit):
+    with pytest.raises(ValueError, match="a whole number from 1 on"):
+        FlightBudget(limit)
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,10 @@ def test_growth_that_is_asserted_and_not_measured_fails(inside):
         ("gpu_train(leak(9), steps=30).assert_dispatch_ratio(max=0)", "assert_dispatch_ratio: max *not 0"),
         ("gpu_elapsed.ratio(print, print, rounds=3)", "gpu_elapsed.ratio: rounds is *from 12 on, not 3"),
         ("gpu_elapsed.ratio(print, print, tolerance=2)", "gpu_elapsed.ratio: tolerance is *not 2"),
+        ("gpu_elapsed.overlap(print, print, print, calls=0)", "gpu_elapsed.overlap: calls is *from 1 on, not 0"),
+        ("gpu_elapsed.decompose(print, print, steps=0)", "gpu_elapsed.decompose: steps is *from 1 on, not 0"),
+        ("gpu_train(leak(9), steps=9).assert_max_in_flight(max=0)", "assert_max_in_flight: max *from 1 on, not 0"),
+        ("gpu_train(leak(9), steps=9, in_flight=0)", "gpu_train: in_flight: *from 1 on, not 0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(inside, body, complaint):
@@ -155,7 +159,7 @@ def test_time_that_is_required_fails_where_there_is_none():
 
 def test_a_ratio_is_a_region_of_the_run_file_without_counts():
     run = TestRun("test_a", SessionDevice("cuda"))
-    run.keep_ratio(ratio_of([Pair(3.0, 2.0)] * 12, calls=3, tolerance=0.02))
+    run.keep_elapsed("ratio", ratio_of([Pair(3.0, 2.0)] * 12, calls=3, tolerance=0.02))
     [region] = run.document()["regions"]
     assert (region["name"], region["outcome"], region["syncs"]) == ("test_a gpu_elapsed.ratio", "measured", None)
     assert region["timing"]["ratio"]["value"] == 1.5
@@ -165,13 +169,20 @@ def test_a_ratio_is_a_region_of_the_run_file_without_counts():
     "body",
     [
         "gpu_train(leak(9), steps=30).assert_dispatch_ratio(max=0.5)",
+        "gpu_train(leak(9), steps=30).assert_max_in_flight(max=2)",
         "gpu_elapsed.ratio(print, print)",
+        "gpu_elapsed.overlap(print, print, print)",
+        "gpu_elapsed.decompose(print, print)",
     ],
 )
 def test_time_is_skipped_with_the_reason(inside, body):
     result = inside(body, "-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*test_a.py*: time is not simulated: it takes a real GPU"])
+
+
+def test_a_ring_of_steps_adds_no_sync_to_them(inside):
+    inside("gpu_train(leak(9), steps=30, in_flight=2).assert_syncs(exact=0)").assert_outcomes(passed=1)
 
 
 def test_steps_on_the_simulated_device_have_no_time(inside):

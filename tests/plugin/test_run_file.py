@@ -10,12 +10,14 @@ from measurements import H200, stepped, sync, whole
 from run_schema import SCHEMA, violations
 
 from pytest_gpusync.budgets import Budget, DispatchBudget, GrowthBudget, judge, judge_dispatch, judge_growth
+from pytest_gpusync.decomposition import Decomposition
 from pytest_gpusync.events import MemorySample, StepTime
 from pytest_gpusync.nvml import Disturbance
+from pytest_gpusync.overlap import Triple, overlap_of
 from pytest_gpusync.pairs import Pair, disturbed, ratio_of
 from pytest_gpusync.reporting import json_
 from pytest_gpusync.reporting.json_ import (
-    ratio_region_document,
+    elapsed_region_document,
     region_document,
     run_document,
     to_text,
@@ -62,7 +64,11 @@ SAMPLED_VERDICTS = [
 ]
 NOTHING = MemorySample(None, None, None, None)
 RATIO = ratio_of([Pair(2.0, 1.0)] * 12, calls=3, tolerance=0.02)
-SPOILT = disturbed(RATIO, Disturbance("another process kept the GPU busy", spoils=True))
+BUSY = Disturbance("another process kept the GPU busy", spoils=True)
+SPOILT = disturbed(RATIO, BUSY)
+OVERLAP = overlap_of([Triple(2.0, 1.0, 2.5)] * 12, 0.1, Disturbance(None, spoils=False))
+SPOILT_OVERLAP = overlap_of([Triple(2.0, 1.0, 2.5)] * 12, 0.1, BUSY)
+PARTS = Decomposition(100, 0.1, 0.2, 0.05, each_ms=36.0, end_ms=20.4)
 
 
 @pytest.mark.parametrize(
@@ -74,8 +80,11 @@ SPOILT = disturbed(RATIO, Disturbance("another process kept the GPU busy", spoil
         pytest.param(written(H200, region_document(stepped([1], warmup=1))), id="all warm-up"),
         pytest.param(written(H200, region_document(SAMPLED, SAMPLED_VERDICTS)), id="memory and time"),
         pytest.param(written(H200, region_document(stepped([1, 1], memory=(NOTHING,) * 2))), id="no memory known"),
-        pytest.param(written(H200, ratio_region_document("a", RATIO)), id="a ratio"),
-        pytest.param(written(H200, ratio_region_document("a", SPOILT)), id="a spoilt ratio"),
+        pytest.param(written(H200, elapsed_region_document("a", RATIO)), id="a ratio"),
+        pytest.param(written(H200, elapsed_region_document("a", SPOILT)), id="a spoilt ratio"),
+        pytest.param(written(H200, elapsed_region_document("a", OVERLAP)), id="an overlap"),
+        pytest.param(written(H200, elapsed_region_document("a", SPOILT_OVERLAP)), id="a spoilt overlap"),
+        pytest.param(written(H200, elapsed_region_document("a", PARTS)), id="a decomposition"),
         pytest.param(written(H200, unmeasured_document("test_a.py::test_b", "no recorder")), id="unmeasured"),
     ],
 )

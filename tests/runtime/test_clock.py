@@ -67,7 +67,16 @@ def timed(step, steps=4):
         watch.begin()
         step()
         watch.end()
-    return [tuple(part / MS for part in found) for found in watch.collect()]
+    return [tuple(part / MS for part in found[:3]) for found in watch.collect()]
+
+
+def in_flight(step, steps):
+    watch = StepClock()
+    for _ in range(steps):
+        watch.begin()
+        step()
+        watch.end()
+    return [found.in_flight for found in watch.collect()]
 
 
 def test_a_host_that_runs_ahead_leaves_the_device_behind(machine):
@@ -81,6 +90,19 @@ def test_a_step_that_waits_takes_as_long_to_issue_as_to_complete(machine):
         machine.wait()
 
     assert timed(step) == [(10, 10, 0)] * 4
+
+
+def test_steps_pile_up_in_front_of_a_device_that_is_slower_than_the_host(machine):
+    # 10 ms of work every 2 ms: when the host has issued the sixth step the device has just done the first.
+    assert in_flight(lambda: machine.issue(2, 10), steps=6) == [1, 2, 3, 4, 4, 5]
+
+
+def test_a_step_that_waits_is_alone_in_flight(machine):
+    def step():
+        machine.issue(2, 10)
+        machine.wait()
+
+    assert in_flight(step, steps=4) == [1, 1, 1, 1]
 
 
 def test_a_slow_host_keeps_the_device_waiting(machine):
@@ -120,7 +142,7 @@ def test_a_step_before_cuda_was_initialised_has_no_time_on_the_device(machine):
         machine.has_device = True
         machine.issue(2, 10)
         watch.end()
-    assert watch.collect() == [StepTime(2 * MS, None, None), StepTime(2 * MS, 10 * MS, 16 * MS)]
+    assert watch.collect() == [StepTime(2 * MS, None, None, 1), StepTime(2 * MS, 10 * MS, 16 * MS, 2)]
 
 
 def test_without_a_device_nothing_is_timed(machine):

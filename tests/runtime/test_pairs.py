@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 from pytest_gpusync.nvml import Disturbance
-from pytest_gpusync.pairs import LEAST_ROUNDS, Pair, _no_garbage_collection, disturbed, ratio_of, take_pairs
+from pytest_gpusync.pairs import LEAST_ROUNDS, Pair, disturbed, no_garbage_collection, ratio_of, take_pairs
 
 
 def clock(seed, ratio, noise, drift=0.0):
@@ -102,7 +102,7 @@ def test_the_garbage_collector_is_off_and_then_as_it_was(was_enabled):
     before = gc.isenabled()
     try:
         (gc.enable if was_enabled else gc.disable)()
-        with pytest.raises(KeyError), _no_garbage_collection():
+        with pytest.raises(KeyError), no_garbage_collection():
             inside = gc.isenabled()
             raise KeyError
         assert (inside, gc.isenabled()) == (False, was_enabled)
