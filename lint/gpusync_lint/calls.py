@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 Args = list[Value]
 Kwargs = dict[str, Value]
 
-_READERS = frozenset({"item", "tolist", "cpu", "numpy", "synchronize", "get_scale", "__array__", "to", "cuda", "type"})
+_READERS = frozenset(
+    {
+        "item", "tolist", "cpu", "numpy", "synchronize", "get_scale", "__array__", "to", "cuda", "type", "type_as",
+    }
+)  # fmt: skip
 _NEVER_MOVED = (Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY, Kind.FOREIGN)
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "LSTMCell"})
 
@@ -159,6 +163,8 @@ class Calls(Functions):
             if attr in torch_api.TORCH_ONLY_METHODS:
                 device = Device.GPU if kind is Kind.MOVED else self.assumed()
                 return Value(Kind.TENSOR, device, sure=False)
+            if attr == "type" and args and tensor_type_of(args[0]):
+                return self._as_type(Value(Kind.TENSOR, sure=False), args)
             if attr == "item":
                 return HOST
             if attr == "numpy":
@@ -254,8 +260,8 @@ class Calls(Functions):
         if attr == "pin_memory":
             self.hit()
             return receiver._replace(pinned=True)
-        if attr == "type" and not args:
-            return HOST
+        if attr == "type":
+            return self._as_type(receiver, args) if args else HOST
         if attr in ("copy_", "index_put_", "masked_fill_", "index_fill_", "scatter_"):
             self.hit()
             return receiver
@@ -296,6 +302,12 @@ class Calls(Functions):
         if attr == "nonzero" and kwargs.get("as_tuple"):
             return list_of(result)
         return list_of(result) if attr in torch_api.TUPLES else result
+
+    def _as_type(self, receiver: Value, args: Args) -> Value:
+        """`x.type(torch.cuda.FloatTensor)`: a move and a change of dtype in one."""
+        where = tensor_type_of(args[0])
+        device = Device.GPU if where == "cuda" else Device.CPU if where == "cpu" else receiver.device
+        return receiver._replace(device=device, pinned=False, boolean=_is_boolean_type(args[0]))
 
     def _module_method(
         self, func: ast.Attribute, receiver: Value, callee: Value, args: Args, kwargs: Kwargs
@@ -453,6 +465,17 @@ class Calls(Functions):
         self, func: ast.Attribute, receiver: Value, callee: Value, args: Args, kwargs: Kwargs
     ) -> Value | None:
         return receiver if func.attr == "__iter__" else UNKNOWN
+
+
+def tensor_type_of(value: Value) -> str:
+    """Where a legacy tensor type, given by name or as a string, puts a tensor: `cpu` or `cuda`; empty for others."""
+    return torch_api.tensor_type(value.ref if value.kind is Kind.NAME else value.const)
+
+
+def _is_boolean_type(value: Value) -> bool:
+    if value.kind is Kind.NAME:
+        return isinstance(value.ref, str) and value.ref.endswith("BoolTensor")
+    return value.kind is Kind.DTYPE and value.boolean
 
 
 def _expand_stars(interpreter: Calls, node: ast.Call) -> Args:

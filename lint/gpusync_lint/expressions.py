@@ -363,7 +363,10 @@ class Expressions:
         test = self.truth(node.test)
         body, orelse = self.eval(node.body), self.eval(node.orelse)
         if test.kind is Kind.FLAG:
-            return body if test.const else orelse
+            taken, other = (body, orelse) if test.const else (orelse, body)
+            if isinstance(taken.const, bool) and isinstance(other.const, bool) and taken.const is not other.const:
+                return GPU_PRESENT if taken.const else GPU_ABSENT  # `True if torch.cuda.is_available() else False`
+            return taken
         strings = (body.const, orelse.const)
         if all(isinstance(text, str) for text in strings) and any(is_gpu_string(text) for text in strings):
             return body if is_gpu_string(body.const) else orelse

@@ -163,6 +163,8 @@ class Functions(Expressions):
             if args and args[0].const == "meta":
                 device = Device.UNKNOWN
             return Value(Kind.DEVICE, self.assumed() if device is None else device)
+        if torch_api.tensor_type(dotted):
+            return self._factory(rest, args, kwargs)
         if last in ("current_accelerator",) or dotted == "torch.cuda.current_device":
             return GPU_DEVICE
         if last == "Stream" or last == "current_stream" or last == "default_stream":
@@ -210,7 +212,7 @@ class Functions(Expressions):
         return element(value) if value.kind is Kind.LIST else value
 
     def _tensor_function(self, rest: str, last: str, args: Args, kwargs: Kwargs) -> Value:
-        if rest in torch_api.FACTORIES or last in ("FloatTensor", "LongTensor", "ByteTensor", "BoolTensor"):
+        if rest in torch_api.FACTORIES:
             return self._factory(rest, args, kwargs)
         values = [*args, *kwargs.values()]
         flat = [element(v) if v.kind in (Kind.LIST, Kind.TUPLE) else v for v in values]
@@ -249,8 +251,9 @@ class Functions(Expressions):
 
     def _factory(self, rest: str, args: Args, kwargs: Kwargs) -> Value:
         device = Device.CPU
-        if rest == "cuda.FloatTensor":
+        if rest.startswith("cuda."):
             device = Device.GPU
+            self.hit()
         if "device" in kwargs:
             named = self.device_of(kwargs["device"])
             unknown = kwargs["device"].kind in (Kind.UNKNOWN, Kind.HOST, Kind.MOVED)
@@ -267,7 +270,7 @@ class Functions(Expressions):
         if rest in torch_api.FROM_DATA and args and args[0].on_device and "device" not in kwargs:
             device = args[0].device
         dtype = kwargs.get("dtype", UNKNOWN)
-        boolean = dtype.boolean or rest == "BoolTensor"
+        boolean = dtype.boolean or rest.endswith("BoolTensor")
         if rest in torch_api.FROM_DATA and args and args[0].kind is Kind.TENSOR and dtype.kind is Kind.UNKNOWN:
             boolean = args[0].boolean
         single = (

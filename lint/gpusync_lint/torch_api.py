@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 FACTORIES = frozenset(
     {
         "zeros", "ones", "full", "empty", "rand", "randn", "randint", "randperm", "arange", "range", "linspace",
@@ -12,6 +14,15 @@ FACTORIES = frozenset(
     }
 )  # fmt: skip
 """`torch.X` that makes a tensor: on the host, unless `device=` says otherwise."""
+
+_TYPE_NAME = re.compile(r"torch\.(cuda\.)?(sparse\.)?[A-Z]\w*Tensor")
+
+
+def tensor_type(dotted: object) -> str:
+    """Where `torch.FloatTensor` and its like put a tensor: `cpu` or `cuda`; empty for any other name."""
+    found = _TYPE_NAME.fullmatch(dotted) if isinstance(dotted, str) else None
+    return "" if found is None else "cuda" if found[1] else "cpu"
+
 
 MOVABLE_FACTORIES = frozenset({"zeros", "ones", "full", "empty"})
 """Factories whose result is the same wherever it is made: no random numbers, no data to copy."""

@@ -253,9 +253,17 @@ def _join_same(a: Value, b: Value, depth: int) -> Value:
         return HOST
     if kind is Kind.FOREIGN:
         return a if a.ref == b.ref else UNKNOWN
+    if kind is Kind.NAME and isinstance(a.ref, str) and isinstance(b.ref, str):
+        return _join_names(a, b)
     if kind is Kind.DISTRIBUTION:
         return a if a.const is not False else b
     return Value(kind) if kind in (Kind.ARRAY, Kind.OPTIMIZER, Kind.DTYPE, Kind.SCALER) else UNKNOWN
+
+
+def _join_names(a: Value, b: Value) -> Value:
+    """`torch.cuda.FloatTensor` where there is a GPU, `torch.FloatTensor` elsewhere: the first is what counts."""
+    same = a.ref.replace("torch.cuda.", "torch.") == b.ref.replace("torch.cuda.", "torch.")
+    return UNKNOWN if not same else a if a.ref.startswith("torch.cuda.") else b
 
 
 def _join_dicts(a: Value, b: Value, depth: int) -> Value:

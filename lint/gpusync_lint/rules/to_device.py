@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 import libcst as cst
 
 from gpusync_lint import torch_api
+from gpusync_lint.calls import tensor_type_of
 from gpusync_lint.model import Confidence
 from gpusync_lint.rules import edits
 from gpusync_lint.rules.base import Look, Report, Rule, keyword, keyword_is, method, positional
-from gpusync_lint.values import Device, Kind, Value, has_tensor
+from gpusync_lint.values import UNKNOWN, Device, Kind, Value, has_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ class CopyToDevice(Rule):
     def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         called = method(node)
-        if called not in ("to", "cuda") or not isinstance(node.func, cst.Attribute):
+        if called not in ("to", "cuda", "type", "type_as") or not isinstance(node.func, cst.Attribute):
             return
         if keyword_is(node, "non_blocking", "True"):
             return
@@ -65,6 +66,9 @@ class CopyToDevice(Rule):
     def _goes_to_device(self, node: cst.Call, called: str, look: Look) -> bool:
         if called == "cuda":
             return True
+        if called == "type":
+            wanted = next((look.value(arg) for arg in positional(node)), UNKNOWN)
+            return tensor_type_of(wanted) == "cuda"
         given = keyword(node, "device") or keyword(node, "other")
         target = given if given is not None else next(iter(positional(node)), None)
         if target is None:
@@ -143,6 +147,9 @@ class TensorFromData(Rule):
             if confidence is not None and not has_tensor(data):
                 yield Report("tensor-from-data-on-device", look.twin(node), confidence, tail=True)
             return
+        if torch_api.tensor_type(dotted) == "cuda":
+            yield from self._legacy_type(node, data, look)
+            return
         if not dotted.startswith("torch.") or dotted[6:] not in torch_api.FROM_DATA or keyword(node, "device") is None:
             return
         made = look.value(node)
@@ -153,6 +160,12 @@ class TensorFromData(Rule):
                 confidence = Confidence.LOW
             fix = edits.full_instead_of_tensor(node, look) if dotted == "torch.tensor" else None
             yield Report("tensor-from-data-on-device", look.twin(node), confidence, fix=fix)
+
+    def _legacy_type(self, node: cst.Call, data: Value, look: Look) -> Iterator[Report]:
+        """`torch.cuda.FloatTensor(data)`; of a size it makes memory and waits for nothing."""
+        literal = data.kind in (Kind.LIST, Kind.TUPLE) and not has_tensor(data)
+        if data.kind is Kind.ARRAY or literal:
+            yield Report("tensor-from-data-on-device", look.twin(node), Confidence.HIGH)
 
 
 def _factory(receiver: cst.BaseExpression, look: Look) -> str:
