@@ -32,7 +32,7 @@ FOUND = {
         "x = torch.zeros(3, device='cuda')\nfor imgs, _ in DataLoader([]):\n    real = imgs.type_as(x)\n"
     ),
     "data given to a tensor type of the device": (
-        "Tensor = torch.cuda.FloatTensor\nfor i in range(9):\n    z = Variable(Tensor(np.random.normal(0, 1, (3, 4))))\n"
+        "Tensor = torch.cuda.FloatTensor\nfor i in range(9):\n    z = Variable(Tensor(np.random.rand(3, 4)))\n"
     ),
     "a state dictionary saved": (
         "model = nn.Linear(3, 3).cuda()\nfor i in range(9):\n    torch.save({'model': model.state_dict()}, 'x.pt')\n"
