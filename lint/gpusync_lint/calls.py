@@ -197,7 +197,7 @@ class Calls(Functions):
         if kind is Kind.MODULE:
             moved = receiver._replace(device=target)
             if receiver.ref is not None and not isinstance(receiver.ref, str) and target is not Device.CPU:
-                receiver.ref.moved = True
+                self.inference.note_moved(receiver.ref)
             if path is not None:  # a module is moved in place
                 self.env.set(path, moved)
                 self.inference.assign_attribute(self, func.value, moved)
@@ -359,8 +359,8 @@ class Calls(Functions):
 
     def module_device(self, module: Value) -> Device:
         """Where a module's parameters are: where this instance went, or where some instance of its class went."""
-        if module.device is Device.CPU and getattr(module.ref, "moved", False):
-            return self.assumed()
+        if module.device is Device.CPU and module.ref is not None and not isinstance(module.ref, str):
+            return self.assumed() if self.inference.moved(self.fn, module.ref) else Device.CPU
         return module.device
 
     def _call_module(self, module: Value, args: Args, kwargs: Kwargs) -> Value:

@@ -133,12 +133,16 @@ class Expressions:
 
     def _outer_name(self, label: str) -> Value:
         outer = self.fn.outer
+        reads = self.fn.reads
         while outer is not None and not outer.is_module:
+            reads.add((id(outer), label))
             found = outer.scope.get(label)
             if found is not None:
                 return found
             outer = outer.outer
-        found = self.fn.file.body.scope.get(label)
+        body = self.fn.file.body
+        reads.add((id(body), label))
+        found = body.scope.get(label)
         if found is None:
             found = self.inference.project.scope(self.fn.file).get(label)
         if found is not None:
@@ -207,7 +211,7 @@ class Expressions:
             method = self.inference.project.method(base.ref, attr)
             if method is not None:
                 return Value(Kind.FUNCTION, ref=method, const=None if method.kind == "static" else base)
-            return self.inference.project.attribute(base.ref, attr) or UNKNOWN
+            return self.inference.attribute(self.fn, base.ref, attr) or UNKNOWN
         if kind is Kind.MOVED:
             if attr.startswith(_HOST_BATCH_ATTRIBUTES) or attr in _HOST_BATCH_NAMES:
                 return HOST
@@ -238,7 +242,7 @@ class Expressions:
 
     def _member(self, base: Value, attr: str) -> Value:
         if not isinstance(base.ref, str):
-            return self.inference.project.member(base.ref, attr)
+            return self.inference.member(self.fn, base.ref, attr)
         if base.ref == "torch":
             if attr == "bool":
                 return BOOL_DTYPE
@@ -258,7 +262,7 @@ class Expressions:
             if method.kind == "property":
                 return self.inference.call(self, method, [base], {}, [])
             return Value(Kind.FUNCTION, ref=method, const=None if method.kind == "static" else base)
-        found = project.attribute(base.ref, attr)
+        found = self.inference.attribute(self.fn, base.ref, attr)
         if found is None:
             if base.kind is Kind.MODULE and attr == "module":
                 return base

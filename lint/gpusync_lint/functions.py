@@ -263,7 +263,7 @@ class Functions(Expressions):
             device = self.placed[-1]
         elif self.inference.default_device(self.fn.file):
             device = Device.GPU
-        elif self.inference.built_on_device and self.fn.name == "__init__":
+        elif self.fn.name == "__init__" and self.inference.built_on_device(self.fn):
             device = Device.UNKNOWN  # `with device: Model()` makes even plain attributes there
         if has_tensor(tuple_of(args)):
             self.hit()

@@ -3,7 +3,8 @@
 One abstract interpretation on `ast` serves both storeys: it tells the screen which functions hold something a rule may
 object to, and it answers the rules' questions about single expressions. Functions are interpreted when they are called,
 with what their call sites pass, joined; the whole project is gone through twice, so that what a later file tells
-(attributes, arguments) reaches the earlier ones. Nothing is interpreted more than a fixed number of times.
+(attributes, arguments) reaches the earlier ones. The second time only those functions run again that read something
+which has changed since. Nothing is interpreted more than a fixed number of times.
 """
 
 from __future__ import annotations
@@ -65,17 +66,20 @@ class Inference:
         self.barrier_functions = barrier_functions
         self.values: dict[int, Value] = {}
         """By `id` of an ast expression."""
-        self.built_on_device = False
-        """Whether some block of the project makes what it makes on a device: `with device:`."""
+        self._built_on_device = False
         self.round = 0
         self._depth = 0
         self._defaults: dict[int, bool] = {}
         self._results: dict[tuple[object, ...], Value] = {}
         self._variants: dict[int, int] = {}
         self._assumed: dict[int, Device] = {}
+        self._assumed_before: dict[int, Device] = {}
         self._preparing: dict[int, bool] = {}
         self._loop_names: dict[int, frozenset[str]] = {}
         self._called_by: dict[int, list[FunctionInfo]] | None = None
+        self._clock = 0
+        self._changed: dict[object, int] = {}
+        """When something that functions read changed last; the keys are those in `FunctionInfo.reads`."""
 
     def run(self) -> None:
         """Interpret every file that has to do with a framework, and what it calls."""
@@ -83,15 +87,18 @@ class Inference:
         for self.round in range(1, _ROUNDS + 1):
             self._results.clear()
             self._variants.clear()
-            self._assumed.clear()
+            self._assumed_before, self._assumed = self._assumed, {}
             self._preparing.clear()
             self._called_by = None
             for file in files:
-                self.interpret(file.body)
+                if self.round == 1 or self._stale(file.body):
+                    self.interpret(file.body)
             for file in files:
                 for fn in file.all_functions:
-                    if fn.runs < self.round * _MAX_RUNS and (self.round > 1 or fn.runs == 0):
+                    if fn.runs == 0 or (self.round > 1 and fn.runs < self.round * _MAX_RUNS and self._stale(fn)):
                         self.interpret(fn)
+                        if self._is_small(fn):  # what it gives back for some arguments may be new
+                            self.note_change(id(fn))
         self._called_by = None
 
     def interpret(self, fn: FunctionInfo) -> None:
@@ -100,6 +107,8 @@ class Inference:
             return
         fn.busy = True
         fn.runs += 1
+        fn.seen = self._clock
+        before = fn.returns
         self._depth += 1
         try:
             Interpreter(self, fn).run()
@@ -108,6 +117,72 @@ class Inference:
         finally:
             self._depth -= 1
             fn.busy = False
+        if fn.returns != before:
+            self.note_change(id(fn))
+
+    # what has been read, and what has changed since
+
+    def note_change(self, key: object) -> None:
+        """Something that functions read is not what it was."""
+        self._clock += 1
+        self._changed[key] = self._clock
+
+    def note_scope(self, fn: FunctionInfo, old: dict[str, Value], new: dict[str, Value]) -> None:
+        """The names of a function, or of a module, are bound anew."""
+        for label, value in new.items():
+            known = old.get(label)
+            if known is not value and known != value:
+                self.note_change((id(fn), label))
+        for label in old.keys() - new.keys():
+            self.note_change((id(fn), label))
+
+    def _stale(self, fn: FunctionInfo) -> bool:
+        """Whether something that the last run of a function read has changed since it began."""
+        seen, changed = fn.seen, self._changed
+        if fn.runs == 0 or changed.get(("bound", id(fn)), 0) > seen:
+            return True
+        before = self._assumed_before.get(id(fn))
+        if before is not None and before is not self.assumed_device(fn):
+            return True
+        if any(changed.get(key, 0) > seen for key in fn.reads):
+            return True
+        return any(self.project.attribute(cls, label) is not None for cls, label in fn.missed.values())
+
+    def attribute(self, reader: FunctionInfo, cls: ClassInfo, label: str) -> Value | None:
+        """What an attribute of instances holds, inherited ones included; None when never seen."""
+        for base in self.project.lineage(cls):
+            if isinstance(base, ClassInfo) and label in base.attributes:
+                reader.reads.add((id(base), label))
+                return base.attributes[label]
+        reader.missed[id(cls), label] = (cls, label)
+        return None
+
+    def member(self, reader: FunctionInfo, file: FileInfo, label: str) -> Value:
+        """What a module of the project holds under a name."""
+        reader.reads.add((id(file.body), label))
+        return self.project.member(file, label)
+
+    def moved(self, reader: FunctionInfo, cls: ClassInfo) -> bool:
+        """Whether some instance of a class was moved to a device."""
+        reader.reads.add(("moved", id(cls)))
+        return cls.moved
+
+    def built_on_device(self, reader: FunctionInfo) -> bool:
+        """Whether some block of the project makes what it makes on a device: `with device:`."""
+        reader.reads.add("built")
+        return self._built_on_device
+
+    def note_built_on_device(self) -> None:
+        """There is such a block."""
+        if not self._built_on_device:
+            self._built_on_device = True
+            self.note_change("built")
+
+    def note_moved(self, cls: ClassInfo) -> None:
+        """An instance of a class was moved to a device."""
+        if not cls.moved:
+            cls.moved = True
+            self.note_change(("moved", id(cls)))
 
     # devices
 
@@ -208,6 +283,7 @@ class Inference:
     ) -> Value:
         """Call a project function: its parameters learn what is passed, the caller learns what comes back."""
         caller.fn.trace.calls.append(CallSite(fn, caller.statement, caller.repeated > 0))
+        caller.fn.reads.add(id(fn))
         grew = self._bind(fn, list(args), kwargs)
         if isinstance(fn.node, ast.Module):
             return UNKNOWN
@@ -291,7 +367,8 @@ class Inference:
         if used >= _MAX_VARIANTS or fn.busy or self._depth >= _MAX_CALL_DEPTH:
             return joined
         self._variants[id(fn)] = used + 1
-        kept = (fn.bound, fn.trace, fn.returns, fn.scope, fn.runs)
+        kept = (fn.bound, fn.trace, fn.returns, fn.scope, fn.runs, fn.seen)
+        changed = [(key, self._changed.get(key, 0)) for key in (id(fn), ("bound", id(fn)))]
         values, self.values = self.values, {}
         fn.bound = {}
         self._bind(fn, list(args), kwargs)
@@ -299,7 +376,8 @@ class Inference:
             self.interpret(fn)
             result = fn.returns if fn.returns is not None else joined
         finally:
-            fn.bound, fn.trace, fn.returns, fn.scope, fn.runs = kept
+            fn.bound, fn.trace, fn.returns, fn.scope, fn.runs, fn.seen = kept
+            self._changed.update(changed)
             self.values = values
         self._results[key] = result
         return result
@@ -328,6 +406,8 @@ class Inference:
             if new != old:
                 fn.bound[label] = new
                 grew = True
+        if grew:
+            self.note_change(("bound", id(fn)))
         return grew
 
     def loop_names(self, fn: FunctionInfo) -> frozenset[str]:
@@ -410,7 +490,10 @@ class Inference:
             value = value._replace(device=self.assumed_device(cls.file.body))  # a submodule goes where its parent goes
         old = cls.attributes.get(label)
         if old is None or value.kind is not Kind.UNKNOWN or old.kind is Kind.UNKNOWN:
-            cls.attributes[label] = value if old is None else join(old, value)
+            new = value if old is None else join(old, value)
+            if new is not old and new != old:
+                cls.attributes[label] = new
+                self.note_change((id(cls), label))
 
     # annotations
 
@@ -494,7 +577,7 @@ class Inference:
             if isinstance(value.ref, str):
                 value = Value(Kind.NAME, ref=f"{value.ref}.{word}")
             else:
-                value = self.project.member(value.ref, word)
+                value = self.member(caller.fn, value.ref, word)
         return value
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from bisect import bisect_left
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 _LOADER_WORDS = ("loader", "batches", "dataiter", "data_iter", "dl")
 _MAX_CARRY = 2
+_BACKWARD = ("backward", "manual_backward")
+_EVIDENCE = re.compile(rf"\.[\s\\]*(?:{'|'.join(sorted(torch_api.MODULE_EVIDENCE | set(_BACKWARD)))})[\s\\]*\(")
 _HOST_TYPES = frozenset({"int", "float", "str", "bool", "bytes", "complex", "Number", "Integral", "Real", "Path"})
 _TENSOR_TYPES = frozenset({"Tensor", "Parameter", "FloatTensor", "LongTensor"})
 
@@ -66,6 +70,8 @@ class Interpreter(Calls):
                         self._block([statement])
             else:
                 self._block(body)
+            if self.fn.nested or self.fn.is_module:
+                self.inference.note_scope(self.fn, self.fn.scope, self.env.values)
             self.fn.scope = self.env.values
             if not self._grew or attempt + 1 == _MAX_CARRY:
                 break
@@ -286,7 +292,8 @@ class Interpreter(Calls):
             value = self.eval(item.context_expr)
             if value.kind is Kind.DEVICE:
                 self.placed.append(value.device)
-                self.inference.built_on_device |= value.device >= Device.ASSUMED
+                if value.device >= Device.ASSUMED:
+                    self.inference.note_built_on_device()
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, value)
         self._block(node.body)
@@ -364,6 +371,8 @@ class Interpreter(Calls):
             targets, value = statement.targets, self.eval(statement.value)
         for target in targets:
             if isinstance(target, ast.Name) and value.kind not in (Kind.UNKNOWN, Kind.NONE):
+                if info.attributes.get(target.id) != value:
+                    self.inference.note_change((id(info), target.id))
                 info.attributes[target.id] = value
 
     def _match(self, node: Any) -> None:
@@ -381,6 +390,7 @@ class Interpreter(Calls):
 
     def _global(self, node: ast.Global) -> None:
         for label in node.names:
+            self.fn.reads.add((id(self.fn.file.body), label))
             value = self.fn.file.body.scope.get(label)
             if value is not None:
                 self.env.set(label, value)
@@ -429,7 +439,8 @@ def evidence(fn: FunctionInfo) -> tuple[frozenset[str], frozenset[str]]:
     if fn.evidence is None:
         backward: set[str] = set()
         modules: set[str] = set()
-        stack: list[ast.AST] = list(fn.node.body)
+        # The words are looked for in the text first: few functions hold one, and walking all of them costs more.
+        stack: list[ast.AST] = list(fn.node.body) if _holds_evidence(fn) else []
         while stack:
             node = stack.pop()
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and fn.is_module:
@@ -440,7 +451,7 @@ def evidence(fn: FunctionInfo) -> tuple[frozenset[str], frozenset[str]]:
                     path = dotted_path(node.func.value)
                     if path is not None:
                         modules.add(path)
-                elif attr in ("backward", "manual_backward"):
+                elif attr in _BACKWARD:
                     path = dotted_path(backward_of(node))
                     if path is not None:
                         backward.add(path)
@@ -473,6 +484,21 @@ def _on_host(test: ast.expr, holds: bool) -> list[str]:
 def _all_tell(operator: ast.boolop, holds: bool) -> bool:
     """Whether each operand of `and` or `or` is decided by the whole."""
     return isinstance(operator, ast.And) is holds
+
+
+def _holds_evidence(fn: FunctionInfo) -> bool:
+    file = fn.file
+    if file.evidence_lines is None:
+        file.evidence_lines = lines = []
+        place, line = 0, 1
+        for match in _EVIDENCE.finditer(file.text):
+            line += file.text.count("\n", place, match.start())
+            place = match.start()
+            lines.append(line)
+    if isinstance(fn.node, ast.Module):
+        return bool(file.evidence_lines)
+    first = bisect_left(file.evidence_lines, fn.node.lineno)
+    return first < len(file.evidence_lines) and file.evidence_lines[first] <= (fn.node.end_lineno or fn.node.lineno)
 
 
 def backward_of(node: ast.Call) -> ast.expr:

@@ -77,6 +77,12 @@ class FunctionInfo:
     spots: dict[int, ast.stmt] = field(default_factory=dict)
     """The statements that hold something a rule may object to, by `id`."""
     runs: int = 0
+    seen: int = 0
+    """The clock of the inference when the last run began."""
+    reads: set[object] = field(default_factory=set)
+    """What its runs read that other functions may change: keys that the inference makes and compares."""
+    missed: dict[object, tuple[ClassInfo, str]] = field(default_factory=dict)
+    """Attributes of classes that its runs asked for in vain."""
     busy: bool = False
     nested: dict[int, FunctionInfo] = field(default_factory=dict)
     """Functions defined inside it, by `id` of their node."""
@@ -132,6 +138,8 @@ class FileInfo:
     uses_others: bool = False
     """Imports another array library as well, whose arrays have methods of the same names."""
     uses_device: bool = False
+    evidence_lines: list[int] | None = None
+    """Lines that hold a word by which names may show what they are; None until they were looked for."""
 
     def __post_init__(self) -> None:
         self.body = FunctionInfo(self.tree, "<module>", "<module>", self)
