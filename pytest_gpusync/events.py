@@ -45,6 +45,8 @@ class RawSync(NamedTuple):
     device: int | None = None
     charged: Charge | None = None
     """Where it belongs, when the recorder had to settle that before it handed the sync over."""
+    began_ns: int | None = None
+    """When the call was entered, by the clock of ``time.perf_counter_ns()``; None where no clock was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Sync:
     """The reason given by the author of the allow region it fell into; such a sync is reported, not counted."""
     background: bool = False
     """True for a thread other than the one that opened the region and its autograd threads: reported, not budgeted."""
+    began_ns: int | None = None
+    """When the host entered the call, after the region opened; None where no clock was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,13 @@ class StepTime(NamedTuple):
     """Steps that the device had not done when this one returned, itself included; None where that was not asked."""
 
 
+class RegionTimes(NamedTuple):
+    """When a region's steps ended and the region closed, in nanoseconds after it opened."""
+
+    step_ends: tuple[int, ...]
+    closed: int
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What one region did; :mod:`pytest_gpusync.measure` has the sums over it."""
@@ -175,3 +186,5 @@ class Measurement:
     """Memory at the end of each step, warm-up included; None unless it was asked for."""
     timing: tuple[StepTime, ...] | None = None
     """Time of each step, warm-up included; None unless it was asked for and steps ran on a real GPU."""
+    times: RegionTimes | None = None
+    """None where the recorder reads no clock, as on the simulated device: times of the host would say nothing there."""

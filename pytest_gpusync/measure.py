@@ -11,13 +11,14 @@ import os
 import platform
 import sys
 import threading
+import time
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pytest_gpusync import attribution, devices, phases, steps
 from pytest_gpusync.devices import simulation_is_on as _simulation_is_on
-from pytest_gpusync.events import Environment, Measurement, Site, SiteCount, Sync
+from pytest_gpusync.events import Environment, Measurement, RegionTimes, Site, SiteCount, Sync
 from pytest_gpusync.lines import counted_per_step, lines
 from pytest_gpusync.memory import sample as sample_memory
 from pytest_gpusync.recorders import RecorderUnavailable, candidates, create
@@ -52,6 +53,7 @@ class _Seen(NamedTuple):
     """Name of the owner: looked up now, for a thread may be gone when the region closes."""
     device: int | None
     allowed: str | None
+    began_ns: int | None
 
 
 class Region:
@@ -67,8 +69,12 @@ class Region:
         self._warmup = warmup
         self._thread = threading.get_ident()
         self._seen: list[_Seen] = []
+        self._opened = time.perf_counter_ns()
         self._optimizer_marks: list[tuple[int, int]] = []
+        self._optimizer_times: list[int] = []
+        """When each ``optimizer.step()`` returned; the times of marks likewise."""
         self._explicit_marks: list[int] | None = None
+        self._explicit_times: list[int] = []
         self._step_source = "optimizer.step()"
         self._problem: str | None = None
         self._result: Measurement | None = None
@@ -80,6 +86,7 @@ class Region:
             self._explicit_marks = []
             self._step_source = source
         self._explicit_marks.append(len(self._seen))
+        self._explicit_times.append(time.perf_counter_ns())
         if self._samples_memory:
             self._explicit_samples.append(sample_memory())
 
@@ -131,6 +138,7 @@ class Region:
 
     def _optimizer_stepped(self, optimizer: int) -> None:
         self._optimizer_marks.append((len(self._seen), optimizer))
+        self._optimizer_times.append(time.perf_counter_ns())
         if self._samples_memory and self._explicit_marks is None:
             self._optimizer_samples.append(sample_memory())
 
@@ -175,7 +183,24 @@ class Region:
             device_used=_cuda_initialised(),
             memory=self._memory(len(ends)),
             timing=self._timing,
+            times=self._times(len(ends)),
         )
+
+    def _times(self, ends: int) -> RegionTimes | None:
+        if not _hub.reads_clock:
+            return None
+        closed = time.perf_counter_ns() - self._opened
+        if not ends:
+            return RegionTimes((closed,), closed)
+        if self._explicit_marks is not None:
+            step_ends = self._explicit_times
+        else:
+            step_ends = [self._optimizer_times[index] for index in self._boundary_calls()]
+        return RegionTimes(tuple(end - self._opened for end in step_ends), closed)
+
+    def _boundary_calls(self) -> list[int]:
+        """Return which of the calls of ``optimizer.step()`` ended a step."""
+        return steps.boundaries([(index, optimizer) for index, (_, optimizer) in enumerate(self._optimizer_marks)])
 
     def _memory(self, ends: int) -> tuple[MemorySample, ...] | None:
         """Return the samples at the ends of steps; in a region without steps there are none to tell growth from."""
@@ -183,8 +208,7 @@ class Region:
             return None
         if self._explicit_marks is not None:
             return tuple(self._explicit_samples)
-        calls = [(index, optimizer) for index, (_, optimizer) in enumerate(self._optimizer_marks)]
-        return tuple(self._optimizer_samples[index] for index in steps.boundaries(calls))
+        return tuple(self._optimizer_samples[index] for index in self._boundary_calls())
 
     def _sync(self, seen: _Seen, step: int | None) -> Sync:
         return Sync(
@@ -199,6 +223,7 @@ class Region:
             device=seen.device,
             allowed=seen.allowed,
             background=seen.owner != self._thread,
+            began_ns=None if seen.began_ns is None else seen.began_ns - self._opened,
         )
 
 
@@ -335,6 +360,8 @@ class _Hub:
         self._recorder: Recorder | None = None
         self._note: str | None = None
         self._environment: Environment | None = None
+        self.reads_clock = False
+        """True if the recorder that was started last tells when each sync began."""
         self._verified: set[str] = set()
         """Recorders that were seen to see a planted sync in this process."""
         self._planting: tuple[int, list[RawSync]] | None = None
@@ -406,6 +433,7 @@ class _Hub:
                 continue
             self._recorder = recorder
             self._environment = _environment(recorder, found, refusals)
+            self.reads_clock = recorder.reads_clock
             return
         raise MeasurementError("no recorder can run: " + "; ".join(refusals))
 
@@ -479,6 +507,7 @@ class _Hub:
                 _thread_name(owner),
                 raw.device,
                 reasons[-1] if reasons else None,
+                raw.began_ns,
             )
             for region in self._regions:
                 region._take(seen)

@@ -18,15 +18,19 @@ USAGE_ERROR = 2
 
 _RUN, _LINT, _SARIF = "a run file", "findings as JSON", "findings as SARIF"
 
-_DRAWN: Final = {"md": "Markdown", "html": "one HTML page"}
-"""The formats that have a command of their own, each with its name."""
+_DRAWN: Final = {
+    "md": (".md", "Markdown"),
+    "html": (".html", "one HTML page"),
+    "trace": (".trace.json", "a Chrome trace, which Perfetto opens"),
+}
+"""The formats that have a command of their own, each with its ending and name."""
 
 _MERGE = """\
 Write the files of several runs as one. They are all run files (gpusync trace --json, pytest --gpu-sync-report), all
 findings as JSON or all findings as SARIF (gpusync lint --output-format). The result does not depend on their order.
 
 Regions of one name from several files are kept apart: their names get the rank or the file. Findings of one key are one
-finding. A run is written in the format of OUT's ending: .json, .md or .html."""
+finding. A run is written in the format of OUT's ending: .json, .md, .html or .trace.json."""
 
 _EPILOG = "exit status: 0, or 2 if a file cannot be read, merged or written; then nothing is written."
 
@@ -44,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         elif options.action == "show":
             _show(options.file)
         else:
-            _draw(options.file, "." + options.action, options.output)
+            _draw(options.file, _DRAWN[options.action][0], options.output)
     except _Refusal as refusal:
         print(f"gpusync report: {refusal}", file=sys.stderr)
         return USAGE_ERROR
@@ -70,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     merge.add_argument("files", metavar="FILE", nargs="+", help="the files to merge")
     show = actions.add_parser("show", help="show a run file as pytest's summary does", epilog=_EPILOG)
     show.add_argument("file", metavar="RUN.json", help="a run file")
-    for name, what in _DRAWN.items():
+    for name, (_, what) in _DRAWN.items():
         drawn = actions.add_parser(name, help=f"write a run file as {what}", epilog=_EPILOG)
         drawn.add_argument("file", metavar="RUN.json", help="a run file")
         drawn.add_argument("-o", dest="output", metavar="FILE", help="the file to write; standard output without it")

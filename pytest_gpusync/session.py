@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpusync.reporting.files import ending_of
 from pytest_gpusync.sessiondevice import SessionDevice
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class GpuSession:
             pytest.UsageError: one line that says what is missing.
         """
         device, options = self.device, self.options
-        if options.lines and not any(path.suffix == ".json" for path in options.reports):
+        if options.lines and ".json" not in map(ending_of, (path.name for path in options.reports)):
             raise pytest.UsageError("--gpu-sync-lines goes into a run file: add --gpu-sync-report=PATH.json")
         if options.require and device.choice == "simulated":
             raise pytest.UsageError(

@@ -35,6 +35,10 @@ exit status: the program's own; 1 if it raised; 2 if it could not be run or noth
 The report goes to standard output after whatever the program printed."""
 
 
+_ENDINGS = {"--json": ".json", "--html": ".html", "--md": ".md", "--trace": ".trace.json"}
+"""The options that write a report, and the ending that its format has."""
+
+
 class _TimeIsUp(BaseException):
     """Raised in the program when --limit has passed; not an Exception, so that the program does not catch it."""
 
@@ -54,8 +58,8 @@ def main(argv: Sequence[str]) -> int:
         if Path(path).is_dir():
             return _refuse(f"{flag} {path} is a folder; name a file")
     # The program may leave the working directory before its report is written.
-    for name, path in (("json", options.json), ("html", options.html), ("md", options.md)):
-        setattr(options, name, path and os.path.abspath(path))
+    for flag, path in _reports(options):
+        setattr(options, flag.lstrip("-"), os.path.abspath(path))
     try:
         _prepare_device(options.device)
     except MeasurementError as error:
@@ -90,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", metavar="FILE", help="write the run to FILE as JSON")
     parser.add_argument("--html", metavar="FILE", help="write the run to FILE as one HTML page")
     parser.add_argument("--md", metavar="FILE", help="write the run to FILE as Markdown")
+    parser.add_argument("--trace", metavar="FILE", help="write the run to FILE as a Chrome trace, for Perfetto")
     parser.add_argument(
         "--limit", type=_seconds, metavar="SECONDS", help="stop the program after this long and report what was seen"
     )
@@ -246,7 +251,7 @@ def _report(measurement: Measurement, code: int, options: argparse.Namespace, li
     ran = lines.take() if lines is not None else None
     for flag, path in _reports(options):
         try:
-            _write(measurement, Path(path), "." + flag.lstrip("-"), ran)
+            _write(measurement, Path(path), _ENDINGS[flag], ran)
         except OSError as error:
             print(f"gpusync: {flag} {path}: cannot be written ({error.strerror})", file=sys.stderr)
             code = code or USAGE_ERROR
@@ -255,7 +260,7 @@ def _report(measurement: Measurement, code: int, options: argparse.Namespace, li
 
 def _reports(options: argparse.Namespace) -> list[tuple[str, str]]:
     """Return the report files that were asked for, each with its option."""
-    asked = (("--json", options.json), ("--html", options.html), ("--md", options.md))
+    asked = [(flag, getattr(options, flag.lstrip("-"))) for flag in _ENDINGS]
     return [(flag, path) for flag, path in asked if path is not None]
 
 

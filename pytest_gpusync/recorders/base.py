@@ -27,6 +27,9 @@ class Recorder(ABC):
     blind_spots: ClassVar[str]
     """What this recorder cannot see, as one clause for reports."""
 
+    reads_clock: ClassVar[bool] = False
+    """True if every sync comes with the time at which it began and how long the host waited."""
+
     on_eviction: Callable[[str], None] | None = None
     """Called by a recorder that has to make room for another tool while it runs, with the reason: whoever started it
     stops it then and carries on with another one."""

@@ -94,6 +94,7 @@ class _Copy(NamedTuple):
     """Address on the host of a copy that waits by itself if that memory is pageable; None for one that cannot."""
     blocked_ns: int
     device: int | None
+    began_ns: int
 
 
 class _Thread:
@@ -113,6 +114,7 @@ class CuptiRecorder(Recorder):
     name: ClassVar[str] = "cupti"
     coverage: ClassVar[Coverage] = "driver"
     blind_spots: ClassVar[str] = ""
+    reads_clock: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._sink: Sink | None = None
@@ -134,6 +136,7 @@ class CuptiRecorder(Recorder):
             raise RecorderUnavailable("torch.profiler is running and holds CUPTI; stop it to count at the driver")
         cupti, entry = self._prepare()
         self._sink = sink
+        entry.keep_time()
         self._subscribe(cupti, entry)
         self._follow_event_waits()
         self._make_room_for_profiler()
@@ -154,6 +157,8 @@ class CuptiRecorder(Recorder):
     def flush(self) -> None:
         """Deliver the logged calls, and the copies that turned out to wait by themselves."""
         self._deliver_logged()
+        if self._gate is not None:
+            self._gate.keep_time()
         for thread in list(self._threads.values()):
             self._settle(thread)
         if self._error is not None:
@@ -298,14 +303,14 @@ class CuptiRecorder(Recorder):
             else:
                 self._settle(thread)
         device = self._device_of(cupti_api.context(address))
-        self._emit(
-            RawSync(kind, frame, thread.ident, direction, nbytes, self._gate.blocked_ns(thread.slot), device, charge)
-        )
+        slot = thread.slot
+        blocked, began = self._gate.blocked_ns(slot), self._gate.began_ns(slot)
+        self._emit(RawSync(kind, frame, thread.ident, direction, nbytes, blocked, device, charge, began))
 
     def _copied(self, direction: Direction | None, address: int, frame: FrameType | None, thread: _Thread) -> None:
         """A copy call that blocks by itself has returned."""
         assert self._gate is not None
-        blocked = self._gate.blocked_ns(thread.slot)
+        blocked, began = self._gate.blocked_ns(thread.slot), self._gate.began_ns(thread.slot)
         if direction is None:
             context, _, _, nbytes, kind = cupti_api.runtime_copy_call(address)
             direction = _MEMCPY_KINDS.get(kind)
@@ -314,7 +319,8 @@ class CuptiRecorder(Recorder):
         else:
             context, _, _, nbytes = cupti_api.copy_call(address)
         self._settle(thread)
-        self._emit(RawSync("copy", frame, thread.ident, direction, nbytes, blocked, self._device_of(context)))
+        device = self._device_of(context)
+        self._emit(RawSync("copy", frame, thread.ident, direction, nbytes, blocked, device, None, began))
 
     def _copy_issued(self, direction: Direction | None, address: int, frame: FrameType | None, thread: _Thread) -> None:
         """An asynchronous copy has returned: the first half of a blocking torch copy, or one that waited by itself.
@@ -336,7 +342,8 @@ class CuptiRecorder(Recorder):
         charge = attribution.charge(frame, thread.ident) if may_wait or self._logs_every_synchronize else None
         host = (destination if direction == "D2H" else source) if may_wait else None
         blocked = self._gate.blocked_ns(thread.slot)
-        thread.copy = _Copy(direction, nbytes, _instruction(frame), charge, host, blocked, self._device_of(context))
+        began, device = self._gate.began_ns(thread.slot), self._device_of(context)
+        thread.copy = _Copy(direction, nbytes, _instruction(frame), charge, host, blocked, device, began)
 
     def _emit(self, raw: RawSync) -> None:
         sink = self._sink
@@ -366,6 +373,7 @@ class CuptiRecorder(Recorder):
                     copy.blocked_ns,
                     copy.device,
                     copy.charge,
+                    copy.began_ns,
                 )
             )
 
@@ -392,12 +400,21 @@ class CuptiRecorder(Recorder):
             copy = self._copy_completed_by(kind, call.thread)
             if copy is not None:
                 self._emit(
-                    RawSync(kind, None, call.thread, copy.direction, copy.nbytes, call.blocked_ns, charged=copy.charge)
+                    RawSync(
+                        kind,
+                        None,
+                        call.thread,
+                        copy.direction,
+                        copy.nbytes,
+                        call.blocked_ns,
+                        charged=copy.charge,
+                        began_ns=call.began_ns,
+                    )
                 )
                 continue
             own_frame = frame is not None and call.thread == own
             where = frame if own_frame else sys._current_frames().get(call.thread)
-            self._emit(RawSync(kind, where, call.thread, blocked_ns=call.blocked_ns))
+            self._emit(RawSync(kind, where, call.thread, blocked_ns=call.blocked_ns, began_ns=call.began_ns))
 
     def _copy_completed_by(self, kind: Kind, ident: int) -> _Copy | None:
         """Take the copy before a logged stream synchronize of the same thread: together they are one blocking copy."""

@@ -65,6 +65,9 @@ PYTHON_ON_EXIT: Final = 2
 LOG: Final = 3
 
 _RECORD: Final = struct.Struct("<IIQQQ")
+_CLOCK_INTERVAL_NS: Final = 20_000_000
+"""The clocks are compared anew after this long: the rate is then known better, and an error of it has not added up."""
+
 _CAPACITY: Final = 1 << 15
 """Records in the ring, two per call: enough for the syncs between two drains, which happen at least once a step."""
 
@@ -79,6 +82,8 @@ class LoggedCall(NamedTuple):
     callback_id: int
     thread: int
     blocked_ns: int
+    began_ns: int
+    """When it was entered, by the clock of ``time.perf_counter_ns()``."""
 
 
 class _Context(ctypes.Structure):
@@ -142,7 +147,11 @@ class CallGate:
         self.lost = 0
         """Records overwritten before they were drained."""
         self.set_action(DRIVER, _CALIBRATION_ID, LOG)
-        self._ns_per_tick = self._calibrate()
+        self._first_clocks = self._clocks = self._read_clocks()
+        """Time-stamp counter and ``perf_counter_ns()`` at one moment: when the gate was made, and lately."""
+        time.sleep(0.005)
+        self._ns_per_tick = 0.0
+        self._compare_clocks()
         CallGate._alive.append(self)
 
     def set_action(self, domain: int, callback_id: int, action: int) -> None:
@@ -154,6 +163,20 @@ class CallGate:
     def blocked_ns(self, slot: int) -> int:
         """Return how long the call took that the thread of `slot` has just left."""
         return int((self._left_at[slot] - self._entered_at[slot]) * self._ns_per_tick)
+
+    def began_ns(self, slot: int) -> int:
+        """Return when the thread of `slot` entered the call it has just left, by ``time.perf_counter_ns()``."""
+        return self._at(self._entered_at[slot])
+
+    def keep_time(self) -> None:
+        """Compare the clocks, if the last time is a while ago; call it now and then, as at the ends of steps."""
+        if time.perf_counter_ns() - self._clocks[1] > _CLOCK_INTERVAL_NS:
+            self._compare_clocks()
+
+    def _at(self, ticks: int) -> int:
+        """Return a time stamp as ``perf_counter_ns()`` would have told it."""
+        then, now = self._clocks
+        return now + int((ticks - then) * self._ns_per_tick)
 
     def drain(self) -> list[LoggedCall]:
         """Return the calls logged since the last drain; an empty list while another thread is draining."""
@@ -188,7 +211,8 @@ class CallGate:
             # An exit without entry began before the recorder did; an inner call's exit is not the outer's.
             if outer is not None and outer[:2] == (domain, callback_id):
                 del self._entered[thread]
-                calls.append(LoggedCall(domain, callback_id, thread, int((ticks - outer[2]) * self._ns_per_tick)))
+                blocked = int((ticks - outer[2]) * self._ns_per_tick)
+                calls.append(LoggedCall(domain, callback_id, thread, blocked, self._at(outer[2])))
         return calls
 
     def _run_pending(self, _: int | None) -> int:
@@ -198,20 +222,19 @@ class CallGate:
             return 0
         return 0
 
-    def _calibrate(self) -> float:
-        """Return nanoseconds per tick of the time-stamp counter, which runs at one rate on every core."""
-        ticks, began = self._read_clocks()
-        time.sleep(0.005)
-        more_ticks, ended = self._read_clocks()
-        return (ended - began) / max(1, more_ticks - ticks)
+    def _compare_clocks(self) -> None:
+        """Tell anew how the time-stamp counter, which runs at one rate on every core, and ``perf_counter_ns()`` go."""
+        self._clocks = self._read_clocks()
+        ticks, nanoseconds = (now - first for now, first in zip(self._clocks, self._first_clocks, strict=True))
+        self._ns_per_tick = nanoseconds / max(1, ticks)
 
     def _read_clocks(self) -> tuple[int, int]:
         """Return (time-stamp counter, nanoseconds) read at the same moment."""
         site = ctypes.c_int(0)
-        slot = self._context.head & (_CAPACITY - 1)
+        before = time.perf_counter_ns()
         self.function(self.user_data, DRIVER, _CALIBRATION_ID, ctypes.addressof(site))
-        ticks = _RECORD.unpack_from(self._ring, slot * _RECORD.size)[3]
-        return ticks, time.perf_counter_ns()
+        after = time.perf_counter_ns()
+        return self._entered_at[slot_of(threading.get_ident())], (before + after) // 2
 
 
 def _address(function: object) -> int:

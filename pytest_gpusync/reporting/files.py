@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.reporting.json_ import Document
 
-ENDINGS: Final = (".json", ".md", ".html")
-"""Endings of report files that can be written."""
+ENDINGS: Final = (".trace.json", ".json", ".md", ".html")
+"""Endings of report files that can be written; the longer of two that a name has counts."""
 
 
 def ending_of(name: str) -> str | None:
@@ -28,6 +28,10 @@ def render(document: Document, ending: str) -> str:
         from pytest_gpusync.reporting.html_page import to_html
 
         return to_html(document)
+    if ending == ".trace.json":
+        from pytest_gpusync.reporting.chrome_trace import to_trace
+
+        return to_trace(document)
     from pytest_gpusync.reporting.json_ import to_text
 
     return to_text(document)

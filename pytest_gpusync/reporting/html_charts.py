@@ -19,7 +19,7 @@ BANDS_SHOWN: Final = 120
 """With more steps their boundaries are closer than a screen can show."""
 LABEL_WIDTH: Final = 0.09
 """Share of the axis that the number of a step takes on a narrow screen."""
-ZOOMS: Final = (1, 4, 16)
+ZOOMS: Final = (1, 4, 16, 64)
 
 _WIDTH: Final = 1000
 """Units of every drawing from left to right; it is stretched to the width that there is."""
@@ -70,11 +70,19 @@ def steps_chart(per_step: Sequence[int], *, first: int, budget: Limit | None) ->
 def lanes(drawn: Timeline, number: int, warmup: int) -> str:
     """Return a region's lanes, which can be zoomed; `number` tells the regions of a page apart."""
     names = "".join(f'<div title="{escape(lane.label)}"><bdi>{escape(lane.label)}</bdi></div>' for lane in drawn.lanes)
+    bands = _bands(drawn.spans)
     rows = "".join(
         f'<svg viewBox="0 0 {_WIDTH} {_LANE}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(lane.label)}">{_bands(drawn.spans, warmup)}{_blocks(lane, warmup)}</svg>'
+        f'aria-label="{escape(lane.label)}">{_runs(lane, drawn) or bands}{_blocks(lane, warmup)}</svg>'
         for lane in drawn.lanes
     )
+    scale = ""
+    if drawn.length_ms is not None:
+        marks = "".join(
+            f'<span style="left:{25 * part}%">{_time(drawn.length_ms * part / 4)}</span>' for part in range(4)
+        )
+        scale = f"<div class=axis>{marks}</div>"
+    corner = "<div class=axis>time</div>" if scale else ""
     zooms = "".join(
         f'<input type=radio name="zoom-{number}" id="zoom-{number}-{zoom}" class="z{zoom}"'
         f"{' checked' if zoom == 1 else ''}>"
@@ -83,28 +91,45 @@ def lanes(drawn: Timeline, number: int, warmup: int) -> str:
     )
     return (
         f"<figure class=timeline><figcaption>{escape(_caption(drawn))}</figcaption>{zooms}"
-        f"<div class=lanes><div class=names><div class=axis>step</div>{names}</div>"
-        f"<div class=scroll><div class=stretch><div class=axis>{_labels(drawn.spans)}</div>{rows}</div></div>"
+        f"<div class=lanes><div class=names>{corner}<div class=axis>step</div>{names}</div>"
+        f"<div class=scroll><div class=stretch>{scale}<div class=axis>{_labels(drawn.spans)}</div>{rows}</div></div>"
         "</div></figure>"
     )
 
 
 def _caption(drawn: Timeline) -> str:
     parts = []
-    if drawn.total_ms is not None:
+    if drawn.length_ms is not None and drawn.waited_ms is not None:
+        share = 100 * drawn.waited_ms / drawn.length_ms
         parts.append(
-            f"{plural(drawn.syncs, 'sync')} in order, each as wide as the host waited, {figure(drawn.total_ms)} ms "
-            "together; the time between the waits was not recorded"
+            f"{plural(drawn.syncs, 'sync')}: the host waited {_time(drawn.waited_ms)} of {_time(drawn.length_ms)} "
+            f"({figure(share)} %)"
         )
     else:
         timing = "not all of them timed" if drawn.partly_timed else "not timed"
         parts.append(f"{plural(drawn.syncs, 'sync')} in order, {timing}: every sync is equally wide")
     if drawn.grouped:
-        height = "their share of the time" if drawn.total_ms is not None else "their number"
+        height = "their share of the time" if drawn.length_ms is not None else "their number"
         parts.append(f"those that stand close together are one block, as high as {height}")
     if drawn.left_out:
         parts.append(f"{plural(drawn.left_out, 'later sync')} not listed")
     return "; ".join(parts)
+
+
+def _time(milliseconds: float) -> str:
+    """Return a time in the unit that people would take: 12 ms, 1.5 s."""
+    if milliseconds >= 1000:
+        return f"{figure(milliseconds / 1000)} s"
+    if 0 < milliseconds < 1:
+        return f"{figure(milliseconds * 1000)} µs"
+    return f"{figure(milliseconds)} ms"
+
+
+def _runs(lane: Lane, drawn: Timeline) -> str:
+    """Return what the waits of the host stand out from: the time in which it ran. Nothing for the lane of a line."""
+    if drawn.length_ms is None or lane is not drawn.lanes[0]:
+        return ""
+    return f'<rect class=runs x="0" y="2" width="{_WIDTH}" height="{_LANE - 4}"/>'
 
 
 def _blocks(lane: Lane, warmup: int) -> str:
@@ -113,21 +138,21 @@ def _blocks(lane: Lane, warmup: int) -> str:
 
 def _block(block: Block, lane: Lane, warmup: int) -> str:
     height = max((_LANE - 4) * block.share, 1.5)
-    width = max((block.end - block.start) * _WIDTH, 0.6)
+    width = (block.end - block.start) * _WIDTH
     kind = "wait" if lane.counted else "excused"
     if block.step is None or (block.last_step is not None and block.last_step < warmup):
         kind += " aside"
     steps = "after the last step" if block.step is None else f"step {block.step}"
     if block.last_step is not None and block.last_step != block.step:
         steps = f"steps {block.step} to {block.last_step}"
-    time = "not timed" if block.blocked_ms is None else f"{figure(block.blocked_ms)} ms"
+    time = "not timed" if block.blocked_ms is None else _time(block.blocked_ms)
     return (
-        f'<rect class="{kind}" x="{block.start * _WIDTH:.2f}" y="{_LANE - 2 - height:.2f}" width="{width:.2f}" '
+        f'<rect class="{kind}" x="{block.start * _WIDTH:.3f}" y="{_LANE - 2 - height:.2f}" width="{width:.3f}" '
         f'height="{height:.2f}"><title>{steps}: {plural(block.syncs, "sync")}, {time}</title></rect>'
     )
 
 
-def _bands(spans: Sequence[Span], warmup: int) -> str:
+def _bands(spans: Sequence[Span]) -> str:
     """Return every other step shaded."""
     if len(spans) > BANDS_SHOWN:
         return ""

@@ -6,9 +6,11 @@ from typing import Final
 
 STYLE: Final = """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1c2128;--dim:#59636e;--rule:#d8dee4;--soft:#f3f5f7;--band:#e9edf1;
---bad:#c9252d;--ok:#1a7f4b;--ask:#9a6700;--wait:#d9622b;--bar:#3b76c4;--mute:#98a2ad}
+--bad:#c9252d;--ok:#1a7f4b;--ask:#9a6700;--wait:#d9622b;--bar:#3b76c4;--mute:#98a2ad;
+--runs:#b9d3ee}
 @media (prefers-color-scheme:dark){:root{--bg:#12161c;--fg:#e4e8ed;--dim:#98a3af;--rule:#313842;--soft:#1b212a;
---band:#222a34;--bad:#ff7b72;--ok:#4cc38a;--ask:#e0b341;--wait:#ff9a5c;--bar:#6ca4ea;--mute:#66707c}}
+--band:#222a34;--bad:#ff7b72;--ok:#4cc38a;--ask:#e0b341;--wait:#ff9a5c;--bar:#6ca4ea;--mute:#66707c;
+--runs:#29435f}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:76rem;padding:1.5rem clamp(.8rem,3vw,2.5rem) 4rem;background:var(--bg);color:var(--fg);
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif}
@@ -46,7 +48,9 @@ figure{margin:.8rem 0 1.2rem}
 .ends{display:flex;justify-content:space-between;color:var(--dim);font-size:.78rem}
 rect.bar{fill:var(--bar)}rect.over{fill:var(--bad)}
 line.limit{stroke:var(--fg);stroke-width:1.5;stroke-dasharray:5 4;vector-effect:non-scaling-stroke}
-rect.band{fill:var(--band)}rect.wait{fill:var(--wait)}rect.excused{fill:var(--mute)}rect.aside{opacity:.45}
+rect.band{fill:var(--band)}rect.runs{fill:var(--runs)}
+rect.wait,rect.excused{fill:var(--wait);stroke:var(--wait);stroke-width:.8;vector-effect:non-scaling-stroke}
+rect.excused{fill:var(--mute);stroke:var(--mute)}rect.aside{opacity:.45}
 .timeline input{position:absolute;opacity:0}
 .timeline label{display:inline-block;margin:.4rem .3rem .4rem 0;padding:0 .6em;border:1px solid var(--rule);
 border-radius:4px;font-size:.8rem;cursor:pointer;color:var(--dim)}
@@ -59,6 +63,7 @@ border-radius:4px;font-size:.8rem;cursor:pointer;color:var(--dim)}
 .axis,.names .axis{position:relative;height:20px;margin-bottom:2px;color:var(--dim);font-size:.75rem;line-height:20px}
 .axis span{position:absolute;padding-left:2px}
 .z4:checked~.lanes .stretch{width:400%}.z16:checked~.lanes .stretch{width:1600%}
+.z64:checked~.lanes .stretch{width:6400%}
 footer{margin-top:3rem}
 @media (max-width:40rem){.lanes{grid-template-columns:minmax(4.5rem,30%) 1fr;gap:.4rem}
 .regions thead{display:none}.regions tr{display:grid;grid-template-columns:auto 1fr 1fr;padding:.5rem 0;

@@ -1,7 +1,7 @@
-"""The lanes of a region: one per line that waited, its syncs from left to right in the order in which they were made.
+"""The lanes of a region: one of the host as a whole, and one per line that waited.
 
-Nothing is drawn that was not recorded. Where every call was timed, a sync is as wide as the host waited, and the waits
-stand side by side: the time between them was not recorded. Otherwise every sync is equally wide.
+Nothing is drawn that was not recorded. Where every sync was timed, the axis is time: a sync begins where it began and
+is as wide as the host waited. Otherwise the axis is their order, and every sync is equally wide.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpusync.reporting.json_ import Document
 
+HOST: Final = "host"
 LANES_SHOWN: Final = 12
+"""Of lines, beside that of the host."""
 BLOCKS_SHOWN: Final = 800
 """Syncs that are drawn one by one; with more, the short ones that fall into the same column of a lane become one."""
 
@@ -42,7 +43,7 @@ class Block:
 
 @dataclass
 class Lane:
-    """The syncs of one line."""
+    """The syncs of one line, or all those of the host."""
 
     label: str
     counted: bool
@@ -52,7 +53,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where the syncs of one step lie along the axis."""
+    """Where a step lies along the axis."""
 
     step: int | None
     start: float
@@ -64,9 +65,12 @@ class Timeline:
     """What is drawn of a region."""
 
     lanes: list[Lane]
+    """Where syncs were timed, that of the host first."""
     spans: list[Span]
-    total_ms: float | None
-    """All waits together; None where not every call was timed: then the axis is the order alone."""
+    length_ms: float | None
+    """What the axis stands for; None where not every call was timed: then it is the order alone."""
+    waited_ms: float | None
+    """Waits of the region's own thread together."""
     partly_timed: bool
     syncs: int
     left_out: int
@@ -74,49 +78,106 @@ class Timeline:
     """True if a block may stand for several syncs."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Where each sync and each step lies."""
+
+    starts: list[float]
+    ends: list[float]
+    waits: list[float | None]
+    spans: list[Span]
+    length_ms: float | None
+
+
 def timeline(region: Document) -> Timeline | None:
     """Return the lanes of a region object; None if the order of its syncs is not known or there are none."""
     order = region.get("order")
     if not order or not order["sites"]:
         return None
-    waits: list[float | None] = order["blocked_ms"] or [None] * len(order["sites"])
-    timed = all(wait is not None for wait in waits) and sum(wait or 0.0 for wait in waits) > 0
-    widths = [wait or 0.0 for wait in waits] if timed else [1.0] * len(waits)
-    total = sum(widths)
-    edges = [0.0, *(edge / total for edge in accumulate(widths))]
-    lanes, lane_of = _lanes(region, order["sites"], widths)
-    grouped = len(waits) > BLOCKS_SHOWN
-    spans = _spans(order["steps"], edges)
-    columns = _columns(spans, len(lanes), timed=timed) if grouped else []
-    open_blocks: dict[tuple[int, int], Block] = {}
+    axis = _times(order) or _sequence(order)
+    timed = axis.length_ms is not None
+    own = [not site["background"] for site in region["sites"]]
+    lanes, lane_of = _lanes(region, order["sites"], axis)
+    grouped = len(axis.starts) > BLOCKS_SHOWN
+    columns = _columns(axis.spans, len(lanes), timed=timed) if grouped else []
+    drawn = _Drawing(axis, order["steps"], columns)
+    host = Lane(HOST, counted=True)
     for number, site in enumerate(order["sites"]):
-        lane = lane_of[site]
-        start, end, step, wait = edges[number], edges[number + 1], order["steps"][number], waits[number]
-        column = bisect_right(columns, (start + end) / 2) - 1
-        width = columns[column + 1] - columns[column] if grouped else 0.0
-        if end - start >= width:
-            lanes[lane].blocks.append(Block(start, end, 1.0, 1, step, step, wait))
-            continue
-        block = open_blocks.get((lane, column))
-        if block is None:
-            block = Block(columns[column], columns[column + 1], 0.0, 0, step, step, None if wait is None else 0.0)
-            open_blocks[lane, column] = block
-            lanes[lane].blocks.append(block)
-        block.share = min(block.share + (end - start) / width, 1.0)
-        block.syncs, block.last_step = block.syncs + 1, step
-        block.blocked_ms = None if wait is None or block.blocked_ms is None else block.blocked_ms + wait
+        drawn.add(lanes[lane_of[site]], number)
+        if timed and own[site]:
+            drawn.add(host, number)
     if grouped and not timed:
-        for lane_drawn in lanes:
-            _by_number(lane_drawn)
+        for lane in lanes:
+            _by_number(lane)
+    waited = [wait or 0.0 for wait, site in zip(axis.waits, order["sites"], strict=True) if own[site]]
     return Timeline(
-        lanes=lanes,
-        spans=spans,
-        total_ms=total if timed else None,
-        partly_timed=not timed and any(wait is not None for wait in waits),
-        syncs=len(waits),
+        lanes=[host, *lanes] if timed else lanes,
+        spans=axis.spans,
+        length_ms=axis.length_ms,
+        waited_ms=sum(waited) if timed else None,
+        partly_timed=not timed and any(wait is not None for wait in axis.waits),
+        syncs=len(axis.starts),
         left_out=order["left_out"],
         grouped=grouped,
     )
+
+
+class _Drawing:
+    """Puts syncs into lanes, as a block of their own or together with their neighbours."""
+
+    def __init__(self, axis: _Axis, steps: Sequence[int | None], columns: Sequence[float]) -> None:
+        self._axis = axis
+        self._steps = steps
+        self._columns = columns
+        self._open: dict[tuple[int, int], Block] = {}
+
+    def add(self, lane: Lane, number: int) -> None:
+        start, end = self._axis.starts[number], self._axis.ends[number]
+        step, wait = self._steps[number], self._axis.waits[number]
+        if not self._columns:
+            lane.blocks.append(Block(start, end, 1.0, 1, step, step, wait))
+            return
+        column = min(bisect_right(self._columns, (start + end) / 2), len(self._columns) - 1) - 1
+        left, right = self._columns[column], self._columns[column + 1]
+        if end - start >= right - left:
+            lane.blocks.append(Block(start, end, 1.0, 1, step, step, wait))
+            return
+        block = self._open.get((id(lane), column))
+        if block is None:
+            block = Block(left, right, 0.0, 0, step, step, None if wait is None else 0.0)
+            self._open[id(lane), column] = block
+            lane.blocks.append(block)
+        block.share = min(block.share + (end - start) / (right - left), 1.0)
+        block.syncs, block.last_step = block.syncs + 1, step
+        block.blocked_ms = None if wait is None or block.blocked_ms is None else block.blocked_ms + wait
+
+
+def _times(order: Document) -> _Axis | None:
+    """Return the axis of time; None where not every sync was timed."""
+    began: list[Any] | None = order.get("began_ms")
+    waits: list[Any] | None = order["blocked_ms"]
+    closed = order.get("closed_ms")
+    if began is None or waits is None or closed is None or None in began or None in waits:
+        return None
+    over = max(start + wait for start, wait in zip(began, waits, strict=True))
+    # With syncs left out, the axis ends with the last that is listed.
+    length = over if order["left_out"] else max(over, closed)
+    if length <= 0:
+        return None
+    edges = [0.0, *(min(end / length, 1.0) for end in order["step_ends_ms"])]
+    spans = [Span(step, edges[step], end) for step, end in enumerate(edges[1:]) if edges[step] < 1]
+    if edges[-1] < 1:
+        spans.append(Span(None, edges[-1], 1.0))
+    ends = [min((start + wait) / length, 1.0) for start, wait in zip(began, waits, strict=True)]
+    return _Axis([start / length for start in began], ends, waits, spans, length)
+
+
+def _sequence(order: Document) -> _Axis:
+    """Return the axis of the order alone."""
+    number = len(order["sites"])
+    edges = [place / number for place in range(number + 1)]
+    waits = order["blocked_ms"] or [None] * number
+    return _Axis(edges[:-1], edges[1:], waits, _spans(order["steps"], edges), None)
 
 
 def _columns(spans: Sequence[Span], lanes: int, *, timed: bool) -> list[float]:
@@ -137,12 +198,12 @@ def _by_number(lane: Lane) -> None:
         block.share = block.syncs / most
 
 
-def _lanes(region: Document, made: Sequence[int], widths: Sequence[float]) -> tuple[list[Lane], dict[int, int]]:
+def _lanes(region: Document, made: Sequence[int], axis: _Axis) -> tuple[list[Lane], dict[int, int]]:
     """Return the lanes, the widest first, and the lane of each site; lines beyond the last share one."""
     keys = [(s["path"], s["line"], s["allowed"] is None and not s["background"]) for s in region["sites"]]
     weight: Counter[tuple[str, int, bool]] = Counter()
-    for site, width in zip(made, widths, strict=True):
-        weight[keys[site]] += width  # type: ignore[assignment]
+    for site, start, end in zip(made, axis.starts, axis.ends, strict=True):
+        weight[keys[site]] += end - start  # type: ignore[assignment]
     ranked = [key for key, _ in weight.most_common()]
     shown = ranked if len(ranked) <= LANES_SHOWN else ranked[: LANES_SHOWN - 1]
     lanes = [Lane(f"{path}:{line}", counted) for path, line, counted in shown]

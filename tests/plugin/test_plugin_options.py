@@ -97,8 +97,8 @@ def test_an_ini_report_lies_beside_the_ini_file(options, pytester):
         ("--gpu-sync-budget=five", "--gpu-sync-budget takes a number of syncs per step from 0 on, not 'five'"),
         ("--gpu-sync-budget=-1", "--gpu-sync-budget takes a number of syncs per step from 0 on, not '-1'"),
         ("--gpu-device=tpu", "--gpu-device takes auto, cuda or simulated, not 'tpu'"),
-        ("--gpu-sync-report=run.xml", "--gpu-sync-report: run.xml must end in .json or .md or .html"),
-        ("--gpu-sync-report=run", "--gpu-sync-report: run must end in .json or .md or .html"),
+        ("--gpu-sync-report=run.xml", "--gpu-sync-report: run.xml must end in .trace.json or .json or .md or .html"),
+        ("--gpu-sync-report=run", "--gpu-sync-report: run must end in .trace.json or .json or .md or .html"),
     ],
 )
 def test_a_wrong_value_is_refused_in_one_line(run, argument, complaint):

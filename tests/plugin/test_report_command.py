@@ -125,7 +125,9 @@ def test_a_merged_run_is_written_by_its_ending(folder, ending):
 
 
 def test_another_ending_is_refused(folder, capsys):
-    assert "all.txt: a run is written as .json" in refused(capsys, "merge", "all.txt", write(folder, "a.json"))
+    assert "all.txt: a run is written as .trace.json, .json" in refused(
+        capsys, "merge", "all.txt", write(folder, "a.json")
+    )
 
 
 def test_kinds_are_not_mixed(folder, capsys):

@@ -9,6 +9,7 @@ import pytest
 from measurements import H200, SIMULATED, stepped, sync, whole
 
 from pytest_gpusync.budgets import Budget, judge
+from pytest_gpusync.events import RegionTimes
 from pytest_gpusync.reporting import html_page, markdown
 from pytest_gpusync.reporting.files import render
 from pytest_gpusync.reporting.html_charts import steps_chart
@@ -145,18 +146,52 @@ def test_a_simulated_timeline_says_that_it_is_not_timed():
     assert "3 syncs in order, not timed: every sync is equally wide" in pages(region(stepped([1, 2])))[1]
 
 
-def test_timed_waits_are_as_wide_as_they_were_long():
-    drawn = timeline(region(whole(sync(blocked_ns=1_000_000), sync(line=2, blocked_ns=3_000_000))))
-    assert drawn.total_ms == 4.0
+def timed(*began_and_waited, step_ends=None, closed, left_out=0):
+    """A region whose syncs began and were waited for at these milliseconds, each on a line of its own."""
+    syncs = [
+        sync(0, line=number, began_ns=int(began * 1e6), blocked_ns=int(waited * 1e6))
+        for number, (began, waited) in enumerate(began_and_waited, start=1)
+    ]
+    ends = tuple(int(end * 1e6) for end in step_ends or (closed,))
+    return region(whole(*syncs, times=RegionTimes(ends, int(closed * 1e6))))
+
+
+def test_timed_waits_lie_where_they_were():
+    drawn = timeline(timed((1, 1), (4, 4), closed=8))
+    assert (drawn.length_ms, drawn.waited_ms) == (8, 5)
     assert {lane.label: [(b.start, b.end) for b in lane.blocks] for lane in drawn.lanes} == {
-        "train.py:2": [(0.25, 1.0)],
-        "train.py:1": [(0.0, 0.25)],
+        "host": [(0.125, 0.25), (0.5, 1.0)],
+        "train.py:2": [(0.5, 1.0)],
+        "train.py:1": [(0.125, 0.25)],
     }
 
 
+def test_timed_steps_lie_where_they_ended():
+    drawn = timeline(timed((1, 1), step_ends=(2, 6), closed=8))
+    assert [(span.step, span.start, span.end) for span in drawn.spans] == [
+        (0, 0, 0.25),
+        (1, 0.25, 0.75),
+        (None, 0.75, 1),
+    ]
+
+
+def test_the_axis_ends_with_the_last_sync_where_later_ones_are_not_listed():
+    found = timed((1, 1), (2, 2), step_ends=(2, 6), closed=8)
+    found["order"]["left_out"] = 7
+    drawn = timeline(found)
+    assert (drawn.length_ms, drawn.spans[-1].end) == (4, 1)
+
+
+def test_waits_of_other_threads_are_not_the_hosts():
+    own, other = (sync(line=n, began_ns=0, blocked_ns=10**6, background=n == 2) for n in (1, 2))
+    drawn = timeline(region(whole(own, other, times=RegionTimes((2 * 10**6,), 2 * 10**6))))
+    assert (drawn.lanes[0].label, len(drawn.lanes[0].blocks), drawn.waited_ms) == ("host", 1, 1)
+
+
 def test_waits_of_which_one_was_not_timed_are_drawn_in_order_only():
-    drawn = timeline(region(whole(sync(blocked_ns=9_000_000), sync(line=2))))
-    assert (drawn.total_ms, drawn.partly_timed) == (None, True)
+    times = RegionTimes((10**7,), 10**7)
+    drawn = timeline(region(whole(sync(began_ns=0, blocked_ns=9_000_000), sync(line=2), times=times)))
+    assert (drawn.length_ms, drawn.partly_timed) == (None, True)
     assert {(lane.blocks[0].start, lane.blocks[0].end) for lane in drawn.lanes} == {(0.0, 0.5), (0.5, 1.0)}
 
 
@@ -175,23 +210,38 @@ def test_lines_beyond_the_last_lane_share_one():
     assert (drawn.lanes[-1].label, sum(block.syncs for block in drawn.lanes[-1].blocks)) == ("9 other lines", 9)
 
 
-@pytest.mark.parametrize("blocked_ns", [None, 1_000_000])
-def test_ten_thousand_syncs_are_grouped_and_none_is_lost(blocked_ns):
-    many = [sync(number // 40, line=number % 5 + 1, blocked_ns=blocked_ns) for number in range(10_000)]
-    found = region(stepped([0] * 250, extra=tuple(many)), Budget(max=9))
+@pytest.mark.parametrize("is_timed", [False, True])
+def test_ten_thousand_syncs_are_grouped_and_none_is_lost(is_timed):
+    many = [
+        sync(number // 40, line=number % 5 + 1, blocked_ns=10**5, began_ns=number * 10**6)
+        if is_timed
+        else sync(number // 40, line=number % 5 + 1)
+        for number in range(10_000)
+    ]
+    times = RegionTimes(tuple(40 * 10**6 * (step + 1) for step in range(250)), 10**10) if is_timed else None
+    found = region(stepped([0] * 250, extra=tuple(many), times=times), Budget(max=9))
     drawn = timeline(found)
-    blocks = [block for lane in drawn.lanes for block in lane.blocks]
+    lanes = [lane for lane in drawn.lanes if lane.label != "host"]
+    blocks = [block for lane in lanes for block in lane.blocks]
     assert sum(block.syncs for block in blocks) == 10_000
     assert len(blocks) <= 2 * BLOCKS_SHOWN
     assert len(pages(found)[1]) < 500_000
 
 
 def test_a_long_wait_among_many_short_ones_keeps_its_width():
-    short = [sync(blocked_ns=1000) for _ in range(BLOCKS_SHOWN + 1)]
-    drawn = timeline(region(whole(*short, sync(line=2, blocked_ns=1_000_000_000))))
-    [block] = drawn.lanes[0].blocks
-    assert (drawn.lanes[0].label, block.syncs) == ("train.py:2", 1)
+    short = [(number / 1000, 0.001) for number in range(BLOCKS_SHOWN + 1)]
+    drawn = timeline(timed(*short, (1, 1000), closed=1001))
+    [block] = drawn.lanes[1].blocks
+    assert (drawn.lanes[1].label, block.syncs) == (f"train.py:{BLOCKS_SHOWN + 2}", 1)
     assert block.end - block.start > 0.99
+
+
+@pytest.mark.parametrize(
+    ("began", "closed", "said"),
+    [((1, 1), 8, "1 sync: the host waited 1 ms of 8 ms (12.5 %)"), ((0.25, 0.5), 2000, "waited 500 µs of 2 s")],
+)
+def test_the_timeline_says_how_long_the_host_waited(began, closed, said):
+    assert said in pages(timed(began, closed=closed))[1]
 
 
 def test_no_syncs_have_no_timeline():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 
 import pytest
 
@@ -162,3 +163,21 @@ def test_nothing_is_delivered_once_stopped(calls):
     calls.recorder.stop()
     calls.wait()
     assert calls.seen == []
+
+
+@pytest.mark.parametrize("name", ["cudaStreamSynchronize", "cudaMemcpy", "cudaEventSynchronize", "cudaFree"])
+def test_every_sync_is_told_when_it_began(calls, name):
+    before = time.perf_counter_ns()
+    calls.make((name, H2D))
+    calls.kinds()
+    (raw,) = calls.seen
+    assert before - 50_000 < raw.began_ns < time.perf_counter_ns()
+
+
+def test_a_pageable_copy_that_waited_began_when_it_was_issued(calls):
+    calls.make(("cudaMemcpyAsync", D2H, PAGEABLE))
+    issued = time.perf_counter_ns()
+    time.sleep(0.002)
+    calls.kinds()
+    (raw,) = calls.seen
+    assert raw.began_ns < issued + 50_000

@@ -153,3 +153,18 @@ def test_overwritten_records_are_counted_as_lost(probe):
         probe.call(gates.DRIVER, 9, ENTER)
     probe.gate.drain()
     assert probe.gate.lost >= 10
+
+
+@pytest.mark.parametrize("later", [0, 0.03])
+def test_a_call_is_told_the_time_at_which_it_began(probe, later):
+    slot = gates.slot_of(threading.get_ident())
+    probe.gate.set_action(gates.DRIVER, 9, gates.LOG)
+    time.sleep(later)
+    probe.gate.keep_time()
+    before = time.perf_counter_ns()
+    probe.call(gates.DRIVER, 9, ENTER)
+    after = time.perf_counter_ns()
+    probe.call(gates.DRIVER, 9, EXIT)
+    (call,) = probe.gate.drain()
+    for began in (call.began_ns, probe.gate.began_ns(slot)):
+        assert before - 50_000 < began < after + 50_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import pytest
 
@@ -308,3 +309,39 @@ def test_a_forked_child_leaves_the_recorder_to_its_parent(scripted):
         assert pipe.read() == "1 0 the process that opened the region was forked; it is measured in the parent"
     assert region.syncs == 1
     assert region.result().problem is None
+
+
+def test_a_recorder_that_reads_a_clock_gives_times_after_the_region_opened(scripted, monkeypatch):
+    monkeypatch.setattr(type(scripted), "reads_clock", True)
+    with record() as seen:
+        for _ in range(2):
+            scripted.sync(began_ns=time.perf_counter_ns(), blocked_ns=1000)
+            seen.mark_step()
+    measurement = seen.result()
+    first, second = (sync.began_ns for sync in measurement.all_syncs)
+    ends, closed = measurement.times
+    assert 0 < first < ends[0] < second < ends[1] < closed
+
+
+def test_steps_that_the_optimizer_ends_are_timed_where_it_returned(scripted, monkeypatch):
+    optim = pytest.importorskip("torch.optim")
+    import torch
+
+    monkeypatch.setattr(type(scripted), "reads_clock", True)
+    model = torch.nn.Linear(1, 1)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    with record() as seen:
+        for _ in range(3):
+            model(torch.ones(1)).sum().backward()
+            optimizer.step()
+    ends, closed = seen.result().times
+    assert len(ends) == seen.steps
+    assert 0 < ends[0] < ends[1] < ends[2] < closed
+
+
+def test_without_a_clock_nothing_has_a_time(scripted):
+    with record() as seen:
+        scripted.sync()
+        seen.mark_step()
+    measurement = seen.result()
+    assert (measurement.times, measurement.all_syncs[0].began_ns) == (None, None)

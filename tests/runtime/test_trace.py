@@ -109,7 +109,9 @@ def test_the_lines_that_ran_are_written_when_asked_for(program, tmp_path, flags,
     assert (ran and {"train.py": ran["train.py"]}) == lines
 
 
-@pytest.mark.parametrize(("flag", "start"), [("--md", "## GPU syncs"), ("--html", "<!doctype html>")])
+@pytest.mark.parametrize(
+    ("flag", "start"), [("--md", "## GPU syncs"), ("--html", "<!doctype html>"), ("--trace", '{"displayTimeUnit"')]
+)
 def test_the_run_is_written_as_a_page(program, tmp_path, flag, start):
     program("sync()", flag, "page")
     assert (tmp_path / "page").read_text().startswith(start)
