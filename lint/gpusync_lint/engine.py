@@ -125,7 +125,7 @@ class _Judge:
 
         lines = self._file.text.split("\n")
         paired = fragments.pair(lines, spots)
-        look = Look(self._file, paired, self._inference, self._torch, self._settings, lines)
+        look = Look(self._file, paired, self._inference, self._torch, self._settings, lines, self._heat)
         found: list[tuple[Pair, Report]] = []
         for late in (False, True):
             rules = by_node(late)
@@ -135,7 +135,7 @@ class _Judge:
                     for rule in rules[type(pair.node)]:
                         found.extend((pair, report) for report in rule.check(pair.node, look))
             look.waits.update(report.mark.lineno for _, report in found)
-        merge_reads(found)
+        merge_reads(found, look)
         seen: set[tuple[str, int]] = set()
         for pair, report in sorted(found, key=lambda item: (item[1].mark.lineno, item[1].mark.col_offset)):
             if (report.barrier, id(report.mark)) not in seen:

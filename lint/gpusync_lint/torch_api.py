@@ -24,7 +24,7 @@ def tensor_type(dotted: object) -> str:
     return "" if found is None else "cuda" if found[1] else "cpu"
 
 
-MOVABLE_FACTORIES = frozenset({"zeros", "ones", "full", "empty"})
+MOVABLE_FACTORIES = frozenset({"zeros", "ones", "full", "empty", "eye", "arange"})
 """Factories whose result is the same wherever it is made: no random numbers, no data to copy."""
 
 FROM_DATA = frozenset({"tensor", "as_tensor", "asarray"})

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import libcst as cst
 
     from gpusync_lint.catalogue import Barrier, Catalogue
+    from gpusync_lint.heat import HeatMap
     from gpusync_lint.inference import Inference
     from gpusync_lint.model import EngineSettings, Fix
     from gpusync_lint.pairing import Pair, Pairing
@@ -81,6 +82,7 @@ class Look:
         catalogue: Catalogue,
         settings: EngineSettings,
         lines: list[str],
+        heat: HeatMap,
     ) -> None:
         self.file = file
         self.catalogue = catalogue
@@ -91,6 +93,7 @@ class Look:
         self._paired = paired
         self._inference = inference
         self._lines = lines
+        self._heat = heat
 
     def twin(self, node: cst.CSTNode | None) -> Any:
         """The `ast` node of a libcst node; None when it has none."""
@@ -196,6 +199,22 @@ class Look:
     def waits_on(self, barrier: Barrier) -> bool:
         """Whether a barrier waits on the oldest torch that the project runs on."""
         return barrier.until_torch is None or self.settings.torch_version < barrier.until_torch
+
+    def heat(self, fn: FunctionInfo, statement: ast.stmt) -> Heat:
+        """How often a statement of a function runs."""
+        return self._heat.heat(fn, statement)
+
+    def line(self, number: int) -> str:
+        """A line of the file, counted from 1, without its end."""
+        return self._lines[number - 1]
+
+    def start(self, node: ast.stmt | ast.expr) -> int:
+        """The column that a node begins in, counted from 1."""
+        return self._column(node.lineno, node.col_offset)
+
+    def end(self, node: ast.stmt | ast.expr) -> int:
+        """The column after a node, in its last line."""
+        return self._column(node.end_lineno or node.lineno, node.end_col_offset or 0)
 
     def span(self, twin: ast.expr) -> Span | None:
         """Where an expression stands; None where this Python does not know (inside an f-string, before 3.12)."""

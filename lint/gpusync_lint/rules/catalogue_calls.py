@@ -9,13 +9,11 @@ import libcst as cst
 from gpusync_lint.rules import edits
 from gpusync_lint.rules.base import Look, Report, Rule, keyword, keyword_is, method, positional
 from gpusync_lint.rules.text import text_confidence
-from gpusync_lint.values import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusync_lint.catalogue import Barrier
-    from gpusync_lint.model import Confidence
 
 _BY_NAME = frozenset(
     {
@@ -80,11 +78,14 @@ class CallByShape(Rule):
         if called not in _BY_SHAPE:
             return
         args = positional(node)
-        barrier, confidence = "", None
+        barrier, confidence, fix = "", None, None
         if called == "repeat_interleave" and keyword(node, "output_size") is None:
-            barrier, confidence = "repeat-interleave", self._repeats(node, args, look, bool(dotted))
+            repeats = _repeats(node, args, bool(dotted))
+            barrier, confidence = "repeat-interleave", look.sureness(look.value(repeats))
+            fix = edits.add_output_size(node, repeats, look) if repeats is not None else None
         elif called == "one_hot" and len(args) < 2 and keyword(node, "num_classes") is None and args:
             barrier, confidence = "one-hot", look.sureness(look.value(args[0]))
+            fix = edits.add_num_classes(node, look)
         elif called == "where" and len(node.args) == 1 and args:
             barrier, confidence = "where-one-argument", look.sureness(look.value(args[0]))
         elif called == "clip_grad_norm_" and keyword_is(node, "error_if_nonfinite", "True"):
@@ -92,17 +93,16 @@ class CallByShape(Rule):
         elif called == "ctc_loss" and len(args) >= 4:
             barrier, confidence = "ctc-loss", look.sureness(look.value(args[2]))
         if barrier and confidence is not None:
-            yield Report(barrier, look.twin(node), confidence, tail=not dotted)
+            yield Report(barrier, look.twin(node), confidence, tail=not dotted, fix=fix)
 
-    def _repeats(self, node: cst.Call, args: list[cst.BaseExpression], look: Look, function: bool) -> Confidence | None:
-        repeats = keyword(node, "repeats")
-        if repeats is None:
-            place = (1 if len(args) > 1 else 0) if function else 0
-            if len(args) <= place:
-                return None
-            repeats = args[place]
-        value = look.value(repeats)
-        return look.sureness(value) if value.kind is Kind.TENSOR else None
+
+def _repeats(node: cst.Call, args: list[cst.BaseExpression], function: bool) -> cst.BaseExpression | None:
+    """How often each element is repeated: of `torch.repeat_interleave(x, repeats)`, or of the method."""
+    repeats = keyword(node, "repeats")
+    if repeats is not None:
+        return repeats
+    place = (1 if len(args) > 1 else 0) if function else 0
+    return args[place] if len(args) > place else None
 
 
 def _excused(node: cst.Call, barrier: Barrier) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoulli"})
-_MADE = torch_api.MOVABLE_FACTORIES | _RANDOM | {"arange", "linspace", "eye"}
+_MADE = torch_api.MOVABLE_FACTORIES | _RANDOM | {"linspace"}
 _HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
 _PINNED = "Pass `non_blocking=True`: the memory is pinned already"
 
@@ -56,7 +56,11 @@ class CopyToDevice(Rule):
             return
         factory = _factory(receiver, look)
         if factory:
-            fix = edits.factory_on_device(node, receiver, look) if factory in torch_api.MOVABLE_FACTORIES else None
+            fix = (
+                edits.factory_on_device(node, receiver, factory, look)
+                if factory in torch_api.MOVABLE_FACTORIES
+                else None
+            )
             yield Report("factory-then-move", look.twin(node), confidence, fix=fix)
             return
         fix = edits.add_non_blocking(node, look) if value.pinned else None
@@ -145,7 +149,8 @@ class TensorFromData(Rule):
         if method(node) == "new_tensor" and not dotted and isinstance(node.func, cst.Attribute):
             confidence = look.sureness(look.value(node.func.value))
             if confidence is not None and not has_tensor(data):
-                yield Report("tensor-from-data-on-device", look.twin(node), confidence, tail=True)
+                fix = edits.full_instead_of_new_tensor(node, look)
+                yield Report("tensor-from-data-on-device", look.twin(node), confidence, tail=True, fix=fix)
             return
         if torch_api.tensor_type(dotted) == "cuda":
             yield from self._legacy_type(node, data, look)

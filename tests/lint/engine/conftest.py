@@ -6,8 +6,8 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint import catalogue, engine
-from gpusync_lint.model import Confidence, EngineSettings, Finding, Source
+from gpusync_lint import catalogue, engine, fixes
+from gpusync_lint.model import Confidence, EngineSettings, Finding, Heat, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,3 +56,20 @@ def lint_step(lint: Callable[..., list[Finding]]) -> Callable[..., list[Finding]
         return [finding for finding in lint(source, settings=settings) if finding.span.line > start]
 
     return run
+
+
+@pytest.fixture
+def fixed() -> Callable[..., str]:
+    """A source with its safe fixes (with `unsafe=True` all fixes) applied until none is left."""
+
+    def fix(source: str, *, unsafe: bool = False) -> str:
+        for _ in range(10):
+            found = engine.analyze([Source("train.py", source)], EngineSettings()).findings
+            hot = [one for one in found if one.heat is Heat.STEP and one.confidence is not Confidence.LOW]
+            chosen = fixes.choose(hot, unsafe=unsafe)
+            if not chosen:
+                return source
+            source = fixes.apply_edits(source, [edit for one in chosen for edit in one.edits])
+        raise AssertionError("the fixes do not converge")
+
+    return fix

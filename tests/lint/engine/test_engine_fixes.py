@@ -12,10 +12,31 @@ SAFE = {
     "y = torch.ones((3,), dtype=torch.long).to(device=dev)": "y = torch.ones((3,), dtype=torch.long, device=dev)",
     "y = torch.full((3,), 1.5,).to(dev)": "y = torch.full((3,), 1.5, device=dev)",
     "y = torch.empty(3).to('cuda:0')": "y = torch.empty(3, device='cuda:0')",
+    "y = torch.ones(3).cuda()": 'y = torch.ones(3, device="cuda")',
+    "y = torch.eye(3).cuda(dev)": "y = torch.eye(3, device=dev)",
+    "y = torch.arange(3).to(dev)": "y = torch.arange(3, device=dev)",
+    "y = torch.arange(len(x), dtype=torch.half).to(dev)": "y = torch.arange(len(x), dtype=torch.half, device=dev)",
+    "y = torch.tensor(1.0, dtype=torch.half, device=dev)": "y = torch.full((), 1.0, dtype=torch.half, device=dev)",
+    "y = torch.tensor(1, device=dev, dtype=torch.long)": "y = torch.full((), 1, device=dev, dtype=torch.long)",
+    "y = torch.tensor([1.0], device=dev)": "y = torch.full((1,), 1.0, device=dev)",
+    "y = torch.tensor([0, 0, 0], device=dev)": "y = torch.full((3,), 0, device=dev)",
+    "y = torch.tensor([0.5] * 8, device=dev)": "y = torch.full((8,), 0.5, device=dev)",
+    "y = torch.tensor(1.0, dtype=x.dtype, device=dev)": "y = torch.full((), 1.0, dtype=x.dtype, device=dev)",
+    "y = x.new_tensor(1.0)": "y = x.new_full((), 1.0)",
+    "y = x.new_tensor([0, 0])": "y = x.new_full((2,), 0)",
 }
 UNSAFE = {
-    "total += s.item()": "total += s.detach()",
-    "total += x.sum().item() * 32": "total += x.sum().detach() * 32",
+    "y = torch.arange(0.1, 3.0, 0.3).to(dev)": "y = torch.arange(0.1, 3.0, 0.3, device=dev)",
+    "y = F.one_hot(x.argmax(-1))": "y = F.one_hot(x.argmax(-1), num_classes=x.size(-1))",
+    "y = F.one_hot(torch.argmax(x, dim=1))": "y = F.one_hot(torch.argmax(x, dim=1), num_classes=x.size(1))",
+    "y = F.one_hot(tgt)": "y = F.one_hot(tgt, num_classes=256)",
+    "y = F.one_hot(torch.randint(10, (4,), device=dev))": (
+        "y = F.one_hot(torch.randint(10, (4,), device=dev), num_classes=10)"
+    ),
+    "y = F.one_hot(torch.randint(0, 10, (4,), device=dev))": (
+        "y = F.one_hot(torch.randint(0, 10, (4,), device=dev), num_classes=10)"
+    ),
+    "LU, pivots = torch.linalg.lu_factor(spd)": "LU, pivots = torch.linalg.lu_factor_ex(spd)[:2]",
     "y = torch.linalg.inv(spd)": "y = torch.linalg.inv_ex(spd).inverse",
     "y = torch.linalg.cholesky(spd, upper=True)": "y = torch.linalg.cholesky_ex(spd, upper=True).L",
     "y = torch.linalg.solve(spd, x)": "y = torch.linalg.solve_ex(spd, x).result",
@@ -28,14 +49,45 @@ NONE = [
     "losses.append(s.item())",
     "y = torch.linalg.inv(spd, out=x2)",
     "y = torch.linalg.lu_factor(spd)",
-    "y = torch.tensor([1.0], device=dev)",
-    "y = torch.tensor(1.0, dtype=torch.half, device=dev)",
+    "y = torch.tensor([1.0, 2.0], device=dev)",
+    "y = torch.tensor([], device=dev)",
+    "y = torch.tensor([[0.0, 0.0]], device=dev)",
+    "y = torch.tensor([1.0] * lst[0], device=dev)",
+    "y = torch.tensor(1.5, dtype=torch.long, device=dev)",
+    "y = torch.tensor(1.0, device=dev, pin_memory=False)",
+    "y = x.new_tensor(1.5)",
+    "y = x.new_tensor([1, 2])",
+    "y = torch.zeros(3, requires_grad=True).to(dev)",
+    "y = F.one_hot(idx + 1)",
+    "y = F.one_hot(x.argmax())",
+    "x = x * 2; y = F.one_hot(x.argmax(-1))",
+    "y = x.repeat_interleave(counts, 0)",
     "y = torch.randn(3).to(dev)",
     "y = torch.zeros(3).to(dev, torch.half)",
     "y = torch.zeros(3).to(x)",
     "y = c.to(dev)",
     "y = x.cpu()",
 ]
+
+
+LENGTHS = "def cut(x, lengths: list[int]):\n    counts = torch.tensor(lengths, device='cuda')\n"
+LISTS = {
+    "the list it was made of": ("    return x.cuda().repeat_interleave(counts, 0)\n", True),
+    "also of the function": ("    return torch.repeat_interleave(x.cuda(), counts)\n", True),
+    "not a list that changed": ("    lengths.append(3)\n    return x.cuda().repeat_interleave(counts, 0)\n", False),
+    "not other counts": ("    counts = counts + 1\n    return x.cuda().repeat_interleave(counts, 0)\n", False),
+}
+
+
+@pytest.mark.parametrize(("body", "offered"), LISTS.values(), ids=LISTS.keys())
+def test_the_total_of_repeats_is_that_of_their_list(lint, body, offered):
+    step = "for x in loader:\n    cut(x, [1, 2]).sum().backward()\n"
+    found = lint(f"import torch\n{LENGTHS}{body}{step}")
+    fixes = [one.fix for one in found if one.code == "GS405"]
+    assert len(fixes) == 1
+    assert (fixes[0] is not None) is offered
+    if offered:
+        assert fixes[0].edits[0].replacement.endswith(", output_size=sum(lengths))")
 
 
 def apply(line, finding):
