@@ -45,7 +45,7 @@ PROGRAMS = {
         "a = x.mean()\nkeep(a.item(), loss.item())",
         "return seen",
     ),
-    "one-hot": ("seen = []", "hot = F.one_hot(out.argmax(-1))\nseen.append(hot.sum(0))", "return len(seen)"),
+    "one-hot": ("seen = []", "hot = F.one_hot(x.argmax(-1))\nseen.append(hot.sum(0))", "return len(seen)"),
     "repeats": (
         "lengths = [1, 2, 3, 4]\ncounts = torch.tensor(lengths, device='cuda')\nseen = 0",
         "seen += x[:4].repeat_interleave(counts, 0).size(0)",
