@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpusync_lint import sorts, torch_api
 from gpusync_lint.values import (
     ARRAY,
+    ARRAY_ELEMENT,
     BOOL_DTYPE,
     DTYPE,
     GPU_ABSENT,
@@ -269,6 +270,8 @@ class Expressions:
             if attr == "device":
                 return Value(Kind.DEVICE, max(base.device, self.assumed()))
             return UNKNOWN
+        if base.kind is Kind.MODULE and found.kind is Kind.MODULE and found.device is Device.CPU:
+            return found._replace(device=base.device)  # made in a mixin, moved with the module that holds it
         return found
 
     # operators
@@ -291,7 +294,8 @@ class Expressions:
         if Kind.FOREIGN in (left.kind, right.kind):
             return foreign(sorts.table()[(left if left.kind is Kind.FOREIGN else right).ref].result)
         if left.kind is Kind.ARRAY or right.kind is Kind.ARRAY:
-            return ARRAY
+            numbers = all(value.kind is Kind.HOST or value == ARRAY_ELEMENT for value in (left, right))
+            return ARRAY_ELEMENT if numbers else ARRAY
         if op is ast.Add and left.kind in (Kind.LIST, Kind.TUPLE) and right.kind in (Kind.LIST, Kind.TUPLE):
             return (
                 join(left, right)

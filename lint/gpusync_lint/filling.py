@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gpusync_lint.expressions import dotted_path
@@ -13,19 +14,30 @@ if TYPE_CHECKING:
 
 _MOVES = frozenset({"to", "cuda", "cpu", "type_as"})
 _CACHES = frozenset({"cache", "lru_cache", "cached_property"})
+_ADDS = frozenset({"add", "append", "setdefault", "update"})
+Methods = Mapping[str, "list[ast.stmt]"]
+"""The bodies of a class's methods by name."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-def fills(statement: ast.If) -> bool:
+def fills(statement: ast.If, own: Methods) -> bool:
     """`if self.table is None: self.table = ...`: the block runs until it has filled what its condition asks about.
 
-    Only for what outlives the call: attributes, and containers that are asked for a key.
+    Only for what outlives the call: attributes, and containers that are asked for a key. `own` are the methods of the
+    class, because the block may leave the filling to one of them.
     """
-    asked = {path for path, how in _asked(statement.test, True) if "." in path or how == "key"}
-    return bool(asked) and not asked.isdisjoint(path for path, _ in _filled(statement.body))
+    asked: dict[str, set[str]] = {}
+    for path, how in _asked(statement.test, True):
+        if "." in path or how == "key":
+            asked.setdefault(path, set()).add(how)
+    if not asked:
+        return False
+    return any(
+        path in asked and (key is False or "key" in asked[path]) for path, _, key in _filled(statement.body, own)
+    )
 
 
-def settles(statement: ast.If, rest: list[ast.stmt], kept: dict[str, str]) -> bool:
+def settles(statement: ast.If, rest: list[ast.stmt], kept: dict[str, str], own: Methods) -> bool:
     """`if self.table is not None: return self.table`, where the rest of the block fills `self.table`.
 
     `kept` tells which local names were read from which container before: `hit = self.cache.get(key)`.
@@ -40,8 +52,10 @@ def settles(statement: ast.If, rest: list[ast.stmt], kept: dict[str, str]) -> bo
         for path, how in _asked(test, False):
             asked.setdefault(kept.get(path, path), set()).add("key" if path in kept else how)
     given = {kept.get(path, path) for path in _paths(returned.value)} if returned.value is not None else set()
-    for path, value in _filled(rest):
+    for path, value, key in _filled(rest, own):
         manners = asked.get(path, set())
+        if key:
+            manners = manners & {"key"}
         if "key" in manners or ("." in path and manners - {"truth"}):
             return True
         if path in given and ("compared" in manners or ("." in path and manners)):
@@ -137,8 +151,8 @@ def _paths(node: ast.AST) -> Iterator[str]:
         yield from _paths(child)
 
 
-def _filled(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
-    """Paths that statements assign anew, fill in place, or store into, and what they are given."""
+def _filled(body: list[ast.stmt], own: Methods, inner: bool = True) -> Iterator[tuple[str, ast.expr, bool]]:
+    """Paths that statements assign anew or fill in place, what they are given, and whether it only adds a key."""
     for statement in body:
         if isinstance(statement, _SCOPES):
             continue
@@ -149,28 +163,36 @@ def _filled(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
         elif isinstance(statement, ast.AnnAssign):
             targets, value = [statement.target], statement.value
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            yield from _filled_by_call(statement.value)
+            yield from _filled_by_call(statement.value, own, inner)
         if value is not None:
             for target in targets:
                 parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
                 for part in parts:
                     path = dotted_path(part.value if isinstance(part, ast.Subscript) else part)
                     if path is not None and (isinstance(part, ast.Subscript) or not _carries_on(path, value)):
-                        yield path, value
+                        yield path, value, False
         for block in blocks(statement):
-            yield from _filled(block)
+            yield from _filled(block, own, inner)
 
 
-def _filled_by_call(call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+def _filled_by_call(call: ast.Call, own: Methods, inner: bool) -> Iterator[tuple[str, ast.expr, bool]]:
     func = call.func
-    if isinstance(func, ast.Attribute) and call.args:
-        owner = dotted_path(func.value)
-        if owner and func.attr in ("register_buffer", "__setattr__"):
-            label = call.args[0]
-            if isinstance(label, ast.Constant) and isinstance(label.value, str):
-                yield f"{owner}.{label.value}", call
-        elif owner and func.attr.endswith("_"):
-            yield owner.removesuffix(".data"), call.args[0]
+    if not isinstance(func, ast.Attribute):
+        return
+    owner = dotted_path(func.value)
+    if not owner:
+        return
+    method = own.get(func.attr) if inner and owner == "self" else None
+    if method is not None:
+        yield from _filled(method, own, False)
+    elif func.attr in ("register_buffer", "__setattr__") and call.args:
+        label = call.args[0]
+        if isinstance(label, ast.Constant) and isinstance(label.value, str):
+            yield f"{owner}.{label.value}", call, False
+    elif func.attr.endswith("_") and call.args:
+        yield owner.removesuffix(".data"), call.args[0], False
+    elif func.attr in _ADDS and call.args:
+        yield owner, call.args[0], True
 
 
 def _carries_on(path: str, value: ast.expr) -> bool:

@@ -9,7 +9,9 @@ from gpusync_lint.expressions import Expressions, combine
 from gpusync_lint.project import is_module_name
 from gpusync_lint.values import (
     ARRAY,
+    ARRAY_ELEMENT,
     CPU_TENSOR,
+    DTYPE,
     GPU_DEVICE,
     GPU_PRESENT,
     HOST,
@@ -105,7 +107,10 @@ class Functions(Expressions):
                 return list_of(join_all([element(value) for value in args])) if args else UNKNOWN
             return list_of(None) if last == "deque" else HOST if last != "partial" else UNKNOWN
         if root in torch_api.ARRAY_MODULES:
-            return ARRAY
+            numbers = (
+                root == "numpy" and args and all(value.kind is Kind.HOST or value == ARRAY_ELEMENT for value in args)
+            )
+            return ARRAY_ELEMENT if numbers and last in torch_api.NUMPY_OF_NUMBERS else ARRAY
         if last in _WRAPPERS or root == "tqdm":
             return args[0] if args else list_of(HOST)
         if (
@@ -197,6 +202,8 @@ class Functions(Expressions):
             return self._packed(last, args)
         if rest.startswith(("nn.utils.", "nn.init.")):
             return Value(Kind.TENSOR, self.assumed(), zero_dim=True) if last.startswith("clip_grad_norm") else UNKNOWN
+        if rest in ("get_default_dtype", "promote_types", "result_type", "get_autocast_dtype"):
+            return DTYPE
         if rest in torch_api.HOST_FUNCTIONS:
             if rest == "save":
                 self.hit()
@@ -255,9 +262,11 @@ class Functions(Expressions):
             device = Device.GPU
             self.hit()
         if "device" in kwargs:
-            named = self.device_of(kwargs["device"])
-            unknown = kwargs["device"].kind in (Kind.UNKNOWN, Kind.HOST, Kind.MOVED)
-            device = named if named is not None else self.assumed() if unknown else Device.CPU
+            given = kwargs["device"]
+            named = self.device_of(given)
+            if named is None:
+                named = Device.CPU if given.kind is Kind.NONE else self.assumed()
+            device = Device.UNKNOWN if given.const == "meta" else named
             self.hit()
         elif self.placed:
             device = self.placed[-1]

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.filling import fills, kept_names, remembered, settles
 from gpusync_lint.model import Heat
-from gpusync_lint.summaries import FunctionInfo, blocks
+from gpusync_lint.summaries import ClassInfo, FunctionInfo, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gpusync_lint.filling import Methods
     from gpusync_lint.project import Project
 
 _EVERY_STEP = re.compile(
@@ -100,8 +101,17 @@ class HeatMap:
         ways = self._ways.get(id(fn))
         if ways is None:
             self._ways[id(fn)] = ways = {}
-            _walk(fn.node.body, None, ways, False)
+            _walk(fn.node.body, None, ways, False, self._methods(fn))
         return ways
+
+    def _methods(self, fn: FunctionInfo) -> Methods:
+        """The bodies of the methods of a function's class, inherited ones included."""
+        bodies: dict[str, list[ast.stmt]] = {}
+        for base in self._project.lineage(fn.cls) if fn.cls is not None else ():
+            if isinstance(base, ClassInfo):
+                for label, method in base.methods.items():
+                    bodies.setdefault(label, method.node.body)
+        return bodies
 
     def _chain(self, way: Step | None) -> list[tuple[str, str]]:
         chain = []
@@ -221,7 +231,7 @@ def _loop_depth(way: Step) -> int:
     return depth
 
 
-def _walk(body: list[ast.stmt], way: Step | None, ways: dict[int, Step | None], in_loop: bool) -> None:
+def _walk(body: list[ast.stmt], way: Step | None, ways: dict[int, Step | None], in_loop: bool, own: Methods) -> None:
     last = body[-1] if body else None
     if isinstance(last, ast.Raise):
         way = Step("error", last, way)
@@ -235,28 +245,28 @@ def _walk(body: list[ast.stmt], way: Step | None, ways: dict[int, Step | None], 
             loop = Step("loop", statement, way)
             if kind is ast.While:  # its test runs as often as its body
                 ways[id(statement)] = loop
-            _walk(statement.body, loop, ways, True)  # type: ignore[attr-defined]
-            _walk(statement.orelse, way, ways, False)  # type: ignore[attr-defined]
+            _walk(statement.body, loop, ways, True, own)  # type: ignore[attr-defined]
+            _walk(statement.orelse, way, ways, False, own)  # type: ignore[attr-defined]
         elif kind is ast.If:
             assert isinstance(statement, ast.If)
-            guarded = _is_guard(statement.test) or fills(statement)
-            _walk(statement.body, Step("guard", statement, way) if guarded else way, ways, in_loop)
-            _walk(statement.orelse, way, ways, in_loop)
-            if _lets_pass(statement) or settles(statement, body[place + 1 :], kept):
+            guarded = _is_guard(statement.test) or fills(statement, own)
+            _walk(statement.body, Step("guard", statement, way) if guarded else way, ways, in_loop, own)
+            _walk(statement.orelse, way, ways, in_loop, own)
+            if _lets_pass(statement) or settles(statement, body[place + 1 :], kept, own):
                 way = Step("guard", statement, way)
         elif isinstance(statement, _TRY):
             for block in (statement.body, statement.orelse, statement.finalbody):
-                _walk(block, way, ways, in_loop)
+                _walk(block, way, ways, in_loop, own)
             for handler in statement.handlers:  # what goes wrong in every step is repaired, not caught
-                _walk(handler.body, Step("guard", statement, way), ways, in_loop)
+                _walk(handler.body, Step("guard", statement, way), ways, in_loop, own)
         elif kind in (ast.FunctionDef, ast.AsyncFunctionDef):
             continue
         elif kind is ast.ClassDef:
-            _walk(statement.body, way, ways, False)  # type: ignore[attr-defined]
+            _walk(statement.body, way, ways, False, own)  # type: ignore[attr-defined]
         else:
             kept.update(kept_names(statement))
             for block in blocks(statement):
-                _walk(block, way, ways, in_loop)
+                _walk(block, way, ways, in_loop, own)
 
 
 def _lets_pass(statement: ast.If) -> bool:

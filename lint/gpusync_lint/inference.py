@@ -54,6 +54,12 @@ _PREPARING = (
     "ProcessorMixin",
 )  # fmt: skip
 """How the names of classes end that make batches on the host."""
+_SETTING_ENDS = (
+    "idx", "index", "size", "_len", "length", "shape", "name", "mode", "type", "kind", "config", "dim", "prefix",
+    "_key", "_id", "attentions",
+)  # fmt: skip
+_SETTING_STARTS = ("num_", "n_", "max_", "min_", "return_", "use_", "is_", "has_", "do_", "with_")
+"""Parameters of `forward` that are called so are numbers, strings and switches."""
 _RECORD_BASES = ("Dataset", "IterableDataset", "VisionDataset", "DataModule", "InMemoryDataset")
 
 
@@ -89,7 +95,8 @@ class Inference:
             self._variants.clear()
             self._assumed_before, self._assumed = self._assumed, {}
             self._preparing.clear()
-            self._called_by = None
+            if self.round > 1:
+                self._set_preparing_aside(files)
             for file in files:
                 if self.round == 1 or self._stale(file.body):
                     self.interpret(file.body)
@@ -100,6 +107,14 @@ class Inference:
                         if self._is_small(fn):  # what it gives back for some arguments may be new
                             self.note_change(id(fn))
         self._called_by = None
+
+    def _set_preparing_aside(self, files: list[FileInfo]) -> None:
+        """Now that calls are known, what only prepares data forgets what was assumed of its arguments."""
+        self._called_by = None
+        for file in files:
+            for fn in file.all_functions:
+                if self._callers().get(id(fn)) and self._prepares_data(fn):
+                    fn.bound.clear()
 
     def interpret(self, fn: FunctionInfo) -> None:
         """Run one function, unless it is running already."""
@@ -261,7 +276,7 @@ class Inference:
                 elif isinstance(default, ast.Constant) and default.value is not None:
                     value = host(default.value)
                     value = value._replace(const=None)
-                elif conventional and arg.annotation is None and not _looks_like_index(arg.arg):
+                elif conventional and arg.annotation is None and not _looks_like_setting(arg.arg):
                     value = _conventional(arg.arg, self.assumed_device(fn))
             start[arg.arg] = value
         if arguments.vararg is not None:
@@ -605,7 +620,5 @@ def _conventional(label: str, device: Device) -> Value:
     return list_of(tensor) if label.endswith("_list") else tensor
 
 
-def _looks_like_index(label: str) -> bool:
-    return label.endswith(("_idx", "idx", "index", "size", "_len", "shape", "name", "mode")) or label.startswith(
-        ("num_", "n_")
-    )
+def _looks_like_setting(label: str) -> bool:
+    return label.endswith(_SETTING_ENDS) or label.startswith(_SETTING_STARTS)

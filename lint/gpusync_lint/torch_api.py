@@ -33,9 +33,9 @@ FROM_DATA = frozenset({"tensor", "as_tensor", "asarray"})
 HOST_FUNCTIONS = frozenset(
     {
         "is_tensor", "numel", "is_grad_enabled", "equal", "allclose", "is_nonzero", "typename", "manual_seed",
-        "seed", "initial_seed", "get_default_dtype", "is_floating_point", "is_complex", "get_num_threads",
+        "seed", "initial_seed", "is_floating_point", "is_complex", "get_num_threads",
         "set_num_threads", "save", "set_grad_enabled", "set_default_dtype", "set_float32_matmul_precision",
-        "can_cast", "promote_types", "broadcast_shapes", "set_printoptions", "set_default_device",
+        "can_cast", "broadcast_shapes", "set_printoptions", "set_default_device",
         "get_default_device", "use_deterministic_algorithms",
     }
 )  # fmt: skip
@@ -139,6 +139,14 @@ HOST_MODULES = frozenset(
 ARRAY_MODULES = frozenset(
     {"numpy", "pandas", "scipy", "sklearn", "cv2", "PIL", "matplotlib", "gym", "gymnasium", "h5py"}
 )
+NUMPY_OF_NUMBERS = frozenset(
+    {
+        "log", "log2", "log10", "log1p", "exp", "expm1", "sqrt", "square", "sin", "cos", "tan", "arctan", "arccos",
+        "tanh", "abs", "sign", "floor", "ceil", "round", "power", "clip", "minimum", "maximum", "sum", "mean", "prod",
+        "float32", "float64", "int32", "int64",
+    }
+)  # fmt: skip
+"""Functions of numpy that give a number for numbers."""
 PRESENCE = frozenset(
     {
         "torch.cuda.is_available", "torch.accelerator.is_available", "torch.cuda.device_count",

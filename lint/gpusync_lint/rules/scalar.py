@@ -70,7 +70,7 @@ class TensorAsNumber(Rule):
             return
         for arg in args:
             value = look.value(arg)
-            confidence = look.sureness(value)
+            confidence = look.decides(value)
             if confidence is None and value.kind is Kind.TUPLE:
                 confidence = _any(look, value)
             if confidence is not None:
@@ -103,7 +103,7 @@ class IndexByValue(Rule):
             else:
                 continue
             for value in values:
-                confidence = look.sureness(value)
+                confidence = look.decides(value)
                 if confidence is not None:
                     yield Report("index-by-value", look.twin(node), confidence)
                     return

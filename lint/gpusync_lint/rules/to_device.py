@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoulli"})
 _MADE = torch_api.MOVABLE_FACTORIES | _RANDOM | {"linspace"}
 _HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
+_MADE_ON_HOST = "Make it on the device: pass `device=` where it is first made, or make it once and keep it there"
 _PINNED = "Pass `non_blocking=True`: the memory is pinned already"
 
 
@@ -64,7 +65,8 @@ class CopyToDevice(Rule):
             yield Report("factory-then-move", look.twin(node), confidence, fix=fix)
             return
         fix = edits.add_non_blocking(node, look) if value.pinned else None
-        remedy = _PINNED if value.pinned else ""
+        made = value.kind is Kind.TENSOR and value.sure  # not handed out by a loader
+        remedy = _PINNED if value.pinned else _MADE_ON_HOST if made else ""
         yield Report("blocking-copy-to-device", look.twin(node), confidence, tail=True, fix=fix, remedy=remedy)
 
     def _goes_to_device(self, node: cst.Call, called: str, look: Look) -> bool:
@@ -145,6 +147,8 @@ class TensorFromData(Rule):
         args = positional(node)
         if not args:
             return
+        if isinstance(args[0], (cst.List, cst.Tuple)) and not args[0].elements:
+            return  # nothing to copy
         data = look.value(args[0])
         if method(node) == "new_tensor" and not dotted and isinstance(node.func, cst.Attribute):
             confidence = look.sureness(look.value(node.func.value))

@@ -90,7 +90,7 @@ class StoreToHost(Rule):
             yield Report("store-to-host", look.twin(mark), confidence or Confidence.LOW, tail=call)
         elif base.on_device and not free:
             host = value.kind is Kind.TENSOR and value.device is Device.CPU and not (value.zero_dim and not call)
-            if host or value.kind is Kind.ARRAY:
+            if host or (value.kind is Kind.ARRAY and value.sure):
                 confidence = look.sureness(base) if value.sure else Confidence.MEDIUM
                 yield Report("store-to-device", look.twin(mark), confidence or Confidence.LOW, tail=call)
 

@@ -95,6 +95,8 @@ CLASS = """
 class Net(torch.nn.Module):
     def __init__(self):
         self.table, self.tables, self.ready = None, dict(), False
+    def prepare(self):
+        self.ready = True
     def forward(self, a, size, pe=None):
 {body}
 """
@@ -106,6 +108,8 @@ RARELY = {
     "an attribute that may not exist": "if not hasattr(self, 'table'):\n    self.table = a.sum().item()",
     "a container asked for a key": "if size not in self.tables:\n    self.tables[size] = a.sum().item()",
     "a buffer that is filled in place": "if not self.ready:\n    self.ready.fill_(a.sum().item())",
+    "what a method of the class fills": "if not self.ready:\n    self.table = a.sum().item()\n    self.prepare()",
+    "after a key was seen": ("if size in self.tables:\n    return\na.sum().item()\nself.tables.add(size)"),
     "after what was kept is given back": (
         "if self.table is not None and self.table.size(1) >= size:\n    return self.table\n"
         "self.table = a.sum().item()\nreturn self.table"
@@ -123,6 +127,7 @@ RARELY = {
 }
 EVERY_STEP = {
     "a default": "if pe is None:\n    pe = a.sum().item()",
+    "a list that is not full": "if self.tables:\n    self.tables.append(a.sum().item())",
     "an attribute that grows": "if self.total is not None:\n    self.total = self.total + a.sum().item()",
     "after a shortcut": "if pe is not None:\n    return pe\npe = a.sum().item()\nreturn pe",
     "until it is done": "if self.done:\n    return\nself.done = a.sum().item() < size",

@@ -141,6 +141,33 @@ SILENT = {
         "class Net(nn.Module):\n    def forward(self, x: torch.Tensor, keep: torch.Tensor, mask: torch.Tensor):\n"
         "        x[~keep] = 0.0\n        x[mask] = 0.0\n        return x\ndevice = torch.device('cuda')\n"
     ),
+    "a buffer on a device that is kept in an attribute": (
+        "class Net(nn.Module):\n    def __init__(self, config):\n        self.device = config.platform.kind()\n"
+        "        self.buffer = torch.empty(9, device=self.device)\n"
+        "    def forward(self, x):\n        self.buffer[:3].copy_(x)\n"
+    ),
+    "a change to the default dtype": (
+        "class Net(nn.Module):\n    def forward(self, x):\n"
+        "        return torch.arange(9).to(torch.get_default_dtype())\ndevice = torch.device('cuda')\n"
+    ),
+    "a numpy number that is stored": (
+        "x = torch.zeros(3, device='cuda')\nfor i in range(9):\n    x[0] = np.log(np.exp(1 - 0.5) - 1)\n"
+    ),
+    "an empty tensor": "for i in range(9):\n    torch.tensor([], device='cuda')\n",
+    "settings that forward is given": (
+        "class Net(nn.Module):\n    def forward(self, x, layer_type, length=None, max_size=None):\n"
+        "        scale = getattr(self, f'{layer_type}_scale')\n        return x[:, :length] * scale, x[:, :max_size]\n"
+        "device = torch.device('cuda')\n"
+    ),
+    "a bound that only a convention makes a tensor": (
+        "class Net(nn.Module):\n    def forward(self, x, stop):\n        return x[:stop], torch.zeros(stop)\n"
+        "device = torch.device('cuda')\n"
+    ),
+    "what a layer from a mixin gives": (
+        "class Head:\n    def __init__(self):\n        self.score = nn.Linear(3, 3)\n"
+        "class Net(Head, nn.Module):\n    def forward(self, x: torch.Tensor, mask: torch.Tensor):\n"
+        "        return mask.to(self.score(x).device)\ndevice = torch.device('cuda')\n"
+    ),
     "an index that is called a mask": (
         "def pick(out, mask):\n    return out[mask]\nout = torch.zeros(9, device='cuda')\n"
         "train = torch.arange(3, device='cuda')\nfor i in range(9):\n    pick(out, train)\n"
