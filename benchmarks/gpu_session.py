@@ -2,7 +2,7 @@
 
 usage: gpu_session.py OUT_DIR [--truth TRUTH.json] [--nanogpt DIR]
 
-Writes OUT_DIR/session.md: `gpusync doctor`, the tests marked gpu_only, the examples under a budget of 5, the
+Writes OUT_DIR/session.md: `gpusync doctor`, the tests marked gpu_only, the examples under a budget of 5, the experiments, the
 examples of the linter's catalogue (see catalogue_truth.py), ten workloads beside torch.profiler's count
 (gpu_workloads.py), what measuring costs (gpu_cost.py), 100,000 regions (gpu_endurance.py), the statements of
 TRUTH.json (see gpu_truth.py), and `gpusync trace` of nanoGPT's train.py from DIR beside an independent count by
@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+TRAININGS = ["examples/char_gpt", "examples/conv_net"]
 NANOGPT_OPTIONS = [
     "--dataset=synthetic",
     "--compile=False",
@@ -103,9 +104,10 @@ def main() -> int:
     report = str(options.out / "examples.json")
     session.run(
         "Examples under a budget of 5",
-        [*pytest, "--gpu-sync-budget=5", "--gpu-require", f"--gpu-sync-report={report}", "-rx", "examples"],
+        [*pytest, "--gpu-sync-budget=5", "--gpu-require", f"--gpu-sync-report={report}", "-rx", *TRAININGS],
         HERE.parent,
     )
+    session.run("Experiments", [*pytest, "--gpu-require", "-q", "examples/experiments"], HERE.parent)
     out = str(options.out / "catalogue.json")
     session.run("Examples of the catalogue", [python, "-W", "ignore", str(HERE / "catalogue_truth.py"), "--json", out])
     for title, arguments in (

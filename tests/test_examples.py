@@ -13,17 +13,24 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="the examples need torch")
-def test_the_examples_keep_their_budgets_or_break_them_as_expected(tmp_path):
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="the examples need torch")
+
+
+def run(folder, *arguments):
+    """Run pytest over parts of examples/ from another folder: what is tested is the installed package, not this one."""
     installed = any(point.value == "pytest_gpusync.plugin" for point in entry_points(group="pytest11"))
     plugin = [] if installed else ["-p", "pytest_gpusync.plugin"]
-    command = [sys.executable, "-m", "pytest", *plugin, "--gpu-sync-budget=5", "-p", "no:cacheprovider"]
-    # From another folder: what is tested is the installed package, not the one in the working directory.
-    finished = subprocess.run(
-        [*command, "-c", str(ROOT / "pyproject.toml"), str(ROOT / "examples")],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
+    finished = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "10 passed, 2 xfailed" in finished.stdout.splitlines()[-1]
+    return finished.stdout.splitlines()
+
+
+def test_the_trainings_keep_their_budgets_or_break_them_as_expected(tmp_path):
+    trainings = [str(ROOT / "examples" / name) for name in ("char_gpt", "conv_net")]
+    assert "10 passed, 2 xfailed" in run(tmp_path, "--gpu-sync-budget=5", *trainings)[-1]
+
+
+def test_the_experiments_that_count_hold_without_a_gpu(tmp_path):
+    lines = run(tmp_path, "--gpu-device=simulated", "-k", "not ray", str(ROOT / "examples" / "experiments"))
+    assert "20 passed, 25 skipped" in lines[-1]

@@ -1,0 +1,47 @@
+"""For the experiments: what each measured, printed at the end of the session, and the device it runs on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FIGURES: pytest.StashKey[list[str]] = pytest.StashKey()
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[object], None]:
+    """Keep a figure of this experiment for the end of the session: ``figure(f"{ratio}")``."""
+
+    def keep(text: object) -> None:
+        request.config.stash.setdefault(FIGURES, []).append(f"{request.node.name}: {text}")
+
+    return keep
+
+
+@pytest.fixture
+def simulated() -> bool:
+    """Whether the experiment runs on the simulated device, where work takes the CPU and small sizes do."""
+    from pytest_gpusync.devices import simulation_is_on
+
+    return simulation_is_on()
+
+
+@pytest.fixture
+def two_gpus() -> None:
+    """Skip where there are not two GPUs."""
+    torch = pytest.importorskip("torch")
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the figures."""
+    found = terminalreporter.config.stash.get(FIGURES, [])
+    if found:
+        terminalreporter.section("figures")
+        for line in found:
+            terminalreporter.write_line(line)

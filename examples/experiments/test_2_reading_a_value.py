@@ -1,0 +1,91 @@
+"""Every way to look at a value waits for the queue before it; what differs is how long that queue is.
+
+`print`, `.item()`, `.numpy()` and a barrier cost the same where nothing else is queued behind the value. Where the
+value is an intermediate result, a barrier waits for all that was queued since, and an event for no more than the value.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+BEFORE, AFTER = 4, 40
+
+
+@pytest.fixture
+def weight(simulated):
+    size = 64 if simulated else 2048
+    return torch.randn(size, size, device="cuda") / size**0.5
+
+
+def queue(value, weight, products):
+    for _ in range(products):
+        value = torch.mm(value, weight)
+    return value
+
+
+READERS = {
+    "print": lambda value: print(value),
+    "item": lambda value: value.item(),
+    "numpy": lambda value: value.cpu().numpy(),
+    "synchronize": lambda value: torch.cuda.synchronize(),
+}
+
+
+@pytest.mark.parametrize(("reader", "least", "most"), [("print", 1, 20), ("item", 1, 1), ("numpy", 1, 1)])
+def test_each_reading_waits(reader, least, most, gpu_sync, figure):
+    value = torch.ones((), device="cuda")
+    READERS[reader](value)
+    with gpu_sync.record() as seen:
+        READERS[reader](value)
+    figure(f"{reader}: {seen.syncs} syncs")
+    assert least <= seen.syncs <= most
+
+
+@pytest.mark.parametrize("reader", ["print", "item", "numpy"])
+def test_a_reading_costs_what_a_barrier_costs(reader, gpu_elapsed, weight, figure):
+    def read():
+        READERS[reader](queue(weight, weight, BEFORE).sum())
+
+    def barrier():
+        READERS["synchronize"](queue(weight, weight, BEFORE).sum())
+
+    ratio = gpu_elapsed.ratio(read, barrier)
+    figure(ratio)
+    assert ratio.high < 2.0
+
+
+def test_an_intermediate_result_is_had_sooner_by_waiting_for_it_alone(gpu_elapsed, weight, figure):
+    host = torch.empty((), pin_memory=True)
+    ready = torch.cuda.Event()
+    reader = torch.cuda.Stream()
+
+    def ahead(wait):
+        middle = queue(weight, weight, BEFORE).sum()
+        ready.record()
+        queue(weight, weight, AFTER)
+        with torch.cuda.stream(reader):
+            reader.wait_event(ready)
+            host.copy_(middle, non_blocking=True)
+        wait()
+        return float(host)
+
+    def whole_device():
+        ahead(torch.cuda.synchronize)
+
+    def value_alone():
+        ahead(reader.synchronize)
+        # What the host does with the value, while the device works on.
+        queue_of_the_host()
+
+    def queue_of_the_host():
+        sum(range(20_000))
+
+    def whole_device_then_host():
+        whole_device()
+        queue_of_the_host()
+
+    ratio = gpu_elapsed.ratio(whole_device_then_host, value_alone, calls=10)
+    figure(ratio)
+    assert ratio.low > 1.0

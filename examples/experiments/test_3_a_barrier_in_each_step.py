@@ -1,0 +1,57 @@
+"""A thousand increments with a barrier in each against one at the end: n (t1 + t2 + t3) against t1 + n t2 + t3.
+
+t1 is the host's dispatch, t2 the device's work, t3 the reading of the result. Without barriers in between the host's
+part and the reading are hidden behind the work, or the work behind the host's part, whichever is longer.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+INCREMENTS = 1000
+
+
+@pytest.fixture
+def increment(simulated):
+    """Return the step, and what reads its result."""
+    value = torch.zeros(1 << (4 if simulated else 22), device="cuda")
+    return lambda: value.add_(1.0), lambda: value[0].item()
+
+
+def test_a_thousand_barriers_or_one(increment, gpu_sync):
+    step, read = increment
+    with gpu_sync.budget(exact=INCREMENTS):
+        for _ in range(INCREMENTS):
+            step()
+            read()
+    with gpu_sync.budget(exact=1):
+        for _ in range(INCREMENTS):
+            step()
+        read()
+
+
+def test_the_parts_predict_both_ways(increment, gpu_elapsed, figure):
+    parts = gpu_elapsed.decompose(*increment, steps=INCREMENTS)
+    figure(parts)
+    assert parts.each_ms > 1.2 * parts.end_ms
+    assert parts.end_ms == pytest.approx(parts.end_predicted_ms, rel=0.25)
+
+
+def test_the_barriers_cost_time(increment, gpu_elapsed, figure):
+    step, read = increment
+
+    def in_each():
+        for _ in range(100):
+            step()
+            read()
+
+    def at_the_end():
+        for _ in range(100):
+            step()
+        read()
+
+    ratio = gpu_elapsed.ratio(in_each, at_the_end)
+    figure(ratio)
+    assert ratio.low > 1.0

@@ -1,0 +1,88 @@
+"""Inference with ResNet-18 and ResNet-50: blocking copies, pinned copies that do not block, and no copies at all.
+
+A blocking copy to the device waits for everything queued before it, and so does the copy back. From and into pinned
+memory both can be queued like any other work; the host then waits once, for the batch before the last.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from resnet import resnet  # noqa: E402
+from torch.profiler import record_function  # noqa: E402
+
+
+class Inference:
+    """A network, its input on the host and on the device, and a pinned buffer for its output."""
+
+    def __init__(self, layers: int, batch: int, simulated: bool) -> None:
+        size, width = (32, 4) if simulated else (224, 64)
+        self.network = resnet(layers, width).cuda().eval()
+        self.shape = (batch, 3, size, size)
+        self.pinned = torch.empty(self.shape, pin_memory=True)
+        self.pageable = torch.empty(self.shape)
+        self.resident = torch.rand(self.shape, device="cuda")
+        self.result = torch.empty((batch, 1000), pin_memory=True)
+        self.mean, self.std = (torch.full((3, 1, 1), value, device="cuda") for value in (0.45, 0.22))
+
+    @torch.no_grad()
+    def blocking(self):
+        with record_function("random_generation"):
+            self.pageable.uniform_()
+        with record_function("cpu_to_gpu"):
+            images = self.pageable.to("cuda")
+        with record_function("gpu_to_cpu"):
+            return self.run(images).cpu()
+
+    @torch.no_grad()
+    def pipelined(self):
+        with record_function("random_generation"):
+            self.pinned.uniform_()
+        with record_function("cpu_to_gpu"):
+            images = self.pinned.to("cuda", non_blocking=True)
+        out = self.run(images)
+        with record_function("gpu_to_cpu"):
+            return self.result.copy_(out, non_blocking=True)
+
+    @torch.no_grad()
+    def resident_only(self):
+        return self.run(self.resident)
+
+    def run(self, images):
+        with record_function("normalization"):
+            images = (images - self.mean) / self.std
+        with record_function("model"):
+            return self.network(images)
+
+
+@pytest.fixture(params=[18, 50], ids=["resnet18", "resnet50"])
+def inference(request, simulated):
+    def make(batch):
+        return Inference(request.param, min(batch, 2) if simulated else batch, simulated)
+
+    return make
+
+
+@pytest.mark.parametrize(("how", "syncs"), [("blocking", 2), ("pipelined", 0), ("resident_only", 0)])
+def test_syncs_of_a_batch(inference, gpu_train, how, syncs):
+    gpu_train(getattr(inference(16), how), steps=6, warmup=3).assert_syncs(exact=syncs)
+
+
+def test_the_waits_are_those_of_the_copies(inference, gpu_sync):
+    one = inference(16)
+    one.blocking()
+    with gpu_sync.record() as seen:
+        one.blocking()
+    assert {site.phase for site in seen.sites} == {"cpu_to_gpu", "gpu_to_cpu"}
+
+
+@pytest.mark.parametrize("batch", [16, 64, 256])
+def test_what_the_copies_cost(inference, gpu_elapsed, figure, batch):
+    one = inference(batch)
+    blocking = gpu_elapsed.ratio(one.blocking, one.resident_only, rounds=24)
+    pipelined = gpu_elapsed.ratio(one.pipelined, one.resident_only, rounds=24)
+    figure(f"blocking copies against none: {blocking}")
+    figure(f"pinned copies against none: {pipelined}")
+    assert pipelined.value < blocking.value

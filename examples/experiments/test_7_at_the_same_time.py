@@ -1,0 +1,135 @@
+"""Work that need not wait for other work: copies beside kernels, graphs, reductions beside backward, tasks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+class Pipeline:
+    """Batches that are copied on a stream of their own, into one buffer or, in turn, into two."""
+
+    def __init__(self, simulated: bool, buffers: int) -> None:
+        rows, columns = (8, 8) if simulated else (4096, 2048)
+        self.weight = torch.randn(columns, columns, device="cuda") / columns**0.5
+        self.host = [torch.ones(rows, columns, pin_memory=True) for _ in range(2)]
+        self.device = [torch.empty(rows, columns, device="cuda") for _ in range(buffers)]
+        self.copies = torch.cuda.Stream()
+        self.filled = [torch.cuda.Event() for _ in range(buffers)]
+        self.used = [torch.cuda.Event() for _ in range(buffers)]
+        self.number = 0
+
+    def copy(self):
+        buffer = self.number % len(self.device)
+        with torch.cuda.stream(self.copies):
+            self.copies.wait_event(self.used[buffer])
+            self.device[buffer].copy_(self.host[self.number % 2], non_blocking=True)
+            self.filled[buffer].record()
+
+    def compute(self):
+        buffer = self.number % len(self.device)
+        torch.cuda.current_stream().wait_event(self.filled[buffer])
+        value = self.device[buffer]
+        for _ in range(4):
+            value = value @ self.weight
+        self.used[buffer].record()
+        self.number += 1
+
+    def both(self):
+        self.copy()
+        self.compute()
+
+    def only_copy(self):
+        self.copy()
+        torch.cuda.current_stream().wait_stream(self.copies)
+        self.used[self.number % len(self.device)].record()
+        self.number += 1
+
+
+@pytest.mark.parametrize("buffers", [1, 2])
+def test_a_pipeline_never_makes_the_host_wait(simulated, gpu_train, buffers):
+    gpu_train(Pipeline(simulated, buffers).both, steps=12, warmup=4).assert_syncs(max=0)
+
+
+@pytest.mark.parametrize(("buffers", "least", "most"), [(1, -0.3, 0.35), (2, 0.5, 1.2)])
+def test_two_buffers_let_copies_hide_behind_kernels(simulated, gpu_elapsed, figure, buffers, least, most):
+    pipeline = Pipeline(simulated, buffers)
+    found = gpu_elapsed.overlap(pipeline.only_copy, pipeline.compute, pipeline.both, calls=20)
+    figure(f"{buffers} buffers: {found}")
+    assert least < found.value < most
+
+
+@pytest.fixture
+def small_layers():
+    """Return many small layers and their input: what takes longer to launch than to run."""
+    layers = torch.nn.Sequential(*[torch.nn.Linear(128, 128) for _ in range(64)]).cuda()
+    return layers, torch.ones(32, 128, device="cuda")
+
+
+@pytest.mark.gpu_only
+def test_a_replayed_graph_costs_one_launch(small_layers, gpu_elapsed, figure):
+    layers, batch = small_layers
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        for _ in range(3):
+            layers(batch)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            layers(batch)
+
+        def eager():
+            with torch.no_grad():
+                layers(batch)
+
+        ratio = gpu_elapsed.ratio(eager, graph.replay)
+    figure(f"eager against replay: {ratio}")
+    assert ratio.low > 1.5
+
+
+def test_inference_on_several_streams_waits_for_its_own(gpu_sync, simulated):
+    size = 16 if simulated else 1024
+    weight = torch.randn(size, size, device="cuda") / size**0.5
+
+    async def answer(stream):
+        with torch.cuda.stream(stream):
+            done, value = torch.cuda.Event(), weight
+            for _ in range(10):
+                value = value @ weight
+            host = torch.empty((), pin_memory=True).copy_(value.sum(), non_blocking=True)
+            done.record()
+        while not done.query():
+            await asyncio.sleep(0)
+        return float(host)
+
+    async def answers():
+        return await asyncio.gather(*(answer(torch.cuda.Stream()) for _ in range(4)))
+
+    with gpu_sync.budget(max=0):
+        found = asyncio.run(answers())
+    assert found == [found[0]] * 4
+
+
+RAY_TASKS = 4
+
+
+def test_ray_tasks_gathered_once_run_side_by_side():
+    ray = pytest.importorskip("ray")
+    import time
+
+    ray.init(num_cpus=RAY_TASKS, include_dashboard=False, log_to_driver=False)
+    try:
+        nap = ray.remote(num_cpus=1)(time.sleep)
+        ray.get([nap.remote(0.0) for _ in range(RAY_TASKS)])
+        begun = time.perf_counter()
+        for _ in range(RAY_TASKS):
+            ray.get(nap.remote(0.5))
+        in_the_loop = time.perf_counter() - begun
+        begun = time.perf_counter()
+        ray.get([nap.remote(0.5) for _ in range(RAY_TASKS)])
+        gathered = time.perf_counter() - begun
+    finally:
+        ray.shutdown()
+    assert gathered < 0.6 * in_the_loop
