@@ -2,9 +2,9 @@
 
 usage: gpu_session.py OUT_DIR [--truth TRUTH.json] [--nanogpt DIR]
 
-Writes OUT_DIR/session.md: `gpusync doctor`, the tests marked gpu_only, the examples under a budget of 5, the experiments,
-the examples of the linter's catalogue (see catalogue_truth.py), ten workloads beside torch.profiler's count
-(gpu_workloads.py), what measuring costs (gpu_cost.py), 100,000 regions (gpu_endurance.py), the statements of
+Writes OUT_DIR/session.md: `gpusync doctor`, the tests marked gpu_only, the examples under a budget of 5, the
+experiments, the examples of the linter's catalogue (see catalogue_truth.py), ten workloads beside torch.profiler's
+count (gpu_workloads.py), what measuring costs (gpu_cost.py), 100,000 regions (gpu_endurance.py), the statements of
 TRUTH.json (see gpu_truth.py), and `gpusync trace` of nanoGPT's train.py from DIR beside an independent count by
 torch.profiler (see independent_count.py). Ends with status 1 if any of them failed.
 """
