@@ -34,8 +34,8 @@ def classes_of(labels: ast.expr, fn: FunctionInfo, look: Look) -> str | None:
         return None
     if not isinstance(dims[0], (ast.Constant, ast.UnaryOp)):
         return None
-    stores = _stores(path.partition(".")[0], fn)
-    return f"{path}.size({ast.unparse(dims[0])})" if len(stores) <= 1 else None
+    same = made is labels or len(_stores(path.partition(".")[0], fn)) <= 1
+    return f"{path}.size({ast.unparse(dims[0])})" if same else None
 
 
 def total_of(repeats: ast.expr, fn: FunctionInfo, look: Look) -> str | None:

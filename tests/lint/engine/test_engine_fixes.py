@@ -28,6 +28,7 @@ SAFE = {
 UNSAFE = {
     "y = torch.arange(0.1, 3.0, 0.3).to(dev)": "y = torch.arange(0.1, 3.0, 0.3, device=dev)",
     "y = F.one_hot(x.argmax(-1))": "y = F.one_hot(x.argmax(-1), num_classes=x.size(-1))",
+    "x = x * 2; y = F.one_hot(x.argmax(-1))": "x = x * 2; y = F.one_hot(x.argmax(-1), num_classes=x.size(-1))",
     "y = F.one_hot(torch.argmax(x, dim=1))": "y = F.one_hot(torch.argmax(x, dim=1), num_classes=x.size(1))",
     "y = F.one_hot(tgt)": "y = F.one_hot(tgt, num_classes=256)",
     "y = F.one_hot(torch.randint(10, (4,), device=dev))": (
@@ -60,7 +61,7 @@ NONE = [
     "y = torch.zeros(3, requires_grad=True).to(dev)",
     "y = F.one_hot(idx + 1)",
     "y = F.one_hot(x.argmax())",
-    "x = x * 2; y = F.one_hot(x.argmax(-1))",
+    "z = x.argmax(-1); x = x * 2; y = F.one_hot(z)",
     "y = x.repeat_interleave(counts, 0)",
     "y = torch.randn(3).to(dev)",
     "y = torch.zeros(3).to(dev, torch.half)",
