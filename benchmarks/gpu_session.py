@@ -3,10 +3,11 @@
 usage: gpu_session.py OUT_DIR [--truth TRUTH.json] [--nanogpt DIR]
 
 Writes OUT_DIR/session.md: `gpusync doctor`, the tests marked gpu_only, the examples under a budget of 5, the
-experiments, the examples of the linter's catalogue (see catalogue_truth.py), ten workloads beside torch.profiler's
-count (gpu_workloads.py), what measuring costs (gpu_cost.py), 100,000 regions (gpu_endurance.py), the statements of
-TRUTH.json (see gpu_truth.py), and `gpusync trace` of nanoGPT's train.py from DIR beside an independent count by
-torch.profiler (see independent_count.py). Ends with status 1 if any of them failed.
+experiments, the examples of the linter's catalogues with a table of what differs (catalogue_truth.py), ten workloads
+beside torch.profiler's count (gpu_workloads.py), what measuring costs (gpu_cost.py), 100,000 regions
+(gpu_endurance.py),
+the statements of TRUTH.json (see gpu_truth.py), and `gpusync trace` of nanoGPT's train.py from DIR beside an
+independent count by torch.profiler (see independent_count.py). Ends with status 1 if any of them failed.
 """
 
 from __future__ import annotations
@@ -108,8 +109,11 @@ def main() -> int:
         HERE.parent,
     )
     session.run("Experiments", [*pytest, "--gpu-require", "-q", "examples/experiments"], HERE.parent)
-    out = str(options.out / "catalogue.json")
-    session.run("Examples of the catalogue", [python, "-W", "ignore", str(HERE / "catalogue_truth.py"), "--json", out])
+    out, table = str(options.out / "catalogue.json"), str(options.out / "catalogue.md")
+    session.run(
+        "Examples of the catalogues",
+        [python, "-W", "ignore", str(HERE / "catalogue_truth.py"), "--json", out, "--table", table],
+    )
     for title, arguments in (
         ("Ten workloads beside torch.profiler's count", ["gpu_workloads"]),
         ("What measuring costs", ["gpu_cost"]),

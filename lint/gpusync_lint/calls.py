@@ -70,6 +70,8 @@ class Calls(Functions):
                 kwargs.update({k: v for k, v in value.items or () if k not in kwargs})
             elif value.kind is Kind.TENSOR:  # a batch that is a dictionary of tensors
                 kwargs.setdefault("**", value)
+        if self.inference.named.barriers(func, callee, receiver or UNKNOWN, self.inference.project):
+            self.hit()
         if isinstance(func, ast.Attribute) and receiver is not None:
             self._mark_method(func, receiver, args)
             if func.attr in _READERS:
@@ -315,6 +317,8 @@ class Calls(Functions):
         attr = func.attr
         if callee.kind is Kind.FUNCTION:
             return None
+        if isinstance(receiver.ref, str) and self.inference.named.gives_tensor(f"{receiver.ref}.{attr}"):
+            return Value(Kind.TENSOR, self.module_device(receiver))
         if callee.kind is Kind.MODULE:  # a submodule
             return self._call_module(callee, args, kwargs)
         if attr in (
@@ -365,6 +369,8 @@ class Calls(Functions):
 
     def _call_module(self, module: Value, args: Args, kwargs: Kwargs) -> Value:
         self.mark("layer" if self._inside_module() and module.ref is not self.fn.cls else "weak")
+        if module.items:
+            self.hit()
         device = self.module_device(module)
         if module.ref is not None and not isinstance(module.ref, str):
             forward = self.inference.project.method(module.ref, "forward")

@@ -249,7 +249,9 @@ def _write_baseline(arguments: argparse.Namespace, config: Config, reference: Ba
 def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str], today: date) -> Request:
     select = None if arguments.select is None else resolve_all(arguments.select, names)
     ignore = resolve_all(arguments.ignore or (), names)
-    settings = {} if config.torch_version is None else {"torch_version": config.torch_version}
+    settings = EngineSettings(step_functions=config.step_functions, barriers=config.barriers)
+    if config.torch_version is not None:
+        settings = replace(settings, torch_version=config.torch_version)
     return Request(
         names=names,
         selection=Selection(
@@ -257,7 +259,7 @@ def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str
             per_file=config.per_file_ignores,
             root=None if config.root is None else PurePosixPath(config.root.as_posix()),
         ),
-        settings=EngineSettings(step_functions=config.step_functions, **settings),
+        settings=settings,
         today=today,
         heat=config.heat if arguments.heat is None else Heat(arguments.heat),
         confidence=Confidence(arguments.confidence),

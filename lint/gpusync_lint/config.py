@@ -8,12 +8,16 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpusync_lint import own_barriers
 from gpusync_lint.model import Heat
+from gpusync_lint.own_barriers import kind_of
 from gpusync_lint.selection import Layer, UnknownCodeError, glob_pattern, resolve_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from gpusync_lint.catalogue import Barrier
 
 TABLE = "tool.gpusync"
 
@@ -33,6 +37,8 @@ class Config:
     per_file_ignores: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = ()
     heat: Heat = Heat.STEP
     step_functions: tuple[str, ...] = ()
+    barriers: tuple[Barrier, ...] = ()
+    """The project's own."""
     baseline: Path | None = None
     """Absolute."""
     torch_version: tuple[int, int] | None = None
@@ -113,6 +119,7 @@ class _Reader:
             heat=self._heat(),
             baseline=self._baseline(),
             step_functions=tuple(self._strings("step-functions") or ()),
+            barriers=own_barriers.read(self.table.get("barriers", []), self._fail, self.names),
             torch_version=None if version is None else self._version(version),
         )
 
@@ -134,7 +141,7 @@ class _Reader:
         if isinstance(value, str):
             raise self._fail(key, f'must be a list of strings; write {key} = ["{value}"]')
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise self._fail(key, f"must be a list of strings, not {_kind(value)}")
+            raise self._fail(key, f"must be a list of strings, not {kind_of(value)}")
         return value
 
     def _codes(self, key: str) -> tuple[str, ...] | None:
@@ -156,12 +163,12 @@ class _Reader:
     def _per_file_ignores(self) -> tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]:
         table = self.table.get("per-file-ignores", {})
         if not isinstance(table, dict):
-            raise self._fail("per-file-ignores", f"must be a table of pattern = [codes], not {_kind(table)}")
+            raise self._fail("per-file-ignores", f"must be a table of pattern = [codes], not {kind_of(table)}")
         result = []
         for pattern, words in table.items():
             key = f'per-file-ignores."{pattern}"'
             if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-                raise self._fail(key, f"must be a list of codes, not {_kind(words)}")
+                raise self._fail(key, f"must be a list of codes, not {kind_of(words)}")
             result.append((self._pattern(key, pattern), self._resolve(key, words)))
         return tuple(result)
 
@@ -176,7 +183,7 @@ class _Reader:
         if value is None:
             return None
         if not isinstance(value, str) or not value:
-            raise self._fail("baseline", f"must be the path of a file, not {_kind(value) if value else 'empty'}")
+            raise self._fail("baseline", f"must be the path of a file, not {kind_of(value) if value else 'empty'}")
         return self.path.parent.absolute() / value
 
     def _version(self, value: object) -> tuple[int, int]:
@@ -187,14 +194,7 @@ class _Reader:
         raise self._fail("torch-version", f'must be a version like "2.11", not {value!r}')
 
 
-KEYS = ("select", "ignore", "exclude", "per-file-ignores", "heat", "baseline", "step-functions", "torch-version")
-
-
-def _kind(value: object) -> str:
-    """The TOML name of a value's type."""
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, list):
-        return "a list of other things"
-    names = {str: "a string", int: "an integer", float: "a float", dict: "a table"}
-    return names.get(type(value), f"a {type(value).__name__}")
+KEYS = (
+    "select", "ignore", "exclude", "per-file-ignores", "heat", "baseline", "step-functions", "barriers",
+    "torch-version",
+)  # fmt: skip

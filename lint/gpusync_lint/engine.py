@@ -19,6 +19,7 @@ from gpusync_lint.heat import HeatMap
 from gpusync_lint.inference import Inference
 from gpusync_lint.keys import numbered
 from gpusync_lint.model import Analysis, FileError, Finding, Heat, Span
+from gpusync_lint.named import Named
 from gpusync_lint.parsing import parse
 from gpusync_lint.project import Project
 from gpusync_lint.summaries import FileInfo, blocks, summarise
@@ -63,8 +64,9 @@ def _analyze(sources: Sequence[Source], settings: EngineSettings, context: Seque
         except RecursionError:
             errors.append(FileError(source.path, None, "nested too deeply to analyse"))
     torch = catalogue.load("torch")
-    project = Project([*files, *_summaries(context)])
-    inference = Inference(project, *_names(torch))
+    named = Named(settings.barriers)
+    project = Project([*files, *_summaries(context)], named.roots)
+    inference = Inference(project, *_names(torch), named)
     inference.run()
     findings: list[Finding] = []
     if any(fn.spots for file in files for fn in file.all_functions):
@@ -112,6 +114,7 @@ class _Judge:
         self._heat = heat
         self._torch = torch
         self._settings = settings
+        self._barriers = catalogue.all_barriers() | {barrier.id: barrier for barrier in settings.barriers}
 
     def findings(self) -> Iterator[Finding]:
         """The findings of the file, in no particular order."""
@@ -154,7 +157,7 @@ class _Judge:
         return sorted(spots, key=lambda spot: (spot[0].lineno, spot[0].col_offset))
 
     def _finding(self, pair: Pair, report: Report, span: Span) -> Finding:
-        barrier = catalogue.all_barriers()[report.barrier]
+        barrier = self._barriers[report.barrier]
         heat = report.heat or self._heat.heat(pair.fn, report.about or pair.statement, pair.repeated)
         if pair.deferred and heat is Heat.STEP:
             heat = Heat.GUARDED

@@ -87,6 +87,11 @@ class Functions(Expressions):
             result = self._foreign_function(dotted, args, kwargs)
             if result is not None:
                 return result
+        made = self.inference.named.made(dotted, kwargs)
+        if made is not None:
+            return made
+        if self.inference.named.gives_tensor(dotted):
+            return Value(Kind.TENSOR, self.assumed())
         if dotted in torch_api.PRESENCE:
             return GPU_PRESENT
         if dotted in torch_api.ABSENCE:
@@ -121,11 +126,11 @@ class Functions(Expressions):
             return Value(Kind.MODULE, Device.CPU, ref=dotted)
         if root == "torchvision" or (last.endswith("Dataset") and last[:1].isupper()) or ".datasets." in dotted:
             return Value(Kind.RECORDS)
-        if root == "accelerate" or last == "Accelerator":
-            return name("accelerate.Accelerator()")
-        if dotted == "accelerate.Accelerator().prepare":
+        if dotted.endswith("Accelerator().prepare"):
             prepared = [_prepared(value) for value in args]
             return prepared[0] if len(prepared) == 1 else tuple_of(prepared)
+        if root == "accelerate" or last == "Accelerator":
+            return name("accelerate.Accelerator()")
         if last == "get_device":
             return GPU_DEVICE
         return UNKNOWN
@@ -187,8 +192,7 @@ class Functions(Expressions):
                 return Value(Kind.SCHEDULER, ref=last)
             if "lr_scheduler" in rest:
                 return Value(Kind.SCHEDULER, ref=last)
-            fused = kwargs.get("fused", UNKNOWN).const
-            return Value(Kind.OPTIMIZER, ref=last, const=fused) if last[:1].isupper() else UNKNOWN
+            return _optimizer(last, kwargs) if last[:1].isupper() else UNKNOWN
         if rest.startswith("utils.data."):
             return Value(Kind.RECORDS) if last[:1].isupper() else UNKNOWN
         if last in ("Parameter", "Buffer") and args:
@@ -197,7 +201,8 @@ class Functions(Expressions):
             return args[0]
         if rest.startswith("nn.") and last[:1].isupper():
             reduction = kwargs.get("reduction", UNKNOWN).const
-            return Value(Kind.MODULE, Device.CPU, ref=dotted, const=reduction)
+            said = ("cumulative",) if kwargs.get("momentum", UNKNOWN).kind is Kind.NONE else None
+            return Value(Kind.MODULE, Device.CPU, ref=dotted, const=reduction, items=said)
         if rest.startswith(("utils.rnn", "nn.utils.rnn")):
             return self._packed(last, args)
         if rest.startswith(("nn.utils.", "nn.init.")):
@@ -329,6 +334,16 @@ class Functions(Expressions):
         if label in ("vars", "open", "object", "type", "slice"):
             return UNKNOWN
         return HOST
+
+
+def _optimizer(label: str, kwargs: Kwargs) -> Value:
+    """An optimizer: `const` is whether it is fused, `items` what else matters of how it was made."""
+    said = []
+    if kwargs.get("lr", UNKNOWN).on_device:
+        said.append("rate-on-device")
+    if kwargs.get("capturable", UNKNOWN).const is True:
+        said.append("capturable")
+    return Value(Kind.OPTIMIZER, ref=label, const=kwargs.get("fused", UNKNOWN).const, items=tuple(said))
 
 
 def _prepared(value: Value) -> Value:

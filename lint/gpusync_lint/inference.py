@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusync_lint.expressions import Expressions
+    from gpusync_lint.named import Named
     from gpusync_lint.project import Project
 
 _ROUNDS = 2
@@ -66,10 +67,13 @@ _RECORD_BASES = ("Dataset", "IterableDataset", "VisionDataset", "DataModule", "I
 class Inference:
     """The abstract interpretation of a project, and its answers."""
 
-    def __init__(self, project: Project, barrier_methods: frozenset[str], barrier_functions: frozenset[str]) -> None:
+    def __init__(
+        self, project: Project, barrier_methods: frozenset[str], barrier_functions: frozenset[str], named: Named
+    ) -> None:
         self.project = project
         self.barrier_methods = barrier_methods
         self.barrier_functions = barrier_functions
+        self.named = named
         self.values: dict[int, Value] = {}
         """By `id` of an ast expression."""
         self._built_on_device = False

@@ -256,6 +256,8 @@ class Interpreter(Calls):
 
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         iterable = self.iterated(self.eval(node.iter), node.iter)
+        if self._moves_batches(node.iter):
+            self.hit()
         if _iterates_batches(iterable):
             self.fn.trace.batch_loops.add(id(node))
         mark = self._loop_head(node)
@@ -263,6 +265,13 @@ class Interpreter(Calls):
         self._block(node.body)
         self._loop_tail(node, mark)
         self._block(node.orelse)
+
+    def _moves_batches(self, node: ast.expr) -> bool:
+        """Whether a loop runs over a loader that moves its batches to the device itself."""
+        while isinstance(node, ast.Call) and node.args:  # enumerate, tqdm
+            node = node.args[0]
+        value = self.inference.values.get(id(node), UNKNOWN)
+        return value.kind is Kind.LOADER and value.device is Device.GPU
 
     def iterated(self, value: Value, node: ast.expr) -> Value:
         """By convention, what is called a loader gives batches of host tensors."""

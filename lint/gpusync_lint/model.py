@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpusync_lint.catalogue import Barrier
 
 
 class Heat(str, Enum):
@@ -122,6 +126,8 @@ class EngineSettings:
     """Oldest torch that the project runs on; version-dependent barriers are reported when they wait on it."""
     step_functions: tuple[str, ...] = ()
     """Extra functions, by name or dotted name, that run every step."""
+    barriers: tuple[Barrier, ...] = ()
+    """The project's own."""
 
 
 @dataclass(frozen=True, slots=True)

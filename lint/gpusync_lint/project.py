@@ -32,8 +32,10 @@ _NOT_MODULES = (
 class Project:
     """An index over files that belong together."""
 
-    def __init__(self, files: Sequence[FileInfo]) -> None:
+    def __init__(self, files: Sequence[FileInfo], roots: frozenset[str] = frozenset()) -> None:
+        """`roots`: modules whose import makes a file relevant, beside those of the frameworks."""
         self.files = files
+        self._roots = roots
         self._index = {file.parts: file for file in files}
         self._resolved: dict[tuple[tuple[str, ...], str], Value] = {}
         self._scopes: dict[int, dict[str, Value]] = {}
@@ -113,7 +115,7 @@ class Project:
 
     def _connect(self) -> None:
         """Spread two facts along imports: a framework to importers, the use of a device both ways."""
-        if not any(file.uses_framework or file.uses_foreign for file in self.files):
+        if not any(self._speaks_of_one(file) for file in self.files):
             self._device = {id(file): False for file in self.files}
             return
         parent = {id(file): id(file) for file in self.files}
@@ -131,13 +133,21 @@ class Project:
                 parent[find(id(file))] = find(id(target))
         used = {find(id(file)) for file in self.files if file.uses_device}
         self._device = {id(file): find(id(file)) in used for file in self.files}
-        queue = [file for file in self.files if file.uses_framework or file.uses_foreign]
+        queue = [file for file in self.files if self._speaks_of_one(file)]
         self._relevant = {id(file) for file in queue}
         while queue:
             for importer in importers.get(id(queue.pop()), ()):
                 if id(importer) not in self._relevant:
                     self._relevant.add(id(importer))
                     queue.append(importer)
+
+    def _speaks_of_one(self, file: FileInfo) -> bool:
+        """Whether a file imports a framework, or a module that the project's own barriers are in."""
+        if file.uses_framework or file.uses_foreign:
+            return True
+        if not self._roots:
+            return False
+        return any(dotted.partition(".")[0] in self._roots for dotted in (*file.imports.values(), *file.stars))
 
     def _imported(self, file: FileInfo) -> list[FileInfo]:
         found = []

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 @cache
 def others() -> tuple[Catalogue, ...]:
-    """The catalogues other than torch's."""
-    return tuple(catalogue.load(framework) for framework in catalogue.frameworks() if framework != "torch")
+    """The catalogues of frameworks other than torch, without those of libraries on top of it."""
+    every = (catalogue.load(framework) for framework in catalogue.frameworks() if framework != "torch")
+    return tuple(each for each in every if not each.on)
 
 
 @cache

@@ -234,7 +234,7 @@ def _join_same(a: Value, b: Value, depth: int) -> Value:
         return a if a.device >= b.device else b
     if kind is Kind.MODULE:
         same = a.ref if a.ref == b.ref else None
-        return Value(Kind.MODULE, max(a.device, b.device), ref=same)
+        return Value(Kind.MODULE, max(a.device, b.device), ref=same, items=a.items if a.items == b.items else None)
     if kind is Kind.TUPLE:
         first, second = a.items or (), b.items or ()
         if len(first) == len(second):

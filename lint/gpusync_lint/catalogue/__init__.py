@@ -71,6 +71,21 @@ class Barrier:
     """Names that the patterns in `functions` cover, but that do not wait."""
     shaped: bool = False
     """Whether a rule of its own has to look at how it is called; its name alone says nothing."""
+    calls: tuple[str, ...] = ()
+    """Of a library on top of torch, ends of dotted names: `nms`, `Accelerator.reduce`, `MeanMetric.__call__`."""
+    takes: str = ""
+    """What it must be given to wait: `tensor` (an argument lies on the device), `number` (a host number after the
+    name that it is given for), or empty."""
+    given: tuple[tuple[str, Any], ...] = ()
+    """Keyword arguments that it waits with only."""
+    unless_given: tuple[tuple[str, Any], ...] = ()
+    """Any of these keyword arguments says that it does not wait."""
+    unless_made: tuple[tuple[str, Any], ...] = ()
+    """Any of these keyword arguments, given to what made the object, says that its method does not wait."""
+    within: tuple[str, ...] = ()
+    """It waits only in functions of these names."""
+    at_most: int | None = None
+    """With more positional arguments it does not wait."""
     framework: str = "torch"
     waits: tuple[Example, ...] = ()
     silent: tuple[Example, ...] = ()
@@ -102,6 +117,18 @@ class Sort:
 
 
 @dataclass(frozen=True, slots=True)
+class Maker:
+    """A function of a library on top of torch, and the objects of the library's classes that it gives back."""
+
+    name: str
+    """The end of its dotted name."""
+    gives: tuple[str, ...]
+    """Dotted names of classes: of several, it gives a tuple; an empty one for what is not known."""
+    module: bool = False
+    """Whether the first of them is a module that lies on the device."""
+
+
+@dataclass(frozen=True, slots=True)
 class Catalogue:
     """All barriers of one framework, and the documentation of their codes."""
 
@@ -124,6 +151,13 @@ class Catalogue:
     """Functions that give the framework's module itself: `cupy.get_array_module`."""
     step: str = ""
     """A statement that makes a loop a step loop, for the examples."""
+    on: str = ""
+    """The framework whose values a library works on: `torch`; empty for a framework of its own."""
+    tensors: tuple[str, ...] = ()
+    """Of such a library, ends of dotted names of what gives back a tensor on the device."""
+    makers: tuple[Maker, ...] = ()
+    runs: bool = True
+    """Whether its examples can be run one by one; False where a trainer, a launcher or a server has to."""
 
     def rule_doc(self, code: str) -> RuleDoc | None:
         """The documentation of a code; None for a code that this framework does not have."""
@@ -154,6 +188,12 @@ def load(framework: str = "torch") -> Catalogue:
         tuple(data.get("traced_bases", ())),
         tuple(data.get("modules_from", ())),
         data.get("step", ""),
+        data.get("on", ""),
+        tuple(data.get("tensors", ())),
+        tuple(
+            Maker(entry["name"], tuple(entry["gives"]), entry.get("module", False)) for entry in data.get("maker", ())
+        ),
+        data.get("runs", True),
     )
 
 
@@ -216,6 +256,13 @@ def _barrier(entry: dict[str, Any], framework: str) -> Barrier:
         masks=entry.get("masks", False),
         not_functions=tuple(entry.get("not_functions", ())),
         shaped=entry.get("shaped", False),
+        calls=tuple(entry.get("calls", ())),
+        takes=entry.get("takes", ""),
+        given=tuple(entry.get("given", {}).items()),
+        unless_given=tuple(entry.get("unless_given", {}).items()),
+        unless_made=tuple(entry.get("unless_made", {}).items()),
+        within=tuple(entry.get("within", ())),
+        at_most=entry.get("at_most"),
         framework=framework,
         waits=tuple(_example(item) for item in entry["waits"]),
         silent=tuple(_example(item) for item in entry["silent"]),

@@ -11,8 +11,16 @@ from gpusync_lint.rules.explicit import ExplicitBarrier
 from gpusync_lint.rules.foreign import ForeignBarrier
 from gpusync_lint.rules.foreign_shapes import HostArgument, SecondWait
 from gpusync_lint.rules.hidden import AttentionMask, DistributionChecks, HiddenStep, Scaler
+from gpusync_lint.rules.hidden_calls import (
+    AnomalyDetection,
+    CaptureAndLoad,
+    CumulativeBatchNorm,
+    NormBySingularValues,
+    ReadingOptimizer,
+)
 from gpusync_lint.rules.indexing import IndexRead, IndexWrite
 from gpusync_lint.rules.item import Item
+from gpusync_lint.rules.named import NamedBarrier, PreparedLoader
 from gpusync_lint.rules.remote import RemoteInLoop
 from gpusync_lint.rules.retention import KeptGraph
 from gpusync_lint.rules.scalar import IndexByValue, ScalarConversion, TensorAsNumber
@@ -46,9 +54,16 @@ RULES: tuple[type[Rule], ...] = (
     DistributionChecks,
     HiddenStep,
     AttentionMask,
+    AnomalyDetection,
+    ReadingOptimizer,
+    CumulativeBatchNorm,
+    CaptureAndLoad,
+    NormBySingularValues,
     ForeignBarrier,
     HostArgument,
     SecondWait,
+    NamedBarrier,
+    PreparedLoader,
     RemoteInLoop,
     KeptGraph,
     PinInStep,

@@ -173,6 +173,12 @@ class Look:
         bound = self._inference.loop_names(self.pair.fn)
         return twin.id in bound
 
+    def named(self, twin: ast.Call) -> Sequence[Barrier]:
+        """The barriers of libraries, and of the project itself, that the name of what is called tells."""
+        receiver = self.value_of(twin.func.value) if isinstance(twin.func, ast.Attribute) else UNKNOWN
+        inference = self._inference
+        return inference.named.barriers(twin.func, self.value_of(twin.func), receiver, inference.project)
+
     def traced(self) -> bool:
         """Whether another framework traces the function, rather than running it line by line."""
         return self._inference.traced(self.pair.fn)

@@ -76,15 +76,13 @@ class TensorToText(Rule):
             return "tensor-to-text"
         if dotted.startswith("logging.") and dotted.rpartition(".")[2] in torch_api.LOGGERS:
             return "tensor-to-text"
-        if dotted in ("wandb.log", "mlflow.log_metric", "mlflow.log_metrics"):
-            return "tensor-to-tracker"
         if not isinstance(node.func, cst.Attribute):
             return ""
         called = method(node)
         if called == "format" and _is_text(look, node.func.value):
             return "tensor-to-text"
         if called in _TRACKERS:
-            return "tensor-to-tracker"
+            return "" if look.named(look.twin(node)) else "tensor-to-tracker"
         receiver = node.func.value
         label = getattr(receiver, "value", "") if isinstance(receiver, cst.Name) else _last_name(receiver)
         if called in torch_api.LOGGERS and called != "log" and "log" in str(label).lower():

@@ -45,6 +45,28 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert codes == ("GS5",)
 
 
+def test_barriers_of_the_project_are_read(tmp_path: Path) -> None:
+    config = _load(
+        tmp_path,
+        """
+        [[tool.gpusync.barriers]]
+        call = ["ourlib.metrics.to_host", ".fetch"]
+        code = "GS201"
+        message = "It waits"
+        remedy = "Do not"
+        takes = "tensor"
+        unless = ["stream"]
+        [[tool.gpusync.barriers]]
+        call = "clib.wait"
+        """,
+    )
+    first, second = config.barriers
+    assert (first.calls, first.code, first.message) == (("ourlib.metrics.to_host", ".fetch"), "GS201", "It waits")
+    assert (first.remedy, first.takes, first.unless_keywords) == ("Do not", "tensor", ("stream",))
+    assert (second.calls, second.code, second.takes) == (("clib.wait",), "GS699", "")
+    assert first.id != second.id
+
+
 def test_an_empty_table_is_the_default(tmp_path: Path) -> None:
     config = _load(tmp_path, "[tool.gpusync]\n")
     assert config == Config(root=tmp_path)
@@ -77,6 +99,36 @@ def test_an_empty_table_is_the_default(tmp_path: Path) -> None:
             "per-file-ignores = {'a.py' = 'GS2'}",
             'tool.gpusync.per-file-ignores."a.py": must be a list of codes, not a string',
         ),
+        (
+            "barriers = {}",
+            "tool.gpusync.barriers: must be a list of tables, written [[tool.gpusync.barriers]], not a table",
+        ),
+        ("barriers = [{}]", 'tool.gpusync.barriers[0].call: is missing; write call = "package.module.function"'),
+        ("barriers = [{call = ''}]", "tool.gpusync.barriers[0].call: is missing; write call = "),
+        ("barriers = [{call = 'a'}, {cal = 'a.b'}]", "tool.gpusync.barriers[1].cal: unknown key; did you mean 'call'?"),
+        (
+            "barriers = [{colour = 'a.b'}]",
+            "tool.gpusync.barriers[0].colour: unknown key; the keys are call, code, message, remedy, takes, unless",
+        ),
+        (
+            "barriers = [{call = 'a b'}]",
+            "tool.gpusync.barriers[0].call: 'a b' is no name; write \"package.function\", ",
+        ),
+        ("barriers = [{call = 3}]", "tool.gpusync.barriers[0].call: must be a string, not an integer"),
+        ("barriers = [{call = ['a', 3]}]", "tool.gpusync.barriers[0].call: must be a list of strings, not a list of"),
+        (
+            "barriers = [{call = 'a', code = 'GS2011'}]",
+            "tool.gpusync.barriers[0].code: no rule has the code or name 'GS2011'; did you mean GS201?",
+        ),
+        (
+            "barriers = [{call = 'a', code = 'GS2'}]",
+            "tool.gpusync.barriers[0].code: must be one code, not the prefix 'GS2'",
+        ),
+        (
+            "barriers = [{call = 'a', takes = 'tensors'}]",
+            "tool.gpusync.barriers[0].takes: must be one of anything, tensor, not 'tensors'",
+        ),
+        ("barriers = [{call = 'a', unless = 'b'}]", "tool.gpusync.barriers[0].unless: must be a list of strings, not "),
         (
             "per-file-ignores = {'a.py' = ['GS9']}",
             "tool.gpusync.per-file-ignores.\"a.py\": no rule has the code or name 'GS9'; ",

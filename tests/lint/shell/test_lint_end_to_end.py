@@ -195,3 +195,21 @@ def test_a_run_after_adding_ignores_is_clean(folder: Path) -> None:
     again = _gpusync(folder, "lint")
     assert (added.returncode, again.returncode) == (0, 0)
     assert "    total += loss.item()  # gpusync: allow[GS201] a test\n" in (folder / "train.py").read_text()
+
+
+def test_a_barrier_of_the_project_is_reported_allowed_and_explained(folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(
+        '[[tool.gpusync.barriers]]\ncall = "ourlib.to_host"\n'
+        'message = "`{call}` copies to the host"\nremedy = "Batch it"\n'
+    )
+    (folder / "ourlib.py").write_text("def to_host(t):\n    return t\n")
+    (folder / "train.py").write_text(
+        "import torch\nfrom ourlib import to_host\nx = torch.rand(4, device='cuda')\n"
+        "for step in range(9):\n    x.sum().backward()\n    to_host(x)\n"
+        "    to_host(x)  # gpusync: allow[project-barrier] the host needs it\n"
+    )
+    result = _gpusync(folder, "lint", "--output-format", "json")
+    (finding,) = json.loads(result.stdout)["findings"]
+    assert (finding["code"], finding["line"], finding["framework"]) == ("GS699", 6, "project")
+    assert (finding["message"], finding["remedy"]) == ("`to_host()` copies to the host", "Batch it")
+    assert "GS699 project-barrier" in _gpusync(folder, "rule", "GS699").stdout

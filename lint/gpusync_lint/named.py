@@ -1,0 +1,132 @@
+"""Barriers that a dotted name tells: those of libraries on top of torch, and those that a project adds itself.
+
+Libraries export the same function or class under several names (`lightning.pytorch.LightningModule`,
+`pytorch_lightning.LightningModule`), so their catalogues give the ends of names only, and the modules they begin with.
+A project's own names are ends of names too, wherever they begin; one with a leading dot is a method of anything.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from gpusync_lint import catalogue
+from gpusync_lint.project import is_module_name
+from gpusync_lint.summaries import ClassInfo, FunctionInfo
+from gpusync_lint.values import UNKNOWN, Device, Kind, Value, tuple_of
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator, Sequence
+
+    from gpusync_lint.catalogue import Barrier, Catalogue
+    from gpusync_lint.project import Project
+
+_OBJECT = "()"
+"""What the dotted name of a class is followed by to name its instances, as in `accelerate.Accelerator()`."""
+
+_NONE: tuple[Barrier, ...] = ()
+
+
+@cache
+def libraries() -> tuple[Catalogue, ...]:
+    """The catalogues of libraries on top of torch."""
+    return tuple(each for each in map(catalogue.load, catalogue.frameworks()) if each.on)
+
+
+@cache
+def _by_root() -> dict[str, Catalogue]:
+    return {root: each for each in libraries() for root in each.modules}
+
+
+@cache
+def _classes() -> dict[str, frozenset[str]]:
+    """By root, the last names of the classes whose methods the catalogues speak of."""
+    return {
+        root: frozenset(end.split(".")[-2] for barrier in each.barriers.values() for end in barrier.calls if "." in end)
+        for root, each in _by_root().items()
+    }
+
+
+class Named:
+    """Which names wait, for one run."""
+
+    def __init__(self, own: Sequence[Barrier] = ()) -> None:
+        self._index: dict[str, list[tuple[str, Barrier]]] = {}
+        for barrier in (*(b for each in libraries() for b in each.barriers.values()), *own):
+            for end in barrier.calls:
+                self._index.setdefault(end.rpartition(".")[2], []).append((end, barrier))
+        self.roots = frozenset(
+            end.partition(".")[0] for barrier in own for end in barrier.calls if not end.startswith(".")
+        )
+        """First words of the project's own names: a file that imports one of them is of interest."""
+
+    def barriers(self, func: ast.expr, callee: Value, receiver: Value, project: Project) -> Sequence[Barrier]:
+        """The barriers that the name of what is called tells; `receiver` is unknown for a plain function."""
+        label: str = getattr(func, "attr", "")
+        if label not in self._index and _last(label, callee) not in self._index:
+            return _NONE
+        found = [barrier for end, barrier in self._index.get(label, ()) if end == f".{label}"]
+        for dotted in _names(label, callee, receiver, project):
+            for end, barrier in self._index.get(dotted.rpartition(".")[2], ()):
+                if _ends(dotted, end) and barrier not in found and _speaks_of(barrier, dotted):
+                    found.append(barrier)
+        return found
+
+    def made(self, dotted: str, kwargs: dict[str, Value]) -> Value | None:
+        """The object that a function or class of a library gives back; None when its catalogue does not say."""
+        each = _by_root().get(dotted.partition(".")[0])
+        if each is None:
+            return None
+        for maker in each.makers:
+            if _ends(dotted, maker.name):
+                objects = [Value(Kind.NAME, ref=name + _OBJECT) if name else UNKNOWN for name in maker.gives]
+                if maker.module:
+                    objects[0] = Value(Kind.MODULE, Device.GPU, ref=maker.gives[0])
+                return objects[0] if len(objects) == 1 else tuple_of(objects)
+        last = dotted.rpartition(".")[2]
+        if last not in _classes()[dotted.partition(".")[0]]:
+            return None
+        said = tuple((key, value.const) for key, value in kwargs.items() if value.const is not None)
+        if is_module_name(dotted):
+            return Value(Kind.MODULE, Device.CPU, ref=dotted, items=said)
+        return Value(Kind.NAME, ref=dotted + _OBJECT, items=said)
+
+    def gives_tensor(self, dotted: str) -> bool:
+        """Whether a function or method of a library gives back a tensor on the device."""
+        each = _by_root().get(dotted.partition(".")[0])
+        return each is not None and any(_ends(dotted, end) for end in each.tensors)
+
+
+def _last(label: str, callee: Value) -> str:
+    """The last word of the name of what is called, without looking for its class."""
+    if callee.kind is Kind.NAME and isinstance(callee.ref, str):
+        return "__call__" if callee.ref.endswith(_OBJECT) else callee.ref.rpartition(".")[2]
+    if callee.kind is Kind.FUNCTION and isinstance(callee.ref, FunctionInfo):
+        return callee.ref.name
+    return "__call__" if callee.kind is Kind.MODULE else label
+
+
+def _speaks_of(barrier: Barrier, dotted: str) -> bool:
+    each = _by_root().get(dotted.partition(".")[0])
+    return barrier.framework == "project" or (each is not None and each.framework == barrier.framework)
+
+
+def _ends(dotted: str, end: str) -> bool:
+    return dotted == end or dotted.endswith(f".{end}")
+
+
+def _names(label: str, callee: Value, receiver: Value, project: Project) -> Iterator[str]:
+    """The dotted names of what is called: of a method, one for each class that may define it."""
+    if callee.kind is Kind.NAME and isinstance(callee.ref, str):
+        name = callee.ref.replace(_OBJECT, "")
+        yield f"{name}.__call__" if callee.ref.endswith(_OBJECT) else name
+    elif callee.kind is Kind.FUNCTION and isinstance(callee.ref, FunctionInfo):
+        yield ".".join((*callee.ref.file.parts, callee.ref.qualname))
+    elif callee.kind is Kind.MODULE and isinstance(callee.ref, str):
+        yield f"{callee.ref}.__call__"
+    elif label and isinstance(receiver.ref, str) and receiver.kind is Kind.MODULE:
+        yield f"{receiver.ref}.{label}"
+    elif label and isinstance(receiver.ref, ClassInfo):
+        for base in project.lineage(receiver.ref):
+            yield f"{base}.{label}" if isinstance(base, str) else f"{base.name}.{label}"

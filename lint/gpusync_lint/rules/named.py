@@ -1,0 +1,117 @@
+"""The barriers of libraries on top of torch, and those that a project adds itself: calls of a certain name."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import libcst as cst
+
+from gpusync_lint import named
+from gpusync_lint.model import Confidence, Heat
+from gpusync_lint.rules.base import Look, Report, Rule
+from gpusync_lint.rules.text import text_confidence
+from gpusync_lint.values import UNKNOWN, Device, Kind, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpusync_lint.catalogue import Barrier
+
+
+class NamedBarrier(Rule):
+    """Functions of torchvision, methods of a metric of torchmetrics, of a `LightningModule`, of the project's own."""
+
+    nodes = (cst.Call,)
+    barriers = (
+        *(id_ for each in named.libraries() for id_, barrier in each.barriers.items() if not barrier.shaped),
+        "project-barrier",
+    )
+    VALID: ClassVar = ("model.log('loss', s)", "torch.cuda.is_available()")
+    INVALID: ClassVar = ()
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        twin = look.twin(node)
+        for barrier in look.named(twin):
+            confidence = _confidence(barrier, twin, look)
+            if confidence is not None:
+                yield Report(barrier.id, twin, confidence, tail=_is_method(twin, look))
+                return
+
+
+class PreparedLoader(Rule):
+    """A loop over a loader that Accelerate prepared, which moves each batch itself."""
+
+    nodes = (cst.Name, cst.Attribute, cst.Call)
+    barriers = ("accelerate.prepared-loader",)
+    VALID: ClassVar = ("for y in torch.utils.data.DataLoader([]): model(y)",)
+    INVALID: ClassVar = ()
+
+    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+        """Look at what a loop runs over."""
+        loop = look.pair.statement
+        if not isinstance(loop, (ast.For, ast.AsyncFor)):
+            return
+        loader = loop.iter
+        while isinstance(loader, ast.Call) and loader.args:  # enumerate, tqdm
+            loader = loader.args[0]
+        value = look.value_of(loader)
+        # A project that says `non_blocking` somewhere knows of it.
+        known = "non_blocking" in look.file.text
+        if look.twin(node) is loader and value.kind is Kind.LOADER and value.device is Device.GPU and not known:
+            yield Report("accelerate.prepared-loader", loader, Confidence.MEDIUM, heat=Heat.STEP)
+
+
+def _confidence(barrier: Barrier, twin: ast.Call, look: Look) -> Confidence | None:
+    """How sure it is that a call waits, given how it is called; None when it does not."""
+    if barrier.within and look.pair.fn.name not in barrier.within:
+        return None
+    if barrier.at_most is not None and len(twin.args) > barrier.at_most:
+        return None
+    said = {keyword.arg: look.value_of(keyword.value) for keyword in twin.keywords if keyword.arg is not None}
+    if not all(_is(said.get(label), const) for label, const in barrier.given):
+        return None
+    if any(_is(said.get(label), const) for label, const in barrier.unless_given):
+        return None
+    if any(label in said for label in barrier.unless_keywords):
+        return None
+    if barrier.unless_made:
+        receiver = look.value_of(twin.func.value if _has_receiver(twin, look) else twin.func)  # type: ignore[attr-defined]
+        made = receiver.items if receiver.kind in (Kind.MODULE, Kind.NAME) else None
+        if made is None:
+            return Confidence.LOW
+        if any(pair in made for pair in barrier.unless_made):
+            return None
+    values = [look.value_of(arg) for arg in twin.args]
+    if barrier.takes == "tensor":
+        found = [text_confidence(look, value) for value in (*values, *said.values())]
+        sure = [item for item in found if item is not None]
+        return min(sure, key=lambda item: item.rank) if sure else None
+    if barrier.takes == "number":
+        value = values[-1] if values else UNKNOWN
+        return Confidence.MEDIUM if look.uses_device() and _holds_number(value) else None
+    if barrier.framework == "project":
+        return Confidence.HIGH
+    return Confidence.MEDIUM if look.uses_device() else None
+
+
+def _is(value: Value | None, const: Any) -> bool:
+    return value is not None and value.const == const and type(value.const) is type(const)
+
+
+def _holds_number(value: Value) -> bool:
+    if value.kind is Kind.DICT:
+        return any(_holds_number(item) for _, item in value.items or ())
+    return value.kind is Kind.HOST and not isinstance(value.const, str)
+
+
+def _has_receiver(twin: ast.Call, look: Look) -> bool:
+    return isinstance(twin.func, ast.Attribute) and look.value_of(twin.func).kind is not Kind.MODULE
+
+
+def _is_method(twin: ast.Call, look: Look) -> bool:
+    if not isinstance(twin.func, ast.Attribute):
+        return False
+    receiver = look.value_of(twin.func.value)
+    return receiver.kind is not Kind.NAME or str(receiver.ref).endswith("()")
