@@ -106,6 +106,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     gpu = _session(config)
     if any(_uses_gpu(item) for item in session.items):
+        gpu.measures = True
         gpu.device.switch_on()
     if gpu.ratchet is not None:
         _find_missing_tests(session, gpu)
@@ -147,6 +148,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         insistent=is_marked or gpu.options.insistent,
         strict=gpu.options.require,
         call_is_region=is_marked or gpu.options.measures_every_test,
+        holds_back=gpu.rank is not None,
         limit=LINES_SHOWN if item.config.option.verbose <= 0 else None,
     )
     if gpu.ratchet is not None:
@@ -176,7 +178,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if run is None:
         return (yield)
     with _lease(item):
-        return (yield from _measured_call(item, run))
+        result = yield from _measured_call(item, run)
+    run.raise_held_back()
+    return result
 
 
 def _measured_call(item: pytest.Item, run: TestRun) -> Generator[None, object, object]:
@@ -260,13 +264,21 @@ class _Reporter:
         if session.config.option.collectonly:
             return
         gpu = self._gpu
-        written = gpu.write_reports()
         settled = gpu.settle_baseline()
         unproven = gpu.options.require and gpu.measured_nothing
         if unproven:
             gpu.complaints.append("--gpu-require: no test ran anything on the GPU under a budget")
-        if session.exitstatus == pytest.ExitCode.OK and (unproven or not written or not settled):
+        passed = session.exitstatus == pytest.ExitCode.OK
+        united = True
+        if session.exitstatus != pytest.ExitCode.INTERRUPTED:
+            united = gpu.meet_ranks(passed=passed and settled and not unproven)
+        written = gpu.write_reports()
+        if passed and (unproven or not written or not settled or not united):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_unconfigure(self) -> None:
+        """Stay until the other ranks have printed what they have to say: a launcher ends all when one has failed."""
+        self._gpu.leave_ranks()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         self._annotate(terminalreporter)

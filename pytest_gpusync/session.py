@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpusync.ranks import of_this_rank, rank
 from pytest_gpusync.reporting.files import ending_of
 from pytest_gpusync.sessiondevice import SessionDevice
 
 if TYPE_CHECKING:
     from pytest_gpusync.options import Options
+    from pytest_gpusync.ranks import Ranks
     from pytest_gpusync.ratchet import Ratchet
     from pytest_gpusync.reporting.json_ import Document
 
@@ -41,6 +43,13 @@ class GpuSession:
         """Lines that a person should read and no exit code depends on."""
         self.complaints: list[str] = []
         """Lines that explain an exit code which no test explains."""
+        self.measures = options.measures_every_test
+        """True if a test of the session may be measured."""
+        self.rank = rank()
+        """Rank of this process in a distributed run; None in a run of one."""
+        self._ranks: Ranks | None = None
+        self._united: Document | None = None
+        """The run of all ranks, once they have met."""
 
     def check(self) -> None:
         """Refuse what cannot work, before any test runs.
@@ -133,18 +142,55 @@ class GpuSession:
 
         return not any(is_measured(region) for regions in self.tests.values() for region in regions)
 
-    def write_reports(self) -> bool:
-        """Write every report that was asked for; False if one could not be, with a complaint that says where it is."""
-        if not self.options.reports:
+    def meet_ranks(self, *, passed: bool) -> bool:
+        """Exchange runs with the other ranks of a distributed run; False if one of them failed or did not come.
+
+        Rank 0 reports for all from here on. Where there are no ranks, or no way to reach them, nothing happens.
+        """
+        if self.rank is None or not self.measures:
             return True
-        from pytest_gpusync.reporting.files import write_report
+        from pytest_gpusync.ranks import EXCHANGE_SECONDS, join
+
+        self._ranks = join()
+        if self._ranks is None:
+            return True
+        from pytest_gpusync.reporting.merging import merge_runs
+
+        found = self._ranks.exchange({"passed": passed, "run": self._own_run()})
+        there = [(number, document) for number, document in enumerate(found) if document is not None]
+        late = [number for number, document in enumerate(found) if document is None]
+        failed = [number for number, document in there if not document["passed"] and number != self.rank]
+        self._united = merge_runs([(f"rank {number}", document["run"]) for number, document in there])
+        if late:
+            self.complaints.append(f"{_ranks(late)} sent nothing home within {EXCHANGE_SECONDS:g} s")
+        if failed:
+            self.complaints.append(f"{_ranks(failed)} failed")
+        return not late and not failed
+
+    def leave_ranks(self) -> None:
+        """Wait, not for long, until all ranks are about to end."""
+        if self._ranks is not None:
+            self._ranks.leave()
+
+    def _own_run(self) -> Document:
         from pytest_gpusync.reporting.json_ import run_document
 
-        document = run_document(
-            self.environment, [region for found in self.tests.values() for region in found], self.lines
-        )
+        regions = [region for found in self.tests.values() for region in found]
+        return run_document(self.environment, regions, self.lines)
+
+    def write_reports(self) -> bool:
+        """Write every report that was asked for; False if one could not be, with a complaint that says where it is.
+
+        Of ranks that have met, rank 0 writes the reports of all; ranks on their own write one each.
+        """
+        if not self.options.reports or (self._united is not None and self.rank != 0):
+            return True
+        from pytest_gpusync.reporting.files import write_report
+
+        document = self._united or self._own_run()
         written = True
-        for path in self.options.reports:
+        for wanted in self.options.reports:
+            path = wanted if self._united is not None else of_this_rank(wanted, self.rank)
             try:
                 write_report(document, path)
             except OSError as error:
@@ -155,7 +201,7 @@ class GpuSession:
     def settle_baseline(self) -> bool:
         """Hold the session to its baseline, or write it anew; False if that failed, with complaints that say why."""
         ratchet = self.ratchet
-        if ratchet is None:
+        if ratchet is None or (ratchet.update and self.rank not in (None, 0)):
             return True
         coverage = self.environment["coverage"] if self.environment is not None else None
         if ratchet.update:
@@ -178,7 +224,14 @@ class GpuSession:
             return []
         from pytest_gpusync.reporting.summary import summary_lines
 
+        if self._united is not None and self.rank == 0:
+            of_all = {region["name"]: [region] for region in self._united["regions"]}
+            return summary_lines(self._united["environment"], of_all)
         return summary_lines(self.environment, self.tests)
+
+
+def _ranks(numbers: list[int]) -> str:
+    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
 
 
 def _rescue(path: Path, document: Document) -> str:

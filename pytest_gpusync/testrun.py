@@ -58,6 +58,7 @@ class TestRun:
         insistent: bool = False,
         strict: bool = False,
         call_is_region: bool = False,
+        holds_back: bool = False,
         limit: int | None = LINES_SHOWN,
     ) -> None:
         self.nodeid = nodeid
@@ -75,7 +76,11 @@ class TestRun:
         """True if the test fails where there is no device to measure on."""
         self.call_is_region = call_is_region
         """False for a test that is measured only inside its fixtures' regions."""
+        self.holds_back = holds_back
+        """True if a broken budget fails the test only at its end: the test of a distributed run, where the other ranks
+        would wait for this one at the next collective."""
         self.limit = limit
+        self._held_back: AssertionError | None = None
         self.records: list[Record] = []
         self.runs: list[Record] = []
         """The records of gpu_train: where there are any, they and not the whole call are held to the test's budget."""
@@ -124,10 +129,26 @@ class TestRun:
         __tracebackhide__ = True
         kept.verdicts.append(verdict)
         text = self.text(verdict, kept)
+        failure: AssertionError | None = None
         if verdict.outcome == "failed":
-            raise BudgetExceeded(text, verdict)
-        if verdict.outcome == "not_measured" or (self.strict and verdict.outcome == "undecided"):
-            raise NotMeasured(text)
+            failure = BudgetExceeded(text, verdict)
+        elif verdict.outcome == "not_measured" or (self.strict and verdict.outcome == "undecided"):
+            failure = NotMeasured(text)
+        if failure is None:
+            return
+        if not self.holds_back:
+            raise failure
+        self._held_back = self._held_back or failure
+
+    def raise_held_back(self) -> None:
+        """Fail the test, which has ended, for the first of its regions that broke a budget.
+
+        Raises:
+            BudgetExceeded, NotMeasured: as :meth:`settle`.
+        """
+        __tracebackhide__ = True
+        if self._held_back is not None:
+            raise self._held_back
 
     def keep_elapsed(self, method: str, found: Elapsed) -> None:
         """Keep what a method of gpu_elapsed measured for the reports."""

@@ -235,13 +235,16 @@ WORKLOADS = {
 
 
 def syncs_by_function(measurement):
-    """Return the counted syncs of a measurement by the function that is charged, and those of other threads."""
+    """Return the counted syncs of a measurement by the function that is charged, and those of other threads.
+
+    Memory that the allocator frees, a captured graph's for instance, is left out: when it does is its own affair.
+    """
     counted: dict[str, int] = {}
     background = 0
     for sync in measurement.all_syncs:
         if sync.background:
             background += 1
-        else:
+        elif sync.kind != "free":
             name = sync.site.function.rsplit(".", 1)[-1]
             counted[name] = counted.get(name, 0) + 1
     return counted, background

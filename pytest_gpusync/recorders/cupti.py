@@ -412,8 +412,8 @@ class CuptiRecorder(Recorder):
                     )
                 )
                 continue
-            own_frame = frame is not None and call.thread == own
-            where = frame if own_frame else sys._current_frames().get(call.thread)
+            # Frames of this package above the caller's are skipped when the line is looked for.
+            where = (frame or sys._getframe(1)) if call.thread == own else sys._current_frames().get(call.thread)
             self._emit(RawSync(kind, where, call.thread, blocked_ns=call.blocked_ns, began_ns=call.began_ns))
 
     def _copy_completed_by(self, kind: Kind, ident: int) -> _Copy | None:

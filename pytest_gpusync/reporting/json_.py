@@ -7,7 +7,6 @@ session's summary, and into every other report.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from gpusync_lint.atomic import replace_file
 from pytest_gpusync import devices
 from pytest_gpusync.budgets import why_not_measured
 from pytest_gpusync.measure import site_counts, syncs_per_step
+from pytest_gpusync.ranks import rank
 from pytest_gpusync.reporting.order import order_document
 from pytest_gpusync.reporting.quantities import elapsed_document, estimate_document, memory_document, timing_document
 from pytest_gpusync.rulenames import rule_for
@@ -132,12 +132,6 @@ def run_document(
         "lines": lines,
         "rank": rank(),
     }
-
-
-def rank() -> int | None:
-    """Return the rank of this process in a run of several, as torchrun and its like tell it; None in a run of one."""
-    told, size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
-    return int(told) if told.isdecimal() and size.isdecimal() and int(size) > 1 else None
 
 
 def to_text(document: Document) -> str:
