@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.ran import LinesRan
     from pytest_gpusync.ratchet import Ratchet, TestRatchet
     from pytest_gpusync.reporting.failure import BudgetFailure
+    from pytest_gpusync.reporting.json_ import Document
     from pytest_gpusync.session import GpuSession
     from pytest_gpusync.testrun import TestRun
 
@@ -225,6 +226,7 @@ def pytest_runtest_makereport(
         if ratchet is not None:
             document = document or {"environment": None, "regions": []}
             ratchet.annotate(document["regions"])
+        _note_properties(item, document)
         lines = item.config.stash.get(LINES, None)
         if lines is not None:
             document = document or {"environment": None, "regions": []}
@@ -233,6 +235,16 @@ def pytest_runtest_makereport(
             document["lines"] = lines.take() if lines is not None else None
         report.gpusync = json.dumps(document) if document is not None else None  # type: ignore[attr-defined]
     return report
+
+
+def _note_properties(item: pytest.Item, document: Document | None) -> None:
+    """Give the figures of a test to pytest as its properties: they travel from workers, and stand in JUnit files."""
+    from pytest_gpusync.reporting.junit import PREFIX, properties
+
+    # A test that is run again has those of its last run.
+    item.user_properties = [(name, value) for name, value in item.user_properties if not name.startswith(PREFIX)]
+    if document is not None:
+        item.user_properties += properties(document["environment"], document["regions"])
 
 
 class _Reporter:
@@ -289,10 +301,12 @@ class _Reporter:
         if not lines and not self._gpu.complaints:
             return
         terminalreporter.section("gpusync")
-        for line in lines:
-            terminalreporter.write_line(line)
-        for complaint in self._gpu.complaints:
-            terminalreporter.write_line(complaint, red=True)
+        from pytest_gpusync.reporting.terminal import fold
+
+        for row in (row for line in lines for row in fold(line)):
+            terminalreporter.write_line(row)
+        for row in (row for complaint in self._gpu.complaints for row in fold(complaint)):
+            terminalreporter.write_line(row, red=True)
 
     def _annotate(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print workflow commands, which GitHub reads at the beginning of a line."""

@@ -99,7 +99,7 @@ class Digest:
 
 def digest(document: Document) -> Digest:
     """Return what a page shows of a run object."""
-    regions = sorted(document["regions"], key=_severity)
+    regions = sorted(document["regions"], key=severity)
     lines: dict[tuple[Any, ...], LineDigest] = {}
     for region in regions:
         _add_lines(region, lines)
@@ -138,7 +138,8 @@ def figure(number: float) -> str:
     return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
 
 
-def _severity(region: Document) -> tuple[int, float, str]:
+def severity(region: Document) -> tuple[int, float, str]:
+    """Return what regions are sorted by, the worst first."""
     most = region["syncs_per_step"]["max"] if region["syncs_per_step"] else 0
     return _SEVERITY[region["outcome"]], -most, region["name"]
 

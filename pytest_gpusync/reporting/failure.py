@@ -36,7 +36,11 @@ class BudgetFailure:
 
     def toterminal(self, writer: TerminalWriter) -> None:
         """Draw it, the sentence marked."""
+        from pytest_gpusync.reporting.terminal import fold
+
         sentence, *rest = str(self).splitlines()
-        writer.line(sentence, red=True, bold=True)
+        for row in fold(sentence):
+            writer.line(row, red=True, bold=True)
         for line in rest:
-            writer.line(line)
+            for row in fold(line):
+                writer.line(row)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpusync.budgets import WHOLE_REGION, why_not_measured
@@ -105,6 +107,25 @@ def total_text(measurement: Measurement) -> str:
         rate = f"{plural(median, 'sync')} per step, {most} in the worst"
     warmup = f" after {plural(measurement.warmup, 'step')} of warm-up" if measurement.warmup else ""
     return f"{rate}, over {plural(len(per_step), 'step')}{warmup} (a step ends at {measurement.step_source})"
+
+
+def fold(line: str) -> list[str]:
+    """Return a line as the rows that fit the terminal, broken between words; whole where the output is no terminal.
+
+    The width is that of ``COLUMNS``, where it is set.
+    """
+    width = get_terminal_size((0, 0)).columns
+    if not width or len(line) <= width:
+        return [line]
+    indent = len(line) - len(line.lstrip())
+    return wrap(
+        line,
+        max(width, 2 * indent + 8),
+        subsequent_indent=" " * (indent + 4),
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    )
 
 
 def plural(number: int, noun: str) -> str:

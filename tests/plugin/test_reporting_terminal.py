@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from measurements import H200, stepped, sync, whole
 
 from pytest_gpusync.budgets import Budget, judge
-from pytest_gpusync.reporting import sites
-from pytest_gpusync.reporting.terminal import render_measurement, render_verdict
+from pytest_gpusync.reporting import sites, terminal
+from pytest_gpusync.reporting.terminal import fold, render_measurement, render_verdict
 from pytest_gpusync.rulenames import Rule
 
 SOURCE = """\
@@ -159,3 +161,23 @@ def test_rows_are_cut_to_the_width_unless_verbose():
 def test_verbose_adds_the_lines_that_only_warm_up_ran():
     text = render_measurement(stepped([0, 1], extra=(sync(0, line=77),)), verbose=True)
     assert "  train.py:77  in train_step: stream synchronize  1 sync" in text
+
+
+@pytest.mark.parametrize("width", ["40", "60", "200"])
+def test_a_line_is_broken_between_words_where_the_terminal_ends(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", width)
+    line = "  train.py:12  loss.item()  GS201  3 syncs   Keep the value on the device, and read it once after the loop"
+    rows = fold(line)
+    assert all(len(row) <= int(width) for row in rows)
+    assert " ".join(" ".join(rows).split()) == " ".join(line.split())
+    assert all(row.startswith("      ") for row in rows[1:])
+
+
+def test_a_word_longer_than_the_terminal_stays_whole(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    assert "tests/test_training.py::test_step" in fold("     3  budget 2  tests/test_training.py::test_step")[-1]
+
+
+def test_where_the_output_is_no_terminal_lines_stay_whole(monkeypatch):
+    monkeypatch.setattr(terminal, "get_terminal_size", os.terminal_size)
+    assert fold("word " * 100) == ["word " * 100]
