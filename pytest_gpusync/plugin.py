@@ -305,8 +305,8 @@ class _Reporter:
 
         for row in (row for line in lines for row in fold(line)):
             terminalreporter.write_line(row)
-        for row in (row for complaint in self._gpu.complaints for row in fold(complaint)):
-            terminalreporter.write_line(row, red=True)
+        for complaint in self._gpu.complaints:  # whole: other programs look for them
+            terminalreporter.write_line(complaint, red=True)
 
     def _annotate(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print workflow commands, which GitHub reads at the beginning of a line."""
