@@ -80,7 +80,7 @@ def test_an_intermediate_result_is_had_sooner_by_waiting_for_it_alone(gpu_elapse
         queue_of_the_host()
 
     def queue_of_the_host():
-        sum(range(20_000))
+        sum(range(200_000))
 
     def whole_device_then_host():
         whole_device()
