@@ -22,12 +22,15 @@ class Inference:
         self.network = resnet(layers, width).cuda().eval()
         self.shape = (batch, 3, size, size)
         self.pinned = torch.empty(self.shape, pin_memory=True)
+        self.next_pinned = torch.empty(self.shape, pin_memory=True)
         self.pageable = torch.empty(self.shape)
         self.resident = torch.rand(self.shape, device="cuda")
         self.result = torch.empty((batch, 1000), pin_memory=True)
         self.mean, self.std = (torch.full((3, 1, 1), value, device="cuda") for value in (0.45, 0.22))
 
     def generate(self):
+        # Into the other buffer: the copy of this one may still be queued.
+        self.pinned, self.next_pinned = self.next_pinned, self.pinned
         with record_function("random_generation"):
             self.pageable.uniform_()
             self.pinned.copy_(self.pageable)
@@ -74,7 +77,8 @@ def test_syncs_of_a_batch(inference, gpu_train, how, syncs):
         one.generate()
         getattr(one, how)()
 
-    gpu_train(step, steps=6, warmup=3).assert_syncs(exact=syncs)
+    # A buffer is filled again when the batch before the last is done with it.
+    gpu_train(step, steps=6, warmup=3, in_flight=2).assert_syncs(exact=syncs)
 
 
 def test_the_waits_are_those_of_the_copies(inference, gpu_sync):
