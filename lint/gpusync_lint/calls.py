@@ -103,6 +103,8 @@ class Calls(Functions):
             method = self.inference.project.method(callee.ref, "__call__")
             if method is not None:
                 return self.inference.call(self, method, [callee, *args], kwargs, [])
+            if isinstance(node.func, ast.Name) and node.func.id == "self":  # a part of modules that make it callable
+                return self._call_module(Value(Kind.MODULE, self.assumed()), args, kwargs)
         if kind is Kind.MOVED:
             self.mark("weak")
             return GPU_TENSOR._replace(sure=False)

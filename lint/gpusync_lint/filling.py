@@ -26,14 +26,9 @@ def fills(statement: ast.If, own: Methods) -> bool:
     Only for what outlives the call: attributes, and containers that are asked for a key. `own` are the methods of the
     class, because the block may leave the filling to one of them.
     """
-    asked: dict[str, set[str]] = {}
-    for path, how in _asked(statement.test, True):
-        if "." in path or how == "key":
-            asked.setdefault(path, set()).add(how)
-    if not asked:
-        return False
-    return any(
-        path in asked and (key is False or "key" in asked[path]) for path, _, key in _filled(statement.body, own)
+    asked = {path: how for path, how in _asked(statement.test, True).items() if "." in path or "key" in how}
+    return bool(asked) and any(
+        path in asked and (not key or "key" in asked[path]) for path, _, key in _filled(statement.body, own)
     )
 
 
@@ -49,8 +44,8 @@ def settles(statement: ast.If, rest: list[ast.stmt], kept: dict[str, str], own: 
         return False
     asked: dict[str, set[str]] = {}
     for test in tests:
-        for path, how in _asked(test, False):
-            asked.setdefault(kept.get(path, path), set()).add("key" if path in kept else how)
+        for path, how in _asked(test, False).items():
+            asked.setdefault(kept.get(path, path), set()).update({"key"} if path in kept else how)
     given = {kept.get(path, path) for path in _paths(returned.value)} if returned.value is not None else set()
     for path, value, key in _filled(rest, own):
         manners = asked.get(path, set())
@@ -90,40 +85,39 @@ def remembered(node: ast.AST) -> bool:
     return False
 
 
-def _asked(test: ast.expr, missing: bool) -> Iterator[tuple[str, str]]:
-    """The paths that a condition finds missing (or, for False, present), and how it asks.
+def _asked(test: ast.expr, missing: bool, holds: bool = True) -> dict[str, set[str]]:
+    """The paths that a condition finds missing (or, for False, present) where it holds, and how it asks for each.
 
-    How: `truth`, `none`, `key` (whether a container holds a key) or `compared` (an attribute of it with something).
+    How: `truth`, `none`, `key` (whether a container holds a key) or `compared` (an attribute of it with something). Of
+    alternatives, only what all of them ask about counts.
     """
-    if isinstance(test, ast.BoolOp):
-        for operand in test.values:
-            yield from _asked(operand, missing)
-    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        yield from _asked(test.operand, not missing)
-    elif isinstance(test, ast.Compare):
-        yield from _compared(test, missing)
-    elif not missing:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _asked(test.operand, not missing, not holds)
+    if isinstance(test, ast.Compare):
+        return _compared(test, missing)
+    if not isinstance(test, ast.BoolOp):
         path = _path(test)
-        if path is not None:
-            yield path, "truth"
+        return {path: {"truth"}} if path is not None and not missing else {}
+    parts = [_asked(operand, missing, holds) for operand in test.values]
+    paths = set().union(*parts) if isinstance(test.op, ast.And) is holds else set(parts[0]).intersection(*parts[1:])
+    return {path: set().union(*(part.get(path, set()) for part in parts)) for path in paths}
 
 
-def _compared(test: ast.Compare, missing: bool) -> Iterator[tuple[str, str]]:
+def _compared(test: ast.Compare, missing: bool) -> dict[str, set[str]]:
     operator, left, right = test.ops[0], test.left, test.comparators[0]
     if isinstance(operator, (ast.Is, ast.IsNot)):
         path = _path(left)
-        if path is not None and isinstance(operator, ast.Is) is missing:
-            yield path, "none"
-    elif isinstance(operator, (ast.In, ast.NotIn)):
+        return {path: {"none"}} if path is not None and isinstance(operator, ast.Is) is missing else {}
+    if isinstance(operator, (ast.In, ast.NotIn)):
         path = _path(right)
-        if path is not None and isinstance(operator, ast.NotIn) is missing:
-            yield path, "key"
-    else:
-        for side in (left, right):
-            for path in _paths(side):
-                while path:
-                    yield path, "compared"
-                    path = path.rpartition(".")[0]
+        return {path: {"key"}} if path is not None and isinstance(operator, ast.NotIn) is missing else {}
+    found: dict[str, set[str]] = {}
+    for side in (left, right):
+        for path in _paths(side):
+            while path:
+                found[path] = {"compared"}
+                path = path.rpartition(".")[0]
+    return found
 
 
 def _path(node: ast.expr) -> str | None:

@@ -117,8 +117,9 @@ class Inference:
         self._called_by = None
         for file in files:
             for fn in file.all_functions:
-                if self._callers().get(id(fn)) and self._prepares_data(fn):
+                if fn.bound and self._callers().get(id(fn)) and self._prepares_data(fn):
                     fn.bound.clear()
+                    self.note_change(("bound", id(fn)))
 
     def interpret(self, fn: FunctionInfo) -> None:
         """Run one function, unless it is running already."""

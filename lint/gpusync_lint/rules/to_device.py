@@ -134,6 +134,7 @@ class TensorFromData(Rule):
         "torch.zeros(4, device=dev)",
         "torch.tensor(1.0, device='cpu')",
         "torch.as_tensor(x, device=dev)",
+        "torch.tensor([], device=dev)",
     )
     INVALID: ClassVar = (
         "torch.tensor(1.0, device=dev)",

@@ -51,7 +51,6 @@ NONE = [
     "y = torch.linalg.inv(spd, out=x2)",
     "y = torch.linalg.lu_factor(spd)",
     "y = torch.tensor([1.0, 2.0], device=dev)",
-    "y = torch.tensor([], device=dev)",
     "y = torch.tensor([[0.0, 0.0]], device=dev)",
     "y = torch.tensor([1.0] * lst[0], device=dev)",
     "y = torch.tensor(1.5, dtype=torch.long, device=dev)",

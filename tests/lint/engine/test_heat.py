@@ -86,6 +86,20 @@ CASES = {
         "class Net(torch.nn.Module):\n    def training_step(self, batch, i):\n        return x.sum().item()\n",
         Heat.STEP,
     ),
+    "a processor of logits": (
+        (
+            "from transformers import LogitsProcessor\nclass Mine(LogitsProcessor):\n"
+            "    def __call__(self, ids: torch.Tensor, scores: torch.Tensor):\n        return scores.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "a loop that calls the module it is a part of": (
+        (
+            "class Generation:\n    def sample(self, ids: torch.Tensor):\n        while True:\n"
+            "            self(ids)\n            ids.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
     "a nested function": (
         "def train():\n    def log(t):\n        return t.item()\n    for b in loader:\n        log(x.sum())\n",
         Heat.STEP,
@@ -127,6 +141,9 @@ RARELY = {
 }
 EVERY_STEP = {
     "a default": "if pe is None:\n    pe = a.sum().item()",
+    "an attribute that is filled for another reason too": (
+        "if self.table is None or size > 9:\n    self.table = a.sum().item()"
+    ),
     "a list that is not full": "if self.tables:\n    self.tables.append(a.sum().item())",
     "an attribute that grows": "if self.total is not None:\n    self.total = self.total + a.sum().item()",
     "after a shortcut": "if pe is not None:\n    return pe\npe = a.sum().item()\nreturn pe",
