@@ -152,6 +152,8 @@ class Functions(Expressions):
         made = sorts.made_by(dotted)
         if made is None:
             return None
+        if dotted.rpartition(".")[2] in made.elementwise and all(value.kind is not Kind.FOREIGN for value in args):
+            return HOST if all(value.kind is Kind.HOST for value in args) else UNKNOWN
         if made.sign:
             self.mark(made.sign)
         return foreign(made.name)

@@ -76,6 +76,12 @@ def barriers() -> tuple[Barrier, ...]:
 
 
 @cache
+def bounding() -> frozenset[str]:
+    """The frameworks of which one wait in each turn of a loop is right."""
+    return frozenset(each.framework for each in others() if each.bounding)
+
+
+@cache
 def barrier_methods() -> frozenset[str]:
     """Names of methods that wait."""
     return frozenset(label for each in others() for barrier in each.barriers.values() for label in barrier.methods)

@@ -84,6 +84,8 @@ class Barrier:
     """Any of these keyword arguments, given to what made the object, says that its method does not wait."""
     within: tuple[str, ...] = ()
     """It waits only in functions of these names."""
+    among_processes: bool = False
+    """It waits only where several processes run, which the source does not tell: findings are of low confidence."""
     at_most: int | None = None
     """With more positional arguments it does not wait."""
     framework: str = "torch"
@@ -112,6 +114,8 @@ class Sort:
     call: str = ""
     result: str = ""
     """The sort that operators give."""
+    elementwise: frozenset[str] = frozenset()
+    """Last names of functions that compute on the host where they are given numbers only."""
     sign: str = ""
     """The sign of a step that making one, or calling one, gives to a loop: `weak` or empty."""
 
@@ -156,6 +160,8 @@ class Catalogue:
     tensors: tuple[str, ...] = ()
     """Of such a library, ends of dotted names of what gives back a tensor on the device."""
     makers: tuple[Maker, ...] = ()
+    bounding: bool = False
+    """Whether one wait in each turn of a loop is right, because it bounds the queue: only further ones are reported."""
     runs: bool = True
     """Whether its examples can be run one by one; False where a trainer, a launcher or a server has to."""
 
@@ -193,6 +199,7 @@ def load(framework: str = "torch") -> Catalogue:
         tuple(
             Maker(entry["name"], tuple(entry["gives"]), entry.get("module", False)) for entry in data.get("maker", ())
         ),
+        data.get("bounding", False),
         data.get("runs", True),
     )
 
@@ -230,7 +237,7 @@ def _sort(entry: dict[str, Any], framework: str) -> Sort:
             given[key] = f"{framework}.{given[key]}"
     for key in ("made_by", "not_by", "types"):
         given[key] = tuple(given.get(key, ()))
-    for key in ("host_attributes", "host_methods"):
+    for key in ("host_attributes", "host_methods", "elementwise"):
         given[key] = frozenset(given.get(key, ()))
     given["methods"] = {label: f"{framework}.{gives}" for label, gives in given.get("methods", {}).items()}
     given["name"] = f"{framework}.{given['name']}"
@@ -262,6 +269,7 @@ def _barrier(entry: dict[str, Any], framework: str) -> Barrier:
         unless_given=tuple(entry.get("unless_given", {}).items()),
         unless_made=tuple(entry.get("unless_made", {}).items()),
         within=tuple(entry.get("within", ())),
+        among_processes=entry.get("among_processes", False),
         at_most=entry.get("at_most"),
         framework=framework,
         waits=tuple(_example(item) for item in entry["waits"]),

@@ -9,7 +9,7 @@ from gpusync_lint.rules.catalogue_calls import CallByShape, CatalogueCall
 from gpusync_lint.rules.control_flow import BooleanOperator, BuiltinComparison, Condition
 from gpusync_lint.rules.explicit import ExplicitBarrier
 from gpusync_lint.rules.foreign import ForeignBarrier
-from gpusync_lint.rules.foreign_shapes import HostArgument, SecondWait
+from gpusync_lint.rules.foreign_shapes import HostArgument
 from gpusync_lint.rules.hidden import AttentionMask, DistributionChecks, HiddenStep, Scaler
 from gpusync_lint.rules.hidden_calls import (
     AnomalyDetection,
@@ -61,7 +61,6 @@ RULES: tuple[type[Rule], ...] = (
     NormBySingularValues,
     ForeignBarrier,
     HostArgument,
-    SecondWait,
     NamedBarrier,
     PreparedLoader,
     RemoteInLoop,

@@ -10,6 +10,7 @@ import libcst as cst
 from gpusync_lint import sorts
 from gpusync_lint.model import Confidence
 from gpusync_lint.rules.base import Look, Report, Rule
+from gpusync_lint.rules.places import LOOPS, around, walk
 from gpusync_lint.values import UNKNOWN, Kind, Value
 
 if TYPE_CHECKING:
@@ -38,10 +39,24 @@ class ForeignBarrier(Rule):
         """Look at a node."""
         twin = look.twin(node)
         for barrier, mark, tail in self._found(twin, look):
+            if barrier.framework in sorts.bounding() and self._is_first(twin, look):
+                return
             if not look.traced():
                 timed = barrier.code in _EXPLICIT and look.timing()
                 yield Report(barrier.id, mark, Confidence.LOW if timed else Confidence.MEDIUM, tail=tail)
                 return
+
+    def _is_first(self, twin: ast.AST, look: Look) -> bool:
+        """Whether nothing waits before a node in the same turn of the innermost loop, or call of the function."""
+        holders = around(look.pair.fn, look.pair.statement)
+        loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
+        body = loops[-1].body if loops else look.pair.fn.node.body  # type: ignore[attr-defined]
+        place = (twin.lineno, twin.col_offset)  # type: ignore[attr-defined]
+        for node in walk(body):
+            before = isinstance(node, (ast.expr, ast.stmt)) and (node.lineno, node.col_offset) < place
+            if before and any(barrier.framework in sorts.bounding() for barrier, _, _ in self._found(node, look)):
+                return False
+        return True
 
     def _found(self, twin: ast.AST, look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
         if isinstance(twin, ast.Call):

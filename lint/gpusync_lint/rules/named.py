@@ -93,6 +93,8 @@ def _confidence(barrier: Barrier, twin: ast.Call, look: Look) -> Confidence | No
         return Confidence.MEDIUM if look.uses_device() and _holds_number(value) else None
     if barrier.framework == "project":
         return Confidence.HIGH
+    if barrier.among_processes:
+        return Confidence.LOW
     return Confidence.MEDIUM if look.uses_device() else None
 
 

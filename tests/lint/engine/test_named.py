@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gpusync_lint import catalogue
-from gpusync_lint.model import Confidence, EngineSettings, Heat
+from gpusync_lint import catalogue, engine
+from gpusync_lint.model import Confidence, EngineSettings, Heat, Source
 
 STEP = """
 import torch
@@ -89,6 +89,12 @@ def test_anomaly_detection_that_an_option_switches_on_is_not_in_every_step(lint)
         f"{STEP}import sys\nif '--debug' in sys.argv:\n    torch.autograd.set_detect_anomaly(True)\n{LOOP}"
     )
     assert finding.heat is not Heat.STEP
+
+
+def test_a_barrier_among_processes_is_a_guess_only():
+    code = f"{STEP}from accelerate import Accelerator\nacc = Accelerator()\n{LOOP}    acc.wait_for_everyone()\n"
+    (finding,) = engine.analyze([Source("train.py", code)], EngineSettings()).findings
+    assert (finding.code, finding.confidence) == ("GS104", Confidence.LOW)
 
 
 HELPER = "def to_host(t, wait=True):\n    return t\n"
