@@ -1,0 +1,81 @@
+"""GS704: a training loop in which nothing ever waits for the GPU."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint import torch_api
+from gpusync_lint.model import Confidence, Heat
+from gpusync_lint.rules.base import Look, Report, Rule, method
+from gpusync_lint.rules.device_work import device_work
+from gpusync_lint.rules.places import LOOPS, around, walk
+from gpusync_lint.values import Device, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MADE = "for i in range(9):\n    y = torch.randn(4, 256, device=dev)\n    model(y).sum().backward()\n    sgd.step()"
+
+
+class UnboundedQueue(Rule):
+    """`optimizer.step()` in a loop whose inputs are made on the device, and that nothing holds back.
+
+    Every call of the loop must be understood: one that is not may wait. So must what it runs over: a range, or no end.
+    A read under a guard (`if step % 100 == 0`) holds the host back too.
+    """
+
+    nodes = (cst.Call,)
+    barriers = ("unbounded-queue",)
+    late = True
+    VALID: ClassVar = (
+        f"{_MADE}\n    if i % 3 == 0:\n        print(y.sum().item())",
+        "for y in torch.utils.data.DataLoader([]):\n    model(y).sum().backward()\n    sgd.step()",
+        "for i in range(9):\n    model(x).sum().backward()\n    sgd.step()",
+        f"{_MADE}\n    report(y)",
+    )
+    INVALID: ClassVar = (
+        _MADE,
+        "while True:\n    y = torch.randn(4, 256, device=dev)\n    model(y).sum().backward()\n    sgd.step()",
+    )
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        if method(node) != "step" or not isinstance(node.func, cst.Attribute) or look.pair.repeated:
+            return
+        if look.value(node.func.value).kind is not Kind.OPTIMIZER:
+            return
+        holders = around(look.pair.fn, look.pair.statement)
+        loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
+        if not loops or holders[-2][0][holders[-2][1]] is not loops[-1]:
+            return
+        loop = loops[-1]
+        lines = range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)
+        if look.waits.intersection(lines) or not _endless(loop, look):
+            return
+        if not any(_makes_input(inner, look) for inner in walk(loop.body)):  # type: ignore[attr-defined]
+            return
+        if device_work(loop.body, look) is not None:  # type: ignore[attr-defined]
+            mark = loop.test if isinstance(loop, ast.While) else loop.iter  # type: ignore[attr-defined]
+            yield Report("unbounded-queue", mark, Confidence.MEDIUM, about=loop, heat=Heat.EPOCH)
+
+
+def _endless(loop: ast.stmt, look: Look) -> bool:
+    """Whether a loop runs over numbers, or for ever."""
+    if isinstance(loop, ast.While):
+        return isinstance(loop.test, ast.Constant)
+    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
+        return False
+    called = look.value_of(loop.iter.func)
+    return called.kind is Kind.NAME and called.ref in ("builtins.range", "itertools.count", "tqdm.trange")
+
+
+def _makes_input(node: ast.AST, look: Look) -> bool:
+    """Whether an expression makes a new tensor on the device."""
+    if not isinstance(node, ast.Call):
+        return False
+    called, made = look.value_of(node.func), look.value_of(node)
+    named = called.kind is Kind.NAME and isinstance(called.ref, str) and called.ref.startswith("torch.")
+    return named and called.ref[6:] in torch_api.FACTORIES and made.kind is Kind.TENSOR and made.device is Device.GPU
