@@ -1,4 +1,4 @@
-"""The rules by code: their names, and the pages that ``gpusync rule`` prints."""
+"""The rules by code: their names, the pages that ``gpusync rule`` prints, and the same as files of the documentation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpusync_lint import catalogue, suppression_rules
 
 if TYPE_CHECKING:
-    from gpusync_lint.catalogue import RuleDoc
+    from gpusync_lint.catalogue import Barrier, RuleDoc
 
 WIDTH = 100
 """Columns of a page's prose."""
@@ -40,6 +40,44 @@ def markdown(doc: RuleDoc) -> str:
         for title, body, code in _sections(doc)
     )
     return "\n\n".join(sections) + "\n"
+
+
+def page(doc: RuleDoc) -> str:
+    """The file of a rule in the documentation: its page, and the catalogue's examples of what waits and what does not."""
+    entries = [
+        barrier
+        for framework in sorted(catalogue.frameworks(), key=lambda name: (name != "torch", name))
+        for barrier in catalogue.load(framework).barriers.values()
+        if barrier.code == doc.code and (barrier.waits or barrier.silent)
+    ]
+    parts = [f"# {doc.code} {doc.name}", markdown(doc).rstrip("\n")]
+    if entries:
+        parts.append("## What the catalogue knows")
+        parts += [_entry(barrier) for barrier in entries]
+    return "\n\n".join(parts) + "\n"
+
+
+def index() -> str:
+    """The file that lists all rules."""
+    rows = [f"| [{code}]({code}.md) | {doc.name} | {doc.summary} |" for code, doc in docs().items()]
+    return "\n".join(["# Rules", "", "| code | name | finds |", "|---|---|---|", *rows]) + "\n"
+
+
+def _entry(barrier: Barrier) -> str:
+    until = barrier.until_torch
+    version = f" (before torch {until[0]}.{until[1]})" if until is not None else ""
+    message = barrier.message.replace("`{call}`", "the call")
+    lines = [f"**{barrier.id}**{version}: {message[:1].upper()}{message[1:]}. {barrier.remedy}.", ""]
+    for said, examples in (("waits", barrier.waits), ("does not wait", barrier.silent)):
+        runs = list(dict.fromkeys(example.run.strip("\n") for example in examples))
+        short = ", ".join(f"`` {run} ``" if "`" in run else f"`{run}`" for run in runs if "\n" not in run)
+        if short:
+            lines.append(f"- {said}: {short}")
+        for run in runs:
+            if "\n" in run:
+                block = textwrap.indent(f"```text\n{run}\n```", "  ")
+                lines.append(f"- {said}:\n\n{block}\n")
+    return "\n".join(lines).rstrip("\n")
 
 
 def _sections(doc: RuleDoc) -> tuple[tuple[str, str, bool], ...]:
