@@ -1,4 +1,4 @@
-"""The rules by code: their names, the pages that ``gpusync rule`` prints, and the same as files of the documentation."""
+"""The rules by code: their names, the pages that ``gpusync rule`` prints, and the same as files of docs/rules."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def markdown(doc: RuleDoc) -> str:
 
 
 def page(doc: RuleDoc) -> str:
-    """The file of a rule in the documentation: its page, and the catalogue's examples of what waits and what does not."""
+    """The file of a rule in docs/rules: its page, and the catalogue's examples of what waits and what does not."""
     entries = [
         barrier
         for framework in sorted(catalogue.frameworks(), key=lambda name: (name != "torch", name))
