@@ -93,6 +93,8 @@ class Calls(Functions):
                 return self._call_foreign(wrapper)
             bound = [callee.const, *args] if isinstance(callee.const, Value) else args
             return self.inference.call(self, callee.ref, bound, kwargs, [])
+        if kind is Kind.LAMBDA:
+            return self.call_lambda(callee, args)
         if kind is Kind.CLASS:
             return self.inference.instantiate(self, callee.ref, args, kwargs)
         if kind is Kind.NAME and isinstance(callee.ref, str):
@@ -472,6 +474,8 @@ class Calls(Functions):
     def _loader_method(
         self, func: ast.Attribute, receiver: Value, callee: Value, args: Args, kwargs: Kwargs
     ) -> Value | None:
+        if func.attr in ("next", "__next__"):
+            return self.next_batch(receiver)
         return receiver if func.attr == "__iter__" else UNKNOWN
 
 

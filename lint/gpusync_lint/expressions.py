@@ -90,6 +90,8 @@ class Expressions:
     """The devices of the `with device:` blocks around the statement."""
     backward_names: frozenset[str]
     module_names: frozenset[str]
+    lambdas: list[ast.Lambda]
+    """The lambdas that are being called."""
 
     def call(self, node: ast.Call) -> Value:
         """What a call gives back; in `Calls`."""
@@ -249,6 +251,8 @@ class Expressions:
                 return BOOL_DTYPE
             if attr in _DTYPE_NAMES:
                 return DTYPE
+        if base.ref == torch_api.ENGINE[:-1] and attr == "device":
+            return GPU_DEVICE
         root = base.ref.partition(".")[0]
         if root == "math" and attr in ("pi", "e", "inf", "nan", "tau"):
             return HOST
@@ -515,21 +519,44 @@ class Expressions:
             self.env.set(arg.arg, UNKNOWN)
         self.eval(node.body)
         self.env.rollback(mark)
-        return UNKNOWN
+        return Value(Kind.LAMBDA, ref=(node, self.fn))
+
+    def call_lambda(self, callee: Value, args: list[Value]) -> Value:
+        """What a lambda gives back for these arguments, where the names around it can be seen."""
+        node, fn = callee.ref
+        if not (fn is self.fn or (fn.is_module and fn.file is self.fn.file)) or node in self.lambdas:
+            return UNKNOWN
+        self.lambdas.append(node)
+        mark = self.env.mark()
+        for position, arg in enumerate((*node.args.posonlyargs, *node.args.args)):
+            self.env.set(arg.arg, args[position] if position < len(args) else UNKNOWN)
+        value = self.eval(node.body)
+        self.env.rollback(mark)
+        self.lambdas.pop()
+        return value
 
     def _named(self, node: ast.NamedExpr) -> Value:
         value = self.eval(node.value)
         self.bind(node.target, value)
         return value
 
-    def _await(self, node: ast.Await | ast.YieldFrom) -> Value:
+    def _await(self, node: ast.Await) -> Value:
         return self.eval(node.value)
+
+    def _yield_from(self, node: ast.YieldFrom) -> Value:
+        value = self.iterated(self.eval(node.value), node.value)
+        self.returned(value if value.kind is Kind.LOADER else list_of(element(value)))
+        return UNKNOWN
 
     def _yield(self, node: ast.Yield) -> Value:
         if node.value is not None:
-            value = list_of(self.eval(node.value))
-            self.returned(value)
+            value = self.eval(node.value)
+            self.returned(Value(Kind.LOADER, Device.CPU, elem=value) if self.hands_out_batches() else list_of(value))
         return UNKNOWN
+
+    def hands_out_batches(self) -> bool:
+        """Whether the statement stands in a loop over a data loader; in `Interpreter`."""
+        raise NotImplementedError
 
     def returned(self, value: Value) -> None:
         """Note what the function gives back; in `Interpreter`."""
@@ -579,7 +606,7 @@ _EVALUATORS = _Evaluators(
         ast.Lambda: Expressions._lambda,
         ast.NamedExpr: Expressions._named,
         ast.Await: Expressions._await,
-        ast.YieldFrom: Expressions._await,
+        ast.YieldFrom: Expressions._yield_from,
         ast.Yield: Expressions._yield,
     }
 )

@@ -126,14 +126,24 @@ class Functions(Expressions):
             return Value(Kind.MODULE, Device.CPU, ref=dotted)
         if root == "torchvision" or (last.endswith("Dataset") and last[:1].isupper()) or ".datasets." in dotted:
             return Value(Kind.RECORDS)
-        if dotted.endswith("Accelerator().prepare"):
-            prepared = [_prepared(value) for value in args]
-            return prepared[0] if len(prepared) == 1 else tuple_of(prepared)
-        if root == "accelerate" or last == "Accelerator":
-            return name("accelerate.Accelerator()")
+        if dotted.startswith(torch_api.ENGINE):
+            return self._engine_call(last, args)
+        if last in ("Accelerator", "Fabric"):
+            return name(torch_api.ENGINE.removesuffix("."))
         if last == "get_device":
             return GPU_DEVICE
         return UNKNOWN
+
+    def _engine_call(self, last: str, args: Args) -> Value:
+        """A method of Accelerate's `Accelerator` or Lightning's `Fabric`, which move what they are given."""
+        if last in torch_api.ENGINE_PREPARES:
+            prepared = [_prepared(value) for value in args]
+            return prepared[0] if len(prepared) == 1 else tuple_of(prepared)
+        if last in torch_api.ENGINE_KEEPS and args:
+            return args[0]
+        if last in torch_api.ENGINE_GATHERS and args:
+            return with_device(args[0], Device.GPU)
+        return Value(Kind.TENSOR, self.assumed(), zero_dim=True) if last == "clip_grad_norm_" else UNKNOWN
 
     def _foreign_function(self, dotted: str, args: Args, kwargs: Kwargs) -> Value | None:
         """Call a function of another framework; None when no catalogue speaks of it."""
@@ -295,6 +305,12 @@ class Functions(Expressions):
         pinned = kwargs.get("pin_memory", UNKNOWN).const is True
         return Value(Kind.TENSOR, device, zero_dim=True if single else None, boolean=boolean, pinned=pinned)
 
+    def next_batch(self, iterator: Value) -> Value:
+        """What `next` takes out of an iterator; a loop that asks a data loader for batches is a step loop."""
+        if iterator.kind is Kind.LOADER:
+            self.mark("weak")
+        return element(iterator)
+
     # builtins
 
     def _builtin(self, node: ast.Call, label: str, args: Args, kwargs: Kwargs) -> Value:
@@ -310,7 +326,7 @@ class Functions(Expressions):
         if label == "sorted":
             return list_of(element(first))
         if label == "next":
-            return element(first)
+            return self.next_batch(first)
         if label == "dict":
             return dict_of(tuple(kwargs.items()), None) if not args else first
         if label == "enumerate":

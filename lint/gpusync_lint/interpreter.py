@@ -53,6 +53,7 @@ class Interpreter(Calls):
         self._carried: dict[int, dict[str, Value]] = {}
         self._returns: Value | None = None
         self._loops: list[ast.stmt] = []
+        self.lambdas = []
         self._grew = False
 
     def run(self) -> None:
@@ -80,6 +81,10 @@ class Interpreter(Calls):
     def returned(self, value: Value) -> None:
         """Note what the function gives back."""
         self._returns = value if self._returns is None else join(self._returns, value)
+
+    def hands_out_batches(self) -> bool:
+        """Whether the statement stands in a loop over a data loader."""
+        return any(id(loop) in self.fn.trace.batch_loops for loop in self._loops)
 
     # statements
 

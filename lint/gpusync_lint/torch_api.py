@@ -127,6 +127,20 @@ MODULE_FUNCTIONS = frozenset(
 MODULE_EVIDENCE = frozenset({"parameters", "named_parameters", "eval", "train", "modules", "named_modules"})
 """Methods that show their receiver to be a module."""
 
+ENGINE = "accelerate.Accelerator()."
+"""What stands for the methods of an object that prepares models and loaders for the device."""
+ENGINE_PREPARES = frozenset(
+    {
+        "prepare", "prepare_model", "prepare_data_loader", "prepare_optimizer", "setup", "setup_dataloaders",
+        "setup_module", "setup_optimizers",
+    }
+)  # fmt: skip
+ENGINE_KEEPS = frozenset({"unwrap_model", "skip_first_batches", "free_memory"})
+ENGINE_GATHERS = frozenset(
+    {"gather", "gather_for_metrics", "reduce", "pad_across_processes", "all_gather", "all_reduce", "to_device"}
+)
+"""They give back what they were given, from all processes, on the device."""
+
 HOST_MODULES = frozenset(
     {
         "math", "random", "os", "sys", "time", "datetime", "re", "json", "pathlib", "string", "itertools",

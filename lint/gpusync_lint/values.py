@@ -54,6 +54,8 @@ class Kind(IntEnum):
 
     FOREIGN = 25
     """A value of a framework other than torch; `ref` is its sort in the catalogue: `jax.array`."""
+    LAMBDA = 26
+    """A lambda; `ref` is its ast node and the function that it stands in."""
 
 
 class Device(IntEnum):
