@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint import sorts, torch_api
+from gpusync_lint import conventions, sorts, torch_api
 from gpusync_lint.expressions import combine, dotted_path, is_gpu_string
 from gpusync_lint.functions import Functions
 from gpusync_lint.values import (
@@ -72,6 +72,8 @@ class Calls(Functions):
                 kwargs.setdefault("**", value)
         if self.inference.named.barriers(func, callee, receiver or UNKNOWN, self.inference.project):
             self.hit()
+        if isinstance(func, ast.Attribute) and func.attr == "add_event_handler" and len(args) > 1:
+            self._handed_over(args[1], conventions.event(node.args[0]))
         if isinstance(func, ast.Attribute) and receiver is not None:
             self._mark_method(func, receiver, args)
             if func.attr in _READERS:
@@ -413,6 +415,8 @@ class Calls(Functions):
                 return HOST
         if func.attr in ("step", "update_parameters"):
             self.hit()
+            if args and args[0].kind is Kind.FUNCTION:  # a closure that computes the loss
+                return self.inference.call(self, args[0].ref, [], {}, [])
         return UNKNOWN
 
     def _collection_method(

@@ -226,6 +226,8 @@ class Expressions:
             return HOST if attr in sort.host_attributes else foreign(sort.attribute)
         if kind is Kind.DEVICE:
             return HOST
+        if kind is Kind.TUPLE and attr in ("values", "indices") and len(base.items or ()) == 2:  # of `x.max(dim)`
+            return lookup(base, 0 if attr == "values" else 1)
         if kind is Kind.ARRAY:
             return HOST if attr in ("shape", "dtype", "size", "ndim") else ARRAY
         if kind is Kind.DISTRIBUTION and attr in (
@@ -251,7 +253,7 @@ class Expressions:
                 return BOOL_DTYPE
             if attr in _DTYPE_NAMES:
                 return DTYPE
-        if base.ref == torch_api.ENGINE[:-1] and attr == "device":
+        if base.ref.endswith(torch_api.ENGINES) and attr == "device":
             return GPU_DEVICE
         root = base.ref.partition(".")[0]
         if root == "math" and attr in ("pi", "e", "inf", "nan", "tau"):

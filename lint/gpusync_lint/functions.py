@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint import sorts, torch_api
 from gpusync_lint.expressions import Expressions, combine
+from gpusync_lint.model import Heat
 from gpusync_lint.project import is_module_name
 from gpusync_lint.values import (
     ARRAY,
@@ -100,6 +101,11 @@ class Functions(Expressions):
             return self.loader(dotted, args, kwargs)
         if last == "GradScaler":
             return Value(Kind.SCALER, const=kwargs.get("enabled", UNKNOWN).const)
+        if root == "ignite":
+            if last == "Engine" and args and args[0].kind is Kind.FUNCTION:
+                self._handed_over(args[0], Heat.STEP)
+                self.inference.handed_batches(args[0].ref)
+            return UNKNOWN
         if root == "torch":
             return self._torch(dotted, rest, last, args, kwargs)
         if root in torch_api.HOST_MODULES:
@@ -126,13 +132,18 @@ class Functions(Expressions):
             return Value(Kind.MODULE, Device.CPU, ref=dotted)
         if root == "torchvision" or (last.endswith("Dataset") and last[:1].isupper()) or ".datasets." in dotted:
             return Value(Kind.RECORDS)
-        if dotted.startswith(torch_api.ENGINE):
+        if dotted.rpartition(".")[0].endswith(torch_api.ENGINES):
             return self._engine_call(last, args)
-        if last in ("Accelerator", "Fabric"):
-            return name(torch_api.ENGINE.removesuffix("."))
+        if f"{last}()" in torch_api.ENGINES:
+            return name(f"{dotted}()")
         if last == "get_device":
             return GPU_DEVICE
         return UNKNOWN
+
+    def _handed_over(self, value: Value, heat: Heat | None) -> None:
+        """A function is handed to a framework that calls it this often."""
+        if value.kind is Kind.FUNCTION and heat is not None:
+            value.ref.called = heat
 
     def _engine_call(self, last: str, args: Args) -> Value:
         """A method of Accelerate's `Accelerator` or Lightning's `Fabric`, which move what they are given."""

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpusync_lint.conventions import called
 from gpusync_lint.filling import fills, kept_names, remembered, settles
 from gpusync_lint.model import Heat
 from gpusync_lint.summaries import ClassInfo, FunctionInfo, blocks
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
     from gpusync_lint.filling import Methods
     from gpusync_lint.project import Project
 
-_EVERY_STEP = re.compile(
-    r"^(training|validation|test|predict|train|eval|valid|val)_?step$|^(on_)?\w*batch_(start|end|begin)\w*$"
-    r"|^on_\w*step_(begin|end|start)$|^compute_loss$|^training_loss$"
-)
-_EVERY_TOKEN = ("LogitsProcessor", "LogitsWarper", "StoppingCriteria")
-"""How the classes are called whose instances a generation loop calls for every token."""
 _GUARD_WORDS = re.compile(
     r"(?<![a-z])(log(s|ger|gers|ged|ging)?|print|report|verbose|every|interval|freq(uency)?|debug|eval(uate)?|sav(e|ing)"
     r"|checkpoint|ckpt|viz|vis|visuali[sz]e|plot)(?![a-z])",
@@ -219,15 +214,7 @@ class HeatMap:
     def _by_convention(self, fn: FunctionInfo) -> Heat:
         if fn.name in self._extra or fn.qualname in self._extra:
             return Heat.STEP
-        if fn.name == "forward" and fn.cls is not None and self._project.is_module_class(fn.cls):
-            return Heat.STEP
-        if fn.name == "__call__" and fn.cls is not None and self._is_asked_every_token(fn.cls):
-            return Heat.STEP
-        return Heat.STEP if _EVERY_STEP.match(fn.name) else Heat.ONCE
-
-    def _is_asked_every_token(self, cls: ClassInfo) -> bool:
-        labels = (base if isinstance(base, str) else base.name for base in self._project.lineage(cls))
-        return any(label.endswith(_EVERY_TOKEN) for label in labels)
+        return called(fn, self._project)
 
 
 def _loop_depth(way: Step) -> int:

@@ -14,12 +14,14 @@ import re
 from typing import TYPE_CHECKING
 
 from gpusync_lint import sorts
+from gpusync_lint.conventions import METRIC_BASES
 from gpusync_lint.expressions import dotted_path
 from gpusync_lint.interpreter import Interpreter
 from gpusync_lint.project import is_module_name
 from gpusync_lint.summaries import CallSite, ClassInfo, FileInfo, FunctionInfo, blocks
 from gpusync_lint.values import (
     ARRAY,
+    CPU_TENSOR,
     HOST,
     NONE,
     UNKNOWN,
@@ -117,7 +119,7 @@ class Inference:
         self._called_by = None
         for file in files:
             for fn in file.all_functions:
-                if fn.bound and self._callers().get(id(fn)) and self._prepares_data(fn):
+                if fn.bound and self._callers().get(id(fn)) and self.prepares_data(fn):
                     fn.bound.clear()
                     self.note_change(("bound", id(fn)))
 
@@ -213,19 +215,19 @@ class Inference:
         """
         known = self._assumed.get(id(fn))
         if known is None:
-            aside = self._prepares_data(fn) or is_test_file(fn.file)
+            aside = self.prepares_data(fn) or is_test_file(fn.file)
             used = self.project.uses_device(fn.file) and not aside
             known = self._assumed[id(fn)] = Device.ASSUMED if used else Device.UNKNOWN
         return known
 
-    def _prepares_data(self, fn: FunctionInfo) -> bool:
+    def prepares_data(self, fn: FunctionInfo) -> bool:
         """Whether a function prepares batches on the host, by itself or because only such functions call it."""
         known = self._preparing.get(id(fn))
         if known is None:
             self._preparing[id(fn)] = False  # in a cycle of calls, those from outside decide
             callers = self._callers().get(id(fn)) if self.round > 1 else None
             known = self._prepares_itself(fn) or (
-                bool(callers) and all(self._prepares_data(caller) for caller in callers or ())
+                bool(callers) and all(self.prepares_data(caller) for caller in callers or ())
             )
             self._preparing[id(fn)] = known
         return known
@@ -234,7 +236,7 @@ class Inference:
         if fn.name.startswith("collate") or fn.name == "__getitem__":
             return True
         if fn.cls is None:
-            return fn.outer is not None and not fn.outer.is_module and self._prepares_data(fn.outer)
+            return fn.outer is not None and not fn.outer.is_module and self.prepares_data(fn.outer)
         if fn.name.startswith("post_process"):  # reads what a model gave
             return False
         return self._is_records(fn.cls) or any(
@@ -265,7 +267,7 @@ class Inference:
             *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
         ]
         module_class = fn.cls is not None and self.project.is_module_class(fn.cls)
-        conventional = module_class and fn.name in _FORWARD
+        conventional = module_class and (fn.name in _FORWARD or (fn.name == "update" and self._is_metric(fn)))
         reader = Interpreter(self, fn)
         for position, (arg, default) in enumerate(pairs):
             if position == 0 and fn.cls is not None and fn.kind != "static":
@@ -289,6 +291,9 @@ class Inference:
         if arguments.kwarg is not None:
             start[arguments.kwarg.arg] = dict_of((), UNKNOWN)
         return start
+
+    def _is_metric(self, fn: FunctionInfo) -> bool:
+        return fn.cls is not None and any(base in METRIC_BASES for base in self.project.lineage(fn.cls))
 
     def _self_value(self, fn: FunctionInfo, module_class: bool) -> Value:
         if fn.kind == "class":
@@ -401,6 +406,10 @@ class Inference:
             self.values = values
         self._results[key] = result
         return result
+
+    def handed_batches(self, fn: FunctionInfo) -> None:
+        """A function `update(engine, batch)` is called with what a loader hands out."""
+        self._bind(fn, [UNKNOWN, CPU_TENSOR._replace(sure=False)], {})
 
     def _bind(self, fn: FunctionInfo, args: list[Value], kwargs: dict[str, Value]) -> bool:
         node = fn.node

@@ -12,6 +12,7 @@ from gpusync_lint import sorts
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpusync_lint.model import Heat
     from gpusync_lint.values import Value
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
@@ -26,7 +27,7 @@ FRAMEWORK_ROOTS = frozenset(
 )  # fmt: skip
 _OTHER_ROOTS = frozenset({"jax", "flax", "tensorflow", "keras", "mxnet", "cupy", "paddle", "mindspore"})
 _ONLY_LOGGING = ("torch.utils.tensorboard", "lightning.pytorch.loggers", "pytorch_lightning.loggers")
-_DEVICE_WORDS = re.compile(r"cuda|accelerat|lightning|deepspeed|\bfabric\b|\bdevice\b|\bgpus?\b|\bmps\b")
+_DEVICE_WORDS = re.compile(r"cuda|accelerat|lightning|deepspeed|\bfabric\b|\bTrainer\b|\bdevice\b|\bgpus?\b|\bmps\b")
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -89,6 +90,8 @@ class FunctionInfo:
     evidence: tuple[frozenset[str], frozenset[str]] | None = None
     wrapper: str | None = None
     """The sort that a decorator makes of it; empty for none, None until it was asked for."""
+    called: Heat | None = None
+    """How often the framework that it was handed to calls it; None when it was handed to none."""
     traced: bool = False
     """Whether a framework other than torch traces or compiles it, rather than running it line by line."""
     small: bool | None = None

@@ -127,8 +127,8 @@ MODULE_FUNCTIONS = frozenset(
 MODULE_EVIDENCE = frozenset({"parameters", "named_parameters", "eval", "train", "modules", "named_modules"})
 """Methods that show their receiver to be a module."""
 
-ENGINE = "accelerate.Accelerator()."
-"""What stands for the methods of an object that prepares models and loaders for the device."""
+ENGINES = ("Accelerator()", "Fabric()")
+"""What stands for the objects of Accelerate and Lightning that prepare models and loaders for the device."""
 ENGINE_PREPARES = frozenset(
     {
         "prepare", "prepare_model", "prepare_data_loader", "prepare_optimizer", "setup", "setup_dataloaders",

@@ -179,6 +179,10 @@ class Look:
         inference = self._inference
         return inference.named.barriers(twin.func, self.value_of(twin.func), receiver, inference.project)
 
+    def prepares_data(self) -> bool:
+        """Whether the function makes batches on the host."""
+        return self._inference.prepares_data(self.pair.fn)
+
     def traced(self) -> bool:
         """Whether another framework traces the function, rather than running it line by line."""
         return self._inference.traced(self.pair.fn)

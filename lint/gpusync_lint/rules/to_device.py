@@ -96,7 +96,7 @@ class CopyToDevice(Rule):
         if value.kind is Kind.TENSOR:
             if value.device is Device.CPU:
                 return Confidence.HIGH if value.sure else Confidence.MEDIUM
-            return None
+            return Confidence.MEDIUM if value.device is Device.UNKNOWN and look.prepares_data() else None
         if value.kind is Kind.RECORDS:
             return Confidence.MEDIUM
         # Nothing is known of it. What a loop hands out has come from the host; anything else may be a module.

@@ -12,7 +12,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.autograd import Variable
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 """
 FOUND = {
     "a flag made of availability": (
@@ -37,6 +37,69 @@ FOUND = {
     "a state dictionary saved": (
         "model = nn.Linear(3, 3).cuda()\nfor i in range(9):\n    torch.save({'model': model.state_dict()}, 'x.pt')\n"
     ),
+    "a lambda mapped over a batch": ("for batch in DataLoader([]):\n    x, y = map(lambda t: t.cuda(), batch)\n"),
+    "a lambda that moves": (
+        "move = lambda t: t.to('cuda', non_blocking=True)\n"
+        "for x, y in DataLoader([]):\n    x = move(x)\n    x.sum().item()\n"
+    ),
+    "a batch asked for with next": (
+        "batches = iter(DataLoader([]))\nfor i in range(9):\n    x, y = next(batches)\n    x = x.cuda()\n"
+    ),
+    "a generator over a loader": (
+        "def cycle(loader):\n    while True:\n        for batch in loader:\n            yield batch\n"
+        "batches = cycle(DataLoader([]))\nfor i in range(9):\n    x = next(batches).cuda()\n"
+    ),
+    "a generator that yields from a loader": (
+        "def forever(loader):\n    while True:\n        yield from loader\n"
+        "for x in forever(DataLoader([])):\n    x = x.cuda()\n"
+    ),
+    "a loader that moves its batches": (
+        "class Mover:\n    def __init__(self, loader):\n        self.loader = loader\n"
+        "    def __iter__(self):\n        for x in self.loader:\n            yield x.to('cuda', non_blocking=True)\n"
+        "for x in Mover(DataLoader([])):\n    x.sum().item()\n"
+    ),
+    "the device of an accelerator": (
+        "from accelerate import Accelerator\naccelerator = Accelerator()\n"
+        "for x in DataLoader([]):\n    x = x.to(accelerator.device)\n"
+    ),
+    "what an accelerator gathered": (
+        "from accelerate import Accelerator\naccelerator = Accelerator()\n"
+        "model = accelerator.prepare(nn.Linear(3, 3))\n"
+        "for x in accelerator.prepare(DataLoader([])):\n    y = accelerator.gather(model(x))\n    y.cpu()\n"
+    ),
+    "the values of a maximum": (
+        "x = torch.zeros(3, 3, device='cuda')\nfor i in range(9):\n    y = x.max(1).values\n    y.cpu()\n"
+    ),
+    "the closure of an optimizer": (
+        "model = nn.Linear(3, 3).cuda()\nopt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "def closure():\n    loss = model(torch.zeros(3, device='cuda')).mean()\n    loss.backward()\n    return loss\n"
+        "for i in range(9):\n    loss = opt.step(closure)\n    print(loss.item())\n"
+    ),
+}
+STEP = {
+    "an update function of an Ignite engine": (
+        "from ignite.engine import Engine\nmodel = nn.Linear(3, 3).cuda()\n"
+        "def update(engine, batch):\n    x = batch[0].cuda()\n    return model(x)\nengine = Engine(update)\n"
+    ),
+    "a handler of an Ignite event": (
+        "def build(engine, Events):\n    model = nn.Linear(3, 3).cuda()\n"
+        "    @engine.on(Events.ITERATION_COMPLETED)\n    def report(engine):\n"
+        "        print(model.weight.sum().item())\n"
+    ),
+    "the update of a metric": (
+        "from torchmetrics import Metric\ndevice = 'cuda'\nclass Accuracy(Metric):\n"
+        "    def update(self, preds, target):\n        if (preds > 1).any():\n            raise ValueError\n"
+    ),
+    "a collate function that moves": (
+        "def collate(batch):\n    return torch.stack([item[0] for item in batch]).cuda()\n"
+    ),
+    "a dataset that moves": (
+        "class Data(Dataset):\n    def __getitem__(self, i):\n        return torch.randn(3).to('cuda')\n"
+    ),
+    "a trainer of transformers": (
+        "from transformers import Trainer\nclass Mine(Trainer):\n    def compute_loss(self, model, inputs):\n"
+        "        loss = model(**inputs).loss\n        self.log({'loss': loss.item()})\n        return loss\n"
+    ),
 }
 SILENT = {
     "a tensor type of the host": (
@@ -45,15 +108,36 @@ SILENT = {
     "a size given to a tensor type of the device": (
         "Tensor = torch.cuda.FloatTensor\nfor x in DataLoader([]):\n    Tensor(x.size(0), 1).fill_(1.0)\n"
     ),
+    "a batch that an accelerator moved": (
+        "from accelerate import Accelerator\naccelerator = Accelerator()\n"
+        "loader = accelerator.prepare(DataLoader([]))\n"
+        "for x in loader:\n    x = x.to(accelerator.device)\n"
+    ),
+    "a lambda that reads what lies on the host": (
+        "read = lambda t: t.item()\nx = torch.zeros(())\nfor i in range(9):\n    read(x)\n"
+    ),
     "a change of dtype": "for x in DataLoader([]):\n    x.type(torch.float32)\n",
 }
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_its_last_line_waits(lint, name):
-    source = HEAD + FOUND[name]
-    last = source.count("\n")
-    assert last in {finding.span.end_line for finding in lint(source)}
+    source = (HEAD + FOUND[name]).rstrip("\n")
+    assert source.count("\n") + 1 in {finding.span.end_line for finding in lint(source)}
+
+
+@pytest.mark.parametrize("name", STEP)
+def test_it_runs_every_step(lint, name):
+    assert Heat.STEP in {finding.heat for finding in lint(HEAD + STEP[name])}
+
+
+def test_an_event_that_fires_every_so_often_is_guarded(lint):
+    found = lint(
+        HEAD + "def build(engine, Events):\n    model = nn.Linear(3, 3).cuda()\n"
+        "    @engine.on(Events.ITERATION_COMPLETED(every=100))\n    def report(engine):\n"
+        "        print(model.weight.sum().item())\n"
+    )
+    assert [finding.heat for finding in found] == [Heat.GUARDED]
 
 
 @pytest.mark.parametrize("name", SILENT)
