@@ -108,11 +108,6 @@ SILENT = {
     "a size given to a tensor type of the device": (
         "Tensor = torch.cuda.FloatTensor\nfor x in DataLoader([]):\n    Tensor(x.size(0), 1).fill_(1.0)\n"
     ),
-    "a batch that an accelerator moved": (
-        "from accelerate import Accelerator\naccelerator = Accelerator()\n"
-        "loader = accelerator.prepare(DataLoader([]))\n"
-        "for x in loader:\n    x = x.to(accelerator.device)\n"
-    ),
     "a lambda that reads what lies on the host": (
         "read = lambda t: t.item()\nx = torch.zeros(())\nfor i in range(9):\n    read(x)\n"
     ),
