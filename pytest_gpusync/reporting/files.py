@@ -18,6 +18,17 @@ def ending_of(name: str) -> str | None:
     return next((ending for ending in ENDINGS if name.endswith(ending)), None)
 
 
+def of_rank(path: Path) -> Path:
+    """Return the path that this process writes: of several ranks each has a file of its own, ``run-rank3.json``."""
+    from pytest_gpusync.ranks import rank
+
+    number = rank()
+    if number is None:
+        return path
+    ending = ending_of(path.name) or path.suffix
+    return path.with_name(f"{path.name.removesuffix(ending)}-rank{number}{ending}")
+
+
 def render(document: Document, ending: str) -> str:
     """Return a run object as the text of a file with this ending."""
     if ending == ".md":

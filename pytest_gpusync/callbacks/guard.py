@@ -1,0 +1,162 @@
+"""What the callbacks share: the first steps of a training are measured, and then held to a budget."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from pytest_gpusync.budgets import Budget, BudgetExceeded, NotMeasured, judge
+from pytest_gpusync.measure import MeasurementError, allow, record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpusync.budgets import Verdict
+    from pytest_gpusync.events import Measurement
+    from pytest_gpusync.measure import Region
+
+STEPS: Final = 50
+WARMUP: Final = 3
+
+logger = logging.getLogger("pytest_gpusync")
+
+
+class TrainingGuard:
+    """Measures the steps of one training, and says at their end whether they kept the budget.
+
+    The measurement ends with the last of `steps` steps after warm-up, or with the training; from then on nothing is
+    subscribed and nothing costs anything.
+    """
+
+    def __init__(
+        self,
+        max: int | None,
+        exact: int | None,
+        *,
+        steps: int | None,
+        warmup: int,
+        action: Literal["raise", "warn"],
+        require: bool,
+        report: str | Path | Sequence[str | Path] | None,
+        source: str,
+    ) -> None:
+        if action not in ("raise", "warn"):
+            raise ValueError(f'action is "raise" or "warn", not {action!r}')
+        if steps is not None and steps < 1:
+            raise ValueError(f"steps is a number of steps from 1 on, or None for the whole training, not {steps}")
+        if warmup < 0:
+            raise ValueError(f"warmup is a number of steps from 0 on, not {warmup}")
+        self.budget = None if max is None and exact is None else Budget(max, exact, source=source)
+        self._last = None if steps is None else warmup + steps
+        self._warmup = warmup
+        self._action = action
+        self._require = require
+        self._reports = [Path(path) for path in ([report] if isinstance(report, (str, Path)) else report or [])]
+        self._source = source
+        self._open = ExitStack()
+        self._excused = ExitStack()
+        self._region: Region | None = None
+        self._marked = 0
+        self.measurement: Measurement | None = None
+        """What was measured; None before the measurement has ended."""
+        self.verdict: Verdict | None = None
+
+    def begin(self, name: str) -> None:
+        """Begin to measure; where nothing can be measured, say so and let the training go on.
+
+        Raises:
+            NotMeasured: nothing can be measured, and the budget is required to be.
+        """
+        self.abandon()
+        self.measurement = self.verdict = None
+        self._marked = 0
+        try:
+            self._region = self._open.enter_context(record(name, warmup=self._warmup))
+        except MeasurementError as error:
+            self._say_unmeasured(str(error))
+
+    def end_step(self) -> None:
+        """End a step of the training, and the measurement with the last that is wanted.
+
+        Raises:
+            BudgetExceeded: a step broke the budget.
+        """
+        if self._region is None:
+            return
+        self._region.mark_step(self._source)
+        self._marked += 1
+        if self._marked == self._last:
+            self.end()
+
+    def excuse(self, reason: str) -> None:
+        """Report the syncs from here to :meth:`resume` with a reason, and do not count them."""
+        self.resume()
+        if self._region is not None:
+            self._excused.enter_context(allow(reason))
+
+    def resume(self) -> None:
+        """Count again. Harmless where nothing was excused."""
+        self._excused.close()
+
+    def abandon(self) -> None:
+        """Stop measuring, without a verdict. Harmless where nothing is measured."""
+        self._excused.close()
+        self._open.close()
+        self._region = None
+
+    def end(self) -> None:
+        """Stop measuring, write the reports, and hold what was measured to the budget. Harmless when it has ended.
+
+        Raises:
+            BudgetExceeded: a step broke the budget.
+            NotMeasured: the budget was required to be decided, and nothing was measured.
+        """
+        region = self._region
+        if region is None:
+            return
+        self.abandon()
+        self.measurement = measurement = region.result()
+        if self.budget is not None and (measurement.device_used or measurement.all_syncs):
+            self.verdict = judge(measurement, self.budget)
+        self._write(measurement)
+        if self.budget is None:
+            return
+        if self.verdict is None:
+            self._say_unmeasured("nothing of the training ran on the GPU")
+        elif self.verdict.outcome == "not_measured":
+            self._say_unmeasured(self.verdict.sentence.removeprefix("Not measured: "))
+        elif self.verdict.outcome == "failed":
+            self._say_broken(measurement, self.verdict)
+        else:
+            logger.info(self.verdict.sentence)
+
+    def _say_broken(self, measurement: Measurement, verdict: Verdict) -> None:
+        from pytest_gpusync.reporting.terminal import render_verdict
+
+        text = "\n".join(render_verdict(verdict, measurement))
+        if self._action == "raise":
+            raise BudgetExceeded(text, verdict)
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+    def _say_unmeasured(self, problem: str) -> None:
+        text = f"Not measured: {problem}"
+        if self._require:
+            raise NotMeasured(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+    def _write(self, measurement: Measurement) -> None:
+        if not self._reports:
+            return
+        from pytest_gpusync.reporting.files import of_rank, write_report
+        from pytest_gpusync.reporting.json_ import region_document, run_document
+
+        verdicts = [self.verdict] if self.verdict is not None else []
+        document = run_document(measurement.environment, [region_document(measurement, verdicts)])
+        for path in self._reports:
+            try:
+                write_report(document, of_rank(path))
+            except OSError as error:
+                warnings.warn(f"{path} cannot be written ({error.strerror})", RuntimeWarning, stacklevel=4)
