@@ -74,6 +74,7 @@ def step_ratios(least_pairs: int) -> list[dict[str, Any]]:
         step = make()
         for _ in range(2 * steps):
             step()
+        gc.collect()
         for way, measured in (("nothing", unmeasured), ("counted", counted), ("gpu_train", trained)):
             ratios, times = [], []
             for number in range(pairs):
@@ -145,8 +146,7 @@ def _check(region: Any) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Wait for the device, and keep the garbage collector out."""
-    gc.collect()
+    """Wait for the device, and keep the garbage collector out; to let it run before each sample would take longer."""
     gc.disable()
     torch.cuda.synchronize()
     try:

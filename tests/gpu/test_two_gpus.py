@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from pytest_gpusync import record  # noqa: E402
 pytestmark = pytest.mark.skipif("torch.cuda.device_count() < 2", reason="takes two GPUs")
 
 ROOT = Path(__file__).parents[2]
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "pytest_gpusync.plugin"]
-LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python", *PYTEST]
+IS_INSTALLED = any(point.value == "pytest_gpusync.plugin" for point in entry_points(group="pytest11"))
+PLUGIN = [] if IS_INSTALLED else ["-p", "pytest_gpusync.plugin"]
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+LAUNCH += ["-m", "pytest", "-q", "-p", "no:cacheprovider", *PLUGIN]
 
 
 @pytest.fixture

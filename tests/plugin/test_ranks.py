@@ -129,14 +129,14 @@ def test_in_a_distributed_run_a_broken_budget_fails_the_test_at_its_end(run_apar
 
 
 @pytest.fixture
-def torchrun(tmp_path):
+def torchrun(tmp_path, plugin):
     """Return a function that runs a test file with a pytest per rank, on the simulated device."""
     pytest.importorskip("torch.distributed.run")
 
     def run(source):
         (tmp_path / "test_ranks.py").write_text(source)
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        command = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "pytest_gpusync.plugin"]
+        command = ["-m", "pytest", "-p", "no:cacheprovider", *plugin]
         options = ["--gpu-device=simulated", "--gpu-sync-budget=1", "--gpu-sync-report=run.json"]
         done = subprocess.run(
             [*launch, *command, *options, "test_ranks.py"],
