@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 IS_INSTALLED = any(point.value == "pytest_gpusync.plugin" for point in entry_points(group="pytest11"))
 PLUGIN = [] if IS_INSTALLED else ["-p", "pytest_gpusync.plugin"]
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-LAUNCH += ["-m", "pytest", "-q", "-p", "no:cacheprovider", *PLUGIN]
+LAUNCH += ["-m", "pytest", "-p", "no:cacheprovider", *PLUGIN]
 
 
 @pytest.fixture
@@ -32,17 +32,7 @@ def torchrun(tmp_path):
         (tmp_path / "test_ranks.py").write_text(textwrap.dedent(source))
         paths = [str(ROOT), str(ROOT / "lint"), os.environ.get("PYTHONPATH", "")]
         return subprocess.run(
-            [
-                *LAUNCH,
-                "pytest",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                "-p",
-                "pytest_gpusync.plugin",
-                *options,
-                "test_ranks.py",
-            ],
+            [*LAUNCH, *options, "test_ranks.py"],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdout=subprocess.PIPE,
@@ -170,4 +160,5 @@ def test_one_rank_over_its_budget_fails_the_run_and_hangs_none(torchrun):
         "--gpu-require",
     )
     assert done.returncode != 0, done.stdout
-    assert "3 syncs" in done.stdout
+    assert "made 3 syncs, budget 1" in done.stdout
+    assert "rank 1 failed" in done.stdout
