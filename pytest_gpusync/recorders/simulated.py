@@ -17,7 +17,9 @@ class SimulatedRecorder(Recorder):
 
     name: ClassVar[str] = "simulated"
     coverage: ClassVar[Coverage] = "simulated"
-    blind_spots: ClassVar[str] = "waits inside NCCL and libraries that call CUDA themselves"
+    blind_spots: ClassVar[str] = (
+        "waits inside NCCL, in processes that the program starts, and in libraries that call CUDA themselves"
+    )
 
     def __init__(self) -> None:
         self._sink: Sink | None = None

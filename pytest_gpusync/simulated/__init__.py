@@ -11,6 +11,7 @@ changed before it is switched on.
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -34,8 +35,8 @@ _device: SimulatedDevice | None = None
 
 
 @contextmanager
-def simulated_cuda(devices: int = 1, *, memory: int | str | None = None) -> Iterator[None]:
-    """Simulate `devices` CUDA devices within a ``with`` block.
+def simulated_cuda(devices: int | None = None, *, memory: int | str | None = None) -> Iterator[None]:
+    """Simulate `devices` CUDA devices within a ``with`` block; None: one, under torchrun one for each local process.
 
     `memory` is how much each of them has, in bytes or as text like "80 GiB"; None stands for as much as the host has,
     or for what it is where the device is on already.
@@ -56,7 +57,7 @@ def simulated_cuda(devices: int = 1, *, memory: int | str | None = None) -> Iter
         _leave()
 
 
-def switch_on(devices: int = 1, *, memory: int | str | None = None) -> None:
+def switch_on(devices: int | None = None, *, memory: int | str | None = None) -> None:
     """Simulate `devices` CUDA devices from now on to the end of the process; harmless when called again.
 
     The arguments are those of :func:`simulated_cuda`.
@@ -79,9 +80,11 @@ def is_on() -> bool:
     return _users > 0
 
 
-def _enter(devices: int, memory: int | str | None) -> None:
+def _enter(devices: int | None, memory: int | str | None) -> None:
     global _users, _device
     nbytes = None if memory is None else parse_size(memory)
+    if devices is None:
+        devices = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     with _lock:
         if not _users:
             if _device is None:

@@ -38,6 +38,10 @@ _RUNTIME_VERSION = "13.0"
 """CUDA version reported on a CPU build of torch."""
 
 
+_NCCL_VERSION = (2, 28, 9)
+"""Version of NCCL reported; what runs in its place has none."""
+
+
 class DeviceProperties:
     """Stands in for ``torch.cuda._CudaDeviceProperties``; sizes and limits are an H200's, the memory is the host's."""
 
@@ -255,6 +259,7 @@ def _install_libraries(patches: Patches) -> None:
     patches.set(cudnn, "_init", lambda: False)
     patches.set(cudnn, "is_acceptable", lambda tensor: False)
     patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)
+    patches.set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)
     for library in ("linalg", "blas"):
         setter, getter = f"_set_{library}_preferred_backend", f"_get_{library}_preferred_backend"
         preferred = [getattr(torch._C, getter)()]

@@ -1,7 +1,7 @@
-"""``torch.distributed`` on simulated devices with one process, and the copies of ``DataParallel`` between devices.
+"""``torch.distributed`` on simulated devices, and the copies of ``DataParallel`` between devices.
 
 NCCL needs a driver, and gloo a CUDA build for cuda tensors. With one process a collective has nobody to talk to: it
-copies. More processes are refused.
+copies. Several processes, each with simulated devices of its own, talk through gloo.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .patches import Patches
 
 Tensor = torch.Tensor
-_BACKEND = "simulated_cuda"
+_BACKENDS = {"nccl": "simulated_nccl", "gloo": "simulated_gloo"}
+"""What stands in for a library that carries collectives."""
 
 
 def install(patches: Patches) -> None:
@@ -61,29 +62,48 @@ def _install_process_group(patches: Patches) -> None:
     import torch.distributed.distributed_c10d as c10d
 
     dist: Any = torch.distributed
-    initialize = c10d.init_process_group
+    initialize, create = c10d.init_process_group, c10d.new_group
 
     def init_process_group(backend: Any = None, *arguments: Any, **keywords: Any) -> Any:
+        stand_in = _stand_in(backend)
+        if stand_in is None:
+            return initialize(backend, *arguments, **keywords)
+        keywords.pop("device_id", None)
+        keywords.pop("pg_options", None)
         size = keywords.get("world_size", -1)
         if size is None or size < 1:
             size = int(os.environ.get("WORLD_SIZE", "1"))
-        wanted = str(backend or "nccl")
-        if "nccl" not in wanted and "gloo" not in wanted:
-            return initialize(backend, *arguments, **keywords)
-        if size > 1:
-            raise NotImplementedError(
-                f"the simulated device runs torch.distributed with one process, not {size}: "
-                "run on GPUs, or without the simulated device"
-            )
-        store = keywords.get("store") or dist.HashStore()
-        return initialize(_BACKEND, store=store, rank=0, world_size=1)
+        if size == 1:
+            # Nobody to meet: a program that says how to meet others need not be reachable.
+            store = keywords.get("store") or dist.HashStore()
+            return initialize(stand_in, store=store, rank=0, world_size=1)
+        return initialize(stand_in, *arguments, **keywords)
 
-    if _BACKEND not in dist.Backend.backend_list:
-        dist.Backend.register_backend(_BACKEND, _create_group, devices=["cpu", "cuda"])
-    patches.set(c10d, "init_process_group", init_process_group)
-    patches.set(dist, "init_process_group", init_process_group)
-    patches.set(dist, "is_nccl_available", lambda: True)
-    patches.set(c10d, "is_nccl_available", lambda: True)
+    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *_: Any, **keywords: Any) -> Any:
+        keywords.pop("device_id", None)
+        keywords.pop("pg_options", None)
+        return create(ranks, timeout, None if backend is None else _stand_in(backend) or backend, **keywords)
+
+    def get_backend(group: Any = None) -> Any:
+        name = name_of(group)
+        return next((library for library, stand_in in _BACKENDS.items() if stand_in == name), name)
+
+    def device_of_objects(group: Any = None) -> str:
+        return {_BACKENDS["nccl"]: "cuda", _BACKENDS["gloo"]: "cpu"}.get(name_of(group)) or objects(group)
+
+    name_of, objects = c10d.get_backend, c10d._get_object_coll_device
+    for stand_in in _BACKENDS.values():
+        if stand_in not in dist.Backend.backend_list:
+            dist.Backend.register_backend(stand_in, _create_group, devices=["cpu", "cuda"])
+    patches.set(c10d, "_get_object_coll_device", device_of_objects)
+    for name, function in {
+        "init_process_group": init_process_group,
+        "new_group": new_group,
+        "get_backend": get_backend,
+        "is_nccl_available": lambda: True,
+    }.items():
+        patches.set(c10d, name, function)
+        patches.set(dist, name, function)
 
     class Logger(dist.Logger):  # type: ignore[misc]
         """The reducer's timer of a CUDA device, which a CPU build lacks, is what these statistics read."""
@@ -97,7 +117,17 @@ def _install_process_group(patches: Patches) -> None:
         patches.set(dist.Reducer, "prepare_for_forward", lambda self: None)
 
 
+def _stand_in(backend: Any) -> str | None:
+    """What stands in for the library that is asked for; None where it needs none."""
+    wanted = str(backend or "nccl").lower()
+    return next((stand_in for library, stand_in in _BACKENDS.items() if library in wanted), None)
+
+
 def _create_group(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    if size > 1:
+        from ._gloo_group import GlooProcessGroup
+
+        return GlooProcessGroup(store, rank, size, timeout)
     from ._process_group import SingleProcessGroup
 
     return SingleProcessGroup(rank, size)

@@ -12,16 +12,25 @@ that is still alive, and where there is none the process aborts. It does nothing
 
 from __future__ import annotations
 
+import ctypes
+from typing import TYPE_CHECKING
+
 import torch
 
+from . import state
 from .native import pointer_at, symbol
 from .versions import SimulationUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 """``c10::impl::device_guard_impl_registry``: one pointer per ``c10::DeviceType``."""
 _CUDA, _LAZY = 1, 17
 """Values of ``c10::DeviceType``, fixed by its definition since they are serialised."""
 _WIDTH = 8
+_GET_DEVICE, _SET_DEVICE = 2, 3
+"""Entries of the virtual table of ``c10::impl::DeviceGuardImplInterface``."""
 
 
 class DeviceGuard:
@@ -59,9 +68,34 @@ class DeviceGuard:
                 "hide the GPU with CUDA_VISIBLE_DEVICES= (empty) to simulate one"
             )
         self._installed = True
+        state.process.tell_guard = _setter(cuda.value or 0)
 
     def remove(self) -> None:
         """Put back the guard that was registered before."""
         if self._installed:
             pointer_at(symbol("libc10.so", _REGISTRY) + _CUDA * _WIDTH).value = self._previous
             self._installed = False
+            state.process.tell_guard = None
+
+
+def _setter(guard: int) -> Callable[[int], None]:
+    """What tells the no-op guard which device is the calling thread's current one: ``x.cuda()`` asks it.
+
+    A ``c10::Device`` is passed in a register: the type in its lowest byte, the index in the next.
+    """
+    table = pointer_at(guard).value or 0
+    get_device, set_device = (
+        ctypes.CFUNCTYPE(result, ctypes.c_void_p, *arguments)(pointer_at(table + entry * _WIDTH).value or 0)
+        for entry, result, arguments in (
+            (_GET_DEVICE, ctypes.c_uint16, ()),
+            (_SET_DEVICE, None, (ctypes.c_uint16,)),
+        )
+    )
+    for index in (1, 0):
+        set_device(guard, _CUDA | index << 8)
+        if get_device(guard) != _CUDA | index << 8:
+            raise SimulationUnavailable(
+                f"torch {torch.__version__} lays out its device guards in an unknown way: "
+                "install torch 2.11 to 2.15 from PyPI"
+            )
+    return lambda index: set_device(guard, _CUDA | index << 8)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import kernels, neural, special, torchvision_ops
+from . import batch_norm, kernels, neural, special, torchvision_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,6 +53,7 @@ def register() -> None:
         _libraries.append(everything)
         everything.fallback(kernels.fallback, "CUDA")
         kernels.replacements.update(neural.replacements())
+        kernels.replacements.update(batch_norm.replacements())
         kernels.replacements["aten::_efficientzerotensor"] = special.zero_tensor
         for name, kernel in special.kernels().items():
             _implement(f"aten::{name}", kernel)

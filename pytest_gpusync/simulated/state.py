@@ -6,8 +6,12 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class _PerThread(threading.local):
@@ -23,6 +27,8 @@ class _Process:
     """True until the first use, while the device is off, and in a child forked after its use: the flag kernels test."""
     bad_fork = False
     devices = 1
+    tell_guard: Callable[[int], None] | None = None
+    """Tells C++ the calling thread's current device; None before there is a device guard to tell."""
     memory: int | None = None
     """Bytes of each device; None for as much as the host has."""
 
@@ -57,6 +63,8 @@ def set_device(index: int) -> None:
         return
     check_ordinal(index)
     _thread.device = index
+    if process.tell_guard is not None:
+        process.tell_guard(index)
 
 
 def exchange_device(index: int) -> int:

@@ -230,9 +230,10 @@ def test_fully_sharded_training_trains(process_group):
         optimizer.zero_grad()
 
 
-def test_more_than_one_process_is_refused(cuda):
-    with pytest.raises(NotImplementedError, match="with one process, not 2"):
-        torch.distributed.init_process_group("nccl", rank=0, world_size=2)
+def test_tensors_go_to_the_current_device():
+    with simulated_cuda(devices=2), torch.cuda.device(1):
+        assert torch.ones(2).cuda().get_device() == 1
+        assert torch.ones(2).to("cuda").get_device() == 1
 
 
 def test_data_parallel_on_two_devices_gives_the_values_of_one():
