@@ -50,10 +50,15 @@ def _no_output_size(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bo
     return keywords.get("output_size") is None and bool(arguments[0].numel())
 
 
+def _dense(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    return not (arguments[0].is_sparse or arguments[0].is_sparse_csr)
+
+
 CONDITIONS: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], bool]] = {
     "nonempty": _nonempty,
     "equal_bounds": _equal_bounds,
     "no_output_size": _no_output_size,
+    "dense": _dense,
 }
 
 

@@ -80,6 +80,7 @@ class SimulatedDevice:
         """Put back everything that was replaced but the device guard; harmless when nothing was."""
         process.on, process.blocked = False, True
         self._patches.undo()
+        tensor_api.reset()
         self._hooks.remove()
         conditions.capturing, conditions.pool, conditions.debug_mode = False, SHARED, 0
         streams.reset()

@@ -42,7 +42,7 @@ replacements: dict[str, Kernel] = {}
 """CPU callables that stand in for operators without a usable CPU kernel, by qualified name with overload."""
 
 
-class _Schema:
+class Schema:
     """What a kernel needs to know of an operator."""
 
     def __init__(self, op: Any) -> None:
@@ -58,6 +58,7 @@ class _Schema:
         self.generator = self._position("generator")
         aliases = [argument.alias_info for argument in arguments]
         self.writes = any(alias is not None and alias.is_write for alias in aliases)
+        self.written = [n for n, alias in enumerate(aliases) if alias is not None and alias.is_write]
         self.outs = [
             n
             for n, alias in enumerate(aliases)
@@ -84,7 +85,7 @@ class _Schema:
 
 def kernel_for(op: Any) -> Kernel:
     """The CUDA kernel of the operator overload `op`."""
-    schema = _Schema(op)
+    schema = Schema(op)
     return _view_kernel(op) if schema.view else _compute_kernel(op, schema)
 
 
@@ -110,11 +111,11 @@ def _view_kernel(op: Any) -> Kernel:
     return kernel
 
 
-def _compute_kernel(op: Any, schema: _Schema) -> Kernel:
+def _compute_kernel(op: Any, schema: Schema) -> Kernel:
     announce = calibration.announcer(schema.name)
     function = replacements.get(schema.name, op)
     packet = op._overloadpacket
-    finish = _finisher(schema)
+    finish = finisher(schema)
     mixed = schema.name in MIXED_DEVICES or schema.name.startswith("c10d::")
     tensors, lists, tensor_names = schema.tensors, schema.lists, schema.tensor_names
     has_options = schema.device >= 0 or schema.generator >= 0
@@ -211,7 +212,7 @@ def _refuse_mixture(index: int, stranger: Tensor, name: str) -> None:
 
 
 def _convert_options(
-    schema: _Schema, call: list[Any], keywords: Mapping[str, Any], index: int
+    schema: Schema, call: list[Any], keywords: Mapping[str, Any], index: int
 ) -> tuple[int, dict[str, Any]]:
     """Turn the device and generator arguments into the CPU's; returns the index of the result's device (-2: the
     CPU).
@@ -244,8 +245,8 @@ def _convert_options(
     return index, keywords
 
 
-def _finisher(schema: _Schema) -> Callable[[Any, Sequence[Any], Mapping[str, Any], int], Any]:
-    """What turns the CPU operator's result into the kernel's."""
+def finisher(schema: Schema) -> Callable[[Any, Sequence[Any], Mapping[str, Any], int], Any]:
+    """What turns the CPU operator's result into the kernel's, given the kernel's arguments and the device's index."""
     names = schema.arguments
 
     def original(position: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
@@ -282,7 +283,7 @@ def label(result: Any, index: int) -> Any:
 
 
 def _run_with_outputs(
-    schema: _Schema,
+    schema: Schema,
     run: Kernel,
     arguments: Sequence[Any],
     keywords: Mapping[str, Any],

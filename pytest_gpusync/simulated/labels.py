@@ -8,7 +8,7 @@ old one's storage alive. Less than a microsecond each way.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import _from_dlpack, _to_dlpack
@@ -17,6 +17,9 @@ from . import memory
 from .lifetimes import DELETER, POINTER_IN_CAPSULE
 from .native import cells
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _DEVICE = 1
 """The cell of ``DLTensor`` that holds its device ({int32 type, int32 index}): it follows the data pointer."""
 _DL_CPU, _DL_CUDA = 1, 2
@@ -24,12 +27,32 @@ _strided = torch.strided
 _nbytes = torch.UntypedStorage.nbytes
 
 
+def _not_simulated(what: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"the simulated device does not simulate {what} tensors: use dense tensors, or run on a GPU"
+    )
+
+
+def _refuse(tensor: torch.Tensor, *_: Any) -> Any:
+    raise _not_simulated(str(tensor.layout))
+
+
+class _SparseLayouts:
+    """What relabels sparse tensors; it comes with their kernels."""
+
+    to_host: Callable[[torch.Tensor], torch.Tensor] = staticmethod(_refuse)
+    to_device: Callable[[torch.Tensor, int], torch.Tensor] = staticmethod(_refuse)
+
+
+sparse_layouts = _SparseLayouts()
+
+
 def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """A CPU tensor over the memory of `tensor`, a simulated tensor, with its strides and conjugate and negative
     bits.
     """
     if tensor.layout is not _strided:
-        refuse_layout(tensor)
+        return sparse_layouts.to_host(tensor)
     capsule = _to_dlpack(tensor)
     cells[(cells[(id(capsule) >> 3) + POINTER_IN_CAPSULE] >> 3) + _DEVICE] = _DL_CPU
     result: torch.Tensor = _from_dlpack(capsule)
@@ -47,10 +70,13 @@ def as_cuda(tensor: torch.Tensor, index: int) -> torch.Tensor:
         torch.OutOfMemoryError: the device has no room for it.
     """
     if tensor.layout is not _strided:
-        refuse_layout(tensor)
+        return sparse_layouts.to_device(tensor, index)
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
-    capsule = _to_dlpack(tensor)
+    try:
+        capsule = _to_dlpack(tensor)
+    except BufferError:
+        raise _not_simulated("quantized" if tensor.is_quantized else str(tensor.dtype)) from None
     address = cells[(id(capsule) >> 3) + POINTER_IN_CAPSULE]
     structure = address >> 3
     cells[structure + _DEVICE] = _DL_CUDA | index << 32
@@ -62,10 +88,3 @@ def as_cuda(tensor: torch.Tensor, index: int) -> torch.Tensor:
     if nbytes:
         memory.note(address, nbytes, index, died)
     return result
-
-
-def refuse_layout(value: Any) -> None:
-    """Raise for a tensor that has no plain memory to share."""
-    raise NotImplementedError(
-        f"the simulated device does not simulate {value.layout} tensors: use dense tensors, or run on a GPU"
-    )

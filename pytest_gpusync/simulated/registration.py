@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import batch_norm, kernels, neural, special, torchvision_ops
+from . import batch_norm, kernels, neural, sparse, special, torchvision_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,7 +33,8 @@ _COMPOSITES = frozenset(
 )
 """Composite operators taken whole: their parts would need kernels that exist for cuda alone, or be slower."""
 
-_REFUSED_KEYS = ("SparseCUDA", "SparseCsrCUDA", "QuantizedCUDA", "NestedTensorCUDA")
+_SPARSE_KEYS = {"SparseCUDA": "SparseCPU", "SparseCsrCUDA": "SparseCsrCPU"}
+_REFUSED_KEYS = ("QuantizedCUDA", "NestedTensorCUDA")
 
 _libraries: list[torch.library.Library] = []
 """Kernels live as long as the library that registered them."""
@@ -66,9 +67,15 @@ def register() -> None:
             for name in _operators("CompositeExplicitAutograd")
             if name in _COMPOSITES or name.startswith("aten::_foreach")
         )
+        for key, host_key in _SPARSE_KEYS.items():
+            for name in {*_operators(host_key), *_operators(key)}:
+                op = _overload(name)
+                if name.startswith("aten::") and op is not None:
+                    _implement(name, sparse.kernel_for(op, key), key)
         for key in _REFUSED_KEYS:
-            for name in _operators(key):
-                _implement(name, _refusal(name, key), key)
+            for name in {*_operators(key), *_operators(key.replace("CUDA", "CPU"))}:
+                if name.startswith("aten::"):
+                    _implement(name, _refusal(name, key), key)
 
 
 def register_late() -> None:
@@ -137,11 +144,12 @@ def _implement(name: str, kernel: Callable[..., Any], key: str = "CUDA") -> None
 
 
 def _refusal(name: str, key: str) -> Callable[..., Any]:
-    layout = key.removesuffix("CUDA").removesuffix("Tensor")
+    kind = key.removesuffix("CUDA").removesuffix("Tensor").lower()
+    instead = "layout=torch.jagged" if kind == "nested" else "dense tensors"
 
     def refuse(*arguments: Any, **keywords: Any) -> Any:
         raise NotImplementedError(
-            f"the simulated device does not simulate {layout} tensors ({name}): use dense tensors, or run on a GPU"
+            f"the simulated device does not simulate {kind} tensors ({name}): use {instead}, or run on a GPU"
         )
 
     return refuse

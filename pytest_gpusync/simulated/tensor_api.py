@@ -200,22 +200,43 @@ def _legacy_type(name: str, dtype: torch.dtype) -> type:
     return Legacy(f"torch.cuda.{name}", (), {"dtype": dtype, "__module__": "torch.cuda"})
 
 
+class _Defaults:
+    """What the legacy default tensor type has changed."""
+
+    new: Callable[..., Tensor] | None = None
+    """The constructor that was replaced, while a type of the device is the default."""
+
+
+def reset() -> None:
+    """Make CPU tensors the default again, where a type of the device was."""
+    if _Defaults.new is not None:
+        torch.set_default_device(None)
+        Tensor.__new__ = _Defaults.new  # type: ignore[method-assign,assignment]
+        _Defaults.new = None
+
+
 def _default_type(set_default: Callable[[Any], None]) -> Callable[[Any], None]:
     """``torch.set_default_tensor_type``: a type of the device is a default device and a default data type."""
-    defaulted = False
+    new = Tensor.__new__
+
+    def create(cls: Any, *arguments: Any, **keywords: Any) -> Tensor:
+        # The legacy constructor follows the default type and no default device.
+        if cls is not Tensor or keywords or (arguments and isinstance(arguments[0], (Tensor, torch.UntypedStorage))):
+            return new(cls, *arguments, **keywords)
+        if all(isinstance(argument, (int, torch.Size)) for argument in arguments):
+            return torch.empty(*(arguments or (0,)), device="cuda")
+        made: Tensor = new(cls, *arguments)
+        return made.cuda()
 
     def set_default_tensor_type(kind: Any) -> None:
-        nonlocal defaulted
         module, _, name = (kind if isinstance(kind, str) else getattr(kind, "__name__", "")).rpartition(".")
         dtype = _LEGACY.get(name)
         if module == "torch.cuda" and dtype is not None and dtype.is_floating_point:
             torch.set_default_dtype(dtype)
             torch.set_default_device("cuda")
-            defaulted = True
+            _Defaults.new, Tensor.__new__ = new, create  # type: ignore[assignment,method-assign]
             return
+        reset()
         set_default(kind)
-        if defaulted:
-            torch.set_default_device(None)
-            defaulted = False
 
     return set_default_tensor_type

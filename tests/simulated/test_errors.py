@@ -76,9 +76,17 @@ def test_a_cpu_tensor_still_has_no_cuda_array_interface(cuda):
     assert not hasattr(torch.ones(2), "__cuda_array_interface__")
 
 
-def test_sparse_tensors_are_refused_by_name(cuda):
-    with pytest.raises(NotImplementedError, match="does not simulate"):
-        torch.eye(2, device=cuda).to_sparse()
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda x: torch.nested.nested_tensor([x, x]) + 1, "nested"),
+        (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "quantized"),
+        (lambda x: torch.quantize_per_tensor(x.cpu(), 0.1, 0, torch.qint8).cuda(), "quantized"),
+    ],
+)
+def test_kinds_of_tensors_that_are_not_simulated_are_refused_by_name(cuda, make, kind):
+    with pytest.raises(NotImplementedError, match=f"does not simulate {kind} tensors.*or run on a GPU"):
+        make(torch.ones(2, device=cuda))
 
 
 def test_elapsed_time_of_events_without_timing(cuda):

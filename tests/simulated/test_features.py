@@ -178,6 +178,17 @@ def test_legacy_tensor_types(cuda):
     assert torch.ones(2).type(torch.cuda.DoubleTensor).dtype == torch.float64
 
 
+def test_a_default_tensor_type_of_the_device(kinds):
+    with simulated_cuda():
+        torch.set_default_tensor_type("torch.cuda.FloatTensor")
+        with kinds() as counted:
+            assert torch.Tensor([1.0, 2.0]).is_cuda
+            assert torch.Tensor(2, 3).is_cuda
+            assert torch.ones(2).is_cuda
+        assert dict(counted) == {"stream": 1}
+    assert not torch.Tensor([1.0]).is_cuda
+
+
 @pytest.mark.parametrize(
     "query",
     [
