@@ -194,7 +194,7 @@ def graph_capture():
 
     def capture_round():
         graph = torch.cuda.CUDAGraph()
-        # Before it captures it waits for the device and gives back the cache: the memory of the graph of the round before.
+        # First it waits for the device and gives back the cache: the memory of the graph of the round before.
         with torch.cuda.graph(graph):
             result = data.mul(2).sum()
         graph.replay()

@@ -221,11 +221,13 @@ def _default_type(set_default: Callable[[Any], None]) -> Callable[[Any], None]:
 
     def create(cls: Any, *arguments: Any, **keywords: Any) -> Tensor:
         # The legacy constructor follows the default type and no default device.
+        made: Tensor
         if cls is not Tensor or keywords or (arguments and isinstance(arguments[0], (Tensor, torch.UntypedStorage))):
-            return new(cls, *arguments, **keywords)
+            made = new(cls, *arguments, **keywords)
+            return made
         if all(isinstance(argument, (int, torch.Size)) for argument in arguments):
             return torch.empty(*(arguments or (0,)), device="cuda")
-        made: Tensor = new(cls, *arguments)
+        made = new(cls, *arguments)
         return made.cuda()
 
     def set_default_tensor_type(kind: Any) -> None:
