@@ -133,6 +133,12 @@ class Region:
         state = "open" if self._result is None else "closed"
         return f"<Region {self.name!r} {state}: {len(self._seen)} syncs seen>"
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the region."""
+        from pytest_gpusync.reporting.notebook import to_fragment
+
+        return to_fragment(self.result())
+
     def _take(self, seen: _Seen) -> None:
         self._seen.append(seen)
 

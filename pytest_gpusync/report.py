@@ -119,13 +119,9 @@ def _check_distinct(out: Path, names: Sequence[str]) -> None:
 
 def _show(name: str) -> None:
     """Print a run as pytest's summary does."""
-    from pytest_gpusync.reporting.summary import summary_lines
+    from pytest_gpusync.reporting.summary import document_lines
 
-    document = _run(name)
-    regions = {region["name"]: [region] for region in document["regions"]}
-    environment = document["environment"]
-    lines = summary_lines(environment if environment["recorder"] is not None else None, regions, noun="region")
-    print("\n".join(lines or ["nothing was measured"]))
+    print("\n".join(document_lines(_run(name))))
 
 
 def _draw(name: str, ending: str, output: str | None) -> None:

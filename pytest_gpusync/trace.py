@@ -12,9 +12,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpusync import devices
+from pytest_gpusync import devices, launchers
 from pytest_gpusync.measure import MeasurementError, record
 from pytest_gpusync.ran import LinesRan, RecordingUnavailable
+from pytest_gpusync.ranks import rank
+from pytest_gpusync.reporting.files import of_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,18 +27,28 @@ if TYPE_CHECKING:
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+TERMINATED = 143
 
 _DESCRIPTION = """\
 Run a program as `python SCRIPT` or `python -m MODULE` would, count the calls that made the host wait for the GPU, and
-report the lines that made them. The program is not changed. Without a GPU it runs on a simulated CUDA device."""
+report the lines that made them. The program is not changed. Without a GPU it runs on a simulated CUDA device.
+
+Of `torchrun ...` (-m torch.distributed.run) and `accelerate launch ...` each rank is traced, and the report is of all
+ranks. Started by such a launcher itself, as in `torchrun -m pytest_gpusync trace SCRIPT`, each rank writes files of its
+own (run-rank3.json), for `gpusync report merge`."""
 
 _EPILOG = """\
-exit status: the program's own; 1 if it raised; 2 if it could not be run or nothing could be measured; 130 after Ctrl-C.
+exit status: the program's own; 1 if it raised; 2 if it could not be run or nothing could be measured; 130 after Ctrl-C,
+143 after SIGTERM.
 The report goes to standard output after whatever the program printed."""
 
 
 _ENDINGS = {"--json": ".json", "--html": ".html", "--md": ".md", "--trace": ".trace.json"}
 """The options that write a report, and the ending that its format has."""
+
+
+class _Terminated(BaseException):
+    """Raised in the program by SIGTERM."""
 
 
 class _TimeIsUp(BaseException):
@@ -59,7 +71,9 @@ def main(argv: Sequence[str]) -> int:
             return _refuse(f"{flag} {path} is a folder; name a file")
     # The program may leave the working directory before its report is written.
     for flag, path in _reports(options):
-        setattr(options, flag.lstrip("-"), os.path.abspath(path))
+        setattr(options, flag.lstrip("-"), str(of_rank(Path(path).absolute())))
+    if launchers.is_launcher(target, options.arguments, is_module=options.is_module):
+        return _trace_ranks(options)
     try:
         _prepare_device(options.device)
     except MeasurementError as error:
@@ -103,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also record which lines ran, for gpusync lint --observed; slows every line down before Python 3.12",
     )
+    parser.add_argument("--quiet", action="store_true", help="print no report, only write those that are asked for")
     parser.add_argument("--all", action="store_true", help="show every line, and those outside the measured steps")
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
     parser.add_argument("target", nargs="?", metavar="SCRIPT|MODULE", help="the program")
@@ -159,10 +174,31 @@ def _prepare_device(choice: str) -> None:
         import torch  # noqa: F401
 
 
+def _trace_ranks(options: argparse.Namespace) -> int:
+    """Trace the ranks that a launcher starts, and report them as one run."""
+    passed = ["--device", options.device]
+    if options.limit is not None:
+        passed += ["--limit", str(options.limit)]
+    if options.lines:
+        passed.append("--lines")
+    runs = launchers.run(lambda: _run(options, region_limit=None), passed)
+    for lost in runs.lost:
+        print(f"gpusync: {lost} was started and left no run: it was killed", file=sys.stderr)
+    if runs.document is None:
+        print("gpusync: no rank left a run", file=sys.stderr)
+        return runs.code or USAGE_ERROR
+    if not options.quiet:
+        from pytest_gpusync.reporting.summary import document_lines
+
+        sys.stdout.flush()
+        print("\n" + "\n".join(document_lines(runs.document)))
+    return _write_reports(runs.document, options, runs.code)
+
+
 def _run(options: argparse.Namespace, region_limit: float | None) -> int:
     """Run the program to its end and return the exit code it asked for."""
     try:
-        with _limit(region_limit), _as_main(options):
+        with _limit(region_limit), _terminable(), _as_main(options):
             if options.is_module:
                 runpy.run_module(options.target, run_name="__main__", alter_sys=True)
             else:
@@ -174,10 +210,30 @@ def _run(options: argparse.Namespace, region_limit: float | None) -> int:
     except KeyboardInterrupt:
         print("gpusync: interrupted; reporting what was seen", file=sys.stderr)
         return INTERRUPTED
+    except _Terminated:
+        print("gpusync: terminated; reporting what was seen", file=sys.stderr)
+        return TERMINATED
     except BaseException as error:
         _print_as_python_would(error)
         return 1
     return 0
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM end the program so that its report is written; a program that handles it itself does so."""
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        raise _Terminated
+
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
@@ -243,15 +299,30 @@ def _report(measurement: Measurement, code: int, options: argparse.Namespace, li
         hint="--all shows all",
     )
     sys.stdout.flush()
-    print("\n" + "\n".join(rows))
+    # Of several ranks, which print to one terminal, the first speaks.
+    if not options.quiet and rank() in (None, 0):
+        print("\n" + "\n".join(rows))
     if measurement.problem is not None:
         code = code or USAGE_ERROR
     elif not measurement.device_used:
         print("gpusync: the program did not use the device", file=sys.stderr)
+    if not _reports(options):
+        return code
+    from pytest_gpusync.reporting.json_ import region_document, run_document
+
     ran = lines.take() if lines is not None else None
+    document = run_document(measurement.environment, [region_document(measurement)], ran)
+    return _write_reports(document, options, code)
+
+
+def _write_reports(document: Document, options: argparse.Namespace, code: int) -> int:
+    """Write the report files that were asked for; return the exit code, which is not 0 if one could not be."""
+    from pytest_gpusync.reporting.files import render
+    from pytest_gpusync.reporting.json_ import write_atomic
+
     for flag, path in _reports(options):
         try:
-            _write(measurement, Path(path), _ENDINGS[flag], ran)
+            write_atomic(path, render(document, _ENDINGS[flag]))
         except OSError as error:
             print(f"gpusync: {flag} {path}: cannot be written ({error.strerror})", file=sys.stderr)
             code = code or USAGE_ERROR
@@ -262,14 +333,6 @@ def _reports(options: argparse.Namespace) -> list[tuple[str, str]]:
     """Return the report files that were asked for, each with its option."""
     asked = [(flag, getattr(options, flag.lstrip("-"))) for flag in _ENDINGS]
     return [(flag, path) for flag, path in asked if path is not None]
-
-
-def _write(measurement: Measurement, path: Path, ending: str, ran: Document | None) -> None:
-    from pytest_gpusync.reporting.files import render
-    from pytest_gpusync.reporting.json_ import region_document, run_document, write_atomic
-
-    document = run_document(measurement.environment, [region_document(measurement)], ran)
-    write_atomic(path, render(document, ending))
 
 
 def _refuse(message: str) -> int:

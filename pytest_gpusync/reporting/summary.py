@@ -47,6 +47,14 @@ def summary_lines(environment: Document | None, tests: dict[str, list[Document]]
     return lines
 
 
+def document_lines(document: Document) -> list[str]:
+    """Return the summary of a run object, by region."""
+    environment = document["environment"]
+    regions = {region["name"]: [region] for region in document["regions"]}
+    lines = summary_lines(environment if environment["recorder"] is not None else None, regions, noun="region")
+    return lines or ["nothing was measured"]
+
+
 def _counts(tests: dict[str, list[Document]], noun: str) -> str:
     measured = sum(1 for regions in tests.values() if any(is_measured(region) for region in regions))
     over = sum(1 for regions in tests.values() if any(region["outcome"] == "failed" for region in regions))

@@ -182,3 +182,21 @@ def test_a_program_that_ignores_exceptions_is_still_stopped_by_the_limit(program
                 pass
     """
     assert program(source, "--limit", "0.2") == 0
+
+
+def test_a_program_that_is_terminated_is_reported(program, capsys):
+    assert (
+        program("import os, signal\nsync()\nos.kill(os.getpid(), signal.SIGTERM)\nimport time; time.sleep(30)") == 143
+    )
+    assert "1 sync" in capsys.readouterr().out
+
+
+def test_a_program_that_handles_sigterm_itself_does_so(program, capsys):
+    source = "import os, signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\nsync()\n"
+    assert program(source + "os.kill(os.getpid(), signal.SIGTERM)\nimport time; time.sleep(30)") == 5
+
+
+def test_quiet_prints_no_report(program, capsys, tmp_path):
+    program("sync()", "--quiet", "--json", "run.json")
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "run.json").is_file()
