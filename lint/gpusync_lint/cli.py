@@ -21,13 +21,15 @@ from gpusync_lint.discovery import Found, discover, shown
 from gpusync_lint.model import Confidence, EngineSettings, Heat
 from gpusync_lint.observed import ObservedError
 from gpusync_lint.output import FORMATS
-from gpusync_lint.runner import Outcome, Request, accept_all, internal_error, run
+from gpusync_lint.runner import Outcome, Request, accept_all, run
 from gpusync_lint.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpusync_lint.baseline import Baseline
+    from gpusync_lint.cache import Memory
+    from gpusync_lint.discovery import Listed
 
 CLEAN, FINDINGS, FAILED = 0, 1, 2
 
@@ -128,9 +130,27 @@ def _parser() -> _Parser:
         help="judge files given by name alone, without reading what they import and what imports them",
     )
     add("--config", metavar="FILE", help="the pyproject.toml to use")
+    add(
+        "--jobs",
+        metavar="N",
+        type=_count,
+        help="processes to analyse with; files that no import connects are shared out (default: one per processor)",
+    )
+    add(
+        "--no-cache",
+        action="store_true",
+        help="neither use nor keep what was found before (.gpusync_cache/ beside pyproject.toml, or in this folder)",
+    )
     add("--stdin-filename", metavar="FILE", help="the name under which standard input is linted (.ipynb: a notebook)")
     add("--verbose", action="store_true", help="show the traceback of an internal error")
     return parser
+
+
+def _count(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes")
+    return number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -144,6 +164,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:
+        from gpusync_lint.analysis import internal_error
+
         emit(sys.stderr, f"gpusync lint: {internal_error(error)}\n")
         if arguments.verbose:
             traceback.print_exc()
@@ -152,6 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _lint(arguments: argparse.Namespace) -> int:
     from gpusync_lint.context import around
+    from gpusync_lint.parallel import jobs_available
 
     paths: list[str] = arguments.paths or ["."]
     _check(arguments, paths)
@@ -161,23 +184,41 @@ def _lint(arguments: argparse.Namespace) -> int:
     if arguments.add_ignores is not None:
         _check_reason(arguments.add_ignores, names, today)
     config = _config(arguments, paths, cwd, names)
+    request = _request(arguments, config, names, today)
+    memory: Memory | None = None
+
+    def remembered(listed: Sequence[Listed]) -> frozenset[str]:
+        nonlocal memory
+        memory = _memory(arguments, paths, config, request.settings, cwd, listed)
+        return frozenset() if memory is None else memory.quiet
+
     found = discover(
         paths,
         cwd=cwd,
         excludes=config.excludes,
         stdin=lambda: sys.stdin.buffer.read(),
         stdin_filename=arguments.stdin_filename,
+        unneeded=remembered,
     )
     for folder in found.empty:
         emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {folder}\n")
     reference = _baseline(arguments, config, cwd)
     runs = observed.load(arguments.observed, cwd) if arguments.observed else None
     context = () if arguments.no_context else around(found.files, cwd=cwd, excludes=config.excludes)
-    request = replace(
-        _request(arguments, config, names, today), baseline=reference, folders=found.folders, context=context
-    )
-    with _progress(len(found.files)):
+    with _progress(len(found.files) + len(found.quiet)) as done:
+        request = replace(
+            request,
+            baseline=reference,
+            folders=found.folders,
+            context=context,
+            memory=memory,
+            quiet=found.quiet,
+            jobs=arguments.jobs or jobs_available(),
+            progress=done,
+        )
         outcome = run(found.files, found.errors, request)
+    if memory is not None:
+        memory.save()
     if arguments.write_baseline and reference is not None:
         outcome = _write_baseline(arguments, config, reference, outcome)
     if runs is not None:
@@ -185,6 +226,23 @@ def _lint(arguments: argparse.Namespace) -> int:
         outcome = replace(outcome, reported=seen.reported, observed=seen)
     _report(arguments, found, outcome, cwd)
     return _exit_code(arguments, outcome)
+
+
+def _memory(
+    arguments: argparse.Namespace,
+    paths: Sequence[str],
+    config: Config,
+    settings: EngineSettings,
+    cwd: Path,
+    listed: Sequence[Listed],
+) -> Memory | None:
+    """What is remembered; None for runs that change files, look at all of them, or are of files given by name."""
+    looks = arguments.no_cache or arguments.fix or arguments.diff or arguments.observed
+    if looks or arguments.add_ignores is not None or "-" in paths or not listed or any(one.named for one in listed):
+        return None
+    from gpusync_lint.cache import open_memory
+
+    return open_memory(config.root or cwd, [str(cwd), *paths], settings, listed)
 
 
 def _check(arguments: argparse.Namespace, paths: list[str]) -> None:
@@ -374,22 +432,30 @@ def emit(stream: TextIO, text: str) -> None:
 
 
 @contextmanager
-def _progress(files: int) -> Iterator[None]:
-    """A line on the terminal for a run of more than a second, gone when it ends."""
+def _progress(files: int) -> Iterator[Callable[[int], None]]:
+    """A line on the terminal for a run of more than a second, gone when it ends; it is told of files that are done."""
     if not sys.stderr.isatty():
-        yield
+        yield lambda number: None
         return
     shown = threading.Event()
+    finished = 0
 
     def show() -> None:
-        emit(sys.stderr, f"Linting {files:,} file{'' if files == 1 else 's'} ...\r")
+        of = f"{finished:,} of " if finished else ""
+        emit(sys.stderr, f"Linting {of}{files:,} file{'' if files == 1 else 's'} ...\x1b[K\r")
         shown.set()
+
+    def done(number: int) -> None:
+        nonlocal finished
+        finished += number
+        if number and shown.is_set():
+            show()
 
     timer = threading.Timer(PROGRESS_AFTER, show)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield done
     finally:
         timer.cancel()
         timer.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
 import os
 import tokenize
@@ -20,6 +21,27 @@ SKIPPED_FOLDERS = frozenset({"node_modules", "build", "dist", "__pycache__", "si
 """Folders that are never descended into; nor are hidden ones and virtual environments (they hold a pyvenv.cfg)."""
 
 SUFFIXES = (".py", ".pyw", SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file to lint that has not been read."""
+
+    path: str
+    """As it is shown."""
+    location: Path
+    """Absolute."""
+    named: bool
+    """Given itself, rather than found below a given folder."""
+    size: int
+    """In bytes; -1 where it could not be told."""
+    mtime: int
+    """When it was last changed, in nanoseconds."""
+
+    @property
+    def notebook(self) -> bool:
+        """Whether it is to be read as one."""
+        return self.location.suffix == SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +73,8 @@ class Found:
     """Given folders without a Python file."""
     folders: tuple[Path, ...] = ()
     """Given folders, absolute."""
+    quiet: tuple[Listed, ...] = ()
+    """Files that were not read, because nobody needs to see them."""
 
 
 def shown(path: Path, cwd: Path) -> str:
@@ -68,12 +92,13 @@ def discover(
     excludes: Callable[[Path], bool],
     stdin: Callable[[], bytes],
     stdin_filename: str | None = None,
+    unneeded: Callable[[Sequence[Listed]], frozenset[str]] = lambda listed: frozenset(),
 ) -> Found:
     """Read the Python files and notebooks among `paths` and below the folders among them.
 
     A file that is not Python (or a notebook in another language) is passed over, so that a hook may be handed any list
     of files. What does not exist or cannot be read becomes an error; the rest is still returned. Files that are reached
-    twice are read once.
+    twice are read once. `unneeded` is shown what is to be read, and gives the paths that need not be.
     """
     walk = _Walk(cwd, excludes)
     for given in paths:
@@ -81,8 +106,26 @@ def discover(
             walk.add_stdin(stdin(), stdin_filename)
         else:
             walk.add(given)
-    files = sorted(walk.files.values(), key=lambda one: one.source.path)
-    return Found(tuple(files), tuple(walk.errors), walk.excluded, tuple(walk.empty), tuple(walk.folders))
+    listed = sorted(walk.listed.values(), key=lambda one: one.path)
+    passed = unneeded(listed)
+    for one in listed:
+        if one.path not in passed:
+            walk.read(one)
+    return Found(
+        tuple(sorted(walk.files, key=lambda one: one.source.path)),
+        tuple(walk.errors),
+        walk.excluded,
+        tuple(walk.empty),
+        tuple(walk.folders),
+        tuple(one for one in listed if one.path in passed),
+    )
+
+
+def read(listed: Listed) -> SourceFile | None:
+    """Read one file; None where it cannot be read, or holds nothing to lint."""
+    walk = _Walk(Path(), lambda path: False)
+    walk.read(listed)
+    return walk.files[0] if walk.files else None
 
 
 def enters(folder: Path, excludes: Callable[[Path], bool]) -> bool:
@@ -97,8 +140,13 @@ class _Walk:
     def __init__(self, cwd: Path, excludes: Callable[[Path], bool]) -> None:
         self.cwd = cwd
         self.excludes = excludes
-        self.files: dict[str, SourceFile] = {}
+        self.files: list[SourceFile] = []
+        self.listed: dict[str, Listed] = {}
         """By real path, so that no file is read twice."""
+        self._stdin: str | None = None
+        """The real path of what standard input stands for."""
+        self._real: dict[str, str] = {}
+        """Folders by their real paths."""
         self.errors: list[FileError] = []
         self.excluded = 0
         self.empty: list[str] = []
@@ -110,56 +158,80 @@ class _Walk:
             self.excluded += 1
         elif path.is_dir():
             self.folders.append(path)
-            before = len(self.files)
             reached = False
-            for file in self._below(path):
+            for file, linked in self._below(path):
                 reached = True
-                self._read(file, named=False)
-            if not reached and len(self.files) == before:
+                self._list(file, named=False, linked=linked)
+            if not reached:
                 self.empty.append(given)
         elif not path.exists():
             self.errors.append(FileError(given, None, "no such file or folder"))
         elif path.suffix in SUFFIXES or (not path.suffix and path.is_file() and _has_python_shebang(path)):
-            self._read(path, named=True)
+            self._list(path, named=True, linked=True)
 
-    def _below(self, top: Path) -> Iterator[Path]:
-        def unreadable(error: OSError) -> None:
-            place = shown(Path(error.filename), self.cwd) if error.filename else shown(top, self.cwd)
-            self.errors.append(FileError(place, None, f"cannot be read: {error.strerror}"))
+    def _below(self, top: Path) -> Iterator[tuple[Path, bool]]:
+        """The files below a folder, and whether each is a symbolic link."""
+        folders = [top]
+        while folders:
+            here = folders.pop()
+            try:
+                with os.scandir(here) as inside:
+                    entries = list(inside)
+            except OSError as error:
+                self.errors.append(FileError(shown(here, self.cwd), None, f"cannot be read: {error.strerror}"))
+                continue
+            for entry in entries:
+                name = entry.name
+                if entry.is_dir():
+                    if not entry.is_symlink() and enters(here / name, self.excludes):
+                        folders.append(here / name)
+                elif name.endswith(SUFFIXES) and not name.startswith("."):
+                    path = here / name
+                    if not self.excludes(path):
+                        yield path, entry.is_symlink()
 
-        for folder, folders, names in os.walk(top, onerror=unreadable):
-            here = Path(folder)
-            folders[:] = sorted(name for name in folders if enters(here / name, self.excludes))
-            for name in sorted(names):
-                path = here / name
-                if name.endswith(SUFFIXES) and not name.startswith(".") and not self.excludes(path):
-                    yield path
-
-    def _read(self, path: Path, *, named: bool) -> None:
-        name = shown(path, self.cwd)
-        real = os.path.realpath(path)
-        if real in self.files:
+    def _list(self, path: Path, *, named: bool, linked: bool) -> None:
+        if linked:
+            real = os.path.realpath(path)
+        else:
+            folder = os.path.dirname(path)
+            if folder not in self._real:
+                self._real[folder] = os.path.realpath(folder)
+            real = os.path.join(self._real[folder], path.name)
+        if real == self._stdin:
+            return
+        if real in self.listed:
             if not named:
-                self.files[real] = replace(self.files[real], named=False)
+                self.listed[real] = replace(self.listed[real], named=False)
             return
+        size, mtime = -1, 0
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            size, mtime = status.st_size, status.st_mtime_ns
+        self.listed[real] = Listed(shown(path, self.cwd), path, named, size, mtime)
+
+    def read(self, listed: Listed) -> None:
+        """Read a file that was listed."""
         try:
-            data = path.read_bytes()
+            data = listed.location.read_bytes()
         except OSError as error:
-            self.errors.append(FileError(name, None, f"cannot be read: {error.strerror or error}"))
+            self.errors.append(FileError(listed.path, None, f"cannot be read: {error.strerror or error}"))
             return
-        self._decode(data, name, path, real, stdin=False, named=named)
+        self._decode(data, listed.path, listed.location, stdin=False, named=listed.named)
 
     def add_stdin(self, data: bytes, filename: str | None) -> None:
         path = Path(os.path.normpath(self.cwd / (filename or "<stdin>")))
         if filename is not None and self.excludes(path):
             self.excluded += 1
             return
-        self._decode(data, shown(path, self.cwd), path, os.path.realpath(path), stdin=True, named=True)
+        self._stdin = os.path.realpath(path)
+        self.listed.pop(self._stdin, None)
+        self._decode(data, shown(path, self.cwd), path, stdin=True, named=True)
 
-    def _decode(self, data: bytes, name: str, path: Path, real: str, *, stdin: bool, named: bool) -> None:
+    def _decode(self, data: bytes, name: str, path: Path, *, stdin: bool, named: bool) -> None:
         try:
             file = decode_notebook(data, name, path) if path.suffix == SUFFIX else decode(data, name, path)
-            self.files[real] = replace(file, stdin=stdin, named=named)
+            self.files.append(replace(file, stdin=stdin, named=named))
             if file.notebook is not None:
                 self.errors += [FileError(name, one.line, one.message, one.cell) for one in file.notebook.errors]
         except OtherLanguageError:

@@ -9,9 +9,11 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from gpusync_lint import baseline, fixes, ignores, suppressions
+from gpusync_lint.analysis import analyse, combined, internal_error, parts
 from gpusync_lint.keys import numbered
 from gpusync_lint.model import Analysis, Confidence, EngineSettings, FileError, Finding, Fix, Heat, Source, Span
 from gpusync_lint.selection import Level, Reported, Selection, report
+from gpusync_lint.units import imports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,16 +21,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpusync_lint.baseline import Baseline, Entry
-    from gpusync_lint.discovery import SourceFile
+    from gpusync_lint.cache import Memory
+    from gpusync_lint.discovery import Listed, SourceFile
     from gpusync_lint.model import Edit
     from gpusync_lint.notebook import Notebook
     from gpusync_lint.observed import Observed
 
 MAX_ROUNDS = 20
 """Rounds of fixing before the fixes are taken to undo each other."""
-
-MAX_CULPRITS = 5
-"""Files that the engine may fail on one by one before it is taken to fail on all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,14 @@ class Request:
     """The folders that are linted, absolute: a file below one that is not there any more has no findings."""
     context: tuple[Source, ...] = ()
     """More of the project, to be read and not reported on."""
+    memory: Memory | None = None
+    """What is known from an earlier run; None to analyse everything."""
+    quiet: tuple[Listed, ...] = ()
+    """Files that were not read, because nothing is to be said of them."""
+    jobs: int = 1
+    """Processes to analyse with; what is found does not depend on it."""
+    progress: Callable[[int], None] = lambda files: None
+    """Told of files whose analysis is finished."""
     write: bool = True
     """False computes the fixed text without touching a file."""
 
@@ -205,9 +213,7 @@ class _Run:
     def judge(self) -> Outcome:
         """Analyse the texts as they are now, and decide what is reported."""
         request = self.request
-        analysis, tracebacks = analyse(
-            [Source(path, text) for path, text in self.texts.items()], request.settings, request.context
-        )
+        analysis, tracebacks = self._analyse([Source(path, text) for path, text in self.texts.items()])
         errors = [self._in_cell(error) for error in analysis.errors]
         failed = {error.path for error in errors}
         enabled = self._enabled()
@@ -247,6 +253,17 @@ class _Run:
         everything = [one for own in by_path.values() for one in own]
         return self._against(request.baseline, outcome, everything, {error.path for error in errors})
 
+    def _analyse(self, sources: Sequence[Source]) -> tuple[Analysis, list[str]]:
+        request = self.request
+        if request.memory is not None:
+            return request.memory.analyse(sources, request.jobs, request.progress)
+        if request.context:
+            return analyse(sources, request.settings, request.context)
+        imported = [imports(source.text) for source in sources]
+        found = parts(sources, request.settings, imported, jobs=request.jobs, done=request.progress)
+        tracebacks = [trace for part in found for trace in part.tracebacks]
+        return combined([part.analysis for part in found], len(sources)), tracebacks
+
     def _against(
         self, reference: Baseline, outcome: Outcome, everything: Sequence[Finding], failed: set[str]
     ) -> Outcome:
@@ -254,13 +271,14 @@ class _Run:
         request = self.request
         relative = {file.source.path: reference.relative(file.location) for file in self.files}
         failed = failed | {path for path, notebook in self.notebooks.items() if notebook.errors}
-        at = {file.location: file for file in self.files if file.source.path not in failed}
+        at = {file.location: file.named for file in self.files if file.source.path not in failed}
+        at.update((one.location, one.named) for one in request.quiet)
 
         def key(finding: Finding) -> str:
             return f"{relative[finding.path]}{finding.key.removeprefix(finding.path)}"
 
         def linted(location: Path) -> bool | None:
-            return None if location not in at else not at[location].named
+            return None if location not in at else not at[location]
 
         def enabled(code: str, location: Path) -> bool:
             return request.selection.enabled(code, PurePosixPath(location.as_posix()))
@@ -434,45 +452,3 @@ def _by_path(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
     for finding in findings:
         result.setdefault(finding.path, []).append(finding)
     return result
-
-
-def analyse(
-    sources: Sequence[Source], settings: EngineSettings, context: Sequence[Source] = ()
-) -> tuple[Analysis, list[str]]:
-    """Ask the engine. Where it fails, find the files it fails on, report those, and analyse the others without them.
-
-    Returns the analysis and the tracebacks of internal errors. After MAX_CULPRITS such files the fault is taken to lie
-    in none of them, and nothing is analysed.
-    """
-    from gpusync_lint.engine import analyze
-
-    try:
-        return analyze(sources, settings, context), []
-    except Exception as error:
-        if context:  # what it fails on may lie there, and nobody asked about that
-            analysis, tracebacks = analyse(sources, settings)
-            return analysis, [traceback.format_exc(), *tracebacks]
-        project = FileError("<project>", None, internal_error(error))
-        tracebacks = [traceback.format_exc()]
-    culprits: list[FileError] = []
-    sound: list[Source] = []
-    for source in sources:
-        try:
-            analyze([source], settings)
-        except Exception as error:
-            culprits.append(FileError(source.path, None, internal_error(error)))
-            tracebacks.append(traceback.format_exc())
-            if len(culprits) == MAX_CULPRITS:
-                break
-        else:
-            sound.append(source)
-    if not culprits or len(culprits) == MAX_CULPRITS:
-        return Analysis((), (project, *culprits), len(sources)), tracebacks[:1]
-    rest, more = analyse(sound, settings)
-    return Analysis(rest.findings, (*rest.errors, *culprits), len(sources)), tracebacks[1:] + more
-
-
-def internal_error(error: Exception) -> str:
-    """One line about a failure that is no fault of the user's."""
-    lines = str(error).splitlines() or [""]
-    return f"internal error, a bug in gpusync: {type(error).__name__}: {lines[0]} (--verbose shows the traceback)"

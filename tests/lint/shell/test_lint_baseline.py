@@ -94,7 +94,7 @@ def test_an_old_file_keeps_its_permissions(project: Project) -> None:
 
 def test_no_temporary_file_is_left(project: Project) -> None:
     root = project({"a.py": "item()\n"})
-    main(WRITE)
+    main([*WRITE, "--no-cache"])
     assert sorted(path.name for path in root.iterdir()) == ["a.py", FILE]
 
 

@@ -219,7 +219,7 @@ def test_an_internal_error_of_the_files_together_is_said(
         return Analysis((), (), 1)
 
     monkeypatch.setattr(sys.modules["gpusync_lint.engine"], "analyze", analyze)
-    project({"a.py": "", "b.py": ""})
+    project({"a.py": "import b", "b.py": ""})
     assert main([]) == 2
     assert capsys.readouterr().err.startswith("<project>: error: internal error, a bug in gpusync: RuntimeError: ")
 
@@ -361,7 +361,7 @@ def test_a_terminal_sees_progress_when_it_takes_long(
 
     monkeypatch.setattr(cli, "run", slow)
     assert main([]) == 0
-    assert capsys.readouterr().err == "Linting 1 file ...\r\x1b[K"
+    assert capsys.readouterr().err == "Linting 1 file ...\x1b[K\rLinting 1 of 1 file ...\x1b[K\r\x1b[K"
 
 
 def test_without_a_terminal_there_is_no_progress(project: Project, capsys: Captured) -> None:

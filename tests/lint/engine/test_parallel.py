@@ -1,0 +1,118 @@
+"""Work is shared out among processes, and one that dies takes nothing with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from gpusync_lint import analysis, engine, parallel, units
+from gpusync_lint.model import EngineSettings, Source
+
+pytestmark = pytest.mark.skipif(not parallel.CAN_FORK, reason="processes are not forked here")
+
+CODE = "import torch\nx = torch.zeros(3, device='cuda')\nfor i in range(9):\n    x.sum().item()\n"
+
+
+def test_results_come_in_the_order_of_the_tasks():
+    assert parallel.fork_each(50, lambda task: task * task, 3) == [task * task for task in range(50)]
+
+
+def test_a_large_result_arrives_whole():
+    assert parallel.fork_each(2, lambda task: bytes(3_000_000), 2) == [bytes(3_000_000)] * 2
+
+
+def test_a_worker_that_dies_spoils_its_task_alone():
+    def work(task):
+        if task == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return task
+
+    assert parallel.fork_each(6, work, 2) == [0, 1, 2, parallel.Died("signal 9"), 4, 5]
+
+
+def test_all_workers_dead_leaves_no_task_undone():
+    results = parallel.fork_each(3, lambda task: os._exit(7), 3)
+    assert results == [parallel.Died("exit code 7")] * 3
+
+
+def test_an_interrupt_leaves_no_process_behind():
+    code = (
+        "import os, time\nfrom gpusync_lint import parallel\n"
+        "def work(task):\n    os.write(1, b'%d\\n' % os.getpid())\n    time.sleep(60)\n"
+        "parallel.fork_each(2, work, 2)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+    assert process.stdout is not None
+    workers = [int(process.stdout.readline()) for _ in range(2)]
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=20)
+    process.stdout.close()
+    deadline = time.monotonic() + 10
+    while any(_lives(worker) for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(_lives(worker) for worker in workers)
+
+
+def _lives(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def parts(sources, jobs):
+    found = analysis.parts(sources, EngineSettings(), [units.imports(source.text) for source in sources], jobs=jobs)
+    return analysis.combined([part.analysis for part in found], len(sources))
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Share out whatever there is."""
+    monkeypatch.setattr(analysis, "WORTH_SHARING", 1)
+
+
+def test_what_is_found_does_not_depend_on_the_number_of_processes(small):
+    sources = [Source(f"{number}.py", CODE * (number % 3 + 1)) for number in range(6)]
+    assert parts(sources, 3) == parts(sources, 1)
+    assert len(parts(sources, 3).findings) == 12
+
+
+def test_the_file_that_kills_its_worker_is_named_and_the_others_are_linted(small, monkeypatch):
+    real = engine.analyze
+
+    def analyze(sources, *rest):
+        if any("deadly" in source.text for source in sources):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(sources, *rest)
+
+    monkeypatch.setattr(engine, "analyze", analyze)
+    sources = [Source("a.py", CODE), Source("b.py", "deadly = 1\nimport c\n"), Source("c.py", CODE)]
+    found = parts(sources, 2)
+    assert [(error.path, error.message) for error in found.errors] == [
+        ("b.py", "the process that analysed it died (signal 9); it is left out")
+    ]
+    assert {finding.path for finding in found.findings} == {"a.py", "c.py"}
+
+
+def test_files_that_only_kill_together_are_said_to(small, monkeypatch):
+    real = engine.analyze
+
+    def analyze(sources, *rest):
+        if len(sources) > 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(sources, *rest)
+
+    monkeypatch.setattr(engine, "analyze", analyze)
+    found = parts([Source("a.py", "import b"), Source("b.py", ""), Source("c.py", CODE)], 2)
+    assert [error.message for error in found.errors] == [
+        "the process that analysed it and 1 files that belong with it died (signal 9)"
+    ]
+    assert [finding.path for finding in found.findings] == ["c.py"]

@@ -1,0 +1,74 @@
+"""Files are divided into units along imports."""
+
+from __future__ import annotations
+
+import pytest
+from gpusync_lint import units
+from gpusync_lint.model import Source
+
+
+def divided(**files):
+    sources = [Source(f"{name.replace('__', '/')}.py", text) for name, text in files.items()]
+    found = units.divide(sources, [units.imports(source.text) for source in sources])
+    return [[sources[place].path for place in unit] for unit in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import a", (("a", ""),)),
+        ("import a.b as c, d", (("a.b", ""), ("d", ""))),
+        ("from a import b", (("a", "b"),)),
+        ("from .a import (b,  # why\n    c as d,\n)", ((".a", "b"), (".a", "c"))),
+        ("from . import a", ((".", "a"),)),
+        ("from a import *", (("a", ""),)),
+        ("def f():\n    from a import b", (("a", "b"),)),
+        ("x = 1; import a", (("a", ""),)),
+        ("if x: import a", (("a", ""),)),
+        ("from a import b, \\\n    c", (("a", "b"), ("a", "c"))),
+        ("important = 1\nfromage import x", ()),
+    ],
+)
+def test_imports_are_found_in_the_text(text, found):
+    assert tuple(one for one in units.imports(text) if one[0]) == found
+
+
+def test_files_that_no_import_connects_are_apart():
+    assert divided(a="import b", b="", c="") == [["a.py", "b.py"], ["c.py"]]
+
+
+def test_a_chain_of_imports_is_one_unit():
+    assert divided(a="import b", b="import c", c="") == [["a.py", "b.py", "c.py"]]
+
+
+def test_a_relative_import_finds_the_package():
+    assert divided(p__a="from .b import f", p__b="", q="") == [["p/a.py", "p/b.py"], ["q.py"]]
+
+
+def test_an_import_of_a_package_means_its_init():
+    sources = [Source("a.py", "from p import f"), Source("p/__init__.py", "")]
+    assert units.divide(sources, [units.imports(source.text) for source in sources]) == [(0, 1)]
+
+
+def test_an_outside_module_connects_nothing():
+    assert divided(a="import torch", b="import torch") == [["a.py"], ["b.py"]]
+
+
+def test_packages_of_a_very_large_component_are_apart(monkeypatch):
+    files = {"p__a": "import q.b", "p__c": "import p.a", "q__b": "x = 1"}
+    assert len(divided(**files)) == 1
+    monkeypatch.setattr(units, "MAX_WHOLE", 10)
+    assert divided(**files) == [["p/a.py", "p/c.py"], ["q/b.py"]]
+
+
+def test_time_grows_with_the_number_of_files():
+    import time
+
+    def seconds(count):
+        files = {f"p__m{number}": f"from .m{number // 2} import x\nimport os, torch\n" for number in range(count)}
+        start = time.process_time()
+        divided(**files)
+        return time.process_time() - start
+
+    seconds(100)
+    assert seconds(8000) < 16 * max(seconds(1000), 0.005)

@@ -1,0 +1,240 @@
+"""What is kept between runs changes nothing but the time they take."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from gpusync_lint import cache, engine
+from gpusync_lint.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STEP = """import torch
+from {module} import {name}
+
+def run(loader, model, opt):
+    for x in loader:
+        loss = {name}(model(x.cuda()))
+        loss.backward()
+        opt.step()
+        print(loss{read})
+"""
+HELPER = "import torch\n\ndef {name}(x):\n    return x.sum(){tail}\n"
+
+
+class Tree:
+    """A small project that is edited at random, each file with a time of change of its own, well in the past."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        self.root = root
+        self.random = random.Random(seed)
+        self.clock = time.time() - 100_000
+        for number in range(4):
+            self.write(f"pkg{number % 2}/helper{number}.py", self.helper(number))
+            self.write(f"train{number}.py", self.step(number))
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        self.clock += 1
+        os.utime(path, (self.clock, self.clock))
+
+    def helper(self, number: int) -> str:
+        return HELPER.format(name=f"f{number}", tail=self.random.choice(["", ".item()", ".cpu()", " > 0", " +"]))
+
+    def step(self, number: int) -> str:
+        other = self.random.randrange(5)
+        module = f"pkg{other % 2}.helper{other}"
+        read = self.random.choice(["", ".item()", ".item()  # gpusync: allow[GS201] wanted"])
+        return STEP.format(module=module, name=f"f{other}", read=read)
+
+    def edit(self) -> None:
+        number = self.random.randrange(4)
+        helper, train = f"pkg{number % 2}/helper{number}.py", f"train{number}.py"
+        kind = self.random.randrange(7)
+        if kind <= 1:
+            self.write(helper, self.helper(number))
+        elif kind <= 3:
+            self.write(train, self.step(number))
+        elif kind == 4 and (self.root / helper).exists():
+            (self.root / helper).unlink()
+        elif kind == 5:
+            self.write(f"new{self.random.randrange(3)}.py", self.step(number))
+        elif (self.root / train).exists():
+            os.utime(self.root / train)
+
+
+def lint(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    main([".", "--output-format", "json", *arguments])
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def analysed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The paths that the engine was asked about, call by call."""
+    calls: list[list[str]] = []
+    real = engine.analyze
+
+    def analyze(sources: Any, *rest: Any) -> Any:
+        calls.append([source.path for source in sources])
+        return real(sources, *rest)
+
+    monkeypatch.setattr(engine, "analyze", analyze)
+    return calls
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_edits_are_seen_as_if_nothing_had_been_kept(root: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
+    tree = Tree(root, seed)
+    for _ in range(16):
+        assert lint(capsys) == lint(capsys, "--no-cache", "--jobs", "1")
+        tree.edit()
+
+
+def test_nothing_is_analysed_or_read_again_when_nothing_has_changed(
+    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]]
+) -> None:
+    Tree(root, 1)
+    first = lint(capsys)
+    analysed.clear()
+    for path in root.glob("pkg*/*.py"):  # nothing is to be said of them
+        os.chmod(path, 0)
+    assert lint(capsys) == first
+    assert analysed == []
+
+
+def test_a_change_is_analysed_with_what_it_is_connected_with(
+    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]]
+) -> None:
+    tree = Tree(root, 2)
+    tree.write("alone.py", "import torch\n")
+    tree.write("a.py", "import b\n")
+    tree.write("b.py", "import torch\n")
+    lint(capsys)
+    analysed.clear()
+    tree.write("b.py", "import torch\nx = 1\n")
+    lint(capsys)
+    assert analysed == [["a.py", "b.py"]]
+
+
+def test_a_change_of_the_time_alone_analyses_nothing(
+    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]]
+) -> None:
+    Tree(root, 3)
+    lint(capsys)
+    analysed.clear()
+    for path in root.glob("*.py"):
+        os.utime(path, (5, 5))
+    lint(capsys)
+    assert analysed == []
+
+
+def test_a_change_that_leaves_time_and_size_is_seen_right_after_a_run(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = root / "a.py"
+    path.write_text("import torch\nx = torch.ones(3, device='cuda')\nfor i in range(9):\n    x.sum()#item()\n")
+    status = path.stat()
+    assert lint(capsys, "--heat", "once")["findings"] == []
+    path.write_text(path.read_text().replace("#", "."))
+    path.write_text(path.read_text().replace("sum().item", "sum();item").replace("sum();item", "sum().item"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size
+    assert len(lint(capsys, "--heat", "once")["findings"]) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        "[]",
+        "{}",
+        "not json",
+        '{"schema": "gpusync.cache/1"}',
+        "[" * 5000,
+        '{"schema": "gpusync.cache/1", "identity": "IDENTITY", "written": 1, "units": [["u", [[1]]]], "files": []}',
+        '{"schema": "gpusync.cache/1", "identity": "IDENTITY", "written": 1, "units": [], "files": [["a.py", 1]]}',
+    ],
+)
+def test_a_damaged_document_is_as_good_as_none(root: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
+    Tree(root, 4)
+    expected = lint(capsys)
+    (document,) = (root / cache.FOLDER).glob("*.json")
+    identity = json.loads(document.read_text())["identity"]
+    document.write_text(damage.replace("IDENTITY", identity))
+    assert lint(capsys) == expected
+    assert json.loads(document.read_text())["identity"] == identity
+
+
+def test_other_settings_do_not_see_what_was_found_with_these(
+    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]]
+) -> None:
+    Tree(root, 5)
+    (root / "pyproject.toml").write_text("[tool.gpusync]\n")
+    lint(capsys)
+    analysed.clear()
+    (root / "pyproject.toml").write_text("[tool.gpusync]\nstep-functions = ['f1']\n")
+    lint(capsys)
+    assert analysed != []
+
+
+def test_the_folder_keeps_itself_out_of_version_control(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Tree(root, 6)
+    lint(capsys)
+    assert "*" in (root / cache.FOLDER / ".gitignore").read_text().splitlines()
+
+
+@pytest.mark.parametrize("arguments", [["--no-cache"], ["--diff"], ["--fix"]])
+def test_nothing_is_kept_where_it_is_not_wanted(
+    root: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    Tree(root, 7)
+    main([".", *arguments])
+    assert not (root / cache.FOLDER).exists()
+
+
+def test_no_more_documents_are_kept_than_are_of_use(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "KEPT", 2)
+    for name in "abcd":
+        (root / name).mkdir()
+        (root / name / "x.py").write_text("x = 1\n")
+        main([name])
+    assert len(list((root / cache.FOLDER).glob("*.json"))) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="this user may write everywhere")
+def test_a_folder_that_cannot_be_written_is_linted_all_the_same(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Tree(root, 8)
+    root.chmod(0o555)
+    try:
+        assert lint(capsys)["files"] == 8
+    finally:
+        root.chmod(0o755)
+
+
+def test_a_baseline_entry_of_a_file_that_was_not_read_again_is_not_stale(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = Tree(root, 9)
+    main([".", "--baseline", "b.json", "--write-baseline"])
+    capsys.readouterr()
+    first = lint(capsys, "--baseline", "b.json")
+    assert lint(capsys, "--baseline", "b.json") == first
+    tree.write("train0.py", "import torch\n")
+    assert lint(capsys, "--baseline", "b.json") == lint(capsys, "--baseline", "b.json", "--no-cache")
