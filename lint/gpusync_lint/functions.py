@@ -229,7 +229,11 @@ class Functions(Expressions):
         if rest.startswith(("utils.rnn", "nn.utils.rnn")):
             return self._packed(last, args)
         if rest.startswith(("nn.utils.", "nn.init.")):
-            return Value(Kind.TENSOR, self.assumed(), zero_dim=True) if last.startswith("clip_grad_norm") else UNKNOWN
+            return (
+                Value(Kind.TENSOR, self.assumed(), zero_dim=True)
+                if last.startswith(("clip_grad_norm", "get_total_norm"))
+                else UNKNOWN
+            )
         if rest in ("get_default_dtype", "promote_types", "result_type", "get_autocast_dtype"):
             return DTYPE
         if rest in torch_api.HOST_FUNCTIONS:

@@ -21,7 +21,7 @@ _BY_NAME = frozenset(
         "sized-operation", "save-to-file", "save-checkpoint", "assert-on-tensor",
     }
 )  # fmt: skip
-_BY_SHAPE = frozenset({"repeat_interleave", "one_hot", "where", "ctc_loss", "clip_grad_norm_"})
+_BY_SHAPE = frozenset({"repeat_interleave", "one_hot", "where", "ctc_loss", "clip_grad_norm_", "get_total_norm"})
 
 
 class CatalogueCall(Rule):
@@ -88,7 +88,7 @@ class CallByShape(Rule):
             fix = edits.add_num_classes(node, look)
         elif called == "where" and len(node.args) == 1 and args:
             barrier, confidence = "where-one-argument", look.sureness(look.value(args[0]))
-        elif called == "clip_grad_norm_" and keyword_is(node, "error_if_nonfinite", "True"):
+        elif called in ("clip_grad_norm_", "get_total_norm") and keyword_is(node, "error_if_nonfinite", "True"):
             barrier, confidence = "clip-check", look.sureness(look.value(node))
         elif called == "ctc_loss" and len(args) >= 4:
             barrier, confidence = "ctc-loss", look.sureness(look.value(args[2]))

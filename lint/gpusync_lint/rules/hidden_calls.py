@@ -119,7 +119,10 @@ class CaptureAndLoad(Rule):
 
 
 class NormBySingularValues(Rule):
-    """`torch.linalg.matrix_norm` of an order that needs the singular values."""
+    """`torch.linalg.matrix_norm` of an order that needs the singular values, and nuclear norms of any form.
+
+    Of `torch.linalg.norm(x, 2)` nobody knows whether `x` is a matrix.
+    """
 
     nodes = (cst.Call,)
     barriers = ("spectral-norm-of-matrix",)
@@ -132,7 +135,8 @@ class NormBySingularValues(Rule):
         args = positional(node)
         if barrier is None or barrier.id != "spectral-norm-of-matrix" or not args:
             return
-        order = look.value(keyword(node, "ord") or (args[1] if len(args) > 1 else None)).const
+        order = keyword(node, "ord") or keyword(node, "p") or (args[1] if len(args) > 1 else None)
+        wanted = _BY_SINGULAR_VALUES if look.dotted(node.func).endswith("matrix_norm") else ("nuc",)
         confidence = look.sureness(look.value(args[0]))
-        if order in _BY_SINGULAR_VALUES and confidence is not None:
+        if look.value(order).const in wanted and confidence is not None:
             yield Report("spectral-norm-of-matrix", look.twin(node), confidence)

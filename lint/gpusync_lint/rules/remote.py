@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _METHODS = {("compute", "dask.collection"): "dask.compute-in-loop", ("result", "dask.future"): "dask.result-in-loop"}
+_FUNCTIONS = ("dask.compute", "dask.base.compute")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 _AT_ONCE = "The tasks run at the same time."
 
 
 class RemoteInLoop(Rule):
-    """`ray.get`, Dask's `.compute()` and `.result()` of what one turn of a loop submits.
+    """`ray.get`, Dask's `compute`, `.result()` and `gather` of what one turn of a loop submits.
 
     The task must depend on the loop's own variable, and not on the result of the turn before. A method of one actor
     that is called again and again is left alone: it may keep a state.
@@ -67,6 +68,13 @@ def _waits(twin: ast.Call, look: Look) -> tuple[str, ast.expr | None]:
     called = look.value_of(func)
     if called.kind is Kind.NAME and called.ref == "ray.get" and len(twin.args) == 1:
         return "ray.get-in-loop", twin.args[0]
+    if called.kind is Kind.NAME and called.ref in _FUNCTIONS and len(twin.args) == 1:
+        lazy = look.value_of(twin.args[0])
+        return "dask.compute-in-loop", twin.args[0] if lazy.kind is Kind.FOREIGN else None
+    if isinstance(func, ast.Attribute) and func.attr == "gather" and len(twin.args) == 1:
+        receiver = look.value_of(func.value)
+        gathers = receiver.kind is Kind.FOREIGN and receiver.ref == "dask.client"
+        return "dask.result-in-loop", twin.args[0] if gathers else None
     if isinstance(func, ast.Attribute) and func.attr in ("compute", "result"):
         receiver = look.value_of(func.value)
         if receiver.kind is Kind.FOREIGN:

@@ -137,3 +137,31 @@ def test_futures_of_the_standard_library_are_silent(lint):
     code = "from concurrent.futures import ThreadPoolExecutor\nimport dask\npool = ThreadPoolExecutor()\n"
     code += "for i in range(3):\n    pool.submit(print, i).result()\n"
     assert lint(code) == []
+
+
+MXNET = """
+import mxnet as mx
+from mxnet import nd, np
+x = nd.ones((4, 4), ctx=mx.gpu())
+"""
+
+
+def test_the_first_wait_of_a_turn_is_right_wherever_it_stands(lint):
+    code = "for i in range(9):\n    y = nd.dot(x, x)\n    if i:\n        y.asnumpy()\n    y.sum().asscalar()\n"
+    (finding,) = lint(MXNET + code)
+    assert (finding.code, finding.span.line) == ("GS201", 9)
+
+
+def test_a_wait_of_the_loop_around_does_not_count_for_the_turn(lint):
+    code = "for i in range(9):\n    x.asnumpy()\n    for j in range(9):\n        nd.dot(x, x).asnumpy()\n"
+    assert lint(MXNET + code) == []
+
+
+def test_elementwise_functions_of_numbers_stay_on_the_host(lint):
+    code = "for i in range(9):\n    nd.dot(x, x).asnumpy()\n    print(float(np.sqrt(64)), np.exp(-i))\n"
+    assert lint(MXNET + code) == []
+
+
+def test_elementwise_functions_of_arrays_wait(lint):
+    code = "for i in range(9):\n    nd.dot(x, x).asnumpy()\n    print(np.sqrt(np.ones(4)))\n"
+    assert codes(lint(MXNET + code)) == ["GS206"]
