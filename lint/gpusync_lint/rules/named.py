@@ -57,9 +57,11 @@ class PreparedLoader(Rule):
         while isinstance(loader, ast.Call) and loader.args:  # enumerate, tqdm
             loader = loader.args[0]
         value = look.value_of(loader)
-        # A project that says `non_blocking` somewhere knows of it.
-        known = "non_blocking" in look.file.text
-        if look.twin(node) is loader and value.kind is Kind.LOADER and value.device is Device.GPU and not known:
+        if look.twin(node) is not loader or value.kind is not Kind.LOADER or value.device is not Device.GPU:
+            return
+        # Lightning's Fabric prepares loaders too, and does not wait. Who says `non_blocking` somewhere knows of it.
+        accelerate = any(dotted.startswith("accelerate") for dotted in look.file.imports.values())
+        if accelerate and "non_blocking" not in look.file.text:
             yield Report("accelerate.prepared-loader", loader, Confidence.MEDIUM, heat=Heat.STEP)
 
 

@@ -97,6 +97,26 @@ def test_a_barrier_among_processes_is_a_guess_only():
     assert (finding.code, finding.confidence) == ("GS104", Confidence.LOW)
 
 
+PREPARED = """
+from torch.utils.data import DataLoader
+batches = tool.{method}(DataLoader([]))
+for i, b in enumerate(batches):
+"""
+
+
+@pytest.mark.parametrize(
+    ("tool", "method", "expected"),
+    [
+        ("from accelerate import Accelerator\ntool = Accelerator()", "prepare", ["GS501"]),
+        ("from accelerate import Accelerator\ntool = Accelerator(cpu=False)", "prepare_data_loader", ["GS501"]),
+        ("import lightning as L\ntool = L.Fabric()", "setup_dataloaders", []),
+    ],
+)
+def test_only_accelerate_moves_batches_with_blocking_copies(lint, tool, method, expected):
+    loop = PREPARED.format(method=method)
+    assert codes(lint(f"{STEP}{tool}\n{loop}    model(b).sum().backward()\n    opt.step()\n")) == expected
+
+
 HELPER = "def to_host(t, wait=True):\n    return t\n"
 
 
