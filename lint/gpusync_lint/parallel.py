@@ -90,14 +90,17 @@ class _Pool(Generic[Result]):
     def _start(self, worker: int) -> None:
         reading, writing = os.pipe()
         self._begin(worker, -1)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # no worker may be started and forgotten
         child = os.fork()
         if child:
-            os.close(writing)
             self._children[reading] = (child, worker)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.close(writing)
             return
         code = 1
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             os.close(reading)
             for other in self._children:
                 os.close(other)
