@@ -61,8 +61,7 @@ def _property(properties: Element, name: str, value: int) -> None:
 def _case(suite: Element, finding: Finding, outcome: Outcome) -> Element:
     place = outcome.place(finding).removeprefix(f"{finding.path}:")
     name = f"{finding.code} {finding.name} at {place}"
-    span = outcome.in_file(finding.path, finding.span)
-    attributes = {"classname": finding.path, "name": name, "file": finding.path, "line": str(span.line)}
+    attributes = {"classname": finding.path, "name": name}
     return ElementTree.SubElement(suite, "testcase", {key: _legal(value) for key, value in attributes.items()})
 
 
@@ -75,12 +74,11 @@ def _failure(suite: Element, finding: Finding, outcome: Outcome) -> None:
 
 
 def _error(suite: Element, error: FileError, outcome: Outcome) -> None:
-    attributes = {"classname": error.path, "name": "could not be linted", "file": error.path}
+    attributes = {"classname": _legal(error.path), "name": "could not be linted"}
+    case = ElementTree.SubElement(suite, "testcase", attributes)
+    told = ElementTree.SubElement(case, "error", {"message": _legal(error.told), "type": "error"})
     line = outcome.error_line(error)
-    if line is not None:
-        attributes["line"] = str(line)
-    case = ElementTree.SubElement(suite, "testcase", {key: _legal(value) for key, value in attributes.items()})
-    ElementTree.SubElement(case, "error", {"message": _legal(error.told), "type": "error"})
+    told.text = _legal(f"{error.path}{'' if line is None else f':{line}'}: {error.told}")
 
 
 def _legal(text: str) -> str:

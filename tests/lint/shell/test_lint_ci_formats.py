@@ -197,6 +197,33 @@ def test_junit_is_valid_xml_for_any_message(message: str) -> None:
     assert failure.get("message") == legal
 
 
+JUNIT = {
+    "testsuites": {"name", "time", "tests", "failures", "errors"},
+    "testsuite": {"name", "tests", "failures", "errors", "skipped", "time", "timestamp", "hostname", "id", "file"},
+    "testcase": {"name", "classname", "time", "group"},
+    "failure": {"type", "message"},
+    "error": {"type", "message"},
+    "skipped": {"type", "message"},
+    "properties": set(),
+    "property": {"name", "value"},
+}
+"""The elements and attributes of the schema that Jenkins holds JUnit reports to (junit-10.xsd)."""
+
+
+def test_junit_has_only_what_jenkins_knows(project: Project, capsys: Captured) -> None:
+    project({"a.py": "item()\ncopy_safe()  # gpusync: allow[GS501] why\n", "b.py": "", "c.py": "syntax_error()\n"})
+    suites = ElementTree.fromstring(_out(capsys, "junit", "--show-suppressed", "--statistics"))
+    assert {element.tag for element in suites.iter()} == set(JUNIT)
+    assert [element.attrib for element in suites.iter() if not set(element.attrib) <= JUNIT[element.tag]] == []
+
+
+def test_a_junit_error_says_where(project: Project, capsys: Captured) -> None:
+    project({"c.py": "syntax_error()\n"})
+    error = _suite(_out(capsys, "junit")).find(".//error")
+    assert error is not None
+    assert error.text == "c.py:3: invalid syntax"
+
+
 def test_junit_skips_what_is_allowed_on_request(project: Project, capsys: Captured) -> None:
     project({"a.py": "item()  # gpusync: allow[GS201] why\n"})
     assert [case.get("name") for case in _suite(_out(capsys, "junit"))] == ["no warnings"]

@@ -134,9 +134,9 @@ def test_other_formats_name_the_line_of_the_file_that_an_error_is_about(project:
     main(["--output-format", "gitlab"])
     assert json.loads(capsys.readouterr().out)[0]["location"]["lines"] == {"begin": line}
     main(["--output-format", "junit"])
-    case = ElementTree.fromstring(capsys.readouterr().out).find(".//testcase")
-    assert case is not None
-    assert case.get("line") == str(line)
+    error = ElementTree.fromstring(capsys.readouterr().out).find(".//error")
+    assert error is not None
+    assert error.text == f"a.ipynb:{line}: {message}"
 
 
 @pytest.mark.parametrize("ascii_", [False, True])
