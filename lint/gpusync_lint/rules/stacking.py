@@ -70,10 +70,11 @@ def _advise(reads: list[_Read], found: Found) -> None:
                 break
             together.append(read)
         if len(together) > 1:
-            last = found[together[-1][1]][1].mark.lineno
-            lines = f"up to line {last}" if last != report.mark.lineno else "on this line"
+            # No line numbers: in a notebook they would not be those of the cell.
+            one_line = found[together[-1][1]][1].mark.lineno == report.mark.lineno
+            place = "on this line" if one_line else "of this block, this one and those below,"
             remedy = (
-                f"Keep the values on the device, or read the {len(together)} {lines} with one wait: "
+                f"Keep the values on the device, or read the {len(together)} {place} with one wait: "
                 f"`torch.stack([...]).tolist()`"
             )
             found[first[1]] = (pair, replace(report, remedy=remedy))

@@ -69,7 +69,7 @@ def test_a_loss_kept_without_an_optimizer_step_is_silent(lint):
 
 def test_the_first_of_several_reads_says_that_one_would_do(lint_step):
     first, second = lint_step("a = s.item()\nb = s2.item()")
-    assert "read the 2 up to line" in first.remedy
+    assert "read the 2 of this block" in first.remedy
     assert "with one wait" not in second.remedy
 
 
