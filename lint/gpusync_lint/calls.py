@@ -274,9 +274,10 @@ class Calls(Functions):
             self.hit()
             return receiver
         base = receiver._replace(pinned=False)
-        for other in (*args, *kwargs.values()):
-            if other.kind is Kind.TENSOR:
-                base = combine(base, other)
+        if attr not in torch_api.RESHAPERS:
+            for other in (*args, *kwargs.values()):
+                if other.kind is Kind.TENSOR:
+                    base = combine(base, other)
         dims = bool(args) or "dim" in kwargs or "axis" in kwargs
         boolean = attr in torch_api.BOOL_PRODUCERS or (
             receiver.boolean and (attr in torch_api.KEEPS_BOOL or attr in ("max", "min"))

@@ -39,7 +39,7 @@ class Pair:
     repeated: bool
     """In a comprehension."""
     deferred: bool
-    """In a lambda that something else may call, or not."""
+    """In a lambda that something else may call, or not, or in the message of an assertion."""
     string: ast.expr | None
     """The f-string around it, whose position is the only one that every Python version reports rightly."""
 
@@ -117,7 +117,9 @@ class Pairing:
 
     def _assert(self, node: cst.Assert, twin: ast.Assert) -> None:
         self.expression(node.test, twin.test)
+        self._deferred += 1  # the message is made when the assertion fails
         self.expression(node.msg, twin.msg)
+        self._deferred -= 1
 
     def _raise(self, node: cst.Raise, twin: ast.Raise) -> None:
         self.expression(node.exc, twin.exc)

@@ -76,6 +76,15 @@ KEEPS_BOOL = frozenset(
 )  # fmt: skip
 """Of a boolean tensor these make another."""
 
+RESHAPERS = frozenset(
+    {
+        "view", "reshape", "expand", "repeat", "permute", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose",
+        "chunk", "split", "narrow", "roll", "tile", "unfold", "as_strided", "swapaxes", "movedim", "flip", "select",
+        "tensor_split", "resize_", "t", "sum", "mean", "size", "stride",
+    }
+)  # fmt: skip
+"""Methods whose arguments are sizes and dimensions: they do not tell where the tensor lies."""
+
 REDUCTIONS = frozenset(
     {
         "sum", "mean", "max", "min", "prod", "std", "var", "norm", "any", "all", "median", "nansum", "nanmean",

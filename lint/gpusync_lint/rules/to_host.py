@@ -97,6 +97,8 @@ class StoreToHost(Rule):
 
 def _names_host(node: cst.Call, look: Look) -> bool:
     target = keyword(node, "device") or next(iter(positional(node)), None)
+    if isinstance(target, cst.Attribute) and look.value(target.value).kind is Kind.TENSOR:
+        return False  # `a.to(b.device)` is written to bring two tensors together, wherever they are
     value = look.value(target)
     if isinstance(value.const, str):
         return value.const.startswith("cpu")

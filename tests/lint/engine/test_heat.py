@@ -135,6 +135,7 @@ RARELY = {
     "after an argument that is large enough": (
         "if pe is not None:\n    if pe.size(1) >= size:\n        return pe\npe = a.sum().item()\nreturn pe"
     ),
+    "the message of an assertion": "assert size > 3, f'{a.sum().item()}'",
     "an exception that is handled": "try:\n    a.sum()\nexcept RuntimeError:\n    a.sum().item()",
     "after an early return": "if not self.verbose:\n    return\na.sum().item()",
     "after all but every hundredth": "if self.steps % 100 != 0:\n    return\na.sum().item()",

@@ -153,6 +153,14 @@ SILENT = {
     "a numpy number that is stored": (
         "x = torch.zeros(3, device='cuda')\nfor i in range(9):\n    x[0] = np.log(np.exp(1 - 0.5) - 1)\n"
     ),
+    "a host tensor that takes its shape from device tensors": (
+        "h = torch.zeros((), device='cuda')\nx = torch.arange(9)\n"
+        "for i in range(9):\n    y = x.reshape(3, h)\n    y[y != 3].tolist()\n"
+    ),
+    "two tensors that are brought together": (
+        "def f(x: torch.Tensor):\n    c = torch.zeros(3)\n    for i in range(9):\n        x.to(c.device)\n"
+        "f(torch.zeros(3, device='cuda'))\n"
+    ),
     "an empty tensor": "for i in range(9):\n    torch.tensor([], device='cuda')\n",
     "settings that forward is given": (
         "class Net(nn.Module):\n    def forward(self, x, layer_type, length=None, max_size=None):\n"
