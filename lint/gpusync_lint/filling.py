@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MOVES = frozenset({"to", "cuda", "cpu", "type_as"})
-_CACHES = frozenset({"cache", "lru_cache", "cached_property"})
+_REMEMBERS = re.compile(r"lru_cache|memoi[sz]e|^cached?$|^cached_")
 _ADDS = frozenset({"add", "append", "setdefault", "update"})
 Methods = Mapping[str, "list[ast.stmt]"]
 """The bodies of a class's methods by name."""
@@ -80,7 +81,7 @@ def remembered(node: ast.AST) -> bool:
     for decorator in getattr(node, "decorator_list", ()):
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
         label = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
-        if label in _CACHES:
+        if _REMEMBERS.search(label):
             return True
     return False
 

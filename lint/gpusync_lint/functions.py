@@ -314,8 +314,10 @@ class Functions(Expressions):
         boolean = dtype.boolean or rest.endswith("BoolTensor")
         if rest in torch_api.FROM_DATA and args and args[0].kind is Kind.TENSOR and dtype.kind is Kind.UNKNOWN:
             boolean = args[0].boolean
-        single = (
-            rest in ("tensor", "scalar_tensor", "as_tensor") and bool(args) and isinstance(args[0].const, (int, float))
+        single = bool(args) and (
+            isinstance(args[0].const, (int, float))
+            if rest in ("tensor", "scalar_tensor", "as_tensor")
+            else args[0].kind is Kind.TUPLE and not args[0].items  # a shape without dimensions
         )
         pinned = kwargs.get("pin_memory", UNKNOWN).const is True
         return Value(Kind.TENSOR, device, zero_dim=True if single else None, boolean=boolean, pinned=pinned)

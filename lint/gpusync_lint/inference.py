@@ -59,7 +59,7 @@ _PREPARING = (
 """How the names of classes end that make batches on the host."""
 _SETTING_ENDS = (
     "idx", "index", "size", "_len", "length", "shape", "name", "mode", "type", "kind", "config", "dim", "prefix",
-    "_key", "_id", "attentions",
+    "_key", "_id", "attentions", "height", "width", "factor", "ratio", "stride",
 )  # fmt: skip
 _SETTING_STARTS = ("num_", "n_", "max_", "min_", "return_", "use_", "is_", "has_", "do_", "with_")
 """Parameters of `forward` that are called so are numbers, strings and switches."""

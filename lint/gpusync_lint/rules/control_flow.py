@@ -54,10 +54,13 @@ def _leaves(node: cst.BaseExpression, look: Look, barrier: str) -> Iterator[Repo
     if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
         yield from _leaves(node.expression, look, barrier)
         return
-    confidence = look.decides(look.value(node))
+    value = look.value(node)
+    confidence = look.decides(value)
     if confidence is not None:
+        # `if flag:` of a whole tensor is an error, unless it has one element: more likely the annotation is wrong.
+        whole = isinstance(node, (cst.Name, cst.Attribute)) and not value.zero_dim and not value.boolean
         expected = barrier == "assert-on-tensor" and look.in_tests()  # a test is there to look
-        yield Report(barrier, look.twin(node), Confidence.LOW if expected else confidence)
+        yield Report(barrier, look.twin(node), Confidence.LOW if whole or expected else confidence)
 
 
 class BooleanOperator(Rule):

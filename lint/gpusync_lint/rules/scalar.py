@@ -45,7 +45,8 @@ class ScalarConversion(Rule):
         if dotted.startswith("builtins.") and dotted.removeprefix("builtins.") not in _CONVERSIONS:
             return
         for arg in node.args:
-            confidence = look.sureness(look.value(arg.value))
+            value = look.value(arg.value)
+            confidence = look.decides(value) if dotted == "builtins.range" else look.sureness(value)
             if confidence is not None:
                 yield Report("scalar-conversion", look.twin(node), confidence)
                 return

@@ -44,7 +44,7 @@ UNSAFE = {
 }
 NONE = [
     "total += round(s.item(), 3)",
-    "total += s.item() * s2.item()",
+    "total += s.item() * v[0].item()",
     "total -= s.item()",
     "total += s.item(); y = total / 2",
     "losses.append(s.item())",

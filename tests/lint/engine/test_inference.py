@@ -161,6 +161,10 @@ SILENT = {
         "def f(x: torch.Tensor):\n    c = torch.zeros(3)\n    for i in range(9):\n        x.to(c.device)\n"
         "f(torch.zeros(3, device='cuda'))\n"
     ),
+    "a switch with the annotation of a tensor": (
+        "class Net(nn.Module):\n    def forward(self, x: torch.Tensor, detailed: torch.Tensor = None):\n"
+        "        if not detailed:\n            return x\n        return x, x\ndevice = torch.device('cuda')\n"
+    ),
     "an empty tensor": "for i in range(9):\n    torch.tensor([], device='cuda')\n",
     "settings that forward is given": (
         "class Net(nn.Module):\n    def forward(self, x, layer_type, length=None, max_size=None):\n"
@@ -168,7 +172,8 @@ SILENT = {
         "device = torch.device('cuda')\n"
     ),
     "a bound that only a convention makes a tensor": (
-        "class Net(nn.Module):\n    def forward(self, x, stop):\n        return x[:stop], torch.zeros(stop)\n"
+        "class Net(nn.Module):\n    def forward(self, x, stop):\n        for i in range(stop):\n            pass\n"
+        "        return x[:stop], torch.zeros(stop)\n"
         "device = torch.device('cuda')\n"
     ),
     "what a layer from a mixin gives": (
