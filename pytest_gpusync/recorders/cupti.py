@@ -137,7 +137,10 @@ class CuptiRecorder(Recorder):
         cupti, entry = self._prepare()
         self._sink = sink
         entry.keep_time()
+        # Beside busy threads CUPTI bears no callbacks while a subscription begins or ends.
+        entry.close()
         self._subscribe(cupti, entry)
+        entry.open()
         self._follow_event_waits()
         self._make_room_for_profiler()
 
@@ -148,6 +151,8 @@ class CuptiRecorder(Recorder):
         while self._undo:
             self._undo.pop()()
         assert self._cupti is not None
+        assert self._gate is not None
+        self._gate.close()
         try:
             self._cupti.unsubscribe()
         finally:
@@ -159,8 +164,11 @@ class CuptiRecorder(Recorder):
         self._deliver_logged()
         if self._gate is not None:
             self._gate.keep_time()
+        own = get_ident()
         for thread in list(self._threads.values()):
-            self._settle(thread)
+            # Another thread may be waiting in the synchronize that its copy is the first half of.
+            if thread.ident == own or (self._gate is not None and not self._gate.is_in_call(thread.slot)):
+                self._settle(thread)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -290,6 +298,9 @@ class CuptiRecorder(Recorder):
         except BaseException as raised:
             # A signal handler (Ctrl-C, a test's time limit) ran in here, where nothing it raises can get out.
             _raise_soon_in_main_thread(raised)
+        finally:
+            if self._gate is not None:
+                self._gate.returned += 1
 
     def _synchronized(self, kind: Kind, address: int, frame: FrameType | None, thread: _Thread) -> None:
         """A stream or device synchronize has returned: a sync, with the copy that it completes."""

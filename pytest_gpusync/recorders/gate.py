@@ -20,7 +20,9 @@ id, rcx points to the call's data, whose first field, the site, is 0 on entry an
     PYTHON_ON_EXIT: return on entry
     LOG: ticket = atomic increment of context.head
          context.ring[ticket & mask] = {id, domain << 8 | site, thread, time-stamp counter, ticket + 1}
-         on exit jump to Py_AddPendingCall(context.pending, NULL), on entry return
+         on entry return; context.asked = 1, and if it was 1 before: return
+         jump to Py_AddPendingCall(context.pending, NULL)
+    atomic increment of context.handed
     jump to context.python_callback
 
 The thread pointer is what glibc's ``pthread_self()`` and with it ``threading.get_ident()`` return. Two threads that
@@ -32,6 +34,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
@@ -42,12 +45,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MACHINE_CODE: Final = bytes.fromhex(
-    "8d46ffc1e00a01d03d000800000f83db0000000fb644073085c00f84ce000000448b01644c8b0c2510000000"
-    "49ba157c4a7fb979379e4d0fafd149c1ea344e8d14d783fe02740f4d398a300800000f849a000000eb224585"
+    "8d46ffc1e00a01d03d000800000f83f40000000fb644073085c00f84e7000000448b01644c8b0c2510000000"
+    "49ba157c4a7fb979379e4d0fafd149c1ea344e8d14d783fe02740f4d398a300800000f84b3000000eb224585"
     "c075094d898a30080000eb144d398a30080000750b49c782300800000000000050520f3148c1e2204809c249"
-    "89d35a584585c0750e4d899a3088000083f8027455eb074d899a3008010083f8037403ff6718b801000000f0"
-    "480fc1074989c24823470848c1e005480347108910c1e6084409c68970044c8948084c89581049ffc24c8950"
-    "184585c0740c488b4720488b7f2831f6ffe0c3"
+    "89d35a584585c0750e4d899a3088000083f802746eeb074d899a3008010083f803740bf048ff8730880100ff"
+    "6718b801000000f0480fc1074989c24823470848c1e005480347108910c1e6084409c68970044c8948084c89"
+    "581049ffc24c8950184585c0741db801000000488787388801004885c0750c488b4720488b7f2831f6ffe0c3"
 )
 _MULTIPLIER: Final = 0x9E3779B97F4A7C15
 _SLOT_BITS: Final = 12
@@ -70,6 +73,11 @@ _CLOCK_INTERVAL_NS: Final = 20_000_000
 
 _CAPACITY: Final = 1 << 15
 """Records in the ring, two per call: enough for the syncs between two drains, which happen at least once a step."""
+
+_PATIENCE_S: Final = 1.0
+"""Longest wait for calls that Python was handed; one that hangs there must not hang whoever closes the gate."""
+
+_STEP_OUT_S: Final = 0.0001
 
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
 _PENDING = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -98,6 +106,8 @@ class _Context(ctypes.Structure):
         ("inside", ctypes.c_uint64 * _SLOTS),
         ("entered", ctypes.c_uint64 * _SLOTS),
         ("left", ctypes.c_uint64 * _SLOTS),
+        ("handed", ctypes.c_uint64),
+        ("asked", ctypes.c_uint64),
     )
 
 
@@ -115,7 +125,8 @@ class CallGate:
         """Build a gate whose table ignores everything.
 
         Args:
-            callback: receives (user data, domain, callback id, address of the call's data); it takes the GIL.
+            callback: receives (user data, domain, callback id, address of the call's data); it takes the GIL, and
+                adds one to :attr:`returned` at its end.
             on_pending: called on the main thread soon after calls were logged.
 
         Raises:
@@ -123,6 +134,8 @@ class CallGate:
         """
         if not supported():
             raise OSError("the native call gate needs Linux on x86-64")
+        self.returned = 0
+        """Calls that Python was handed and has done with: `callback` adds one as the last thing it does."""
         self._python_callback = CALLBACK(callback)
         self._on_pending = on_pending
         self._pending = _PENDING(self._run_pending)
@@ -144,8 +157,12 @@ class CallGate:
         self._drain_lock = threading.Lock()
         self._entered: dict[int, tuple[int, int, int]] = {}
         """Logged calls that were entered and not left, by thread: (domain, id, time stamp)."""
+        self._rests_until = 0
+        """Time by ``perf_counter_ns()`` before which the interpreter asks in vain."""
         self.lost = 0
         """Records overwritten before they were drained."""
+        self._actions = bytearray(2 * _IDS_PER_DOMAIN)
+        self._is_open = True
         self.set_action(DRIVER, _CALIBRATION_ID, LOG)
         self._first_clocks = self._clocks = self._read_clocks()
         """Time-stamp counter and ``perf_counter_ns()`` at one moment: when the gate was made, and lately."""
@@ -158,7 +175,34 @@ class CallGate:
         """Choose what happens to a call: IGNORE, PYTHON, PYTHON_ON_EXIT or LOG."""
         if not 0 <= callback_id < _IDS_PER_DOMAIN:
             raise ValueError(f"callback id {callback_id} is outside the table")
-        self._context.table[(domain - 1) * _IDS_PER_DOMAIN + callback_id] = action
+        index = (domain - 1) * _IDS_PER_DOMAIN + callback_id
+        self._actions[index] = action
+        if self._is_open or callback_id == _CALIBRATION_ID:
+            self._context.table[index] = action
+
+    def open(self) -> None:
+        """Do with each call what was chosen for it. A new gate is open."""
+        self._is_open = True
+        for index, action in enumerate(self._actions):
+            if action:
+                self._context.table[index] = action
+
+    def close(self) -> None:
+        """Ignore every call from now on, and wait until those that Python was handed have left it.
+
+        CUPTI does not wait for them: a thread that comes back from a callback after the subscription ended crashes
+        the process. That was seen on an H200 with CUPTI 13.0 where regions closed beside busy threads.
+        """
+        self._is_open = False
+        for index, action in enumerate(self._actions):
+            if action and index != (DRIVER - 1) * _IDS_PER_DOMAIN + _CALIBRATION_ID:
+                self._context.table[index] = IGNORE
+        until = time.monotonic() + _PATIENCE_S
+        while self._context.handed > self.returned and time.monotonic() < until:
+            time.sleep(_STEP_OUT_S)
+        if len(sys._current_frames()) > 1:
+            # From the callback's last instruction back into CUPTI: a few microseconds, of which nothing tells.
+            time.sleep(_STEP_OUT_S)
 
     def blocked_ns(self, slot: int) -> int:
         """Return how long the call took that the thread of `slot` has just left."""
@@ -167,6 +211,10 @@ class CallGate:
     def began_ns(self, slot: int) -> int:
         """Return when the thread of `slot` entered the call it has just left, by ``time.perf_counter_ns()``."""
         return self._at(self._entered_at[slot])
+
+    def is_in_call(self, slot: int) -> bool:
+        """Tell whether the thread of `slot` is inside a call."""
+        return bool(self._entered_at[slot] > self._left_at[slot])
 
     def keep_time(self) -> None:
         """Compare the clocks, if the last time is a while ago; call it now and then, as at the ends of steps."""
@@ -180,6 +228,7 @@ class CallGate:
 
     def drain(self) -> list[LoggedCall]:
         """Return the calls logged since the last drain; an empty list while another thread is draining."""
+        self._context.asked = 0  # the interpreter may have had no room to be asked
         # A pending call may run inside a drain on the same thread: never wait here.
         if self._context.head == self._drained or not self._drain_lock.acquire(blocking=False):
             return []
@@ -216,10 +265,18 @@ class CallGate:
         return calls
 
     def _run_pending(self, _: int | None) -> int:
+        self._context.asked = 0  # first: what is logged from now on asks anew
+        began = time.perf_counter_ns()
+        if began < self._rests_until:
+            return 0
         try:
             self._on_pending()
         except BaseException:  # raising here would surface at an arbitrary line of the user's code
             return 0
+        finally:
+            # Half of its time at least is the main thread's own, however fast the other threads log.
+            ended = time.perf_counter_ns()
+            self._rests_until = 2 * ended - began
         return 0
 
     def _compare_clocks(self) -> None:

@@ -159,6 +159,28 @@ def test_copies_and_synchronizes_of_two_threads_are_not_taken_for_one(calls):
     assert sorted(raw[0] for raw in calls.kinds()) == ["pageable", "stream"]
 
 
+def test_a_copy_whose_thread_waits_for_it_is_not_settled_by_another(calls):
+    """Between the copy and the end of its synchronize a thread may wait for long, and others end their steps."""
+    copy = list(both_sites("cudaMemcpyAsync", D2H, PAGEABLE))
+    wait = list(both_sites("cudaStreamSynchronize"))
+    waiting, released = threading.Event(), threading.Event()
+
+    def work() -> None:
+        for number, (name, data) in enumerate([*copy, *wait]):
+            if number == 3:
+                waiting.set()
+                released.wait(20)
+            calls.gate.function(calls.gate.user_data, gates.RUNTIME, IDS[name], ctypes.addressof(data))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert waiting.wait(20)
+    calls.recorder.flush()
+    released.set()
+    thread.join()
+    assert calls.kinds() == [("stream", "D2H", SMALL)]
+
+
 def test_nothing_is_delivered_once_stopped(calls):
     calls.recorder.stop()
     calls.wait()

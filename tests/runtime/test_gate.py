@@ -21,7 +21,11 @@ class Probe:
     def __init__(self) -> None:
         self.called: list[tuple[int, int]] = []
         self.pending = 0
-        self.gate = gates.CallGate(lambda _u, domain, cbid, _d: self.called.append((domain, cbid)), self._pending)
+        self.gate = gates.CallGate(self._callback, self._pending)
+
+    def _callback(self, _user_data: int, domain: int, cbid: int, _address: int) -> None:
+        self.called.append((domain, cbid))
+        self.gate.returned += 1
 
     def _pending(self) -> None:
         self.pending += 1
@@ -126,6 +130,75 @@ def test_the_interpreter_is_asked_to_drain_after_a_logged_exit(probe):
         if probe.pending:
             break
     assert probe.pending >= 1
+
+
+def test_the_interpreter_is_asked_once_until_it_comes(probe):
+    probe.gate.set_action(gates.DRIVER, 9, gates.LOG)
+    probe.call(gates.DRIVER, 9, ENTER)
+    probe.gate._context.asked = 1
+    before = probe.pending
+    probe.call(gates.DRIVER, 9, EXIT)
+    for _ in range(1000):
+        pass
+    assert probe.pending == before
+
+
+def test_a_closed_gate_ignores_every_call(probe):
+    for cbid, action in ((131, gates.PYTHON), (9, gates.LOG)):
+        probe.gate.set_action(gates.RUNTIME, cbid, action)
+    probe.gate.close()
+    head = probe.gate._context.head
+    for cbid in (131, 9):
+        probe.call(gates.RUNTIME, cbid, ENTER)
+    assert (probe.called, probe.gate._context.head) == ([], head)
+
+
+def test_a_gate_that_is_opened_again_does_what_it_did(probe):
+    probe.gate.set_action(gates.RUNTIME, 131, gates.PYTHON)
+    probe.gate.close()
+    probe.gate.set_action(gates.RUNTIME, 132, gates.PYTHON)
+    probe.gate.open()
+    probe.call(gates.RUNTIME, 131, ENTER)
+    probe.call(gates.RUNTIME, 132, ENTER)
+    assert probe.called == [(gates.RUNTIME, 131), (gates.RUNTIME, 132)]
+
+
+def test_to_close_waits_for_the_calls_that_python_was_handed():
+    released, inside, left = threading.Event(), threading.Event(), []
+
+    def callback(*_arguments) -> None:
+        inside.set()
+        released.wait(20)
+        left.append("callback")
+        gate.returned += 1
+
+    gate = gates.CallGate(callback, lambda: None)
+    gate.set_action(gates.RUNTIME, 131, gates.PYTHON)
+    data = ctypes.c_int(ENTER)
+    thread = threading.Thread(target=gate.function, args=(gate.user_data, gates.RUNTIME, 131, ctypes.addressof(data)))
+    thread.start()
+    assert inside.wait(20)
+    threading.Timer(0.05, released.set).start()
+    gate.close()
+    left.append("closed")
+    thread.join()
+    assert left == ["callback", "closed"]
+
+
+def test_to_close_does_not_wait_for_ever(probe, monkeypatch):
+    monkeypatch.setattr(gates, "_PATIENCE_S", 0.02)
+    probe.gate._context.handed += 1
+    probe.gate.close()
+    assert not probe.gate._is_open
+
+
+def test_a_thread_is_known_to_be_in_a_call(probe):
+    probe.gate.set_action(gates.RUNTIME, 131, gates.PYTHON_ON_EXIT)
+    slot = gates.slot_of(threading.get_ident())
+    probe.call(gates.RUNTIME, 131, ENTER)
+    assert probe.gate.is_in_call(slot)
+    probe.call(gates.RUNTIME, 131, EXIT)
+    assert not probe.gate.is_in_call(slot)
 
 
 def test_threads_log_without_losing_a_call(probe):
