@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint import conventions, sorts, torch_api
+from gpusync_lint import conventions, dispatch, sorts, torch_api
 from gpusync_lint.expressions import combine, dotted_path, is_gpu_string
 from gpusync_lint.functions import Functions
 from gpusync_lint.values import (
@@ -41,6 +41,7 @@ _READERS = frozenset(
     }
 )  # fmt: skip
 _NEVER_MOVED = (Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY, Kind.FOREIGN)
+_MOST_IN_TABLE = 8
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "LSTMCell"})
 
 
@@ -82,7 +83,27 @@ class Calls(Functions):
                 result = self._method(node, func, receiver, callee, args, kwargs)
                 if result is not None:
                     return result
+                if receiver.kind is Kind.UNKNOWN and callee.kind is Kind.UNKNOWN:
+                    return self._by_method_name(func, args, kwargs)
+        elif isinstance(func, ast.Subscript) and callee.kind is Kind.UNKNOWN:
+            return self._from_table(node, self.inference.values.get(id(func.value), UNKNOWN), args, kwargs)
         return self.call_value(node, callee, args, kwargs)
+
+    def _by_method_name(self, func: ast.Attribute, args: Args, kwargs: Kwargs) -> Value:
+        """Call a method of something unknown: the project's, where its name says which one is meant."""
+        results = []
+        for method in dispatch.candidates(self.inference.project, dotted_path(func.value), func.attr):
+            receiver = self.inference.instance(method)
+            results.append(self.inference.call(self, method, [receiver, *args], kwargs, []))
+        if has_tensor(tuple_of([*args, *kwargs.values()])):
+            self.hit()
+        return join_all(results)
+
+    def _from_table(self, node: ast.Call, table: Value, args: Args, kwargs: Kwargs) -> Value:
+        """Call what is looked up in a dictionary of functions, modules or classes: each of them may be meant."""
+        found = [item for _, item in table.items or ()] if table.kind is Kind.DICT else []
+        found = [item for item in found if item.kind in (Kind.FUNCTION, Kind.CLASS, Kind.MODULE, Kind.LAMBDA)]
+        return join_all([self.call_value(node, item, args, kwargs) for item in found[:_MOST_IN_TABLE]])
 
     def call_value(self, node: ast.Call, callee: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call a value that is not a method of a known kind."""

@@ -186,6 +186,11 @@ class Functions(Expressions):
         elem = CPU_TENSOR._replace(sure=False, pinned=pinned)
         if dotted.startswith("torch_geometric"):
             elem = Value(Kind.RECORDS, pinned=pinned)
+        collate = kwargs.get("collate_fn", UNKNOWN)
+        if collate.kind is Kind.FUNCTION:
+            bound = [collate.const] if isinstance(collate.const, Value) else []
+            made = self.inference.call(self, collate.ref, [*bound, list_of(Value(Kind.RECORDS))], {}, [])
+            elem = _handed_out(made, elem)
         return Value(Kind.LOADER, Device.CPU, pinned=pinned, elem=elem)
 
     def _torch(self, dotted: str, rest: str, last: str, args: Args, kwargs: Kwargs) -> Value:
@@ -379,6 +384,20 @@ def _optimizer(label: str, kwargs: Kwargs) -> Value:
     if kwargs.get("capturable", UNKNOWN).const is True:
         said.append("capturable")
     return Value(Kind.OPTIMIZER, ref=label, const=kwargs.get("fused", UNKNOWN).const, items=tuple(said))
+
+
+def _handed_out(made: Value, plain: Value) -> Value:
+    """What a loader hands out, given what its collate function makes; `plain` is a tensor of a loader without one."""
+    kind = made.kind
+    if kind is Kind.INSTANCE:
+        return made
+    if kind is Kind.TENSOR:
+        return made if made.device is Device.GPU else plain
+    if kind is Kind.TUPLE:
+        return tuple_of([_handed_out(item, plain) for item in made.items or ()])
+    if kind is Kind.DICT and made.items:
+        return dict_of(tuple((key, _handed_out(item, plain)) for key, item in made.items), plain)
+    return plain if kind in (Kind.UNKNOWN, Kind.NONE, Kind.MOVED) or kind is Kind.DICT else made
 
 
 def _prepared(value: Value) -> Value:

@@ -21,7 +21,9 @@ from gpusync_lint.project import is_module_name
 from gpusync_lint.summaries import CallSite, ClassInfo, FileInfo, FunctionInfo, blocks
 from gpusync_lint.values import (
     ARRAY,
+    CPU_DEVICE,
     CPU_TENSOR,
+    GPU_DEVICE,
     HOST,
     NONE,
     UNKNOWN,
@@ -280,9 +282,8 @@ class Inference:
             elif value.kind in (Kind.UNKNOWN, Kind.NONE):
                 if declared.kind:
                     value = declared
-                elif isinstance(default, ast.Constant) and default.value is not None:
-                    value = host(default.value)
-                    value = value._replace(const=None)
+                elif default is not None and (known := self._default(fn, default)).kind:
+                    value = known
                 elif conventional and arg.annotation is None and not _looks_like_setting(arg.arg):
                     value = _conventional(arg.arg, self.assumed_device(fn))
             start[arg.arg] = value
@@ -294,6 +295,22 @@ class Inference:
 
     def _is_metric(self, fn: FunctionInfo) -> bool:
         return fn.cls is not None and any(base in METRIC_BASES for base in self.project.lineage(fn.cls))
+
+    def instance(self, method: FunctionInfo) -> Value:
+        """An instance of the class of a method, as the method itself sees it."""
+        return self._self_value(method, method.cls is not None and self.project.is_module_class(method.cls))
+
+    def _default(self, fn: FunctionInfo, node: ast.expr) -> Value:
+        """What the default of a parameter holds, where that is a constant, a name of the module, or a device."""
+        if isinstance(node, ast.Constant) and node.value is not None:
+            return host(node.value)._replace(const=None)
+        if isinstance(node, ast.Name):
+            fn.reads.add((id(fn.file.body), node.id))
+            return fn.file.body.scope.get(node.id, UNKNOWN)._replace(const=None)
+        if isinstance(node, ast.Call) and dotted_path(node.func) in ("torch.device", "device") and node.args:
+            given = getattr(node.args[0], "value", None)
+            return CPU_DEVICE if given == "cpu" else GPU_DEVICE if isinstance(given, str) else UNKNOWN
+        return UNKNOWN
 
     def _self_value(self, fn: FunctionInfo, module_class: bool) -> Value:
         if fn.kind == "class":
@@ -476,7 +493,7 @@ class Inference:
     ) -> Value:
         """Make an instance of a project class."""
         if self.project.is_module_class(cls):
-            made = Value(Kind.MODULE, Device.CPU, ref=cls)
+            made = Value(Kind.MODULE, Device.CPU, ref=cls, items=self.named.made_of(cls, kwargs))
         elif self._is_records(cls):
             made = Value(Kind.RECORDS, ref=cls)
         elif any(isinstance(base, str) and base.startswith("torch.optim") for base in self.project.lineage(cls)):

@@ -87,15 +87,29 @@ class Named:
         last = dotted.rpartition(".")[2]
         if last not in _classes()[dotted.partition(".")[0]]:
             return None
-        said = tuple((key, value.const) for key, value in kwargs.items() if value.const is not None)
+        said = _said(kwargs)
         if is_module_name(dotted):
             return Value(Kind.MODULE, Device.CPU, ref=dotted, items=said)
         return Value(Kind.NAME, ref=dotted + _OBJECT, items=said)
+
+    def made_of(self, cls: ClassInfo, kwargs: dict[str, Value]) -> tuple[tuple[str, object], ...] | None:
+        """How an object of a library's class was made, where the project is the library itself."""
+        each = _library(cls.file.parts)
+        return _said(kwargs) if each is not None and cls.name in _classes()[each.modules[0]] else None
 
     def gives_tensor(self, dotted: str) -> bool:
         """Whether a function or method of a library gives back a tensor on the device."""
         each = _by_root().get(dotted.partition(".")[0])
         return each is not None and any(_ends(dotted, end) for end in each.tensors)
+
+
+def _said(kwargs: dict[str, Value]) -> tuple[tuple[str, object], ...]:
+    return tuple((key, value.const) for key, value in kwargs.items() if value.const is not None)
+
+
+def _library(words: Sequence[str]) -> Catalogue | None:
+    """The library that a dotted name belongs to: one that is installed, or one whose own files are looked at."""
+    return next((each for word in words if (each := _by_root().get(word)) is not None), None)
 
 
 def _last(label: str, callee: Value) -> str:
@@ -108,7 +122,7 @@ def _last(label: str, callee: Value) -> str:
 
 
 def _speaks_of(barrier: Barrier, dotted: str) -> bool:
-    each = _by_root().get(dotted.partition(".")[0])
+    each = _library(dotted.split("."))
     return barrier.framework == "project" or (each is not None and each.framework == barrier.framework)
 
 
@@ -125,6 +139,8 @@ def _names(label: str, callee: Value, receiver: Value, project: Project) -> Iter
         yield ".".join((*callee.ref.file.parts, callee.ref.qualname))
     elif callee.kind is Kind.MODULE and isinstance(callee.ref, str):
         yield f"{callee.ref}.__call__"
+    elif callee.kind is Kind.MODULE and isinstance(callee.ref, ClassInfo):
+        yield ".".join((*callee.ref.file.parts, callee.ref.name, "__call__"))
     elif label and isinstance(receiver.ref, str) and receiver.kind is Kind.MODULE:
         yield f"{receiver.ref}.{label}"
     elif label and isinstance(receiver.ref, ClassInfo):

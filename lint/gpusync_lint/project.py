@@ -41,6 +41,7 @@ class Project:
         self._scopes: dict[int, dict[str, Value]] = {}
         self._device: dict[int, bool] = {}
         self._relevant: set[int] = set()
+        self._methods: dict[str, list[FunctionInfo]] | None = None
         self._connect()
 
     def relevant(self, file: FileInfo) -> bool:
@@ -79,13 +80,31 @@ class Project:
 
     def member(self, file: FileInfo, attribute: str) -> Value:
         """`attribute` of a project's module."""
-        if attribute in file.body.scope:
-            return file.body.scope[attribute]
-        scope = self.scope(file)
-        if attribute in scope:
-            return scope[attribute]
+        bound = file.body.scope.get(attribute, UNKNOWN)
+        if bound.kind:
+            return bound
+        found = self._exported(file, attribute, set())
+        if found is not None:
+            return found
         child = self._index.get((*file.parts, attribute))
         return Value(Kind.NAME, ref=child) if child is not None else UNKNOWN
+
+    def _exported(self, file: FileInfo, label: str, seen: set[int]) -> Value | None:
+        """One name that a file binds by `def`, `class` or import, looked up alone: packages import in circles."""
+        if label in file.functions:
+            return Value(Kind.FUNCTION, ref=file.functions[label])
+        if label in file.classes:
+            return Value(Kind.CLASS, ref=file.classes[label])
+        if label in file.imports:
+            return self.resolve(file, file.imports[label])
+        seen.add(id(file))
+        for star in reversed(file.stars):
+            target = self.resolve(file, star)
+            if target.kind is Kind.NAME and isinstance(target.ref, FileInfo) and id(target.ref) not in seen:
+                found = self._exported(target.ref, label, seen)
+                if found is not None:
+                    return found
+        return None
 
     def _resolve(self, file: FileInfo, dotted: str) -> Value:
         if dotted.startswith("."):
@@ -182,6 +201,17 @@ class Project:
             if isinstance(base, ClassInfo) and label in base.methods:
                 return base.methods[label]
         return None
+
+    def methods_named(self, label: str) -> list[FunctionInfo]:
+        """The methods of the project's classes that have a name, properties and static methods left out."""
+        if self._methods is None:
+            self._methods = {}
+            for file in self.files:
+                if self.relevant(file):
+                    for fn in file.all_functions:
+                        if fn.cls is not None and fn.kind == "function":
+                            self._methods.setdefault(fn.name, []).append(fn)
+        return self._methods.get(label, [])
 
     def attribute(self, cls: ClassInfo, label: str) -> Value | None:
         """What an attribute of instances holds, inherited ones included; None when never seen."""

@@ -172,6 +172,8 @@ def lookup(value: Value, key: object) -> Value:
         for known, item in value.items or ():
             if known == key:
                 return item  # type: ignore[no-any-return]
+        if key is None and value.items:  # any of them
+            return join_all([*(item for _, item in value.items), *([value.elem] if value.elem is not None else [])])
         return value.elem or UNKNOWN
     if value.kind is Kind.TUPLE and isinstance(key, int) and not isinstance(key, bool):
         items = value.items or ()

@@ -57,6 +57,8 @@ class IndexRead(Rule):
     def _from_host(self, node: cst.BaseExpression, index: Value, look: Look) -> bool:
         if index.kind is Kind.TENSOR:
             return index.device is Device.CPU and index.sure and not index.zero_dim and not index.boolean
+        if index.kind is Kind.TUPLE:  # one index for each dimension
+            return any(item.kind is Kind.TENSOR and self._from_host(node, item, look) for item in index.items or ())
         if index.kind is Kind.ARRAY:
             return index.sure
         if isinstance(node, _SURE_INDEX):

@@ -75,6 +75,23 @@ FOUND = {
         "def closure():\n    loss = model(torch.zeros(3, device='cuda')).mean()\n    loss.backward()\n    return loss\n"
         "for i in range(9):\n    loss = opt.step(closure)\n    print(loss.item())\n"
     ),
+    "what a collate function makes": (
+        "class Images:\n    def __init__(self, x):\n        self.x = x\n    def to(self, device):\n"
+        "        return Images(self.x.to(device, non_blocking=True))\n"
+        "def join(batch):\n    return Images(torch.stack(batch)), torch.zeros(3)\n"
+        "for images, labels in DataLoader([], collate_fn=join):\n    labels = labels.cuda()\n"
+    ),
+    "an index of several host tensors": (
+        "x = torch.ones(3, 3, device='cuda')\nfor i in range(9):\n    at = torch.arange(3), torch.arange(3)\n    y = x[at]\n"
+    ),
+    "a default that names a constant of the module": (
+        "DEVICE = torch.device('cuda')\ndef train(loader, device=DEVICE):\n    for x in loader:\n"
+        "        x = torch.zeros(3, device=device)\n        torch.zeros(3).copy_(x)\n"
+    ),
+    "a method of an object that is handed in": (
+        "class Selector:\n    def get_pairs(self, x):\n        return torch.zeros(3)\n"
+        "def train(model, selector, loader):\n    for x in loader:\n        pairs = selector.get_pairs(x).cuda()\n"
+    ),
 }
 STEP = {
     "an update function of an Ignite engine": (
@@ -95,6 +112,17 @@ STEP = {
     ),
     "a dataset that moves": (
         "class Data(Dataset):\n    def __getitem__(self, i):\n        return torch.randn(3).to('cuda')\n"
+    ),
+    "a method that only objects handed in are asked for": (
+        "device = 'cuda'\nclass Agent:\n    def __init__(self):\n        self.net = nn.Linear(3, 3).to(device)\n"
+        "    def choose(self, x):\n        return self.net(x).argmax().item()\n"
+        "def play(agent, env):\n    while True:\n        env.step(agent.choose(env.state))\n"
+    ),
+    "a function in a table": (
+        "class Criterion(nn.Module):\n    def size(self, x):\n        return x.sum().item()\n"
+        "    def one(self, name, x):\n        return {'size': self.size, 'none': self.none}[name](x)\n"
+        "    def none(self, x):\n        return x\n"
+        "    def forward(self, x: torch.Tensor):\n        return self.one('size', x.cuda(non_blocking=True))\n"
     ),
     "a trainer of transformers": (
         "from transformers import Trainer\nclass Mine(Trainer):\n    def compute_loss(self, model, inputs):\n"

@@ -74,3 +74,16 @@ def test_import_cycles_are_harmless(lint):
 
 def test_recursion_is_harmless(lint):
     assert lint("import torch\ndef f(x):\n    return f(f(x))\nf(torch.zeros(3))\n") == []
+
+
+def test_a_package_that_imports_itself_in_circles_is_seen_through(lint):
+    found = lint(
+        pkg____init__="from .conv import *\nfrom .base import Base\n",
+        pkg__conv____init__="from .one import One\n__all__ = ['One']\n",
+        pkg__conv__one="from pkg import Base\nimport torch\nclass One(torch.nn.Module):\n"
+        "    def forward(self, x):\n        return x.sum().item()\n",
+        pkg__base="from pkg.conv import One\nimport torch\nclass Base:\n    pass\n",
+        train="import torch\nfrom pkg import One\nnet = One().cuda()\nfor i in range(9):\n"
+        "    torch.zeros(3).cuda()\n    y = net(torch.zeros(3, device='cuda'))\n",
+    )
+    assert ("pkg/conv/one.py", 5) in {(finding.path, finding.span.line) for finding in found}
