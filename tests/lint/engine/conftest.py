@@ -28,12 +28,18 @@ layer = torch.nn.TransformerEncoderLayer(256, 4, batch_first=True)
 """
 
 
+def _path(name: str) -> str:
+    """`a/b` for `a__b`, and `a/__init__` for `a____init__`."""
+    folder = name.removesuffix("____init__")
+    return folder.replace("__", "/") + ("/__init__" if folder != name else "")
+
+
 @pytest.fixture
 def lint() -> Callable[..., list[Finding]]:
     """Analyse files given by name, or one anonymous file; findings of low confidence are left out."""
 
     def run(source: str = "", settings: EngineSettings | None = None, **files: str) -> list[Finding]:
-        texts = {f"{name.replace('__', '/')}.py": text for name, text in files.items()}
+        texts = {f"{_path(name)}.py": text for name, text in files.items()}
         if source:
             texts["train.py"] = source
         sources = [Source(path, textwrap.dedent(text)) for path, text in texts.items()]

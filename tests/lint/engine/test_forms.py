@@ -82,7 +82,8 @@ FOUND = {
         "for images, labels in DataLoader([], collate_fn=join):\n    labels = labels.cuda()\n"
     ),
     "an index of several host tensors": (
-        "x = torch.ones(3, 3, device='cuda')\nfor i in range(9):\n    at = torch.arange(3), torch.arange(3)\n    y = x[at]\n"
+        "x = torch.ones(3, 3, device='cuda')\nfor i in range(9):\n"
+        "    at = torch.arange(3), torch.arange(3)\n    y = x[at]\n"
     ),
     "a default that names a constant of the module": (
         "DEVICE = torch.device('cuda')\ndef train(loader, device=DEVICE):\n    for x in loader:\n"
