@@ -1,0 +1,138 @@
+"""Write docs/reference.md anew from the docstrings of the public names.
+
+usage: python docs/write_reference.py
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PUBLIC = {
+    "pytest_gpusync.measure": ["record", "allow", "Region"],
+    "pytest_gpusync.simulated": ["simulated_cuda"],
+    "pytest_gpusync.ring": ["limit_in_flight"],
+    "pytest_gpusync.fixtures": [],
+    "pytest_gpusync.budgets": ["Budget", "Verdict", "BudgetExceeded", "NotMeasured"],
+    "pytest_gpusync.callbacks.lightning": ["SyncBudget"],
+    "pytest_gpusync.callbacks.transformers": ["SyncBudget"],
+    "pytest_gpusync.events": ["Measurement", "Sync", "Site", "SiteCount", "Environment"],
+}
+"""The modules of the page and the names in each; of one without names, every public class."""
+
+HEAD = """\
+# Python reference
+
+Written from the docstrings by `docs/write_reference.py`. `record`, `allow`, `simulated_cuda` and `limit_in_flight` are imported from `pytest_gpusync`, the others from where they stand.
+"""
+
+_SECTION = re.compile(r"^(Args|Returns|Yields|Raises|Attributes):$")
+_ROLE = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
+
+
+def page() -> str:
+    """Return the text of the page."""
+    parts = [HEAD]
+    for module, names in PUBLIC.items():
+        tree = ast.parse(_source(module).read_text(encoding="utf-8"))
+        found = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+        shown = names or [
+            name for name, node in found.items() if isinstance(node, ast.ClassDef) and not name.startswith("_")
+        ]
+        parts.append(f"## {module}\n")
+        parts += [_entry(found[name]) for name in shown]
+    return "\n".join(parts)
+
+
+def _source(module: str) -> Path:
+    path = ROOT.joinpath(*module.split("."))
+    return path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py"
+
+
+def _entry(node: ast.FunctionDef | ast.ClassDef) -> str:
+    if isinstance(node, ast.FunctionDef):
+        return f"### `{_signature(node)}`\n\n{_prose(node)}\n"
+    init = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
+    is_data = any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+    title = f"{node.name}{_arguments(init)}" if init is not None and not is_data else node.name
+    lines = [f"### `{title}`", "", _prose(node), ""]
+    members = [
+        f"- `{_member(item)}`: {_first_line(item)}"
+        for item in node.body
+        if isinstance(item, ast.FunctionDef) and not item.name.startswith("_") and ast.get_docstring(item)
+    ]
+    fields = [f"- `{ast.unparse(item)}`{_said_below(node, number)}" for number, item in _fields(node)]
+    return "\n".join([*lines, *fields, *members]) + ("\n" if members or fields else "")
+
+
+def _fields(node: ast.ClassDef) -> list[tuple[int, ast.AnnAssign]]:
+    return [
+        (number, item)
+        for number, item in enumerate(node.body)
+        if isinstance(item, ast.AnnAssign)
+        and not ast.unparse(item.target).startswith("_")
+        and "ClassVar" not in ast.unparse(item.annotation)
+    ]
+
+
+def _said_below(node: ast.ClassDef, number: int) -> str:
+    """Return the docstring that stands below an attribute."""
+    following = node.body[number + 1] if number + 1 < len(node.body) else None
+    if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+        return ": " + _plain(" ".join(str(following.value.value).split()))
+    return ""
+
+
+def _member(node: ast.FunctionDef) -> str:
+    is_property = any(ast.unparse(one).endswith("property") for one in node.decorator_list)
+    return node.name if is_property else f"{node.name}{_arguments(node)}"
+
+
+def _signature(node: ast.FunctionDef) -> str:
+    return f"{node.name}{_arguments(node)}"
+
+
+def _arguments(node: ast.FunctionDef) -> str:
+    text = ast.unparse(node.args)
+    text = re.sub(r"^self(, )?", "", text)
+    return f"({text})"
+
+
+def _first_line(node: ast.FunctionDef) -> str:
+    return _plain(" ".join((ast.get_docstring(node) or "").split("\n\n")[0].split()))
+
+
+def _prose(node: ast.FunctionDef | ast.ClassDef) -> str:
+    """Return a docstring as Markdown: its sections become lists."""
+    lines: list[str] = []
+    inside = False
+    for line in (ast.get_docstring(node) or "").splitlines():
+        section = _SECTION.match(line)
+        if section:
+            inside = True
+            lines += [f"**{section[1]}**", ""]
+        elif inside and re.match(r"^ {4}\*{0,2}\w+: ", line):
+            name, _, text = line.strip().partition(": ")
+            lines.append(f"- `{name}`: {text}")
+        elif inside and line.startswith("    "):
+            lines.append(("  " if lines and lines[-1].startswith(("-", "  ")) else "") + line.strip())
+        else:
+            lines.append(line)
+    return _plain("\n".join(lines))
+
+
+def _plain(text: str) -> str:
+    """Return a docstring's text in Markdown's own marks."""
+    return _ROLE.sub(r"`\1`", text).replace("``", "`")
+
+
+def main() -> None:
+    """Write the page."""
+    (ROOT / "docs" / "reference.md").write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
