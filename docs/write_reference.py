@@ -26,7 +26,8 @@ PUBLIC = {
 HEAD = """\
 # Python reference
 
-Written from the docstrings by `docs/write_reference.py`. `record`, `allow`, `simulated_cuda` and `limit_in_flight` are imported from `pytest_gpusync`, the others from where they stand.
+Written from the docstrings by `docs/write_reference.py`. `record`, `allow`, `simulated_cuda` and `limit_in_flight` are
+imported from `pytest_gpusync`, the others from where they stand.
 """
 
 _SECTION = re.compile(r"^(Args|Returns|Yields|Raises|Attributes):$")
