@@ -60,6 +60,9 @@ class Named:
             end.partition(".")[0] for barrier in own for end in barrier.calls if not end.startswith(".")
         )
         """First words of the project's own names: a file that imports one of them is of interest."""
+        self._own_classes = frozenset(
+            end.rpartition(".")[0] for barrier in own for end in barrier.calls if end.rpartition(".")[0]
+        )
 
     def barriers(self, func: ast.expr, callee: Value, receiver: Value, project: Project) -> Sequence[Barrier]:
         """The barriers that the name of what is called tells; `receiver` is unknown for a plain function."""
@@ -76,16 +79,14 @@ class Named:
     def made(self, dotted: str, kwargs: dict[str, Value]) -> Value | None:
         """The object that a function or class of a library gives back; None when its catalogue does not say."""
         each = _by_root().get(dotted.partition(".")[0])
-        if each is None:
-            return None
-        for maker in each.makers:
+        for maker in each.makers if each is not None else ():
             if _ends(dotted, maker.name):
                 objects = [Value(Kind.NAME, ref=name + _OBJECT) if name else UNKNOWN for name in maker.gives]
                 if maker.module:
                     objects[0] = Value(Kind.MODULE, Device.GPU, ref=maker.gives[0])
                 return objects[0] if len(objects) == 1 else tuple_of(objects)
-        last = dotted.rpartition(".")[2]
-        if last not in _classes()[dotted.partition(".")[0]]:
+        theirs = each is not None and dotted.rpartition(".")[2] in _classes()[dotted.partition(".")[0]]
+        if not theirs and not any(_ends(dotted, name) for name in self._own_classes):
             return None
         said = _said(kwargs)
         if is_module_name(dotted):

@@ -142,6 +142,12 @@ def test_a_method_of_a_class_of_the_project_is_found(lint):
     assert codes(lint(code, settings=own("Queue.drain"))) == ["GS699"]
 
 
+def test_a_method_of_a_class_from_elsewhere_is_found(lint):
+    code = f"{STEP}from clib import Stream\nstream = Stream()\n{LOOP}    stream.wait()\n    stream.query()\n"
+    (finding,) = lint(code, settings=own("clib.Stream.wait"))
+    assert (finding.code, finding.span.line) == ("GS699", 10)
+
+
 def test_a_leading_dot_means_the_method_of_anything(lint):
     assert codes(lint(f"{STEP}{LOOP}    unknown.drain()\n    x.drain()\n", settings=own(".drain"))) == [
         "GS699",
