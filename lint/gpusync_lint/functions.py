@@ -184,6 +184,8 @@ class Functions(Expressions):
         pin = kwargs.get("pin_memory")
         pinned = pin is not None and (pin.const is True or pin == GPU_PRESENT)
         elem = CPU_TENSOR._replace(sure=False, pinned=pinned)
+        if dotted and (pin is None or pin.const is False):
+            elem = elem._replace(items=("pageable",))
         if dotted.startswith("torch_geometric"):
             elem = Value(Kind.RECORDS, pinned=pinned)
         collate = kwargs.get("collate_fn", UNKNOWN)

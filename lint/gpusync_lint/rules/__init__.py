@@ -21,6 +21,7 @@ from gpusync_lint.rules.hidden_calls import (
 from gpusync_lint.rules.indexing import IndexRead, IndexWrite
 from gpusync_lint.rules.item import Item
 from gpusync_lint.rules.named import NamedBarrier, PreparedLoader
+from gpusync_lint.rules.pageable import PageableCopy
 from gpusync_lint.rules.queue import UnboundedQueue
 from gpusync_lint.rules.remote import RemoteInLoop
 from gpusync_lint.rules.retention import KeptGraph
@@ -67,6 +68,7 @@ RULES: tuple[type[Rule], ...] = (
     RemoteInLoop,
     KeptGraph,
     PinInStep,
+    PageableCopy,
     UnsynchronisedTiming,
     UnboundedQueue,
 )

@@ -66,6 +66,9 @@ class Rule:
     late: ClassVar[bool] = False
     """Whether it looks after the others, and at what they reported."""
 
+    guesses: ClassVar[bool] = False
+    """Whether all that it reports is of low confidence, so that it has no `INVALID` bodies."""
+
     def check(self, node: Any, look: Look) -> Iterator[Report]:
         """Look at one node."""
         raise NotImplementedError

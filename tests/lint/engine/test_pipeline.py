@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from gpusync_lint.model import Heat
+from gpusync_lint import engine
+from gpusync_lint.model import Confidence, EngineSettings, Heat, Source
 
 SETUP = """
 import time
@@ -86,3 +87,44 @@ def test_reads_in_different_blocks_are_not_merged(lint_step):
 def test_a_copy_from_a_loader_that_pins_is_told_the_shorter_remedy(lint):
     (finding,) = lint(SETUP + "for b in DataLoader([], pin_memory=True):\n    b.to(device)\n")
     assert finding.remedy == "Pass `non_blocking=True`: the memory is pinned already"
+
+
+PAGEABLE = {
+    "a loader that does not pin": ("for b in DataLoader([]):\n    b.to(device, non_blocking=True)\n", 1),
+    "a loader told not to": ("for b in DataLoader([], pin_memory=False):\n    b.cuda(non_blocking=True)\n", 1),
+    "a loader that pins": ("for b in DataLoader([], pin_memory=True):\n    b.to(device, non_blocking=True)\n", 0),
+    "a loader told by an option": ("for b in DataLoader([], pin_memory=x.pin):\n    b.cuda(non_blocking=True)\n", 0),
+    "a loader of unknown making": ("for b in train_loader:\n    b.to(device, non_blocking=True)\n", 0),
+    "a tensor made before the copy": ("for i in range(9):\n    torch.ones(9).to(device, non_blocking=True)\n", 1),
+    "a change of type": ("for b in DataLoader([]):\n    b.to(torch.float16, non_blocking=True)\n", 0),
+}
+
+
+@pytest.mark.parametrize("name", PAGEABLE)
+def test_a_copy_of_pageable_memory_is_a_guess(name):
+    code, expected = PAGEABLE[name]
+    found = engine.analyze([Source("train.py", SETUP + code)], EngineSettings()).findings
+    assert [(f.code, f.confidence) for f in found if f.code == "GS705"] == [("GS705", Confidence.LOW)] * expected
+
+
+LOOP = "for i in range(9):\n    y = torch.randn(4, 4, device=device)\n    model(y).sum().backward()\n    opt.step()\n"
+
+
+def test_a_loop_that_nothing_holds_back_is_a_note(lint):
+    (finding,) = lint(SETUP + LOOP)
+    assert (finding.code, finding.heat, finding.span.line) == ("GS704", Heat.EPOCH, 9)
+
+
+HELD = {
+    "a read now and then": "    if i % 100 == 0:\n        print(y.sum().item())\n",
+    "an unknown function": "    report(i)\n",
+    "a method of an unknown object": "    bar.update(1)\n",
+    "a function that reads": "    look(y)\n",
+    "a copy to the device": "    torch.ones(4).to(device)\n",
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_loop_that_something_may_hold_back_is_silent(lint, name):
+    before = "def look(t):\n    return float(t.sum())\n"
+    assert "GS704" not in {finding.code for finding in lint(SETUP + before + LOOP + HELD[name])}

@@ -1,0 +1,61 @@
+"""GS705: copies that are asked not to block, of memory that is not pinned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import libcst as cst
+
+from gpusync_lint import torch_api
+from gpusync_lint.model import Confidence
+from gpusync_lint.rules.base import Look, Report, Rule, keyword, keyword_is, method, positional
+from gpusync_lint.values import Device, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class PageableCopy(Rule):
+    """`.to(device, non_blocking=True)` of a batch whose loader does not pin, or of a tensor made on the host before it.
+
+    It waits where the copy is larger than about a mebibyte, and sizes are not in the source: low confidence.
+    """
+
+    nodes = (cst.Call,)
+    barriers = ("pageable-copy",)
+    guesses = True
+    VALID: ClassVar = (
+        "for y in torch.utils.data.DataLoader([], pin_memory=True):\n    y.to(dev, non_blocking=True)",
+        "p.to(dev, non_blocking=True)",
+        "torch.empty(9, pin_memory=True).to(dev, non_blocking=True)",
+    )
+    INVALID: ClassVar = ()
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        if method(node) not in ("to", "cuda") or not keyword_is(node, "non_blocking", "True"):
+            return
+        assert isinstance(node.func, cst.Attribute)
+        value = look.value(node.func.value)
+        if (
+            value.kind is not Kind.TENSOR
+            or value.device is not Device.CPU
+            or value.pinned
+            or not self._moves(node, look)
+        ):
+            return
+        if "pageable" in (value.items or ()) or self._made_here(node.func.value, look):
+            yield Report("pageable-copy", look.twin(node), Confidence.LOW, tail=True)
+
+    def _moves(self, node: cst.Call, look: Look) -> bool:
+        if method(node) == "cuda":
+            return True
+        place = look.value(keyword(node, "device") or next(iter(positional(node)), None))
+        named = isinstance(place.const, str) and place.const.startswith("cuda")
+        return named or (place.kind is Kind.DEVICE and place.device >= Device.ASSUMED)
+
+    def _made_here(self, receiver: cst.BaseExpression, look: Look) -> bool:
+        if not isinstance(receiver, cst.Call) or keyword(receiver, "pin_memory") is not None:
+            return False
+        dotted = look.dotted(receiver.func)
+        return dotted.startswith("torch.") and dotted[6:] in torch_api.FACTORIES
