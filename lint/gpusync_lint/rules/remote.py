@@ -10,6 +10,7 @@ import libcst as cst
 from gpusync_lint.model import Confidence, Edit, Fix, Heat
 from gpusync_lint.rules.base import Look, Report, Rule
 from gpusync_lint.rules.places import LOOPS, around, bound_names
+from gpusync_lint.rules.remote_loops import get_at_once
 from gpusync_lint.values import Kind
 
 if TYPE_CHECKING:
@@ -57,9 +58,10 @@ class RemoteInLoop(Rule):
             return
         names = _names(loop.target)
         if barrier == "ray.get-in-loop" and isinstance(subject, ast.Name) and subject.id in names:
-            yield Report(barrier, twin, Confidence.MEDIUM)
+            yield Report(barrier, twin, Confidence.MEDIUM, fix=get_at_once(loop, twin, subject, look))
         elif _task(barrier, subject, _reach(loop.body, names)):
-            yield Report(barrier, twin, Confidence.MEDIUM, heat=Heat.STEP)
+            fix = get_at_once(loop, twin, subject, look) if barrier.startswith("ray") else None
+            yield Report(barrier, twin, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
 
 
 def _waits(twin: ast.Call, look: Look) -> tuple[str, ast.expr | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from gpusync_lint import fixes
 from gpusync_lint.model import Heat
 
 JAX = """
@@ -99,6 +100,23 @@ FIXES = {
     "y = [ray.get(r) for r in [f.remote(i) for i in items]]": ("y = ray.get([f.remote(i) for i in items])", True),
     "y = [ray.get(f.remote(i)) for i in items]": ("y = ray.get([f.remote(i) for i in items])", False),
 }
+RAY_LOOPS = {
+    "for r in refs:\n    out.append(ray.get(r))\n": "out.extend(ray.get(list(refs)))\n",
+    "for i in items:\n    out.append(ray.get(f.remote(i)))\n": "out.extend(ray.get([f.remote(i) for i in items]))\n",
+    "for r in refs:\n    x = ray.get(r)\n    g(x)  # use\n": "for x in ray.get(list(refs)):\n    g(x)  # use\n",
+    "for i, j in items:\n    a, b = ray.get(f.remote(i, j))\n    g(a, b)\n": (
+        "for a, b in ray.get([f.remote(i, j) for i, j in items]):\n    g(a, b)\n"
+    ),
+}
+RAY_KEPT = [
+    "for r in refs:\n    x = ray.get(r)\n    g(x, r)\n",
+    "for r in refs:\n    x = ray.get(r)  # one\n    g(x)\n",
+    "for r in refs:\n    x = ray.get(r); g(x)\n",
+    "for r in refs:\n    g(1)\n    x = ray.get(r)\n",
+    "for r in refs:\n    x = ray.get(r)\n    g(x)\nprint(r)\n",
+    "for r in refs:\n    out.append(ray.get(r))\nelse:\n    g(1)\n",
+    "for r in out:\n    out.append(ray.get(r))\n",
+]
 RAY = "import ray\n@ray.remote\ndef f(a):\n    return a\nitems = [1, 2]\nrefs = f.remote(1), f.remote(2)\n"
 
 
@@ -165,3 +183,17 @@ def test_elementwise_functions_of_numbers_stay_on_the_host(lint):
 def test_elementwise_functions_of_arrays_wait(lint):
     code = "for i in range(9):\n    nd.dot(x, x).asnumpy()\n    print(np.sqrt(np.ones(4)))\n"
     assert codes(lint(MXNET + code)) == ["GS206"]
+
+
+@pytest.mark.parametrize("before", RAY_LOOPS)
+def test_the_fix_of_ray_get_in_a_loop(lint, before):
+    found = lint(f"{RAY}out = []\n{before}")
+    (fix,) = [one.fix for one in found]
+    assert fixes.apply_edits(f"{RAY}out = []\n{before}", fix.edits) == f"{RAY}out = []\n{RAY_LOOPS[before]}"
+    assert (fix.safe, bool(fix.hazard)) == (False, True)
+
+
+@pytest.mark.parametrize("code", RAY_KEPT)
+def test_a_loop_that_does_more_with_its_references_is_left_alone(lint, code):
+    found = lint(f"{RAY}out = []\n{code}")
+    assert [one.fix for one in found] == [None]
