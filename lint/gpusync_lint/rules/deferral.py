@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusync_lint.rules.base import Look
-    from gpusync_lint.values import Value
 
 Path = list[tuple[list[ast.stmt], int]]
 """The way from a function's body to a statement: each block, and the place in it."""
@@ -50,21 +49,35 @@ class _Kept:
     divided: bool
 
 
-def defer(call: ast.Call, value: Value, look: Look) -> Fix | None:
-    """The fix for a call of `.item()` whose number is added to a sum or a list; None where there is none."""
+def defer(call: ast.Call, read: ast.expr, look: Look) -> Fix | None:
+    """The fix for a call of `.item()` or `float()` that reads a tensor, where its number is added to a sum or a list.
+
+    None where there is none.
+    """
+    value = look.value_of(read)
     statement = look.pair.statement
     kept = _kept(statement, call, look)
     span = look.span(call)
-    if kept is None or span is None or value.kind is not Kind.TENSOR or not look.text(span).endswith(".item()"):
+    method = isinstance(call.func, ast.Attribute)
+    if kept is None or span is None or value.kind is not Kind.TENSOR:
         return None
-    plan = _Plan(kept, call, look)
+    if not look.text(span).endswith(".item()") if method else (kept.listed or not _primary(read)):
+        return None
+    plan = _Plan(kept, call, read, look)
     if not value.sure and plan.kind is None:
         return None
     settle = plan.settle()
     if settle is None:
         return None
-    replaced = Span(span.end_line, span.end_column - len("item()"), span.end_line, span.end_column)
-    edits = (Edit(replaced, plan.kept_as()), *settle)
+    item = Span(span.end_line, span.end_column - len("item()"), span.end_line, span.end_column)
+    inner = look.span(read)
+    if method:
+        edit = Edit(item, plan.kept_as())
+    elif inner is not None and "#" not in look.text(span):
+        edit = Edit(span, f"{look.text(inner)}.{plan.kept_as()}")
+    else:
+        return None
+    edits = (edit, *settle)
     if kept.listed:
         return Fix("Collect on the device, read once", edits, False, _LIST_HAZARD)
     return Fix("Add up on the device, read once" if settle else "Add up on the device", edits, False, _SUM_HAZARD)
@@ -101,6 +114,11 @@ def _kept(statement: ast.stmt, call: ast.Call, look: Look) -> _Kept | None:
     return _Kept(target, False, added is call, any(isinstance(one, ast.Div) for one in ast.walk(added)))
 
 
+def _primary(node: ast.expr) -> bool:
+    """Whether `.detach()` can be written behind an expression as it is."""
+    return isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+
+
 def _scaled(node: ast.expr, call: ast.Call, look: Look) -> bool:
     """Whether an expression is the call, times or divided by numbers of the host."""
     if node is call:
@@ -120,9 +138,8 @@ def _number(node: ast.expr, look: Look) -> bool:
 class _Plan:
     """Where the sum or list of one statement begins, and where it has to be read."""
 
-    def __init__(self, kept: _Kept, call: ast.Call, look: Look) -> None:
+    def __init__(self, kept: _Kept, call: ast.Call, read: ast.expr, look: Look) -> None:
         self._kept = kept
-        self._call = call
         self._look = look
         self._label = kept.name.id
         self._fn = look.pair.fn
@@ -130,10 +147,8 @@ class _Plan:
         self._path: Path = around(self._fn, self._statement)
         self._at = -1
         """Place in the path of the outermost loop around the statement that nothing but it uses the name in."""
-        func = call.func
-        assert isinstance(func, ast.Attribute)
-        self._read = func.value
-        self.kind = number_of(self._read, self._fn, look)
+        self._read = read
+        self.kind = number_of(read, self._fn, look) if isinstance(call.func, ast.Attribute) else float
         """The type of the number that was read, where it is known."""
         self._uses: list[tuple[Path, ast.Name]] = []
 

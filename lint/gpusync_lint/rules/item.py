@@ -34,5 +34,5 @@ class Item(Rule):
             # numpy scalars have `.item()` too, but in code that computes on a device few are left unexplained.
             confidence = Confidence.MEDIUM if called == "item" else Confidence.LOW
         if confidence is not None:
-            fix = defer(look.twin(node), value, look) if called == "item" else None
+            fix = defer(look.twin(node), look.twin(node.func.value), look) if called == "item" else None
             yield Report(called, look.twin(node), confidence, tail=True, fix=fix)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import libcst as cst
 
 from gpusync_lint.rules.base import Look, Report, Rule, method, positional
+from gpusync_lint.rules.deferral import defer
 from gpusync_lint.values import Kind, Value
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ class ScalarConversion(Rule):
             value = look.value(arg.value)
             confidence = look.decides(value) if dotted == "builtins.range" else look.sureness(value)
             if confidence is not None:
-                yield Report("scalar-conversion", look.twin(node), confidence)
+                only = dotted == "builtins.float" and len(node.args) == 1 and arg.keyword is None and not arg.star
+                fix = defer(look.twin(node), look.twin(arg.value), look) if only else None
+                yield Report("scalar-conversion", look.twin(node), confidence, fix=fix)
                 return
 
 

@@ -81,6 +81,10 @@ FIXED = {
             "return None",
         ),
     ),
+    "converted by float()": (
+        ("total = 0", "total += float(loss) * x.size(0)", "return total"),
+        ("total = 0", "total += loss.detach() * x.size(0)", "total = float(total)\nreturn total"),
+    ),
     "comments stay": (
         ("total = 0.0", "total += loss.item()  # sum up", "# mean\nreturn total / 3  # it"),
         ("total = 0.0", "total += loss.detach()  # sum up", "total = float(total)\n# mean\nreturn total / 3  # it"),
@@ -132,6 +136,9 @@ KEPT = {
         "try:\n    total += loss.item()\nfinally:\n    print(total)",
         "",
     ),
+    "converted by int()": ("total = 0", "total += int(loss)", "return total"),
+    "an operation converted": ("total = 0.0", "total += float(loss + 1)", "return total"),
+    "a list of conversions": ("losses = []", "losses.append(float(loss))", "return losses"),
     "two numbers in one": ("total = 0.0", "total += loss.item() * x.sum().item()", "return total"),
     "an element of a tensor": ("total = torch.zeros(3)", "total[0] += loss.item()", "return total"),
     "a list that the loop reads": ("losses = []", "losses.append(loss.item())\nprint(losses[-1])", ""),
