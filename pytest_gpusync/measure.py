@@ -139,9 +139,6 @@ class Region:
 
         return to_fragment(self.result())
 
-    def _take(self, seen: _Seen) -> None:
-        self._seen.append(seen)
-
     def _optimizer_stepped(self, optimizer: int) -> None:
         self._optimizer_marks.append((len(self._seen), optimizer))
         self._optimizer_times.append(time.perf_counter_ns())
@@ -500,24 +497,19 @@ class _Hub:
         if raw.thread in _aside:
             return
         try:
-            site, owner = raw.charged or attribution.charge(raw.frame, raw.thread)
+            # Little is called here: see recorders/cupti.py on cold code.
+            kind, frame, thread, direction, nbytes, blocked, device, charged, began = raw
+            site, owner = charged or attribution.charge(frame, thread)
+            phase = (phases.current(thread) or phases.current(owner)) if phases.open_ranges else None
             reasons = _allowed.get(owner)
-            seen = _Seen(
-                raw.kind,
-                site,
-                raw.direction,
-                raw.nbytes,
-                raw.blocked_ns,
-                phases.current(raw.thread) or phases.current(owner),
-                owner,
-                _thread_name(owner),
-                raw.device,
-                reasons[-1] if reasons else None,
-                raw.began_ns,
-            )
+            allowed = reasons[-1] if reasons else None
+            name = _thread_name(owner)
+            values = (kind, site, direction, nbytes, blocked, phase, owner, name, device, allowed, began)
+            seen = tuple.__new__(_Seen, values)
             for region in self._regions:
-                region._take(seen)
-            self._optimizer_steps.attach()
+                region._seen.append(seen)
+            if self._optimizer_steps.handle is None:
+                self._optimizer_steps.attach()
         except Exception as error:  # must not reach the driver's callback or the user's operator
             for region in self._regions:
                 region._fail(f"a sync could not be attributed: {type(error).__name__}: {error}")

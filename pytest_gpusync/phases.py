@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 _lock = threading.Lock()
 _users = 0
 _restore: list[Callable[[], None]] = []
-_open_ranges: dict[int, list[str]] = {}
+open_ranges: dict[int, list[str]] = {}
 """Names of the open ranges by thread, outermost first. Only the thread itself changes its list."""
 
 
 def current(thread: int) -> str | None:
     """Return the innermost open range of `thread`."""
-    ranges = _open_ranges.get(thread)
+    ranges = open_ranges.get(thread)
     return ranges[-1] if ranges else None
 
 
@@ -43,15 +43,15 @@ def unfollow() -> None:
         if _users == 0:
             while _restore:
                 _restore.pop()()
-            _open_ranges.clear()
+            open_ranges.clear()
 
 
 def _push(name: object) -> None:
-    _open_ranges.setdefault(threading.get_ident(), []).append(str(name))
+    open_ranges.setdefault(threading.get_ident(), []).append(str(name))
 
 
 def _pop() -> None:
-    ranges = _open_ranges.get(threading.get_ident())
+    ranges = open_ranges.get(threading.get_ident())
     if ranges:
         ranges.pop()
 

@@ -19,23 +19,24 @@ class OptimizerSteps:
 
     def __init__(self, on_step: Callable[[int], None]) -> None:
         self._on_step = on_step
-        self._handle: Any = None
+        self.handle: Any = None
+        """What removes the hook; None while it is not registered."""
 
     def attach(self) -> bool:
         """Register the hook; False while torch's optimizers are not loaded. Harmless when attached."""
-        if self._handle is None:
+        if self.handle is None:
             module = sys.modules.get("torch.optim.optimizer")
             register = getattr(module, "register_optimizer_step_post_hook", None)
             if register is None:
                 return False
-            self._handle = register(self._after_step)
+            self.handle = register(self._after_step)
         return True
 
     def detach(self) -> None:
         """Remove the hook. Harmless when not attached."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        if self.handle is not None:
+            self.handle.remove()
+            self.handle = None
 
     def _after_step(self, optimizer: object, args: object, kwargs: object) -> None:
         self._on_step(id(optimizer))

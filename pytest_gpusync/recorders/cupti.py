@@ -21,6 +21,7 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -78,6 +79,13 @@ to the driver."""
 _NO_INSTRUCTION: Final = (0, 0, 0)
 """Of a thread without Python frames."""
 
+_NO_TICKS: Final = (0, 0)
+"""Of a copy that cannot wait: nobody asks how long it took."""
+
+_new = tuple.__new__
+"""Makes a named tuple of a tuple. What is done at every sync adds to the step, and out of a training step it is cold
+code that costs a multiple of what it does in a loop: fewer functions are better than faster ones."""
+
 _MEMORY_TYPE_ATTRIBUTE: Final = 2
 """CU_POINTER_ATTRIBUTE_MEMORY_TYPE; cuPointerGetAttribute refuses pageable pointers."""
 
@@ -92,19 +100,21 @@ class _Copy(NamedTuple):
     """Its line; looked up only where somebody may ask for it, since a frame kept would keep the caller's locals."""
     host: int | None
     """Address on the host of a copy that waits by itself if that memory is pageable; None for one that cannot."""
-    blocked_ns: int
-    device: int | None
-    began_ns: int
+    context: int
+    ticks: tuple[int, int]
+    """When it was entered and left, as the gate counts."""
 
 
 class _Thread:
     """What is under way on one thread."""
 
-    __slots__ = ("copy", "ident", "slot")
+    __slots__ = ("copy", "ident", "slot", "ticks")
 
-    def __init__(self, ident: int) -> None:
+    def __init__(self, ident: int, entry: gate.CallGate) -> None:
         self.ident = ident
         self.slot = gate.slot_of(ident)
+        self.ticks = partial(entry.ticks, self.slot)
+        """Returns when it entered and left the call it was in last, as the gate counts."""
         self.copy: _Copy | None = None
 
 
@@ -279,13 +289,13 @@ class CuptiRecorder(Recorder):
 
     def _callback(self, _user_data: int, domain: int, callback_id: int, address: int) -> None:
         try:
-            handler = self._handlers.get((domain, callback_id))
-            if handler is None or self._sink is None:
+            handler, entry = self._handlers.get((domain, callback_id)), self._gate
+            if handler is None or entry is None or self._sink is None:
                 return
             ident = get_ident()
             thread = self._threads.get(ident)
             if thread is None:
-                thread = self._threads[ident] = _Thread(ident)
+                thread = self._threads[ident] = _Thread(ident, entry)
             try:
                 frame: FrameType | None = sys._getframe(1)
             except ValueError:
@@ -304,24 +314,18 @@ class CuptiRecorder(Recorder):
 
     def _synchronized(self, kind: Kind, address: int, frame: FrameType | None, thread: _Thread) -> None:
         """A stream or device synchronize has returned: a sync, with the copy that it completes."""
-        assert self._gate is not None
         direction, nbytes, charge = None, None, None
         copy = thread.copy
         if copy is not None:
-            if copy.instruction == _instruction(frame):
+            if copy.instruction == (_NO_INSTRUCTION if frame is None else (id(frame), id(frame.f_code), frame.f_lasti)):
                 direction, nbytes, charge = copy.direction, copy.nbytes, copy.charge
                 thread.copy = None
             else:
                 self._settle(thread)
-        device = self._device_of(cupti_api.context(address))
-        slot = thread.slot
-        blocked, began = self._gate.blocked_ns(slot), self._gate.began_ns(slot)
-        self._emit(RawSync(kind, frame, thread.ident, direction, nbytes, blocked, device, charge, began))
+        self._report(kind, frame, thread.ident, direction, nbytes, charge, cupti_api.context(address), thread.ticks())
 
     def _copied(self, direction: Direction | None, address: int, frame: FrameType | None, thread: _Thread) -> None:
         """A copy call that blocks by itself has returned."""
-        assert self._gate is not None
-        blocked, began = self._gate.blocked_ns(thread.slot), self._gate.began_ns(thread.slot)
         if direction is None:
             context, _, _, nbytes, kind = cupti_api.runtime_copy_call(address)
             direction = _MEMCPY_KINDS.get(kind)
@@ -330,8 +334,7 @@ class CuptiRecorder(Recorder):
         else:
             context, _, _, nbytes = cupti_api.copy_call(address)
         self._settle(thread)
-        device = self._device_of(context)
-        self._emit(RawSync("copy", frame, thread.ident, direction, nbytes, blocked, device, None, began))
+        self._report("copy", frame, thread.ident, direction, nbytes, None, context, thread.ticks())
 
     def _copy_issued(self, direction: Direction | None, address: int, frame: FrameType | None, thread: _Thread) -> None:
         """An asynchronous copy has returned: the first half of a blocking torch copy, or one that waited by itself.
@@ -339,7 +342,6 @@ class CuptiRecorder(Recorder):
         Which of the two shows only at the thread's next call. Most are the first half, so what is dear is left for
         then: whether the driver knows the host's memory, to which torch returns what it pins only much later.
         """
-        assert self._gate is not None
         if thread.copy is not None:
             self._settle(thread)
         if direction is None:
@@ -352,41 +354,49 @@ class CuptiRecorder(Recorder):
         may_wait = direction == "D2H" or nbytes > PAGEABLE_H2D_WAITS_ABOVE
         charge = attribution.charge(frame, thread.ident) if may_wait or self._logs_every_synchronize else None
         host = (destination if direction == "D2H" else source) if may_wait else None
-        blocked = self._gate.blocked_ns(thread.slot)
-        began, device = self._gate.began_ns(thread.slot), self._device_of(context)
-        thread.copy = _Copy(direction, nbytes, _instruction(frame), charge, host, blocked, device, began)
+        instruction = _NO_INSTRUCTION if frame is None else (id(frame), id(frame.f_code), frame.f_lasti)
+        ticks = thread.ticks() if may_wait else _NO_TICKS
+        thread.copy = _new(_Copy, (direction, nbytes, instruction, charge, host, context, ticks))
+
+    def _report(
+        self,
+        kind: Kind,
+        frame: FrameType | None,
+        ident: int,
+        direction: Direction | None,
+        nbytes: int | None,
+        charge: Charge | None,
+        context: int,
+        ticks: tuple[int, int],
+    ) -> None:
+        """Make a sync of a call and hand it to the sink."""
+        sink, entry = self._sink, self._gate
+        if sink is None or entry is None:
+            return
+        blocked, began = entry.span(*ticks)
+        try:
+            device = self._device_of_context[context]
+        except KeyError:
+            device = self._ask_device(context)
+        sink(_new(RawSync, (kind, frame, ident, direction, nbytes, blocked, device, charge, began)))
 
     def _emit(self, raw: RawSync) -> None:
         sink = self._sink
         if sink is not None:
             sink(raw)
 
-    def _device_of(self, context: int) -> int | None:
-        """Return the device of a context; asked of CUPTI once."""
-        try:
-            return self._device_of_context[context]
-        except KeyError:
-            device = self._cupti.device_of(context) if context and self._cupti is not None else None
-            self._device_of_context[context] = device
-            return device
+    def _ask_device(self, context: int) -> int | None:
+        """Ask CUPTI for the device of a context, once."""
+        device = self._cupti.device_of(context) if context and self._cupti is not None else None
+        self._device_of_context[context] = device
+        return device
 
     def _settle(self, thread: _Thread) -> None:
         """Report the thread's last copy if it waited by itself: no synchronize of its own followed."""
         copy, thread.copy = thread.copy, None
         if copy is not None and copy.host and self._is_pageable(copy.host):
-            self._emit(
-                RawSync(
-                    "pageable",
-                    None,
-                    thread.ident,
-                    copy.direction,
-                    copy.nbytes,
-                    copy.blocked_ns,
-                    copy.device,
-                    copy.charge,
-                    copy.began_ns,
-                )
-            )
+            direction, nbytes, context = copy.direction, copy.nbytes, copy.context
+            self._report("pageable", None, thread.ident, direction, nbytes, copy.charge, context, copy.ticks)
 
     def _is_pageable(self, pointer: int) -> bool:
         """Tell pageable host memory, which the driver does not know, from pinned."""
@@ -434,10 +444,6 @@ class CuptiRecorder(Recorder):
             return None
         copy, thread.copy = thread.copy, None
         return copy
-
-
-def _instruction(frame: FrameType | None) -> _Instruction:
-    return _NO_INSTRUCTION if frame is None else (id(frame), id(frame.f_code), frame.f_lasti)
 
 
 def _base_name(name: str) -> str:

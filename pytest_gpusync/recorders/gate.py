@@ -204,13 +204,19 @@ class CallGate:
             # From the callback's last instruction back into CUPTI: a few microseconds, of which nothing tells.
             time.sleep(_STEP_OUT_S)
 
-    def blocked_ns(self, slot: int) -> int:
-        """Return how long the call took that the thread of `slot` has just left."""
-        return int((self._left_at[slot] - self._entered_at[slot]) * self._ns_per_tick)
+    def ticks(self, slot: int) -> tuple[int, int]:
+        """Return the time stamps of when the thread of `slot` entered and left the call it was in last."""
+        return self._entered_at[slot], self._left_at[slot]
 
-    def began_ns(self, slot: int) -> int:
-        """Return when the thread of `slot` entered the call it has just left, by ``time.perf_counter_ns()``."""
-        return self._at(self._entered_at[slot])
+    def span(self, entered: int, left: int) -> tuple[int, int]:
+        """Return how long a call took, in nanoseconds, and when it began, by ``time.perf_counter_ns()``.
+
+        Args:
+            entered: time stamp of its entry.
+            left: time stamp of its exit.
+        """
+        then, now = self._clocks
+        return int((left - entered) * self._ns_per_tick), now + int((entered - then) * self._ns_per_tick)
 
     def is_in_call(self, slot: int) -> bool:
         """Tell whether the thread of `slot` is inside a call."""
@@ -220,11 +226,6 @@ class CallGate:
         """Compare the clocks, if the last time is a while ago; call it now and then, as at the ends of steps."""
         if time.perf_counter_ns() - self._clocks[1] > _CLOCK_INTERVAL_NS:
             self._compare_clocks()
-
-    def _at(self, ticks: int) -> int:
-        """Return a time stamp as ``perf_counter_ns()`` would have told it."""
-        then, now = self._clocks
-        return now + int((ticks - then) * self._ns_per_tick)
 
     def drain(self) -> list[LoggedCall]:
         """Return the calls logged since the last drain; an empty list while another thread is draining."""
@@ -260,8 +261,7 @@ class CallGate:
             # An exit without entry began before the recorder did; an inner call's exit is not the outer's.
             if outer is not None and outer[:2] == (domain, callback_id):
                 del self._entered[thread]
-                blocked = int((ticks - outer[2]) * self._ns_per_tick)
-                calls.append(LoggedCall(domain, callback_id, thread, blocked, self._at(outer[2])))
+                calls.append(LoggedCall(domain, callback_id, thread, *self.span(outer[2], ticks)))
         return calls
 
     def _run_pending(self, _: int | None) -> int:
