@@ -68,7 +68,7 @@ def _entry(barrier: Barrier) -> str:
     version = f" (before torch {until[0]}.{until[1]})" if until is not None else ""
     message = barrier.message.replace("`{call}`", "the call")
     lines = [f"**{barrier.id}**{version}: {message[:1].upper()}{message[1:]}. {barrier.remedy}.", ""]
-    for said, examples in (("waits", barrier.waits), ("does not wait", barrier.silent)):
+    for said, examples in (("waits", barrier.waits), ("not reported", barrier.silent)):
         runs = list(dict.fromkeys(example.run.strip("\n") for example in examples))
         short = ", ".join(f"`` {run} ``" if "`" in run else f"`{run}`" for run in runs if "\n" not in run)
         if short:

@@ -22,6 +22,8 @@ class Example:
 
     run: str
     setup: str = ""
+    meant: bool = False
+    """Of those that are not reported: it waits, and its author means it to, as next to a clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,5 +279,5 @@ def _barrier(entry: dict[str, Any], framework: str) -> Barrier:
     )
 
 
-def _example(item: str | dict[str, str]) -> Example:
-    return Example(item) if isinstance(item, str) else Example(item["run"], item.get("setup", ""))
+def _example(item: str | dict[str, Any]) -> Example:
+    return Example(item) if isinstance(item, str) else Example(**item)
