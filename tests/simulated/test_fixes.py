@@ -40,6 +40,7 @@ PROGRAMS = {
         "a = (x > 0).sum().item()\nz = x * 2\nb = (z > 1).sum().item()\nseen.append((a, b))",
         "return seen",
     ),
+    "a share": ("seen = []", "seen.append((x > 0).sum().item() / (x < 9).sum().item())", "return seen"),
     "numbers of a call": (
         "seen = []\ndef keep(*items):\n    seen.append(items)",
         "a = x.mean()\nkeep(a.item(), loss.item())",

@@ -25,6 +25,8 @@ _EX_PARTS = frozenset({"lu_factor", "ldl_factor"})
 """Functions whose `_ex` form returns what they return, and `info` after it."""
 _NOT_MOVED = frozenset({"device", "out", "pin_memory", "requires_grad"})
 """Keywords of a factory that keep it where it is; a tensor that was moved is no leaf."""
+_EXACT = frozenset({"zeros", "ones", "empty", "eye"})
+"""Factories of numbers that are the same in every dtype."""
 _TENSOR_KEYWORDS = frozenset({"device", "dtype", "requires_grad"})
 _FLOATING = frozenset({"float", "float16", "float32", "float64", "bfloat16", "half", "double"})
 _UNCHECKED = "A matrix that cannot be factorised no longer raises; `info` of the `_ex` form tells."
@@ -121,9 +123,12 @@ def _is_floating(dtype: cst.BaseExpression) -> bool:
 
 def factory_on_device(node: cst.Call, factory: cst.BaseExpression, label: str, look: Look) -> Fix | None:
     """`torch.zeros(n).to(device)` to `torch.zeros(n, device=device)`, `.cuda()` to `device="cuda"`."""
-    if not isinstance(factory, cst.Call) or len(node.args) > 1:
+    if not isinstance(factory, cst.Call) or not isinstance(node.func, cst.Attribute) or len(node.args) > 1:
         return None
-    device = _device_of(node, look)
+    moved = node.func.attr.value
+    if moved == "type_as" or (moved == "to" and look.value(next(iter(positional(node)), None)).kind is Kind.TENSOR):
+        return _factory_like(node, factory, label, look)
+    device = _device_of(node, look) if moved in ("to", "cuda") else None
     if device is None:
         return None
     if any(given.star or (given.keyword is not None and given.keyword.value in _NOT_MOVED) for given in factory.args):
@@ -131,6 +136,19 @@ def factory_on_device(node: cst.Call, factory: cst.BaseExpression, label: str, l
     exact = label != "arange" or all(_is_whole(given.value, look) for given in factory.args if given.keyword is None)
     changed = _with_keyword(factory, "device", device)
     return _replace(node, changed, look, "Make the tensor on the device", exact, None if exact else _ROUNDED)
+
+
+def _factory_like(node: cst.Call, factory: cst.Call, label: str, look: Look) -> Fix | None:
+    """`torch.eye(n).type_as(x)` to `torch.eye(n, dtype=x.dtype, device=x.device)`."""
+    other = next(iter(positional(node)), None)
+    named = {arg.keyword.value for arg in factory.args if arg.keyword is not None}
+    if label not in _EXACT or named & {*_NOT_MOVED, "dtype"} or any(arg.star for arg in factory.args):
+        return None
+    if len(node.args) != 1 or not isinstance(other, (cst.Name, cst.Attribute)) or "(" in _code(other):
+        return None
+    changed = _with_keyword(factory, "dtype", cst.Attribute(other, cst.Name("dtype")))
+    changed = _with_keyword(changed, "device", cst.Attribute(other, cst.Name("device")))
+    return _replace(node, changed, look, "Make the tensor on the device", True, None)
 
 
 def _device_of(node: cst.Call, look: Look) -> cst.BaseExpression | None:

@@ -25,6 +25,8 @@ _WIDEST = 100
 """Columns of the line that reads several values at most."""
 _TITLE = "Read them with one wait"
 _HAZARD = "They must lie on one device; the numbers are there after the last of them only."
+_COMBINED = "Compute on the device, read the result"
+_ROUNDS = "The result is rounded as the tensors are, and a division by zero gives inf or nan instead of an error."
 _CHANGES = frozenset({"step", "replay"})
 """Methods that change tensors which are not named: an optimizer's, a CUDA graph's."""
 
@@ -51,6 +53,7 @@ def merge_reads(found: Found, look: Look) -> None:
         _advise(reads, found)
         _stack_statements(reads, found, look)
         _stack_displays(reads, found, look)
+        _combine_operands(reads, found, look)
         _stack_expressions(reads, found, look)
 
 
@@ -122,6 +125,40 @@ def _stack_displays(reads: list[_Read], found: Found, look: Look) -> None:
                 stacked = f"tuple({stacked})"
             fix = Fix(_TITLE, (Edit(span, stacked),), False, _HAZARD)
             _give([(0, number) for number in numbers], found, fix)
+
+
+def _combine_operands(reads: list[_Read], found: Found, look: Look) -> None:
+    """`x.item() / y.item()` to `(x / y).item()`: the device computes, and one number is read."""
+    by_mark = {id(found[number][1].mark): number for _, number in reads}
+    for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
+        for node in ast.walk(statement):
+            if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
+                continue
+            numbers = [by_mark[id(side)] for side in (node.left, node.right) if id(side) in by_mark]
+            if len(numbers) < 2 or any(found[number][1].fix is not None for number in numbers):
+                continue
+            kinds = {_kind(found[number], look) for number in numbers}
+            whole, left, right = look.span(node), look.span(node.left), look.span(node.right)
+            if len(kinds) > 1 or None in kinds or whole is None or left is None or right is None:
+                continue
+            text = look.text(whole)
+            if (left.line, right.end_line) != (right.line, left.line) or not text.endswith(".item()"):
+                continue
+            operator = text[left.end_column - whole.column : right.column - whole.column]
+            receivers = [_receiver(found[number]) for number in numbers]
+            sides = [_operand(receiver, look) for receiver in receivers]
+            if operator.strip() not in ("+", "-", "*", "/") or None in sides:
+                continue
+            combined = f"({sides[0]}{operator}{sides[1]}).item()"
+            _give([(0, number) for number in numbers], found, Fix(_COMBINED, (Edit(whole, combined),), False, _ROUNDS))
+
+
+def _operand(receiver: ast.expr | None, look: Look) -> str | None:
+    """What is read, as it can stand beside an operator."""
+    span = look.span(receiver) if receiver is not None else None
+    if span is None or not isinstance(receiver, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+        return None
+    return look.text(span)
 
 
 def _stack_expressions(reads: list[_Read], found: Found, look: Look) -> None:

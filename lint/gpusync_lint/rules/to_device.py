@@ -64,7 +64,7 @@ class CopyToDevice(Rule):
             )
             yield Report("factory-then-move", look.twin(node), confidence, fix=fix)
             return
-        fix = edits.add_non_blocking(node, look) if value.pinned else None
+        fix = edits.add_non_blocking(node, look) if value.pinned and called in ("to", "cuda") else None
         made = value.kind is Kind.TENSOR and value.sure  # not handed out by a loader
         remedy = _PINNED if value.pinned else _MADE_ON_HOST if made else ""
         yield Report("blocking-copy-to-device", look.twin(node), confidence, tail=True, fix=fix, remedy=remedy)

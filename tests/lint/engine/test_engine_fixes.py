@@ -22,6 +22,8 @@ SAFE = {
     "y = torch.tensor([0, 0, 0], device=dev)": "y = torch.full((3,), 0, device=dev)",
     "y = torch.tensor([0.5] * 8, device=dev)": "y = torch.full((8,), 0.5, device=dev)",
     "y = torch.tensor(1.0, dtype=x.dtype, device=dev)": "y = torch.full((), 1.0, dtype=x.dtype, device=dev)",
+    "y = torch.eye(3).type_as(x)": "y = torch.eye(3, dtype=x.dtype, device=x.device)",
+    "y = torch.zeros(3).to(x)": "y = torch.zeros(3, dtype=x.dtype, device=x.device)",
     "y = x.new_tensor(1.0)": "y = x.new_full((), 1.0)",
     "y = x.new_tensor([0, 0])": "y = x.new_full((2,), 0)",
 }
@@ -64,7 +66,11 @@ NONE = [
     "y = x.repeat_interleave(counts, 0)",
     "y = torch.randn(3).to(dev)",
     "y = torch.zeros(3).to(dev, torch.half)",
-    "y = torch.zeros(3).to(x)",
+    "y = torch.full((3,), 0.1).type_as(x)",
+    "y = torch.zeros(3, dtype=torch.long).type_as(x)",
+    "y = torch.zeros(3).type_as(x[0])",
+    "y = torch.zeros(3).type('torch.cuda.FloatTensor')",
+    "y = torch.zeros(3).type(torch.cuda.FloatTensor)",
     "y = c.to(dev)",
     "y = x.cpu()",
 ]

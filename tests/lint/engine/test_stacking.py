@@ -48,7 +48,18 @@ FIXED = {
     ),
 }
 
+COMBINED = {
+    "a share": ("y = (x > 0).sum().item() / (x > 1).sum().item()", "y = ((x > 0).sum() / (x > 1).sum()).item()"),
+    "a difference": ("y = x.mean().item() - x.std().item()", "y = (x.mean() - x.std()).item()"),
+    "in a larger expression": (
+        "log(1 - (x > 0).sum().item() / (x > 1).sum().item())",
+        "log(1 - ((x > 0).sum() / (x > 1).sum()).item())",
+    ),
+}
+
 KEPT = {
+    "a count over a mean": "y = (x > 0).sum().item() / x.mean().item()",
+    "a whole quotient": "y = (x > 0).sum().item() // (x > 1).sum().item()",
     "a count and a mean": "a = (x > 0).sum().item()\nb = x.mean().item()",
     "of unknown type": "a = s.item()\nb = s2.item()",
     "with a dimension": "a = x.exp()[0].item()\nb = x.mean().item()",
@@ -68,6 +79,11 @@ def program(body: str) -> str:
 
 @pytest.mark.parametrize(("before", "after"), FIXED.values(), ids=FIXED.keys())
 def test_they_are_read_at_once(fixed, before, after):
+    assert fixed(program(before), unsafe=True) == program(after)
+
+
+@pytest.mark.parametrize(("before", "after"), COMBINED.values(), ids=COMBINED.keys())
+def test_operands_are_combined_on_the_device(fixed, before, after):
     assert fixed(program(before), unsafe=True) == program(after)
 
 
