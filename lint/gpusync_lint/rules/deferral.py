@@ -69,12 +69,12 @@ def defer(call: ast.Call, read: ast.expr, look: Look) -> Fix | None:
     settle = plan.settle()
     if settle is None:
         return None
-    item = Span(span.end_line, span.end_column - len("item()"), span.end_line, span.end_column)
     inner = look.span(read)
     if method:
+        item = Span(span.end_line, span.end_column - len(".item()"), span.end_line, span.end_column)
         edit = Edit(item, plan.kept_as())
     elif inner is not None and "#" not in look.text(span):
-        edit = Edit(span, f"{look.text(inner)}.{plan.kept_as()}")
+        edit = Edit(span, f"{look.text(inner)}{plan.kept_as()}")
     else:
         return None
     edits = (edit, *settle)
@@ -153,9 +153,11 @@ class _Plan:
         self._uses: list[tuple[Path, ast.Name]] = []
 
     def kept_as(self) -> str:
-        """What takes the place of `item()`."""
+        """What takes the place of `.item()`."""
         widen = not self._kept.listed and self.kind is float and _HALF.search(self._look.file.text)
-        return "detach().float()" if widen else "detach()"
+        func = self._read.func if isinstance(self._read, ast.Call) else None
+        detached = isinstance(func, ast.Attribute) and func.attr == "detach"
+        return f"{'' if detached else '.detach()'}{'.float()' if widen else ''}"
 
     def settle(self) -> list[Edit] | None:
         """The statements to insert; None where the fix would not be sound."""

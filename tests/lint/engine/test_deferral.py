@@ -85,6 +85,14 @@ FIXED = {
         ("total = 0", "total += float(loss) * x.size(0)", "return total"),
         ("total = 0", "total += loss.detach() * x.size(0)", "total = float(total)\nreturn total"),
     ),
+    "detached already": (
+        ("total, count = 0, 0.0", "total += loss.detach().item()\ncount += float(loss.detach())", "return total"),
+        (
+            "total, count = 0, 0.0",
+            "total += loss.detach()\ncount += loss.detach()",
+            "total = float(total)\nreturn total",
+        ),
+    ),
     "comments stay": (
         ("total = 0.0", "total += loss.item()  # sum up", "# mean\nreturn total / 3  # it"),
         ("total = 0.0", "total += loss.detach()  # sum up", "total = float(total)\n# mean\nreturn total / 3  # it"),
