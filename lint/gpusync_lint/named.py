@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _OBJECT = "()"
 """What the dotted name of a class is followed by to name its instances, as in `accelerate.Accelerator()`."""
 
+_CALL = "__call__"
 _NONE: tuple[Barrier, ...] = ()
 
 
@@ -55,7 +56,7 @@ class Named:
         self._index: dict[str, list[tuple[str, Barrier]]] = {}
         for barrier in (*(b for each in libraries() for b in each.barriers.values()), *own):
             for end in barrier.calls:
-                self._index.setdefault(end.rpartition(".")[2], []).append((end, barrier))
+                self._index.setdefault(_key(end), []).append((end, barrier))
         self.roots = frozenset(
             end.partition(".")[0] for barrier in own for end in barrier.calls if not end.startswith(".")
         )
@@ -67,11 +68,12 @@ class Named:
     def barriers(self, func: ast.expr, callee: Value, receiver: Value, project: Project) -> Sequence[Barrier]:
         """The barriers that the name of what is called tells; `receiver` is unknown for a plain function."""
         label: str = getattr(func, "attr", "")
-        if label not in self._index and _last(label, callee) not in self._index:
+        key = _last(label, callee)
+        if label not in self._index and key not in self._index:
             return _NONE
         found = [barrier for end, barrier in self._index.get(label, ()) if end == f".{label}"]
         for dotted in _names(label, callee, receiver, project):
-            for end, barrier in self._index.get(dotted.rpartition(".")[2], ()):
+            for end, barrier in self._index.get(key, ()):
                 if _ends(dotted, end) and barrier not in found and _speaks_of(barrier, dotted):
                     found.append(barrier)
         return found
@@ -113,13 +115,23 @@ def _library(words: Sequence[str]) -> Catalogue | None:
     return next((each for word in words if (each := _by_root().get(word)) is not None), None)
 
 
+def _key(dotted: str) -> str:
+    """What a name is looked up by: its last word, and for a call of an object the class before it."""
+    rest, _, last = dotted.rpartition(".")
+    return f"{rest.rpartition('.')[2]}.{last}" if last == _CALL else last
+
+
 def _last(label: str, callee: Value) -> str:
-    """The last word of the name of what is called, without looking for its class."""
-    if callee.kind is Kind.NAME and isinstance(callee.ref, str):
-        return "__call__" if callee.ref.endswith(_OBJECT) else callee.ref.rpartition(".")[2]
-    if callee.kind is Kind.FUNCTION and isinstance(callee.ref, FunctionInfo):
-        return callee.ref.name
-    return "__call__" if callee.kind is Kind.MODULE else label
+    """What the name of what is called is looked up by, found without a look at base classes."""
+    ref = callee.ref
+    if callee.kind is Kind.NAME and isinstance(ref, str):
+        return _key(ref[: -len(_OBJECT)] + f".{_CALL}") if ref.endswith(_OBJECT) else ref.rpartition(".")[2]
+    if callee.kind is Kind.FUNCTION and isinstance(ref, FunctionInfo):
+        return ref.name
+    if callee.kind is Kind.MODULE:
+        name = ref.rpartition(".")[2] if isinstance(ref, str) else getattr(ref, "name", "")
+        return f"{name}.{_CALL}"
+    return label
 
 
 def _speaks_of(barrier: Barrier, dotted: str) -> bool:
@@ -135,13 +147,13 @@ def _names(label: str, callee: Value, receiver: Value, project: Project) -> Iter
     """The dotted names of what is called: of a method, one for each class that may define it."""
     if callee.kind is Kind.NAME and isinstance(callee.ref, str):
         name = callee.ref.replace(_OBJECT, "")
-        yield f"{name}.__call__" if callee.ref.endswith(_OBJECT) else name
+        yield f"{name}.{_CALL}" if callee.ref.endswith(_OBJECT) else name
     elif callee.kind is Kind.FUNCTION and isinstance(callee.ref, FunctionInfo):
         yield ".".join((*callee.ref.file.parts, callee.ref.qualname))
     elif callee.kind is Kind.MODULE and isinstance(callee.ref, str):
-        yield f"{callee.ref}.__call__"
+        yield f"{callee.ref}.{_CALL}"
     elif callee.kind is Kind.MODULE and isinstance(callee.ref, ClassInfo):
-        yield ".".join((*callee.ref.file.parts, callee.ref.name, "__call__"))
+        yield ".".join((*callee.ref.file.parts, callee.ref.name, _CALL))
     elif label and isinstance(receiver.ref, str) and receiver.kind is Kind.MODULE:
         yield f"{receiver.ref}.{label}"
     elif label and isinstance(receiver.ref, ClassInfo):
