@@ -223,7 +223,7 @@ class Expressions:
             return Value(Kind.TENSOR, Device.GPU, sure=False, boolean=attr == "mask" or attr.endswith("_mask"))
         if kind is Kind.FOREIGN:
             sort = sorts.table()[base.ref]
-            return HOST if attr in sort.host_attributes else foreign(sort.attribute)
+            return HOST if attr in sort.host_attributes else foreign(sort.methods.get(attr, sort.attribute))
         if kind is Kind.DEVICE:
             return HOST
         if kind is Kind.TUPLE and attr in ("values", "indices") and len(base.items or ()) == 2:  # of `x.max(dim)`

@@ -109,7 +109,7 @@ class Sort:
     host_attributes: frozenset[str] = frozenset()
     host_methods: frozenset[str] = frozenset()
     methods: dict[str, str] = field(default_factory=dict, hash=False)
-    """The sorts that single methods give."""
+    """The sorts that single methods, and single attributes, give."""
     attribute: str = ""
     """The sort of every other attribute and method result; empty when unknown."""
     item: str = ""

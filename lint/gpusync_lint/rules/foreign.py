@@ -96,6 +96,7 @@ class ForeignBarrier(Rule):
                 if not sorts.covers(barrier.functions, dotted) or sorts.covers(barrier.not_functions, dotted):
                     continue
                 excused = bool(barrier.unless_keywords) and not given.isdisjoint(barrier.unless_keywords)
+                excused = excused or (barrier.at_most is not None and len(twin.args) > barrier.at_most)
                 if not excused and (not barrier.of or any(_is(value, barrier.of) for value in values)):
                     yield barrier, twin, False
         elif isinstance(func, ast.Attribute):
