@@ -35,11 +35,17 @@ _device: SimulatedDevice | None = None
 
 
 @contextmanager
-def simulated_cuda(devices: int | None = None, *, memory: int | str | None = None) -> Iterator[None]:
+def simulated_cuda(
+    devices: int | None = None, *, memory: int | str | None = None, values: bool = True
+) -> Iterator[None]:
     """Simulate `devices` CUDA devices within a ``with`` block; None: one, under torchrun one for each local process.
 
     `memory` is how much each of them has, in bytes or as text like "80 GiB"; None stands for as much as the host has,
     or for what it is where the device is on already.
+
+    With ``values=False`` operators compute shapes only, and memory is counted and not touched: for models that do not
+    fit the host. Syncs are those of a run with values. A program that needs a value, to branch or for a copy to the
+    host, is stopped with an error that names the line. Numbers that are read only to be printed are ``?``.
 
     Blocks may be nested and repeated. When the outermost one ends, ``torch.cuda``, ``torch.Tensor`` and whatever
     else was replaced are as before, and tensors of the device refuse further work. The kernels stay registered with
@@ -50,14 +56,14 @@ def simulated_cuda(devices: int | None = None, *, memory: int | str | None = Non
         SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices or another memory.
         ValueError: `memory` is no size.
     """
-    _enter(devices, memory)
+    _enter(devices, memory, values)
     try:
         yield
     finally:
         _leave()
 
 
-def switch_on(devices: int | None = None, *, memory: int | str | None = None) -> None:
+def switch_on(devices: int | None = None, *, memory: int | str | None = None, values: bool = True) -> None:
     """Simulate `devices` CUDA devices from now on to the end of the process; harmless when called again.
 
     The arguments are those of :func:`simulated_cuda`.
@@ -69,7 +75,7 @@ def switch_on(devices: int | None = None, *, memory: int | str | None = None) ->
     global _kept_on
     with _lock:
         already = _kept_on
-        _enter(devices, memory)
+        _enter(devices, memory, values)
         _kept_on = True
         if already:
             _leave()
@@ -80,7 +86,7 @@ def is_on() -> bool:
     return _users > 0
 
 
-def _enter(devices: int | None, memory: int | str | None) -> None:
+def _enter(devices: int | None, memory: int | str | None, values: bool) -> None:
     global _users, _device
     nbytes = None if memory is None else parse_size(memory)
     if devices is None:
@@ -94,9 +100,9 @@ def _enter(devices: int | None, memory: int | str | None) -> None:
                 from .device import SimulatedDevice
 
                 _device = SimulatedDevice()
-            _device.switch_on(devices, nbytes)
+            _device.switch_on(devices, nbytes, values)
         elif _device is not None:
-            _device.require(devices, nbytes)
+            _device.require(devices, nbytes, values)
         _users += 1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import torch
 from torch.autograd.variable import Variable
 
@@ -17,6 +19,7 @@ from . import (
     registration,
     streams,
     tensor_api,
+    unknown,
 )
 from .allocator import SHARED
 from .guard import DeviceGuard
@@ -36,7 +39,7 @@ class SimulatedDevice:
         self._patches = Patches()
         self._checked = False
 
-    def switch_on(self, devices: int, nbytes: int | None) -> None:
+    def switch_on(self, devices: int, nbytes: int | None, values: bool) -> None:
         """Make torch see `devices` CUDA devices of `nbytes` bytes each; None for as many as the host has.
 
         Raises:
@@ -57,14 +60,24 @@ class SimulatedDevice:
             self._replace()
             process.on = True
             self._check()
+            process.values = values
+            if not values:
+                # The rules for shapes; torch itself loads them late.
+                importlib.import_module("torch._meta_registrations")
+                unknown.install(self._patches)
         except BaseException:
             self.switch_off()
             if not self._checked:
                 self._guard.remove()
             raise
 
-    def require(self, devices: int, nbytes: int | None) -> None:
-        """Check that at least `devices` devices of `nbytes` bytes are simulated already."""
+    def require(self, devices: int, nbytes: int | None, values: bool) -> None:
+        """Check that at least `devices` devices of `nbytes` bytes are simulated already, with values or without."""
+        if values != process.values:
+            raise SimulationUnavailable(
+                f"the simulated device is on {'with' if process.values else 'without'} values: "
+                "say what it computes where it is first switched on"
+            )
         if devices > process.devices:
             raise SimulationUnavailable(
                 f"the simulated device is on with {process.devices} devices, not {devices}: "
@@ -78,7 +91,7 @@ class SimulatedDevice:
 
     def switch_off(self) -> None:
         """Put back everything that was replaced but the device guard; harmless when nothing was."""
-        process.on, process.blocked = False, True
+        process.on, process.blocked, process.values = False, True, True
         self._patches.undo()
         tensor_api.reset()
         self._hooks.remove()

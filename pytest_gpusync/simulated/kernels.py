@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-from . import calibration, generators, graphs, memory
+from . import calibration, generators, graphs, memory, unknown
 from .labels import as_cpu, as_cuda
 from .ledger import conditions
 from .state import admit, check_ordinal, current_device, process
@@ -25,7 +25,7 @@ Tensor = torch.Tensor
 
 CPU_KEYS = DispatchKeySet(DispatchKey.CPU)
 """Redispatching with these runs an operator's CPU kernel on whatever tensors are given."""
-_CPU = torch.device("cpu")
+_CPU, _META = torch.device("cpu"), torch.device("meta")
 
 MIXED_DEVICES = frozenset(
     {
@@ -101,7 +101,7 @@ def fallback(op: Any, *arguments: Any, **keywords: Any) -> Any:
 
 
 def _view_kernel(op: Any) -> Kernel:
-    redispatch = op.redispatch
+    redispatch = op._handle.redispatch_boxed  # OpOverload.redispatch without a Python frame
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         if process.blocked:
@@ -113,13 +113,14 @@ def _view_kernel(op: Any) -> Kernel:
 
 def _compute_kernel(op: Any, schema: Schema) -> Kernel:
     announce = calibration.announcer(schema.name)
-    function = replacements.get(schema.name, op)
+    function = replacements.get(schema.name, op._op)  # OpOverload.__call__ without a Python frame
     packet = op._overloadpacket
     finish = finisher(schema)
     mixed = schema.name in MIXED_DEVICES or schema.name.startswith("c10d::")
     tensors, lists, tensor_names = schema.tensors, schema.lists, schema.tensor_names
     has_options = schema.device >= 0 or schema.generator >= 0
     outs = schema.outs
+    only_writes = schema.writes and not outs and None not in schema.returns
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         if process.blocked:
@@ -148,8 +149,11 @@ def _compute_kernel(op: Any, schema: Schema) -> Kernel:
                 elif index != own and value.dim():
                     stranger = value
                 call[position] = as_cpu(value)
-            elif value.dim():
-                stranger = value
+            else:
+                if value.dim():
+                    stranger = value
+                if not process.values:
+                    call[position] = unknown.meta_of(value)
         for position in lists:
             if position < given and call[position] is not None:
                 index, stranger, call[position] = _convert_list(call[position], index, stranger)
@@ -171,7 +175,9 @@ def _compute_kernel(op: Any, schema: Schema) -> Kernel:
         elif index < 0:
             index = current_device()
         try:
-            if conditions.capturing:
+            if only_writes and not process.values:
+                result = None
+            elif conditions.capturing and process.values:
                 result = graphs.record(run, call, named, writes=schema.writes)
             elif outs:
                 result = _run_with_outputs(schema, run, arguments, keywords, call, named)
@@ -179,6 +185,8 @@ def _compute_kernel(op: Any, schema: Schema) -> Kernel:
                 result = run(*call, **named)
         except RuntimeError as error:
             translated = memory.translated(error, index)
+            if not process.values:
+                translated = unknown.translated(error, schema.name)
             if translated is error:
                 raise
             raise translated from None
@@ -198,8 +206,11 @@ def _convert_list(values: Sequence[Any], index: int, stranger: Any) -> tuple[int
                 elif index != own and value.dim():
                     stranger = value
                 value = as_cpu(value)
-            elif value.dim():
-                stranger = value
+            else:
+                if value.dim():
+                    stranger = value
+                if not process.values:
+                    value = unknown.meta_of(value)
         converted.append(value)
     return index, stranger, converted
 
@@ -235,13 +246,14 @@ def _convert_options(
             check_ordinal(index)
         else:
             index = -2
-        replace(schema.device, _CPU)
+        replace(schema.device, _CPU if process.values or index == -2 else _META)
     elif index < 0:
         index = current_device()
     if keywords.get("pin_memory"):
         keywords["pin_memory"] = False
     if schema.generator >= 0:
-        replace(schema.generator, generators.resolve(argument(schema.generator), index))
+        generator = generators.resolve(argument(schema.generator), index)
+        replace(schema.generator, generator if process.values else None)
     return index, keywords
 
 
@@ -257,7 +269,11 @@ def finisher(schema: Schema) -> Callable[[Any, Sequence[Any], Mapping[str, Any],
     if len(schema.returns) == 1:
         written = schema.returns[0]
         if written is not None:
-            return lambda result, arguments, keywords, index: original(written, arguments, keywords)
+
+            def finish_written(result: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], index: int) -> Any:
+                return arguments[written] if written < len(arguments) else keywords[names[written]]
+
+            return finish_written
         return lambda result, arguments, keywords, index: label(result, index)
 
     def finish(result: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], index: int) -> Any:
@@ -276,7 +292,9 @@ def label(result: Any, index: int) -> Any:
     if index < 0:
         return result
     if isinstance(result, Tensor):
-        return as_cuda(result, index) if result.device == _CPU else result
+        if result.is_cpu:
+            return as_cuda(result, index)
+        return as_cuda(unknown.with_memory(result), index) if result.is_meta and not process.values else result
     if isinstance(result, (list, tuple)):
         return [label(value, index) for value in result]
     return result
@@ -300,7 +318,7 @@ def _run_with_outputs(
         target = keywords.get(name) if position >= len(arguments) else arguments[position]
         if target is None:
             continue
-        fresh = torch.empty(0, dtype=target.dtype)
+        fresh = torch.empty(0, dtype=target.dtype, device=_CPU if process.values else _META)
         if position < len(call):
             written, call[position] = call[position], fresh
         else:
@@ -309,7 +327,8 @@ def _run_with_outputs(
     result = run(*call, **named)
     for target, written, fresh in taken:
         if target.shape == fresh.shape:
-            written.copy_(fresh)
+            if process.values:
+                written.copy_(fresh)
             continue
         if target.numel():
             warnings.warn(
@@ -323,4 +342,4 @@ def _run_with_outputs(
 
 def adopt(target: Tensor, fresh: Tensor) -> None:
     """Give `target`, a simulated tensor, the shape and the memory of `fresh`, a CPU tensor."""
-    torch.ops.aten.set_.source_Tensor.redispatch(CPU_KEYS, target, as_cuda(fresh, target.get_device()))
+    torch.ops.aten.set_.source_Tensor.redispatch(CPU_KEYS, target, label(fresh, target.get_device()))

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _from_dlpack, _to_dlpack
 
-from . import memory
+from . import memory, unknown
 from .lifetimes import DELETER, POINTER_IN_CAPSULE
 from .native import cells
+from .state import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,10 +50,12 @@ sparse_layouts = _SparseLayouts()
 
 def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
     """A CPU tensor over the memory of `tensor`, a simulated tensor, with its strides and conjugate and negative
-    bits.
+    bits; without values, a meta tensor.
     """
     if tensor.layout is not _strided:
         return sparse_layouts.to_host(tensor)
+    if not process.values:
+        return unknown.meta_of(tensor)
     capsule = _to_dlpack(tensor)
     cells[(cells[(id(capsule) >> 3) + POINTER_IN_CAPSULE] >> 3) + _DEVICE] = _DL_CPU
     result: torch.Tensor = _from_dlpack(capsule)
@@ -84,7 +87,7 @@ def as_cuda(tensor: torch.Tensor, index: int) -> torch.Tensor:
     cells[structure + DELETER] = learner.deleter
     died = cells[learner.head]
     result: torch.Tensor = _from_dlpack(capsule)
-    nbytes = _nbytes(result.untyped_storage())
+    nbytes = result.nbytes if result.is_contiguous() else _nbytes(result.untyped_storage())
     if nbytes:
         memory.note(address, nbytes, index, died)
     return result

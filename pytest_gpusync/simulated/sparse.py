@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-from . import calibration
+from . import calibration, unknown
 from .kernels import Schema, finisher
 from .labels import as_cpu, as_cuda, sparse_layouts
 from .state import admit, current_device, process
@@ -63,6 +63,8 @@ _PARTS = {
 
 def to_host(x: Tensor) -> Tensor:
     """A sparse CPU tensor over the memory of `x`, a simulated sparse tensor."""
+    if not process.values:
+        unknown.refuse("an operator on sparse tensors")
     return _rebuilt(x, as_cpu, "cpu")
 
 

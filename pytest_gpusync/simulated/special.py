@@ -5,15 +5,15 @@ dropout.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from pytest_gpusync.events import PAGEABLE_H2D_WAITS_ABOVE
 
-from . import generators, graphs, ledger, pinned
-from .kernels import CPU_KEYS, adopt, kernel_for
-from .labels import as_cpu, as_cuda
+from . import generators, graphs, ledger, pinned, unknown
+from .kernels import CPU_KEYS, adopt, kernel_for, label
+from .labels import as_cpu
 from .ledger import conditions
 from .state import admit, check_ordinal, current_device, process
 
@@ -31,6 +31,10 @@ def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         admit()
     if target.is_cuda != source.is_cuda:
         announce_copy(target, source, non_blocking)
+    if not process.values:
+        if not target.is_cuda:
+            unknown.refuse("a copy to the host")
+        return target
     to = as_cpu(target) if target.is_cuda else target.detach()
     origin = as_cpu(source) if source.is_cuda else source
     if conditions.capturing:
@@ -89,6 +93,8 @@ def to_copy(
                 nbytes=source.numel() * source.element_size(),
                 device=source.get_device(),
             )
+        if not process.values:
+            unknown.refuse("a copy to the host")
         result: Tensor = aten._to_copy.default(as_cpu(source), **options)
         # torch takes a pinned buffer for an asynchronous copy to the host, which therefore does not wait.
         return pinned.mark(result) if non_blocking or pin_memory else result
@@ -104,11 +110,13 @@ def to_copy(
     else:
         straight = dtype in (None, source.dtype) and source.is_contiguous()
         _announce_inbound(source, dtype or source.dtype, straight, non_blocking, index)
-    if conditions.capturing:
+        if not process.values:
+            values = unknown.meta_of(source)
+    if conditions.capturing and process.values:
         result = graphs.record(aten._to_copy.default, [values], options, writes=False)
     else:
         result = aten._to_copy.default(values, **options)
-    return as_cuda(result, index)
+    return cast("Tensor", label(result, index))
 
 
 def local_scalar_dense(x: Tensor) -> Any:
@@ -116,6 +124,8 @@ def local_scalar_dense(x: Tensor) -> Any:
     if process.blocked:
         admit()
     ledger.sync("stream", direction="D2H", nbytes=x.element_size(), device=x.get_device())
+    if not process.values:
+        unknown.refuse("reading a number")
     return aten._local_scalar_dense.default(as_cpu(x))
 
 
@@ -130,12 +140,13 @@ def native_dropout(x: Tensor, probability: float, train: bool | None) -> tuple[T
             return values.clone(), torch.ones_like(values, dtype=torch.bool)
         keep = 1 - probability
         mask = torch.empty_like(values, dtype=torch.bool)
-        mask.bernoulli_(keep, generator=generators.resolve(None, index))
+        if process.values:
+            mask.bernoulli_(keep, generator=generators.resolve(None, index))
         return values * mask * (1 / keep if keep else 0.0), mask
 
     values = as_cpu(x)
-    result, mask = graphs.record(run, [values], {}, writes=False) if conditions.capturing else run(values)
-    return as_cuda(result, index), as_cuda(mask, index)
+    result, mask = graphs.record(run, [values], {}, writes=False) if conditions.capturing and process.values else run(values)
+    return cast("Tensor", label(result, index)), cast("Tensor", label(mask, index))
 
 
 def resize_(x: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None) -> Tensor:
@@ -150,8 +161,9 @@ def resize_(x: Tensor, size: Sequence[int], memory_format: torch.memory_format |
         )
         return x
     fresh = torch.empty(size, dtype=x.dtype)
-    old = as_cpu(x).reshape(-1)
-    fresh.view(-1)[: old.numel()] = old
+    if process.values:
+        old = as_cpu(x).reshape(-1)
+        fresh.view(-1)[: old.numel()] = old
     adopt(x, fresh)
     return x
 

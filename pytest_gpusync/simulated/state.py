@@ -27,6 +27,8 @@ class _Process:
     """True until the first use, while the device is off, and in a child forked after its use: the flag kernels test."""
     bad_fork = False
     devices = 1
+    values = True
+    """Operators compute values; otherwise shapes only."""
     tell_guard: Callable[[int], None] | None = None
     """Tells C++ the calling thread's current device; None before there is a device guard to tell."""
     memory: int | None = None
