@@ -20,10 +20,7 @@ import sys
 from collections import Counter
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Any
 
 _EXAMPLES = Path(__file__).parents[1] / "examples"
 _FOLDERS = {"gpt": "char_gpt", "conv": "conv_net"}

@@ -28,8 +28,10 @@ def executable(code: bytes) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mprotect(ctypes.c_void_p(address), mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC) != 0:
         raise OSError(ctypes.get_errno(), "this system does not let a process make executable memory")
-    _pages.append(memory)
+    never_release(memory)
     return address
 
 
-_pages: list[mmap.mmap] = []
+def never_release(memory: mmap.mmap) -> None:
+    """Keep `memory` mapped to the very end: native code may use it after the interpreter has cleared every module."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))

@@ -13,6 +13,7 @@ import pytest
 from pytest_gpusync.budgets import Budget, GrowthBudget
 from pytest_gpusync.reporting.files import ENDINGS as REPORT_ENDINGS
 from pytest_gpusync.reporting.files import ending_of
+from pytest_gpusync.sizes import parse_size
 
 if TYPE_CHECKING:
     import argparse
@@ -57,6 +58,10 @@ class Options:
     baseline: Path | None = None
     """The file that the session is held to."""
     update_baseline: bool = False
+    values: bool = True
+    """The simulated device computes values, not shapes only."""
+    memory: int | None = None
+    """Bytes of the simulated device; None for as many as the host has."""
     lines: bool = False
     """Record which lines of the project ran."""
     asked: bool = False
@@ -133,12 +138,25 @@ def add_options(parser: pytest.Parser) -> None:
         const="true",
         help="put into the .json report which lines of the project ran, for gpusync lint --observed",
     )
+    group.addoption(
+        "--gpu-no-values",
+        action="store_const",
+        const="true",
+        help="the simulated device computes shapes only; a test that needs a value fails at the line that does",
+    )
+    group.addoption(
+        "--gpu-simulated-memory",
+        metavar="SIZE",
+        help='memory of the simulated device, as in "80 GiB" (default: as much as the host has)',
+    )
     parser.addini("gpu_sync_budget", "like --gpu-sync-budget")
     parser.addini("gpu_memory_growth", "like --gpu-memory-growth")
     parser.addini("gpu_device", "like --gpu-device")
     parser.addini("gpu_require", "like --gpu-require: true or false")
     parser.addini("gpu_sync_report", "like --gpu-sync-report: paths, relative to this file", type="paths")
     parser.addini("gpu_sync_baseline", "like --gpu-sync-baseline: a path, relative to this file", type="paths")
+    parser.addini("gpu_no_values", "like --gpu-no-values: true or false")
+    parser.addini("gpu_simulated_memory", "like --gpu-simulated-memory")
     parser.addini("gpu_sync_lines", "like --gpu-sync-lines: true or false")
 
 
@@ -159,6 +177,8 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     reports, reports_source = _closest(config, namespace, "gpu_sync_report")
     baseline, baseline_source = _closest(config, namespace, "gpu_sync_baseline")
     lines, lines_source = _closest(config, namespace, "gpu_sync_lines")
+    no_values, no_values_source = _closest(config, namespace, "gpu_no_values")
+    memory, memory_source = _closest(config, namespace, "gpu_simulated_memory")
     update = bool(getattr(namespace, "gpu_sync_update_baseline", None))
     if update and not baseline_source:
         raise pytest.UsageError("--gpu-sync-update-baseline needs to know the file: --gpu-sync-baseline=PATH")
@@ -170,6 +190,8 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         reports=tuple(_report(config, path, reports_source) for path in reports) if reports_source else (),
         baseline=_baseline(config, baseline, baseline_source) if baseline_source else None,
         update_baseline=update,
+        values=not (no_values_source and _truth(no_values, no_values_source)),
+        memory=_size(memory, memory_source) if memory_source else None,
         lines=_truth(lines, lines_source) if lines_source else False,
         asked=bool(
             budget_source or growth_source or device_source or require_source or reports_source or baseline_source
@@ -259,6 +281,13 @@ def _device(value: str, source: str) -> DeviceChoice:
         if value == choice:
             return choice
     raise pytest.UsageError(f"{source} takes auto, cuda or simulated, not {value!r}")
+
+
+def _size(value: str, source: str) -> int:
+    try:
+        return parse_size(value)
+    except ValueError as error:
+        raise pytest.UsageError(f"{source}: {error}") from None
 
 
 def _truth(value: str, source: str) -> bool:

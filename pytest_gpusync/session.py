@@ -30,7 +30,7 @@ class GpuSession:
         self.options = options
         self.ratchet = ratchet
         """The baseline, where the session is held to one."""
-        self.device = SessionDevice(options.device)
+        self.device = SessionDevice(options.device, values=options.values, memory=options.memory)
         self.environment: Document | None = None
         """Where the tests were measured; None until the first was."""
         self.tests: dict[str, list[Document]] = {}

@@ -29,8 +29,17 @@ if TYPE_CHECKING:
 class SessionDevice:
     """Which device the steps of a session run on."""
 
-    def __init__(self, choice: DeviceChoice) -> None:
+    def __init__(self, choice: DeviceChoice, *, values: bool = True, memory: int | None = None) -> None:
+        """Decide nothing yet.
+
+        Args:
+            choice: the device that was asked for.
+            values: whether the simulated device computes values.
+            memory: bytes of the simulated device; None for as many as the host has.
+        """
         self.choice = choice
+        self._values = values
+        self._memory = memory
         self.refusal: str | None = None
         """Why the simulated device could not be switched on."""
         self._open = ExitStack()
@@ -76,7 +85,7 @@ class SessionDevice:
         try:
             from pytest_gpusync.simulated import simulated_cuda
 
-            self._open.enter_context(simulated_cuda())
+            self._open.enter_context(simulated_cuda(values=self._values, memory=self._memory))
         except (ImportError, RuntimeError) as error:
             self.refusal = f"the simulated CUDA device cannot be switched on: {error}"
         else:

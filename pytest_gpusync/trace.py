@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     if launchers.is_launcher(target, options.arguments, is_module=options.is_module):
         return _trace_ranks(options)
     try:
-        _prepare_device(options.device)
+        _prepare_device(options.device, values=not options.no_values, memory=options.memory)
     except MeasurementError as error:
         return _refuse(str(error))
     name = f"-m {target}" if options.is_module else target
@@ -104,6 +104,14 @@ def _parser() -> argparse.ArgumentParser:
         choices=("auto", "cuda", "simulated"),
         default="auto",
         help="auto: a real GPU if there is one, else the simulated device (default)",
+    )
+    parser.add_argument(
+        "--no-values",
+        action="store_true",
+        help="the simulated device computes shapes only: for models that do not fit, as far as nothing needs a value",
+    )
+    parser.add_argument(
+        "--memory", metavar="SIZE", help='memory of the simulated device, as in "80 GiB" (default: that of the host)'
     )
     parser.add_argument("--json", metavar="FILE", help="write the run to FILE as JSON")
     parser.add_argument("--html", metavar="FILE", help="write the run to FILE as one HTML page")
@@ -147,7 +155,7 @@ def _split_module(argv: Sequence[str]) -> list[str]:
     return arguments
 
 
-def _prepare_device(choice: str) -> None:
+def _prepare_device(choice: str, *, values: bool, memory: str | None) -> None:
     """Switch the simulated device on where it is wanted.
 
     Raises:
@@ -164,9 +172,11 @@ def _prepare_device(choice: str) -> None:
         # On a machine with a GPU it must be hidden before the driver is first asked: from children, too.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         try:
-            switch_on()
+            switch_on(values=values, memory=memory)
         except SimulationUnavailable as error:
             raise MeasurementError(str(error)) from error
+        except ValueError as error:
+            raise MeasurementError(f"--memory: {error}") from error
         why = "" if choice == "simulated" else f" ({found.reason})"
         print(f"gpusync: running on the simulated CUDA device{why}", file=sys.stderr)
     else:

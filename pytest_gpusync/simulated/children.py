@@ -23,12 +23,12 @@ class _Inherited:
     """Unpickled, it is a call of :func:`pytest_gpusync.simulated.switch_on`."""
 
     def __init__(self, devices: int, memory: int | None, values: bool) -> None:
-        self._devices, self._options = devices, {"memory": memory, "values": values}
+        self._devices, self._memory, self._values = devices, memory, values
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:
         from . import switch_on
 
-        return functools.partial(switch_on, self._devices, **self._options), ()
+        return functools.partial(switch_on, self._devices, memory=self._memory, values=self._values), ()
 
 
 def install(patches: Patches) -> None:
@@ -36,6 +36,9 @@ def install(patches: Patches) -> None:
     prepare = spawn.get_preparation_data
 
     def get_preparation_data(*arguments: Any, **keywords: Any) -> dict[str, Any]:
-        return {**prepare(*arguments, **keywords), "simulated_cuda": _Inherited(process.devices, process.memory, process.values)}
+        return {
+            **prepare(*arguments, **keywords),
+            "simulated_cuda": _Inherited(process.devices, process.memory, process.values),
+        }
 
     patches.set(spawn, "get_preparation_data", get_preparation_data)

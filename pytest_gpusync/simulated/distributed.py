@@ -128,7 +128,9 @@ def _stand_in(backend: Any) -> str | None:
 def _create_group(store: Any, rank: int, size: int, timeout: Any) -> Any:
     if size > 1:
         if not process.values:
-            raise NotImplementedError("several processes need values, and this simulated device computes none: run with values")
+            raise NotImplementedError(
+                "several processes need values, and this simulated device computes none: run with values"
+            )
         from ._gloo_group import GlooProcessGroup
 
         return GlooProcessGroup(store, rank, size, timeout)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch._C import _to_dlpack
 
-from pytest_gpusync.machine_code import executable
+from pytest_gpusync.machine_code import executable, never_release
 
 from .native import cells
 from .versions import SimulationUnavailable
@@ -56,6 +56,7 @@ class Lifetimes:
     def __init__(self) -> None:
         # Private: a forked child has deaths of its own.
         self._memory = mmap.mmap(-1, (CAPACITY + 4) * 8, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        never_release(self._memory)
         self._context = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
         self.head = self._context >> 3
         """The cell that holds how many have died."""

@@ -145,7 +145,9 @@ def native_dropout(x: Tensor, probability: float, train: bool | None) -> tuple[T
         return values * mask * (1 / keep if keep else 0.0), mask
 
     values = as_cpu(x)
-    result, mask = graphs.record(run, [values], {}, writes=False) if conditions.capturing and process.values else run(values)
+    result, mask = (
+        graphs.record(run, [values], {}, writes=False) if conditions.capturing and process.values else run(values)
+    )
     return cast("Tensor", label(result, index)), cast("Tensor", label(mask, index))
 
 

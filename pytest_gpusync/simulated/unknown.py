@@ -9,6 +9,7 @@ line. Before that it makes the syncs that it makes with values.
 
 from __future__ import annotations
 
+import mmap
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from .patches import Patches
 
 Tensor = torch.Tensor
+_LARGE = 1 << 30
+_NORESERVE = 0x4000
+"""``MAP_NORESERVE`` of Linux; Python names it from 3.11 on."""
 
 
 class ValueNeeded(RuntimeError):
@@ -58,7 +62,11 @@ def meta_of(x: Tensor) -> Tensor:
 
 def with_memory(x: Tensor) -> Tensor:
     """A CPU tensor like the meta tensor `x`, whose memory is not touched: the system gives none for it."""
-    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+    if x.nbytes < _LARGE or not x.is_contiguous():
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+    # The system refuses more than it has, unless told that the memory need not be there.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+    return torch.frombuffer(mmap.mmap(-1, x.nbytes, flags=flags), dtype=x.dtype).view(x.shape)
 
 
 _SHAPES_FROM_VALUES = ("meta", "data-dependent", "data dependent", "dynamic", "unbacked")
@@ -70,7 +78,7 @@ def translated(error: RuntimeError, name: str) -> RuntimeError:
     if not isinstance(error, NotImplementedError) and not any(word in told for word in _SHAPES_FROM_VALUES):
         return error
     try:
-        refuse(f"{name.removeprefix('aten::').partition('.')[0]}()")
+        refuse(f"{name.removeprefix('aten::').partition('.')[0].lstrip('_')}()")
     except ValueNeeded as refusal:
         return refusal
 
@@ -97,7 +105,7 @@ class Unknown(float):
     C code that reads it, ``math.sqrt`` for one, finds 1.0.
     """
 
-    def __new__(cls) -> Unknown:
+    def __new__(cls) -> Unknown:  # noqa: D102
         return float.__new__(cls, 1.0)
 
     def __repr__(self) -> str:

@@ -139,3 +139,15 @@ except KeyboardInterrupt:
 def test_an_interrupt_during_a_step_ends_the_program_in_order(run_python):
     done = run_python(INTERRUPTED)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_tensors_may_outlive_every_module(run_python):
+    done = run_python(
+        "import sys, torch\n"
+        "from pytest_gpusync.simulated import switch_on\n"
+        "switch_on()\n"
+        "kept = [torch.ones(3, device='cuda') for _ in range(100)]\n"
+        "kept.append(kept)\n"
+        "sys.kept = torch.kept = kept\n"
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,38 @@
+"""Options of the simulated device."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def run(pytester):
+    def run(body, *arguments):
+        pytester.makepyfile(f"import torch\n\ndef test_it(gpu_sync):\n    {body}\n")
+        return pytester.runpytest_subprocess("-p", "pytest_gpusync.plugin", "--gpu-device=simulated", *arguments)
+
+    return run
+
+
+def test_the_memory_of_the_device_is_an_option(run):
+    run("assert torch.cuda.mem_get_info()[1] == 80 << 30", "--gpu-simulated-memory=80 GiB").assert_outcomes(passed=1)
+
+
+def test_a_memory_that_is_no_size_is_a_usage_error(run):
+    result = run("pass", "--gpu-simulated-memory=much")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--gpu-simulated-memory: a size is *"])
+
+
+def test_without_values_a_line_that_needs_one_fails(run):
+    result = run("assert torch.ones(2, device='cuda').sum().item() == 2", "--gpu-no-values")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*test_*.py:4: a comparison needs a value*"])
+
+
+def test_without_values_what_only_prints_passes(run):
+    run("print(torch.ones(2, device='cuda').sum().item())", "--gpu-no-values").assert_outcomes(passed=1)
