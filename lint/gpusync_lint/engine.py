@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from gpusync_lint import catalogue
+from gpusync_lint.expressions import dotted_path
 from gpusync_lint.heat import HeatMap
 from gpusync_lint.inference import Inference
 from gpusync_lint.keys import numbered
@@ -23,6 +24,7 @@ from gpusync_lint.named import Named
 from gpusync_lint.parsing import parse
 from gpusync_lint.project import Project
 from gpusync_lint.summaries import FileInfo, blocks, summarise
+from gpusync_lint.values import UNKNOWN, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -169,7 +171,7 @@ class _Judge:
             name=rule.name if rule is not None else barrier.code,
             path=self._file.path,
             span=span,
-            message=barrier.message.replace("{call}", _called(report.mark)),
+            message=barrier.message.replace("{call}", _called(report.mark, self._inference)),
             remedy=report.remedy or barrier.remedy,
             heat=heat,
             confidence=report.confidence,
@@ -192,22 +194,15 @@ def _inside(body: list[ast.stmt], dead: set[int]) -> set[int]:
     return found
 
 
-_MODULES = frozenset(
-    {"torch", "F", "np", "dist", "math", "jax", "jnp", "cp", "tf", "nd", "mx", "cuda", "ray", "dask", "hvd"}
-)
-
-
-def _called(mark: ast.expr) -> str:
-    """What is called, as a person would write it: `.cpu()`, `torch.equal`, `float()`."""
+def _called(mark: ast.expr, inference: Inference) -> str:
+    """What is called, as its author wrote it: `torch.equal()`, `float()`; of a method the name, `.cpu()`."""
     if isinstance(mark, ast.Call):
         func = mark.func
         if isinstance(func, ast.Name):
             return f"{func.id}()"
         if isinstance(func, ast.Attribute):
-            owner = func.value
-            if isinstance(owner, ast.Name) and owner.id in _MODULES:
-                return f"{owner.id}.{func.attr}()"
-            if isinstance(owner, ast.Attribute) and isinstance(owner.value, ast.Name) and owner.value.id == "torch":
-                return f"torch.{owner.attr}.{func.attr}()"
+            called = inference.values.get(id(func), UNKNOWN)
+            if called.kind is Kind.NAME and isinstance(called.ref, str) and "()" not in called.ref:
+                return f"{dotted_path(func) or called.ref}()"
             return f".{func.attr}()"
     return "This comparison" if isinstance(mark, ast.Compare) else "This"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BY_NAME = frozenset(
     {
         "comparison-call", "nonzero", "mask-read", "unique", "bincount", "histc", "linalg-check", "linalg-host",
-        "sized-operation", "save-to-file", "save-checkpoint", "assert-on-tensor",
+        "sized-operation", "save-checkpoint", "assert-on-tensor",
     }
 )  # fmt: skip
 _BY_SHAPE = frozenset({"repeat_interleave", "one_hot", "where", "ctc_loss", "clip_grad_norm_", "get_total_norm"})

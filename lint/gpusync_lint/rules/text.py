@@ -25,6 +25,8 @@ _TRACKERS = frozenset(
         "log_metrics",
         "log_scalar",
         "add_image",
+        "add_images",
+        "report_scalar",
     }
 )
 _DEPTH = 3
