@@ -125,7 +125,8 @@ def limit(region: Document) -> Limit | None:
 
 def broken(region: Document) -> list[str]:
     """Return the sentences of the budgets that a region broke or may have broken, whatever they limit."""
-    return [verdict["sentence"] for verdict in region["verdicts"] if verdict["outcome"] in ("failed", "undecided")]
+    found = [verdict["sentence"] for verdict in region["verdicts"] if verdict["outcome"] in ("failed", "undecided")]
+    return list(dict.fromkeys(found))  # two budgets of one number say it once
 
 
 def spoken(remedy: str) -> list[tuple[str, bool]]:

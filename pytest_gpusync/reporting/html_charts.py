@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect, insort
 from html import escape
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 BARS_SHOWN: Final = 200
 BANDS_SHOWN: Final = 120
 """With more steps their boundaries are closer than a screen can show."""
+LABEL_ZOOMS: Final = (1, 4, 16)
+"""Zooms at which more numbers appear along an axis."""
 LABEL_WIDTH: Final = 0.09
 """Share of the axis that the number of a step takes on a narrow screen."""
 ZOOMS: Final = (1, 4, 16, 64)
@@ -76,12 +79,7 @@ def lanes(drawn: Timeline, number: int, warmup: int) -> str:
         f'aria-label="{escape(lane.label)}">{_runs(lane, drawn) or bands}{_blocks(lane, warmup)}</svg>'
         for lane in drawn.lanes
     )
-    scale = ""
-    if drawn.length_ms is not None:
-        marks = "".join(
-            f'<span style="left:{25 * part}%">{_time(drawn.length_ms * part / 4)}</span>' for part in range(4)
-        )
-        scale = f"<div class=axis>{marks}</div>"
+    scale = "" if drawn.length_ms is None else f"<div class=axis>{_ticks(drawn.length_ms)}</div>"
     corner = "<div class=axis>time</div>" if scale else ""
     zooms = "".join(
         f'<input type=radio name="zoom-{number}" id="zoom-{number}-{zoom}" class="z{zoom}"'
@@ -165,11 +163,37 @@ def _bands(spans: Sequence[Span]) -> str:
 
 
 def _labels(spans: Sequence[Span]) -> str:
-    """Return the numbers of the steps, as many as there is room for."""
-    drawn, last = [], -1.0
-    for span in spans:
-        if last < 0 or span.start - last >= LABEL_WIDTH:
-            last = span.start
-            step = "after" if span.step is None else span.step
-            drawn.append(f'<span style="left:{100 * span.start:.2f}%">{step}</span>')
-    return "".join(drawn)
+    """Return the numbers of the steps; one that finds no room at a zoom is shown from a larger one on."""
+    zoom_of: dict[int, int] = {}
+    for zoom in LABEL_ZOOMS:
+        taken = [spans[number].start for number in sorted(zoom_of)]
+        for number, span in enumerate(spans):
+            if number not in zoom_of and _has_room(span.start, taken, LABEL_WIDTH / zoom):
+                zoom_of[number] = zoom
+                insort(taken, span.start)
+    shown = [(spans[number], zoom_of[number]) for number in sorted(zoom_of)]
+    return "".join(_mark(span.start, "after" if span.step is None else str(span.step), zoom) for span, zoom in shown)
+
+
+def _ticks(length_ms: float) -> str:
+    """Return times along the axis, four of them in sight at each zoom."""
+    marks = 4 * LABEL_ZOOMS[-1]
+    return "".join(
+        _mark(number / marks, _time(length_ms * number / marks), _zoom_of_tick(number)) for number in range(marks)
+    )
+
+
+def _zoom_of_tick(number: int) -> int:
+    return next(zoom for zoom in LABEL_ZOOMS if number % (LABEL_ZOOMS[-1] // zoom) == 0)
+
+
+def _has_room(place: float, taken: Sequence[float], width: float) -> bool:
+    at = bisect(taken, place)
+    return (at == 0 or place - taken[at - 1] >= width) and (at == len(taken) or taken[at] - place >= width)
+
+
+def _mark(place: float, text: str, zoom: int) -> str:
+    """Return a text at a place of an axis, hidden at smaller zooms than `zoom`."""
+    if place > 1 - LABEL_WIDTH / 2:
+        return f'<span class="end f{zoom}">{text}</span>'
+    return f'<span class="f{zoom}" style="left:{100 * place:.2f}%">{text}</span>'

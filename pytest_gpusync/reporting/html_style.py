@@ -33,13 +33,13 @@ th{font-size:.8rem;font-weight:600;color:var(--dim);text-align:left}
 th,td{padding:.4rem .8rem .4rem 0;border-bottom:1px solid var(--rule);vertical-align:middle}
 .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 td.name{min-width:12rem}
-.bar{width:26%;min-width:7rem}
+th.bar,td.bar{width:26%;min-width:7rem}
 .meter{position:relative;height:.8rem;background:var(--soft);border-radius:2px}
 .meter b{display:block;height:100%;background:var(--bar);border-radius:2px}.meter.failed b{background:var(--bad)}
 .meter i{position:absolute;top:-.2rem;bottom:-.2rem;border-left:2px solid var(--fg);margin-left:-1px}
 .lines{list-style:none;padding:0;margin:0}
 .lines li{border-top:1px solid var(--rule);padding:.75rem 0}
-.where{color:var(--dim);font-size:.9rem}.where code{color:var(--fg);font-weight:600}.via{overflow-wrap:anywhere}
+.where{color:var(--dim);font-size:.9rem;overflow-wrap:anywhere}.where code{color:var(--fg);font-weight:600}
 pre{margin:.35rem 0;padding:.4rem .7rem;background:var(--soft);border-radius:4px;overflow-x:auto;font-size:.88rem}
 .code{color:var(--wait)}.facts{color:var(--dim);font-size:.87rem}.facts b{color:var(--fg)}.excused{opacity:.72}
 details{border-top:1px solid var(--rule);padding:.6rem 0}summary{cursor:pointer;padding:.2rem 0}
@@ -61,7 +61,9 @@ border-radius:4px;font-size:.8rem;cursor:pointer;color:var(--dim)}
 .names div{height:26px;margin-bottom:2px;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;direction:rtl}
 .lanes svg{display:block;width:100%;height:26px;margin-bottom:2px;background:var(--soft)}
 .axis,.names .axis{position:relative;height:20px;margin-bottom:2px;color:var(--dim);font-size:.75rem;line-height:20px}
-.axis span{position:absolute;padding-left:2px}
+.axis span{position:absolute;padding-left:2px;white-space:nowrap}.axis .end{right:0}.axis .f4,.axis .f16{display:none}
+.z4:checked~.lanes .f4,.z16:checked~.lanes .f4,.z16:checked~.lanes .f16,.z64:checked~.lanes .f4,
+.z64:checked~.lanes .f16{display:inline}
 .z4:checked~.lanes .stretch{width:400%}.z16:checked~.lanes .stretch{width:1600%}
 .z64:checked~.lanes .stretch{width:6400%}
 footer{margin-top:3rem}

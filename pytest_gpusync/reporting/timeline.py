@@ -204,7 +204,8 @@ def _lanes(region: Document, made: Sequence[int], axis: _Axis) -> tuple[list[Lan
     weight: Counter[tuple[str, int, bool]] = Counter()
     for site, start, end in zip(made, axis.starts, axis.ends, strict=True):
         weight[keys[site]] += end - start  # type: ignore[assignment]
-    ranked = [key for key, _ in weight.most_common()]
+    # Sums of shares of the axis differ in their last digits where the lines do not differ at all.
+    ranked = sorted(weight, key=lambda key: (-round(weight[key], 9), key))
     shown = ranked if len(ranked) <= LANES_SHOWN else ranked[: LANES_SHOWN - 1]
     lanes = [Lane(f"{path}:{line}", counted) for path, line, counted in shown]
     if len(shown) < len(ranked):

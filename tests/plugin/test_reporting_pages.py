@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 from measurements import H200, SIMULATED, stepped, sync, whole
@@ -292,3 +293,22 @@ def test_code_in_a_remedy_is_shown_as_code(tmp_path, monkeypatch):
 def test_a_line_that_waited_outside_the_measured_steps_is_said_to():
     for page in pages(region(stepped([3, 0]))):
         assert "only in warm-up or after the last step" in page
+
+
+def test_a_sentence_of_two_budgets_is_said_once():
+    measurement = stepped([1, 3, 3])
+    found = region_document(measurement, [judge(measurement, Budget(max=2, source=source)) for source in "ab"])
+    assert pages(found)[0].count("Training step made 3 syncs, budget 2") == 1
+
+
+def test_more_of_an_axis_is_named_at_a_larger_zoom():
+    page = pages(region(stepped([1] * 100)))[1]
+    by_zoom = {zoom: page.count(f'class="f{zoom}"') for zoom in (1, 4, 16)}
+    assert 0 < by_zoom[1] <= 12
+    assert sum(by_zoom.values()) > 80
+
+
+def test_the_numbers_of_an_axis_do_not_overlap():
+    page = pages(region(stepped([1] * 100)))[1]
+    places = [float(place) for place in re.findall(r'class="f1" style="left:([\d.]+)%"', page)]
+    assert min(b - a for a, b in pairwise(places)) >= 9
