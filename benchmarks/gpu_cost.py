@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 CALLS = 3000
-ROUNDS = 7
+ROUNDS = 5
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=40)
+    parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--json")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -69,7 +69,7 @@ def step_ratios(least_pairs: int) -> list[dict[str, Any]]:
     # The host is the bottleneck of the small step, and shared: it takes many more pairs to see a hundredth of it.
     for name, make, steps, pairs in (
         ("GPT 124 M, bf16, one item", gpt_step, 4, least_pairs),
-        ("MLP 512-2048-512, one item", mlp_step, 20, 8 * least_pairs),
+        ("MLP 512-2048-512, one item", mlp_step, 20, 6 * least_pairs),
     ):
         step = make()
         for _ in range(2 * steps):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PARTS = 10
 PATIENCE_S = 60
-REGION_S = 4
+REGION_S = 0.3
 
 
 def main() -> int:
@@ -159,7 +159,7 @@ def _watch(threads: list[threading.Thread], moved: dict[str, int]) -> None:
     faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
     began = time.monotonic()
     while any(thread.is_alive() for thread in threads):
-        time.sleep(1)
+        time.sleep(REGION_S)
         if moved != before and time.monotonic() - began > REGION_S:
             break
     faulthandler.cancel_dump_traceback_later()

@@ -14,7 +14,8 @@ import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from pytest_gpusync import attribution, devices, phases, steps
 from pytest_gpusync.devices import simulation_is_on as _simulation_is_on
@@ -33,6 +34,9 @@ DeviceChoice = Literal["auto", "cuda", "simulated"]
 
 DEFAULT_WARMUP = 1
 """Steps left out of budgets in a region that has steps, unless told otherwise."""
+
+
+_JAX: Final = "cannot see waits of JAX, which is loaded: it waits on a condition of the host, without a driver call"
 
 
 class MeasurementError(RuntimeError):
@@ -410,6 +414,9 @@ class _Hub:
         """Return where the last started recorder measures, or measured."""
         if self._environment is None:
             raise MeasurementError("no region was opened")
+        if self._environment.coverage == "driver" and "jaxlib" in sys.modules:
+            note = "; ".join(part for part in (self._environment.note, _JAX) if part)
+            return replace(self._environment, note=note)
         return self._environment
 
     def _start(self, wanted: str, device: DeviceChoice) -> None:

@@ -16,8 +16,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_gpusync.reporting.json_ import Document
 
 EXCHANGE_SECONDS: Final = 120.0
@@ -106,8 +104,3 @@ def join() -> Ranks | None:
         return None
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return Ranks(own, int(os.environ["WORLD_SIZE"]), dist.PrefixStore(f"pytest-gpusync/{attempt}", store))
-
-
-def of_this_rank(path: Path, number: int | None) -> Path:
-    """Return where a rank on its own writes a file, so that the ranks do not write over each other's."""
-    return path if number is None else path.with_name(f"{path.stem}-rank{number}{path.suffix}")

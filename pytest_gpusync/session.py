@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpusync.ranks import of_this_rank, rank
+from pytest_gpusync.ranks import rank
 from pytest_gpusync.reporting.files import ending_of
 from pytest_gpusync.sessiondevice import SessionDevice
 
@@ -185,12 +185,12 @@ class GpuSession:
         """
         if not self.options.reports or (self._united is not None and self.rank != 0):
             return True
-        from pytest_gpusync.reporting.files import write_report
+        from pytest_gpusync.reporting.files import of_rank, write_report
 
         document = self._united or self._own_run()
         written = True
         for wanted in self.options.reports:
-            path = wanted if self._united is not None else of_this_rank(wanted, self.rank)
+            path = wanted if self._united is not None else of_rank(wanted)
             try:
                 write_report(document, path)
             except OSError as error:

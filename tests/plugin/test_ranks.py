@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpusync.ranks import Ranks, join, of_this_rank, rank
+from pytest_gpusync.ranks import Ranks, join, rank
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,11 +100,6 @@ def test_a_rank_on_its_own_writes_a_report_of_its_own(run_apart, pytester, monke
     )
     assert json.loads((pytester.path / "run-rank1.json").read_text())["rank"] == 1
     assert not (pytester.path / "run.json").exists()
-
-
-def test_the_name_of_a_report_says_the_rank():
-    assert of_this_rank(Path("out/run.json"), 3) == Path("out/run-rank3.json")
-    assert of_this_rank(Path("out/run.json"), None) == Path("out/run.json")
 
 
 def test_in_a_distributed_run_a_broken_budget_fails_the_test_at_its_end(run_apart, monkeypatch):

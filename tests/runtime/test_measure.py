@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 
@@ -345,3 +346,16 @@ def test_without_a_clock_nothing_has_a_time(scripted):
         seen.mark_step()
     measurement = seen.result()
     assert (measurement.times, measurement.all_syncs[0].began_ns) == (None, None)
+
+
+def test_where_jax_is_loaded_the_note_says_that_its_waits_are_not_seen(scripted, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jaxlib", object())
+    with record() as region:
+        scripted.sync()
+    assert "cannot see waits of JAX" in region.result().environment.note
+
+
+def test_without_jax_nothing_is_said_of_it(scripted):
+    with record() as region:
+        scripted.sync()
+    assert region.result().environment.note is None
