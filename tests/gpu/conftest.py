@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
 
 from pytest_gpusync import devices
 
+HERE = Path(__file__).parent
+
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if "/gpu/" in str(item.path):
+        if HERE in item.path.parents:
             item.add_marker(pytest.mark.gpu_only)
 
 
