@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Any
 
 from gpusync_lint import sorts, torch_api
@@ -49,6 +50,8 @@ _DTYPE_NAMES = frozenset(
 )  # fmt: skip
 _PRESENT_NAMES = frozenset({"cuda", "use_cuda", "use_gpu", "gpu", "is_cuda", "on_gpu", "cuda_available", "has_cuda"})
 _ABSENT_NAMES = frozenset({"no_cuda", "no_gpu", "use_cpu", "cpu_only", "force_cpu", "is_cpu", "on_cpu", "no_accel"})
+_KEPT_ON_HOST = re.compile(r"(?<!is)(?<!on)(?<!use)(?<!to)(?<!no)(?<!force)_cpu$")
+"""Names of tensors that people keep on the host on purpose, beside one on the device; not those of switches."""
 _HOST_BATCH_ATTRIBUTES = ("num_", "n_", "is_", "has_")
 # What batch objects keep on the host; the last three are fields of torch_geometric's batches.
 _HOST_BATCH_NAMES = frozenset({"shape", "keys", "batch_size", "metadata", "input_id", "node_types", "edge_types"})
@@ -130,6 +133,8 @@ class Expressions:
         value = self.env.get(label)
         if value is None:
             value = self._outer_name(label)
+        if label.endswith("_cpu") and _KEPT_ON_HOST.search(label):
+            return _on_host(value)
         if value.kind in (Kind.UNKNOWN, Kind.MOVED):
             return self._by_evidence(label, value)
         return self._confirmed(label, value)
@@ -185,6 +190,8 @@ class Expressions:
             if value is not None and value.kind:
                 return value
         value = self.attribute_of(base, node.attr)
+        if node.attr.endswith("_cpu") and _KEPT_ON_HOST.search(node.attr):
+            return _on_host(value)
         if path is None:
             return value
         if value.kind in (Kind.UNKNOWN, Kind.MOVED):
@@ -612,6 +619,12 @@ _EVALUATORS = _Evaluators(
         ast.Yield: Expressions._yield,
     }
 )
+
+
+def _on_host(value: Value) -> Value:
+    """A value whose name says that it lies on the host, where nothing surer is known."""
+    assumed = value.kind is Kind.TENSOR and value.device is not Device.GPU
+    return Value(Kind.TENSOR, Device.CPU, sure=False) if assumed or value.kind is Kind.UNKNOWN else value
 
 
 def tensor_attribute(base: Value, attr: str) -> Value:

@@ -126,6 +126,11 @@ class Look:
         """Whether the function belongs to code that uses a device at all."""
         return self._inference.assumed_device(self.pair.fn) >= Device.ASSUMED
 
+    def in_module(self) -> bool:
+        """Whether the function is a method of a module."""
+        cls = self.pair.fn.cls
+        return cls is not None and self._inference.project.is_module_class(cls)
+
     def in_tests(self) -> bool:
         """Whether the file holds tests."""
         return is_test_file(self.file)

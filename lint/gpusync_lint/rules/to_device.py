@@ -99,8 +99,10 @@ class CopyToDevice(Rule):
             return Confidence.MEDIUM if value.device is Device.UNKNOWN and look.prepares_data() else None
         if value.kind is Kind.RECORDS:
             return Confidence.MEDIUM
-        # Nothing is known of it. What a loop hands out has come from the host; anything else may be a module.
-        return Confidence.MEDIUM if look.loop_target(look.twin(receiver)) else Confidence.LOW
+        # Nothing is known of it. What a loop hands out has come from the host, but for a loop inside a module, whose
+        # arguments lie where it does; anything else may be a module.
+        handed = look.loop_target(look.twin(receiver)) and not look.in_module()
+        return Confidence.MEDIUM if handed else Confidence.LOW
 
 
 class PinInStep(Rule):

@@ -165,6 +165,15 @@ SILENT = {
         "class Net(nn.Module):\n    def forward(self, x: torch.Tensor, detailed: torch.Tensor = None):\n"
         "        if not detailed:\n            return x\n        return x, x\ndevice = torch.device('cuda')\n"
     ),
+    "a copy that is called one of the CPU": (
+        "class Net(nn.Module):\n    def forward(self, x: torch.Tensor, ids_cpu: torch.Tensor):\n"
+        "        for row_cpu in self.rows():\n            torch.eq(row_cpu, 3).nonzero()\n"
+        "        return ids_cpu.tolist(), self.lengths_cpu.max().item()\ndevice = torch.device('cuda')\n"
+    ),
+    "what a loop in a module hands out": (
+        "class Net(nn.Module):\n    def forward(self, x: torch.Tensor, parts):\n        for part in self.kept(parts):\n"
+        "            part.to(x.device)\ndevice = torch.device('cuda')\n"
+    ),
     "an empty tensor": "for i in range(9):\n    torch.tensor([], device='cuda')\n",
     "settings that forward is given": (
         "class Net(nn.Module):\n    def forward(self, x, layer_type, length=None, max_size=None):\n"
