@@ -192,8 +192,17 @@ class Project:
         return cls.lineage
 
     def is_module_class(self, cls: ClassInfo) -> bool:
-        """Whether instances are `torch.nn.Module`s."""
-        return any(isinstance(base, str) and is_module_name(base) for base in self.lineage(cls))
+        """Whether instances are `torch.nn.Module`s.
+
+        Of a class whose bases are not among the files, a `forward` says so.
+        """
+        outside = [base for base in self.lineage(cls) if isinstance(base, str)]
+        if any(is_module_name(base) for base in outside):
+            return True
+        if not cls.file.uses_framework or not any(is_unknown_class(base) for base in outside):
+            return False
+        forward = self.method(cls, "forward")
+        return forward is not None and forward.kind == "function"
 
     def method(self, cls: ClassInfo, label: str) -> FunctionInfo | None:
         """A method by name, inherited ones included."""
@@ -233,6 +242,12 @@ class Project:
         if isinstance(node, ast.Subscript):
             return self.static(file, node.value)
         return UNKNOWN
+
+
+def is_unknown_class(dotted: str) -> bool:
+    """Whether nothing is known of a class outside the project: not torch's, not one that is something else by name."""
+    last = dotted.rpartition(".")[2]
+    return last[:1].isupper() and not dotted.startswith("torch.") and not last.endswith(_NOT_MODULES)
 
 
 def is_module_name(dotted: str) -> bool:

@@ -253,3 +253,19 @@ def test_an_assertion_in_a_test_is_silent(lint):
     )
     assert lint(test_net=HEAD + code) == []
     assert [finding.code for finding in lint(net=HEAD + code)] == ["GS302"]
+
+
+def test_a_forward_makes_a_module_of_a_class_from_elsewhere(lint):
+    code = (
+        "from elsewhere import Layer\nclass Net(Layer):\n    def forward(self, x):\n        return x.sum().item()\n"
+        "device = torch.device('cuda')\n"
+    )
+    assert [(finding.code, finding.heat) for finding in lint(HEAD + code)] == [("GS201", Heat.STEP)]
+
+
+def test_a_forward_without_instances_is_none_of_a_module(lint):
+    code = (
+        "class Net(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n"
+        "        return x.sum().item()\ndevice = torch.device('cuda')\n"
+    )
+    assert [finding for finding in lint(HEAD + code) if finding.heat is not Heat.ONCE] == []
