@@ -77,6 +77,9 @@ _CAPACITY: Final = 1 << 15
 _PATIENCE_S: Final = 1.0
 """Longest wait for calls that Python was handed; one that hangs there must not hang whoever closes the gate."""
 
+_FLOOD: Final = 64
+"""Calls in one drain that only other threads can have logged."""
+
 _STEP_OUT_S: Final = 0.0001
 
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
@@ -157,6 +160,7 @@ class CallGate:
         self._drain_lock = threading.Lock()
         self._entered: dict[int, tuple[int, int, int]] = {}
         """Logged calls that were entered and not left, by thread: (domain, id, time stamp)."""
+        self._last_drained = 0
         self._rests_until = 0
         """Time by ``perf_counter_ns()`` before which the interpreter asks in vain."""
         self.lost = 0
@@ -234,7 +238,9 @@ class CallGate:
         if self._context.head == self._drained or not self._drain_lock.acquire(blocking=False):
             return []
         try:
-            return self._drain()
+            calls = self._drain()
+            self._last_drained = len(calls)
+            return calls
         finally:
             self._drain_lock.release()
 
@@ -274,9 +280,10 @@ class CallGate:
         except BaseException:  # raising here would surface at an arbitrary line of the user's code
             return 0
         finally:
-            # Half of its time at least is the main thread's own, however fast the other threads log.
+            # Half of its time at least is the main thread's own, however fast the other threads log. Its own calls
+            # come one at a time, and are never late: their line is looked for on the stack.
             ended = time.perf_counter_ns()
-            self._rests_until = 2 * ended - began
+            self._rests_until = 2 * ended - began if self._last_drained > _FLOOD else 0
         return 0
 
     def _compare_clocks(self) -> None:

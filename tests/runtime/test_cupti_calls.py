@@ -148,7 +148,7 @@ def test_a_sync_names_the_device_that_was_waited_for(calls):
 def test_a_copy_that_waits_by_itself_is_charged_to_its_own_line_though_it_is_reported_later(calls):
     calls.make(("cudaMemcpyAsync", D2H, PAGEABLE))
     calls.recorder.flush()
-    assert calls.seen[0].charged.site.function.endswith("Calls.make")  # the innermost line of this file
+    assert calls.seen[0].charged.site.function.endswith("make")  # the innermost line of this file
 
 
 def test_copies_and_synchronizes_of_two_threads_are_not_taken_for_one(calls):

@@ -132,6 +132,32 @@ def test_the_interpreter_is_asked_to_drain_after_a_logged_exit(probe):
     assert probe.pending >= 1
 
 
+def test_a_call_just_after_another_is_drained_as_soon(probe):
+    probe.gate.set_action(gates.DRIVER, 9, gates.LOG)
+    drained = []
+    probe.gate._on_pending = lambda: drained.append(len(probe.gate.drain()))
+    for expected in range(1, 20):
+        probe.call(gates.DRIVER, 9, ENTER)
+        probe.call(gates.DRIVER, 9, EXIT)
+        for _ in range(3):
+            pass
+        assert sum(drained) == expected
+
+
+def test_a_flood_of_calls_leaves_the_main_thread_time(probe):
+    probe.gate.set_action(gates.DRIVER, 9, gates.LOG)
+    probe.gate._on_pending = lambda: (probe.gate.drain(), time.sleep(0.02))
+    for _ in range(gates._FLOOD + 2):
+        probe.gate._context.asked = 1  # not yet
+        probe.call(gates.DRIVER, 9, ENTER)
+        probe.call(gates.DRIVER, 9, EXIT)
+    probe.gate._run_pending(None)
+    probe.call(gates.DRIVER, 9, ENTER)
+    probe.call(gates.DRIVER, 9, EXIT)
+    probe.gate._run_pending(None)
+    assert len(probe.gate.drain()) == 1  # it rests: nothing was drained
+
+
 def test_the_interpreter_is_asked_once_until_it_comes(probe):
     probe.gate.set_action(gates.DRIVER, 9, gates.LOG)
     probe.call(gates.DRIVER, 9, ENTER)
