@@ -163,6 +163,8 @@ class Calls(Functions):
     def _mark_method(self, func: ast.Attribute, receiver: Value, args: Args) -> None:
         attr = func.attr
         stepping = attr == "step" and receiver.kind in (Kind.OPTIMIZER, Kind.SCALER)
+        if attr == "backward" and self.masked:
+            self.hit()
         if stepping or attr in ("backward", "zero_grad", "manual_backward", "apply_gradients"):
             self.mark("strong")
         elif attr == "step" and receiver.kind in (Kind.UNKNOWN, Kind.INSTANCE):

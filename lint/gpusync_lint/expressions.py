@@ -93,6 +93,8 @@ class Expressions:
     """The devices of the `with device:` blocks around the statement."""
     backward_names: frozenset[str]
     module_names: frozenset[str]
+    masked: bool
+    """Whether a tensor was read through a mask."""
     lambdas: list[ast.Lambda]
     """The lambdas that are being called."""
 
@@ -354,7 +356,7 @@ class Expressions:
         values = [self.eval(node.left), *(self.eval(item) for item in node.comparators)]
         op = type(node.ops[0])
         if op in (ast.Is, ast.IsNot):
-            return HOST
+            return host(op is ast.Is) if values[1].kind is Kind.NONE and self._is_off(node.left) else HOST
         if len(values) == 2:
             flag = _device_comparison(op, values[0], values[1])
             if flag is not None:
@@ -379,6 +381,14 @@ class Expressions:
         if Kind.MOVED in (values[0].kind, values[1].kind):
             return Value(Kind.TENSOR, Device.GPU, sure=False, boolean=True)
         return HOST if all(value.kind in (Kind.HOST, Kind.NONE, Kind.FLAG) for value in values) else UNKNOWN
+
+    def _is_off(self, node: ast.expr) -> bool:
+        """Whether this is a setting that is None unless someone says otherwise."""
+        if not isinstance(node, ast.Attribute):
+            return False
+        owner = self.inference.values.get(id(node.value), UNKNOWN)
+        settings = owner.kind is Kind.INSTANCE and owner.ref is not None
+        return settings and self.inference.project.off_by_default(owner.ref, node.attr)
 
     def _if_exp(self, node: ast.IfExp) -> Value:
         test = self.truth(node.test)
@@ -491,6 +501,7 @@ class Expressions:
         """A tensor read by an index; an index that is not a plain number or slice concerns the rules."""
         if not isinstance(node, (ast.Slice, ast.Constant)):
             self.hit()
+            self.masked = self.masked or index.boolean
         if isinstance(index.const, str):  # a batch that is a dictionary
             return base
         if index.kind is Kind.TENSOR and index.zero_dim is None and not isinstance(node, ast.Tuple):

@@ -99,6 +99,10 @@ class Functions(Expressions):
             return Value(Kind.FLAG, const=False)
         if is_data_loader(dotted):
             return self.loader(dotted, args, kwargs)
+        if (
+            last in ("cli", "parse") and args and args[0].kind is Kind.CLASS
+        ):  # a class of settings, read from the command line
+            return Value(Kind.INSTANCE, ref=args[0].ref)
         if last == "GradScaler":
             return Value(Kind.SCALER, const=kwargs.get("enabled", UNKNOWN).const)
         if root == "ignite":

@@ -54,6 +54,7 @@ class Interpreter(Calls):
         self._returns: Value | None = None
         self._loops: list[ast.stmt] = []
         self.lambdas = []
+        self.masked = False
         self._grew = False
 
     def run(self) -> None:

@@ -211,6 +211,15 @@ class Project:
                 return base.methods[label]
         return None
 
+    def off_by_default(self, cls: ClassInfo, label: str) -> bool:
+        """Whether a field of a class of settings, which has no `__init__` of its own, is None unless someone says so."""
+        if self.method(cls, "__init__") is not None:
+            return False
+        for statement in cls.node.body:
+            if isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", "") == label:
+                return isinstance(statement.value, ast.Constant) and statement.value.value is None
+        return False
+
     def methods_named(self, label: str) -> list[FunctionInfo]:
         """The methods of the project's classes that have a name, properties and static methods left out."""
         if self._methods is None:

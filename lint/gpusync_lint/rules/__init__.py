@@ -18,7 +18,7 @@ from gpusync_lint.rules.hidden_calls import (
     NormBySingularValues,
     ReadingOptimizer,
 )
-from gpusync_lint.rules.indexing import IndexRead, IndexWrite
+from gpusync_lint.rules.indexing import IndexRead, IndexWrite, MaskGradient
 from gpusync_lint.rules.item import Item
 from gpusync_lint.rules.named import NamedBarrier, PreparedLoader
 from gpusync_lint.rules.pageable import PageableCopy
@@ -50,6 +50,7 @@ RULES: tuple[type[Rule], ...] = (
     CallByShape,
     IndexRead,
     IndexWrite,
+    MaskGradient,
     CopyToDevice,
     TensorFromData,
     Scaler,

@@ -49,7 +49,8 @@ def _leaves(node: cst.BaseExpression, look: Look, barrier: str) -> Iterator[Repo
     """The operands of a condition whose truth Python asks for, one by one."""
     if isinstance(node, cst.BooleanOperation):
         yield from _leaves(node.left, look, barrier)
-        yield from _leaves(node.right, look, barrier)
+        if not (isinstance(node.operator, cst.And) and _is_off(node.left, look)):
+            yield from _leaves(node.right, look, barrier)
         return
     if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
         yield from _leaves(node.expression, look, barrier)
@@ -61,6 +62,13 @@ def _leaves(node: cst.BaseExpression, look: Look, barrier: str) -> Iterator[Repo
         whole = isinstance(node, (cst.Name, cst.Attribute)) and not value.zero_dim and not value.boolean
         expected = barrier == "assert-on-tensor" and look.in_tests()  # a test is there to look
         yield Report(barrier, look.twin(node), Confidence.LOW if whole or expected else confidence)
+
+
+def _is_off(node: cst.BaseExpression, look: Look) -> bool:
+    """Whether a condition does not hold as long as the settings are what they are by default."""
+    if isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.And):
+        return _is_off(node.left, look) or _is_off(node.right, look)
+    return look.value(node).const is False
 
 
 class BooleanOperator(Rule):

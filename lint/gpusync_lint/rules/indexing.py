@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
+from gpusync_lint.model import Confidence
 from gpusync_lint.rules.base import Look, Report, Rule, method, positional
+from gpusync_lint.rules.places import walk
 from gpusync_lint.values import Device, Kind, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from gpusync_lint.model import Confidence
 
 _SURE_INDEX = (cst.List, cst.ListComp)
 
@@ -64,6 +65,45 @@ class IndexRead(Rule):
         if isinstance(node, _SURE_INDEX):
             return True
         return isinstance(node, cst.Call) and look.dotted(node.func) == "builtins.range"
+
+
+class MaskGradient(Rule):
+    """`loss.backward()`, where all that the loss was computed from was read through masks."""
+
+    nodes = (cst.Call,)
+    barriers = ("mask-gradient",)
+    VALID: ClassVar = ("loss = F.mse_loss(x[idx], x2[idx])\nloss.backward()", "s.backward()")
+    INVALID: ClassVar = ("loss = F.mse_loss(x[m], x2[m])\nloss.backward()",)
+
+    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+        """Look at a call."""
+        if method(node) != "backward" or not isinstance(node.func, cst.Attribute):
+            return
+        loss = look.twin(node.func.value)
+        made = _made(loss.id, look) if isinstance(loss, ast.Name) else None
+        if made is None:
+            return
+        # One of them has the gradient that goes back, so it goes back through a mask.
+        tensors = [arg for arg in made.args if look.value_of(arg).kind is Kind.TENSOR]
+        if tensors and all(isinstance(arg, ast.Subscript) and _is_mask(look.value_of(arg.slice)) for arg in tensors):
+            yield Report("mask-gradient", look.twin(node), Confidence.MEDIUM, tail=True)
+
+
+def _is_mask(index: Value) -> bool:
+    return index.kind is Kind.TENSOR and index.boolean and index.on_device
+
+
+def _made(label: str, look: Look) -> ast.Call | None:
+    """The call whose result a name was given last before the statement."""
+    before = [
+        statement
+        for statement in walk(look.pair.fn.node.body)
+        if isinstance(statement, ast.Assign)
+        and statement.lineno < look.pair.statement.lineno
+        and any(isinstance(target, ast.Name) and target.id == label for target in statement.targets)
+    ]
+    value = max(before, key=lambda statement: statement.lineno).value if before else None
+    return value if isinstance(value, ast.Call) else None
 
 
 class IndexWrite(Rule):
