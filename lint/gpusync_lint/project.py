@@ -212,7 +212,7 @@ class Project:
         return None
 
     def off_by_default(self, cls: ClassInfo, label: str) -> bool:
-        """Whether a field of a class of settings, which has no `__init__` of its own, is None unless someone says so."""
+        """Whether a field of a class of settings, one without `__init__`, is None unless someone says otherwise."""
         if self.method(cls, "__init__") is not None:
             return False
         for statement in cls.node.body:

@@ -1,4 +1,4 @@
-"""GS402, GS403, GS504, GS505: tensors read and written through masks, host indices, and index tensors."""
+"""GS402, GS403, GS504, GS505 and GS603: tensors read and written through masks, host indices, and index tensors."""
 
 from __future__ import annotations
 

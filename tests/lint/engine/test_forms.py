@@ -7,6 +7,7 @@ from gpusync_lint.model import Heat
 
 HEAD = """
 import argparse
+from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn as nn
@@ -81,6 +82,16 @@ FOUND = {
         "def join(batch):\n    return Images(torch.stack(batch)), torch.zeros(3)\n"
         "for images, labels in DataLoader([], collate_fn=join):\n    labels = labels.cuda()\n"
     ),
+    "a limit that somebody sets": (
+        "import tyro\n@dataclass\nclass Args:\n    limit: float = 3.0\nargs = tyro.cli(Args)\n"
+        "for i in range(9):\n    x = torch.zeros((), device='cuda')\n"
+        "    y = 1 if args.limit is not None and x > args.limit else 2\n"
+    ),
+    "a gradient that goes back through a mask": (
+        "model, mask = nn.Linear(3, 3).cuda(), torch.zeros(3, device='cuda') > 0\nfor i in range(9):\n"
+        "    out = model(torch.zeros(3, 3, device='cuda'))\n"
+        "    loss = F.mse_loss(out[mask], out[mask])\n    loss.backward()\n"
+    ),
     "an index of several host tensors": (
         "x = torch.ones(3, 3, device='cuda')\nfor i in range(9):\n"
         "    at = torch.arange(3), torch.arange(3)\n    y = x[at]\n"
@@ -136,6 +147,15 @@ SILENT = {
     ),
     "a size given to a tensor type of the device": (
         "Tensor = torch.cuda.FloatTensor\nfor x in DataLoader([]):\n    Tensor(x.size(0), 1).fill_(1.0)\n"
+    ),
+    "a limit that is off by default": (
+        "import tyro\n@dataclass\nclass Args:\n    limit: float = None\n    steps: int = 10\nargs = tyro.cli(Args)\n"
+        "for i in range(args.steps):\n    x = torch.zeros((), device='cuda')\n"
+        "    if args.limit is not None and x > args.limit:\n        break\n"
+    ),
+    "a gradient that does not go through a mask": (
+        "model = nn.Linear(3, 3).cuda()\nfor i in range(9):\n    out = model(torch.zeros(3, 3, device='cuda'))\n"
+        "    loss = F.mse_loss(out, torch.zeros(3, 3, device='cuda'))\n    loss.backward()\n"
     ),
     "a lambda that reads what lies on the host": (
         "read = lambda t: t.item()\nx = torch.zeros(())\nfor i in range(9):\n    read(x)\n"
