@@ -29,10 +29,10 @@ MAX_FILES = 48
 """Files that are read as context; the given ones' imports may be half of them."""
 MAX_BYTES = 500_000
 """Of source that is read as context; half of it at most is of the given ones' imports."""
-MAX_SCANNED = 1_000
+MAX_SCANNED = 500
 """Files that are searched for an import of the given ones; those in the folders next to them come first."""
-MAX_CALLERS = 3
-"""Steps from a given file to the files that import it, that import those, and so on."""
+MAX_CALLERS = 2
+"""Steps from a given file: to the files that import it, and to those that import these."""
 
 _MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 _IMPORT = re.compile(
@@ -120,12 +120,12 @@ class _Search:
     def _importers(self, targets: Sequence[Path]) -> Iterator[Path]:
         wanted = set(targets)
         stems = {path.parent.name if path.stem == "__init__" else path.stem for path in targets}
-        mentions = re.compile(rb"\b(?:" + b"|".join(re.escape(os.fsencode(stem)) for stem in stems) + rb")\b")
+        words = [os.fsencode(stem) for stem in stems]
         for path in _near(targets, self._excludes):
             if path in self.texts:
                 continue
             data = _read(path)
-            if data is None or not mentions.search(data):
+            if data is None or not any(word in data for word in words):
                 continue
             root = self._root(path.parent)
             if any(
