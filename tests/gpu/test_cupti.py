@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 import weakref
 
 import pytest
@@ -144,6 +145,21 @@ def test_blocked_time_is_the_time_the_queue_took(x):
     (site,) = seen.sites
     assert site.blocked_ms is not None
     assert 3 < site.blocked_ms < 200
+
+
+def test_a_sync_begins_where_the_host_began_to_wait(x):
+    with record(recorder="cupti") as seen:
+        for _ in range(3):
+            time.sleep(0.05)  # longer than the clocks are left uncompared
+            before = time.perf_counter_ns()
+            x[0, 0].item()
+            after = time.perf_counter_ns()
+            seen.mark_step()
+    measurement = seen.result()
+    last = measurement.all_syncs[-1]
+    opened = after - measurement.times.step_ends[-1]  # a moment too late, by the time of the mark
+    assert before - opened - 1_000_000 < last.began_ns
+    assert last.began_ns + last.blocked_ns < after - opened + 1_000_000
 
 
 def test_threads_are_told_apart(x):
