@@ -20,6 +20,7 @@ from gpusync_lint.values import (
     dict_of,
     element,
     foreign,
+    foreign_inside,
     has_tensor,
     join,
     join_all,
@@ -71,6 +72,9 @@ class Calls(Functions):
                 kwargs.update({k: v for k, v in value.items or () if k not in kwargs})
             elif value.kind is Kind.TENSOR:  # a batch that is a dictionary of tensors
                 kwargs.setdefault("**", value)
+        tracks = isinstance(func, ast.Attribute) and (func.attr in torch_api.TRACKERS or func.attr == "log")
+        if tracks and foreign_inside(tuple_of([*args, *kwargs.values()])) is not None:
+            self.hit()
         if self.inference.named.barriers(func, callee, receiver or UNKNOWN, self.inference.project):
             self.hit()
         if isinstance(func, ast.Attribute) and func.attr == "add_event_handler" and len(args) > 1:

@@ -191,3 +191,11 @@ TENSOR_FUNCTIONS = frozenset(
     }
 )  # fmt: skip
 """Functions of torch that give back a tensor whatever is known of their arguments."""
+
+TRACKERS = frozenset(
+    {
+        "add_scalar", "add_scalars", "add_histogram", "set_postfix", "log_metric", "log_metrics",
+        "log_scalar", "add_image", "add_images", "report_scalar",
+    }
+)  # fmt: skip
+"""Methods of experiment trackers and progress bars, which make numbers or text of what they are given."""

@@ -297,6 +297,20 @@ def with_device(value: Value, device: Device, depth: int = 0) -> Value:
     return value
 
 
+def foreign_inside(value: Value, depth: int = 0) -> Value | None:
+    """The first value of a framework other than torch in a value, at any depth."""
+    if value.kind is Kind.FOREIGN:
+        return value
+    if depth > _MAX_DEPTH:
+        return None
+    inside: list[Value] = [] if value.elem is None else [value.elem]
+    if value.kind is Kind.TUPLE:
+        inside += value.items or ()
+    elif value.kind is Kind.DICT:
+        inside += [item for _, item in value.items or ()]
+    return next((found for item in inside if (found := foreign_inside(item, depth + 1)) is not None), None)
+
+
 def has_tensor(value: Value, depth: int = 0) -> bool:
     """Whether a tensor that lies, or is assumed to lie, on the device is in the value at any depth."""
     if value.on_device:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import libcst as cst
 
-from gpusync_lint import sorts
+from gpusync_lint import sorts, torch_api
 from gpusync_lint.model import Confidence
 from gpusync_lint.rules.base import Look, Report, Rule
 from gpusync_lint.rules.places import LOOPS, around, walk
-from gpusync_lint.values import UNKNOWN, Kind, Value
+from gpusync_lint.values import UNKNOWN, Kind, Value, foreign_inside, tuple_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +83,11 @@ class ForeignBarrier(Rule):
         dotted = called.ref if called.kind is Kind.NAME and isinstance(called.ref, str) else ""
         values = [look.value_of(arg) for arg in twin.args]
         receiver = look.value_of(func.value) if isinstance(func, ast.Attribute) else UNKNOWN
+        if _tracks(twin, look):
+            given_to = [*values, *(look.value_of(keyword.value) for keyword in twin.keywords)]
+            shown = foreign_inside(tuple_of(given_to))
+            for barrier in _by_builtin("tracker", shown) if shown is not None else ():
+                yield barrier, twin, True
         known = dotted.partition(".")[0] in sorts.modules() or receiver.kind is Kind.FOREIGN
         if not known and all(value.kind is not Kind.FOREIGN for value in values):
             return
@@ -112,6 +117,13 @@ class ForeignBarrier(Rule):
                 for barrier in sorts.barriers():
                     if barrier.conditions and barrier.of == value.ref:
                         yield barrier, test, False
+
+
+def _tracks(twin: ast.Call, look: Look) -> bool:
+    """Whether a call hands values to an experiment tracker or a progress bar."""
+    if isinstance(twin.func, ast.Attribute) and twin.func.attr in torch_api.TRACKERS:
+        return True
+    return any(barrier.framework == "trackers" for barrier in look.named(twin))
 
 
 def _is(value: Value, sort: str) -> bool:

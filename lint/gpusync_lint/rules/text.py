@@ -15,20 +15,6 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model import Confidence
 
-_TRACKERS = frozenset(
-    {
-        "add_scalar",
-        "add_scalars",
-        "add_histogram",
-        "set_postfix",
-        "log_metric",
-        "log_metrics",
-        "log_scalar",
-        "add_image",
-        "add_images",
-        "report_scalar",
-    }
-)
 _DEPTH = 3
 
 
@@ -83,7 +69,7 @@ class TensorToText(Rule):
         called = method(node)
         if called == "format" and _is_text(look, node.func.value):
             return "tensor-to-text"
-        if called in _TRACKERS:
+        if called in torch_api.TRACKERS:
             return "" if look.named(look.twin(node)) else "tensor-to-tracker"
         receiver = node.func.value
         label = getattr(receiver, "value", "") if isinstance(receiver, cst.Name) else _last_name(receiver)
