@@ -138,7 +138,8 @@ class _Judge:
                 if type(pair.node) in rules:
                     look.pair = pair
                     for rule in rules[type(pair.node)]:
-                        found.extend((pair, report) for report in rule.check(pair.node, look))
+                        for report in rule.check(pair.node, look):
+                            found.append((pair, report))
             look.waits.update(report.mark.lineno for _, report in found)
         merge_reads(found, look)
         seen: set[tuple[str, int]] = set()

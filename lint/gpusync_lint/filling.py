@@ -11,7 +11,7 @@ from gpusync_lint.expressions import dotted_path
 from gpusync_lint.summaries import blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _MOVES = frozenset({"to", "cuda", "cpu", "type_as"})
 _REMEMBERS = re.compile(r"lru_cache|memoi[sz]e|^cached?$|^cached_")
@@ -33,7 +33,7 @@ def fills(statement: ast.If, own: Methods) -> bool:
     )
 
 
-def settles(statement: ast.If, rest: list[ast.stmt], kept: dict[str, str], own: Methods) -> bool:
+def settles(statement: ast.If, rest: Iterable[ast.stmt], kept: dict[str, str], own: Methods) -> bool:
     """`if self.table is not None: return self.table`, where the rest of the block fills `self.table`.
 
     `kept` tells which local names were read from which container before: `hit = self.cache.get(key)`.
@@ -146,7 +146,7 @@ def _paths(node: ast.AST) -> Iterator[str]:
         yield from _paths(child)
 
 
-def _filled(body: list[ast.stmt], own: Methods, inner: bool = True) -> Iterator[tuple[str, ast.expr, bool]]:
+def _filled(body: Iterable[ast.stmt], own: Methods, inner: bool = True) -> Iterator[tuple[str, ast.expr, bool]]:
     """Paths that statements assign anew or fill in place, what they are given, and whether it only adds a key."""
     for statement in body:
         if isinstance(statement, _SCOPES):

@@ -11,12 +11,14 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from gpusync_lint.conventions import called
 from gpusync_lint.filling import fills, kept_names, remembered, settles
 from gpusync_lint.model import Heat
 from gpusync_lint.summaries import ClassInfo, FunctionInfo, blocks
+from gpusync_lint.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -247,7 +249,7 @@ def _walk(body: list[ast.stmt], way: Step | None, ways: dict[int, Step | None], 
             guarded = _is_guard(statement.test) or fills(statement, own)
             _walk(statement.body, Step("guard", statement, way) if guarded else way, ways, in_loop, own)
             _walk(statement.orelse, way, ways, in_loop, own)
-            if _lets_pass(statement) or settles(statement, body[place + 1 :], kept, own):
+            if _lets_pass(statement) or settles(statement, islice(body, place + 1, None), kept, own):
                 way = Step("guard", statement, way)
         elif isinstance(statement, _TRY):
             for block in (statement.body, statement.orelse, statement.finalbody):
@@ -278,7 +280,7 @@ def _lets_pass(statement: ast.If) -> bool:
 
 def _is_guard(test: ast.expr) -> bool:
     """`step % 100 == 0`, `if log_interval and ...`, `if step == 0`."""
-    for node in ast.walk(test):
+    for node in walk(test):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             return True
         if isinstance(node, (ast.Name, ast.Attribute)):

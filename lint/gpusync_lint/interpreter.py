@@ -26,6 +26,7 @@ from gpusync_lint.values import (
     join,
     list_of,
 )
+from gpusync_lint.walking import children
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -470,7 +471,7 @@ def evidence(fn: FunctionInfo) -> tuple[frozenset[str], frozenset[str]]:
                     path = dotted_path(backward_of(node))
                     if path is not None:
                         backward.add(path)
-            stack.extend(ast.iter_child_nodes(node))
+            stack += children(node)
         fn.evidence = (frozenset(backward), frozenset(modules))
     return fn.evidence
 

@@ -12,6 +12,8 @@ import re
 import warnings
 from dataclasses import dataclass
 
+from gpusync_lint.walking import children
+
 MAX_DEPTH = 300
 """Deepest tree, in `ast` nodes from the root, that is handed to libcst or interpreted."""
 _MAX_BRACKETS = 100
@@ -51,7 +53,7 @@ def depth_exceeds(node: ast.AST, limit: int) -> bool:
     """Whether a tree is nested deeper than `limit` nodes; iterative, so that depth cannot hurt it."""
     level: list[ast.AST] = [node]
     for _ in range(limit):
-        level = [child for parent in level for child in ast.iter_child_nodes(parent)]
+        level = [child for parent in level for child in children(parent)]
         if not level:
             return False
     return True

@@ -196,6 +196,11 @@ class Project:
 
         Of a class whose bases are not among the files, a `forward` says so.
         """
+        if cls.is_module is None:
+            cls.is_module = self._is_module(cls)
+        return cls.is_module
+
+    def _is_module(self, cls: ClassInfo) -> bool:
         outside = [base for base in self.lineage(cls) if isinstance(base, str)]
         if any(is_module_name(base) for base in outside):
             return True

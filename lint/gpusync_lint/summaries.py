@@ -116,6 +116,8 @@ class ClassInfo:
     """Whether some instance was moved to a device."""
     lineage: tuple[Any, ...] | None = None
     """Its base classes, nearest first: ClassInfo, or dotted names of classes outside the project."""
+    is_module: bool | None = None
+    """Whether its instances are `torch.nn.Module`s; None until it was asked for."""
 
 
 @dataclass(eq=False, slots=True, repr=False)

@@ -104,6 +104,10 @@ GPU_PRESENT = Value(Kind.FLAG, const=True)
 GPU_ABSENT = Value(Kind.FLAG, const=False)
 
 _MAX_DEPTH = 4
+_SHORT = 24
+_MANY = 20_000
+_STRINGS: dict[str, Value] = {}
+"""Short strings as values, made once."""
 _OPTIMISTIC = frozenset(
     {
         Kind.MODULE, Kind.OPTIMIZER, Kind.SCHEDULER, Kind.LOADER, Kind.DEVICE, Kind.SCALER, Kind.DISTRIBUTION,
@@ -114,7 +118,16 @@ _OPTIMISTIC = frozenset(
 
 def host(const: Any) -> Value:
     """A host value that is known."""
-    return Value(Kind.HOST, const=const) if isinstance(const, (str, int, float, bool)) else HOST
+    if not isinstance(const, (str, int, float, bool)):
+        return HOST
+    if const.__class__ is not str or len(const) > _SHORT:
+        return Value(Kind.HOST, const=const)
+    known = _STRINGS.get(const)
+    if known is None:
+        known = Value(Kind.HOST, const=const)
+        if len(_STRINGS) < _MANY:
+            _STRINGS[const] = known
+    return known
 
 
 def name(dotted: str) -> Value:

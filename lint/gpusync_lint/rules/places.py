@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.summaries import blocks
+from gpusync_lint.walking import children
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def walk(body: list[ast.stmt]) -> Iterator[ast.AST]:
         node = stack.pop()
         yield node
         if not isinstance(node, _SCOPES):
-            stack.extend(ast.iter_child_nodes(node))
+            stack += children(node)
 
 
 def bound_names(statement: ast.stmt) -> set[str]:
