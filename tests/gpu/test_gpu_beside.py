@@ -13,6 +13,7 @@ from beside import ROUNDS, WORKLOADS, syncs_by_function  # noqa: E402
 
 from pytest_gpusync import record  # noqa: E402
 
+WITH_EXPANDABLE_SEGMENTS = "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
 CPU, CUDA = torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA
 
 
@@ -35,6 +36,8 @@ def gpu_events(profiler):
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_what_else_is_on_changes_no_count(name):
+    if name == "graph capture" and WITH_EXPANDABLE_SEGMENTS:
+        pytest.skip("the allocator waits before it unmaps the segments of the last graph")
     workload = WORKLOADS[name]
     work = workload.make()
     work()
@@ -156,6 +159,7 @@ def test_blocked_time_is_small_where_nothing_is_under_way(x):
     assert idle.blocked_ns < 1_000_000 < busy.blocked_ns
 
 
+@pytest.mark.skipif(WITH_EXPANDABLE_SEGMENTS, reason="calls that are logged natively do not tell their device")
 def test_a_regions_device_is_named(x):
     with record(recorder="cupti") as region:
         x.sum().item()
