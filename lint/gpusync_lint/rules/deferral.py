@@ -307,9 +307,9 @@ class _Plan:
         """Whether a use stands where an exception in the loop leads, past the statement after the loop."""
         for level, (block, place) in enumerate(self._path[: self._at]):
             statement = block[place]
-            if not isinstance(statement, ast.Try) or not _inside(path, self._path, level) or len(path) == level + 1:
+            if not hasattr(statement, "handlers") or not _inside(path, self._path, level) or len(path) == level + 1:
                 continue
-            if path[level + 1][0] is not statement.body and path[level + 1][0] is not statement.orelse:
+            if not any(path[level + 1][0] is getattr(statement, name) for name in ("body", "orelse")):
                 return True
         return False
 

@@ -178,6 +178,13 @@ def test_it_is_never_a_safe_fix(fixed, parts):
     assert fixed(program(*parts)) == program(*parts)
 
 
+@pytest.mark.parametrize("clause", ["except KeyboardInterrupt", "finally"])
+def test_it_is_left_alone_where_an_exception_would_pass_by_the_read(fixed, clause):
+    loop = textwrap.indent(LOOP + "    total += loss.item()\n", "    ")
+    source = HEAD + textwrap.indent(f"total = 0.0\ntry:\n{loop}{clause}:\n    print(total)\n", "    ")
+    assert fixed(source, unsafe=True) == source
+
+
 def test_the_hazard_of_a_list_is_the_memory_it_keeps(lint):
     found = lint(program("losses = []", "losses.append(loss.item())", "return losses"))
     assert ["One small tensor a step" in one.fix.hazard for one in found if one.fix] == [True]
