@@ -62,7 +62,6 @@ def test_the_failure_names_the_lines_and_the_assertion(inside):
             "  simulated CUDA device, recorder simulated, coverage simulated",
             "test_a.py:12: BudgetExceeded",
         ],
-        consecutive=True,
     )
 
 
