@@ -284,7 +284,9 @@ class Expressions:
                 return base
             if attr == "device":
                 return Value(Kind.DEVICE, max(base.device, self.assumed()))
-            return UNKNOWN
+            part = torch_api.PARTS.get(attr, "")
+            inherits = part and "torch.nn.Transformer" in project.lineage(base.ref)
+            return Value(Kind.MODULE, base.device, ref=part) if inherits else UNKNOWN
         if base.kind is Kind.MODULE and found.kind is Kind.MODULE and found.device is Device.CPU:
             return found._replace(device=base.device)  # made in a mixin, moved with the module that holds it
         return found

@@ -133,6 +133,8 @@ MODULE_FUNCTIONS = frozenset(
     }
 )
 """Called with a module they give one back that does the same."""
+PARTS = {"encoder": "torch.nn.TransformerEncoder", "decoder": "torch.nn.TransformerDecoder"}
+"""What classes derived from `torch.nn.Transformer` inherit."""
 MODULE_EVIDENCE = frozenset({"parameters", "named_parameters", "eval", "train", "modules", "named_modules"})
 """Methods that show their receiver to be a module."""
 

@@ -92,6 +92,10 @@ FOUND = {
         "    out = model(torch.zeros(3, 3, device='cuda'))\n"
         "    loss = F.mse_loss(out[mask], out[mask])\n    loss.backward()\n"
     ),
+    "the encoder that a Transformer inherits": (
+        "class Model(nn.Transformer):\n    def forward(self, x):\n        mask = torch.zeros(3, 3, device=x.device)\n"
+        "        y = x.cuda()\n        return self.encoder(y, mask=mask)\n"
+    ),
     "an index of several host tensors": (
         "x = torch.ones(3, 3, device='cuda')\nfor i in range(9):\n"
         "    at = torch.arange(3), torch.arange(3)\n    y = x[at]\n"
