@@ -210,11 +210,23 @@ def _replace(
 
 
 def _with_keyword(node: cst.Call, label: str, value: cst.BaseExpression) -> cst.Call:
-    """The call with one more keyword argument, and without a comma after the last one."""
-    args = [*node.args[:-1], *(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT) for arg in node.args[-1:])]
+    """The call with one more keyword argument, on a line of its own where the others have theirs."""
     bare = cst.SimpleWhitespace("")
     equal = cst.AssignEqual(whitespace_before=bare, whitespace_after=bare)
-    return node.with_changes(args=[*args, cst.Arg(value, keyword=cst.Name(label), equal=equal)])
+    added = cst.Arg(value, keyword=cst.Name(label), equal=equal)
+    if not node.args:
+        return node.with_changes(args=[added])
+    last = node.args[-1]
+    spread = isinstance(last.comma, cst.Comma) and isinstance(last.comma.whitespace_after, cst.ParenthesizedWhitespace)
+    between: cst.Comma | cst.MaybeSentinel = cst.MaybeSentinel.DEFAULT
+    if isinstance(node.whitespace_before_args, cst.ParenthesizedWhitespace):
+        before = node.args[-2].comma if len(node.args) > 1 else cst.Comma(whitespace_after=node.whitespace_before_args)
+        between = before if isinstance(before, cst.Comma) else between
+    added = added.with_changes(
+        comma=last.comma if spread else cst.MaybeSentinel.DEFAULT, whitespace_after_arg=last.whitespace_after_arg
+    )
+    last = last.with_changes(comma=between, whitespace_after_arg=bare)
+    return node.with_changes(args=[*node.args[:-1], last, added])
 
 
 def _spaced(args: list[cst.Arg]) -> list[cst.Arg]:

@@ -147,6 +147,21 @@ def test_non_blocking_is_not_offered_where_the_loader_does_not_pin(lint):
     assert finding.fix is None
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("torch.ones(\n    3,\n    4,\n).to(dev)", "torch.ones(\n    3,\n    4,\n    device=dev,\n)"),
+        ("torch.ones(\n    3,\n    4\n).to(dev)", "torch.ones(\n    3,\n    4,\n    device=dev\n)"),
+        ("torch.ones(\n    3,\n).to(dev)", "torch.ones(\n    3,\n    device=dev,\n)"),
+        ("torch.ones(3,\n    4).to(dev)", "torch.ones(3,\n    4, device=dev)"),
+    ],
+)
+def test_arguments_on_lines_of_their_own_stay_there(lint_step, before, after):
+    (finding,) = lint_step(f"y = {before}")
+    (edit,) = finding.fix.edits
+    assert edit.replacement == after.replace("\n", "\n    ")
+
+
 def test_a_comment_inside_the_call_is_not_lost(lint_step):
     found = lint_step("y = torch.tensor(\n    1.0,  # half\n    device=dev,\n)")
     assert [finding.fix for finding in found] == [None]
