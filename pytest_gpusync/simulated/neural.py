@@ -142,6 +142,17 @@ def _softmax_pair(name: str) -> dict[str, Callable[..., Any]]:
     return {f"aten::{name}": forward, f"aten::{name}_backward_data": backward}
 
 
+def _in_dtype(name: str) -> dict[str, Callable[..., Any]]:
+    """Products whose result has another type than the factors exist on cuda alone."""
+    multiply = getattr(torch, name)
+
+    def product(*arguments: Any, **options: Any) -> Any:
+        *factors, dtype = arguments
+        return multiply(*(factor.to(dtype) for factor in factors), **options)
+
+    return {f"aten::{name}.dtype": product, f"aten::{name}.dtype_out": product}
+
+
 def replacements() -> dict[str, Callable[..., Any]]:
     """CPU callables by the name of the operator they stand in for."""
     return {
@@ -151,8 +162,10 @@ def replacements() -> dict[str, Callable[..., Any]]:
         "aten::_thnn_fused_gru_cell_backward": gru_cell_backward,
         "aten::_fused_rms_norm": rms_norm,
         "aten::_fused_rms_norm_backward": rms_norm_backward,
-        "aten::mm.dtype": lambda a, b, dtype: torch.mm(a.to(dtype), b.to(dtype)),
-        "aten::bmm.dtype": lambda a, b, dtype: torch.bmm(a.to(dtype), b.to(dtype)),
+        **_in_dtype("mm"),
+        **_in_dtype("bmm"),
+        **_in_dtype("addmm"),
+        **_in_dtype("baddbmm"),
         **_softmax_pair("_softmax"),
         **_softmax_pair("_log_softmax"),
     }

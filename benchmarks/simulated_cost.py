@@ -1,0 +1,133 @@
+"""What the simulated device costs: time per operator and per training step beside eager CPU tensors, in one run.
+
+    python benchmarks/simulated_cost.py [--json OUT.json]
+
+One thread. Times are CPU times of the process, the least of several rounds: other programs on the machine do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from pytest_gpusync.simulated import simulated_cuda
+
+Case = Callable[[], object]
+
+
+def operators(device: str) -> dict[str, tuple[Case, int]]:
+    """Small operators, each with how often a round runs it."""
+    x, y, square = torch.ones(8, device=device), torch.ones(8, device=device), torch.ones(8, 8, device=device)
+    many = [torch.ones(8, device=device) for _ in range(20)]
+    layer = nn.Linear(8, 8).to(device)
+    return {
+        "x + y": (lambda: x + y, 500),
+        "x.add_(y)": (lambda: x.add_(y), 500),
+        "x.view(2, 4)": (lambda: x.view(2, 4), 500),
+        "x[0]": (lambda: x[0], 500),
+        "x @ y, 8x8": (lambda: square @ square, 500),
+        "softmax": (lambda: square.softmax(-1), 500),
+        "layer_norm": (lambda: functional.layer_norm(square, (8,)), 300),
+        "torch.empty": (lambda: torch.empty(8, device=device), 500),
+        "_foreach_add_, 20 tensors": (lambda: torch._foreach_add_(many, 1.0), 200),
+        "x[0].item()": (lambda: x[0].item(), 300),
+        "nn.Linear": (lambda: layer(square), 300),
+        "nn.Linear, forward and backward": (lambda: layer(square).sum().backward(), 100),
+    }
+
+
+class Attention(nn.Module):
+    """Two transformer layers over 16 tokens."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(32, width), nn.Linear(width, 32)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True, dropout=0.0)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Logits of the last token."""
+        return self.head(self.layers(self.table(ids))[:, -1])
+
+
+def steps(device: str) -> dict[str, tuple[Case, int]]:
+    """Training steps, with AdamW as the device would choose it, which read their loss."""
+    torch.manual_seed(0)
+
+    def training(model: nn.Module, x: torch.Tensor, classes: int) -> Case:
+        model = model.to(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        target = torch.zeros(len(x), dtype=torch.long)
+
+        def step() -> float:
+            loss = functional.cross_entropy(model(x.to(device)), target.to(device))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.item()
+
+        return step
+
+    def perceptron(width: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, 10))
+
+    convolution = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16 * 225, 10)
+    )
+    return {
+        "perceptron 64-128-10, batch 64": (training(perceptron(64), torch.randn(64, 64), 10), 50),
+        "perceptron 512-1024-10, batch 64": (training(perceptron(512), torch.randn(64, 512), 10), 20),
+        "transformer 2x64, batch 32x16": (training(Attention(), torch.randint(0, 32, (32, 16)), 32), 10),
+        "convolution 16x3x3, batch 32, 32x32": (training(convolution, torch.randn(32, 3, 32, 32), 10), 10),
+    }
+
+
+def microseconds(case: Case, times: int, rounds: int = 7) -> float:
+    """CPU time of one call, in the quickest of several rounds."""
+    for _ in range(max(3, times // 10)):
+        case()
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.process_time_ns()
+        for _ in range(times):
+            case()
+        best = min(best, (time.process_time_ns() - start) / times / 1000)
+    return best
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    figures: dict[str, dict[str, Any]] = {}
+    for kind, make in (("operators", operators), ("steps", steps)):
+        cpu = {name: microseconds(*case) for name, case in make("cpu").items()}
+        with simulated_cuda():
+            simulated = {name: microseconds(*case) for name, case in make("cuda").items()}
+        figures[kind] = {name: [round(cpu[name], 2), round(simulated[name], 2)] for name in cpu}
+    python = platform.python_version()
+    print(f"torch {torch.__version__}, python {python}, one thread; CPU time in us")
+    print(f"{'':38}{'CPU':>10}{'simulated':>12}{'more':>10}{'ratio':>8}")
+    for name, (cpu_us, simulated_us) in {**figures["operators"], **figures["steps"]}.items():
+        print(
+            f"{name:38}{cpu_us:>10.1f}{simulated_us:>12.1f}{simulated_us - cpu_us:>10.1f}{simulated_us / cpu_us:>8.2f}"
+        )
+    if options.json:
+        document = {"torch": torch.__version__, "python": python, **figures}
+        options.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
