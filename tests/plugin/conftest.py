@@ -53,6 +53,8 @@ def run_apart(
 ) -> Callable[..., pytest.RunResult]:
     """Run pytest with the plugin over files given as keyword arguments, in a process of its own."""
     root = Path(__file__).parents[2]
+    # Where these tests themselves run in workers, the inner session is no worker.
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root), str(root / "lint"), os.environ.get("PYTHONPATH", "")]))
 
