@@ -32,7 +32,10 @@ TOOLS = {
     "torchfix": ["-m", "torchfix", "--select", "ALL", "."],
     "fixit": ["-m", "fixit", "lint", "."],
     "flake8": ["-m", "flake8", "--isolated", "--select", "F", "."],
-    "pylint with perflint": ["-m", "pylint", "--disable=all", "--load-plugins=perflint", "--recursive=y", "."],
+    "pylint with perflint": [
+        "-m", "pylint", "--load-plugins=perflint", "--disable=all", "--recursive=y",
+        "--enable=W8101,W8102,W8201,W8202,R8203,W8204,W8205,W8301,W8401,W8402,W8403", ".",
+    ],
     "ruff": ["-m", "ruff", "check", "--isolated", "--no-cache", "--select", "PERF", "--exit-zero", "."],
 }  # fmt: skip
 MODULES = {

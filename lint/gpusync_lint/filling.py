@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -33,10 +34,29 @@ def fills(statement: ast.If, own: Methods) -> bool:
     )
 
 
-def settles(statement: ast.If, rest: Iterable[ast.stmt], kept: dict[str, str], own: Methods) -> bool:
+class Fillings:
+    """What the statements of a block fill, gathered once for all of its conditions."""
+
+    def __init__(self, body: list[ast.stmt], own: Methods) -> None:
+        self._body = body
+        self._own = own
+        self._found: list[tuple[int, tuple[str, ast.expr, bool]]] | None = None
+        """Each with the place of its statement."""
+
+    def after(self, place: int) -> Iterator[tuple[str, ast.expr, bool]]:
+        """What the statements behind a place in the block fill."""
+        if self._found is None:
+            numbered = enumerate(self._body)
+            self._found = [(at, one) for at, statement in numbered for one in _filled([statement], self._own)]
+        for index in range(bisect_right(self._found, place, key=lambda found: found[0]), len(self._found)):
+            yield self._found[index][1]
+
+
+def settles(statement: ast.If, rest: Iterable[tuple[str, ast.expr, bool]], kept: dict[str, str]) -> bool:
     """`if self.table is not None: return self.table`, where the rest of the block fills `self.table`.
 
-    `kept` tells which local names were read from which container before: `hit = self.cache.get(key)`.
+    `rest` is what that fills. `kept` tells which local names were read from which container before:
+    `hit = self.cache.get(key)`.
     """
     if statement.orelse:
         return False
@@ -48,7 +68,7 @@ def settles(statement: ast.If, rest: Iterable[ast.stmt], kept: dict[str, str], o
         for path, how in _asked(test, False).items():
             asked.setdefault(kept.get(path, path), set()).update({"key"} if path in kept else how)
     given = {kept.get(path, path) for path in _paths(returned.value)} if returned.value is not None else set()
-    for path, value, key in _filled(rest, own):
+    for path, value, key in rest:
         manners = asked.get(path, set())
         if key:
             manners = manners & {"key"}
@@ -146,7 +166,7 @@ def _paths(node: ast.AST) -> Iterator[str]:
         yield from _paths(child)
 
 
-def _filled(body: Iterable[ast.stmt], own: Methods, inner: bool = True) -> Iterator[tuple[str, ast.expr, bool]]:
+def _filled(body: list[ast.stmt], own: Methods, inner: bool = True) -> Iterator[tuple[str, ast.expr, bool]]:
     """Paths that statements assign anew or fill in place, what they are given, and whether it only adds a key."""
     for statement in body:
         if isinstance(statement, _SCOPES):

@@ -11,11 +11,10 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from gpusync_lint.conventions import called
-from gpusync_lint.filling import fills, kept_names, remembered, settles
+from gpusync_lint.filling import Fillings, fills, kept_names, remembered, settles
 from gpusync_lint.model import Heat
 from gpusync_lint.summaries import ClassInfo, FunctionInfo, blocks
 from gpusync_lint.walking import walk
@@ -235,6 +234,7 @@ def _walk(body: list[ast.stmt], way: Step | None, ways: dict[int, Step | None], 
     elif in_loop and way is not None and isinstance(last, (ast.Return, ast.Break)):
         way = Step("exit", last, way)
     kept: dict[str, str] = {}
+    fillings = Fillings(body, own)
     for place, statement in enumerate(body):
         ways[id(statement)] = way
         kind = type(statement)
@@ -249,7 +249,7 @@ def _walk(body: list[ast.stmt], way: Step | None, ways: dict[int, Step | None], 
             guarded = _is_guard(statement.test) or fills(statement, own)
             _walk(statement.body, Step("guard", statement, way) if guarded else way, ways, in_loop, own)
             _walk(statement.orelse, way, ways, in_loop, own)
-            if _lets_pass(statement) or settles(statement, islice(body, place + 1, None), kept, own):
+            if _lets_pass(statement) or settles(statement, fillings.after(place), kept):
                 way = Step("guard", statement, way)
         elif isinstance(statement, _TRY):
             for block in (statement.body, statement.orelse, statement.finalbody):

@@ -88,6 +88,8 @@ class FunctionInfo:
     nested: dict[int, FunctionInfo] = field(default_factory=dict)
     """Functions defined inside it, by `id` of their node."""
     evidence: tuple[frozenset[str], frozenset[str]] | None = None
+    assigned: dict[str, tuple[int, list[ast.expr]]] | None = None
+    """By name: how often it is bound, and what is assigned to it alone; None until it was asked for."""
     wrapper: str | None = None
     """The sort that a decorator makes of it; empty for none, None until it was asked for."""
     called: Heat | None = None

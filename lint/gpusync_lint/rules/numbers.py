@@ -104,12 +104,20 @@ def _of_name(node: ast.Name, fn: FunctionInfo, look: Look, depth: int) -> Number
     """What all assignments to a name in its function agree on."""
     if node.id in evidence(fn)[0]:
         return float  # only floating tensors have gradients
-    stores = 0
-    found: list[Number | None] = []
-    for other in walk(fn.node.body):
-        if isinstance(other, ast.Name) and other.id == node.id and isinstance(other.ctx, ast.Store):
-            stores += 1
-        target = other.targets[0] if isinstance(other, ast.Assign) and len(other.targets) == 1 else None
-        if isinstance(target, ast.Name) and target.id == node.id and isinstance(other, ast.Assign):
-            found.append(number_of(other.value, fn, look, depth + 1))
+    stores, values = _assignments(fn).get(node.id, (0, []))
+    found = [number_of(value, fn, look, depth + 1) for value in values]
     return found[0] if found and stores == len(found) and len(set(found)) == 1 else None
+
+
+def _assignments(fn: FunctionInfo) -> dict[str, tuple[int, list[ast.expr]]]:
+    """By name: how often a function binds it, and what it assigns to it alone; gathered once."""
+    if fn.assigned is None:
+        stores: dict[str, int] = {}
+        values: dict[str, list[ast.expr]] = {}
+        for node in walk(fn.node.body):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                stores[node.id] = stores.get(node.id, 0) + 1
+            elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                values.setdefault(node.targets[0].id, []).append(node.value)
+        fn.assigned = {label: (count, values.get(label, [])) for label, count in stores.items()}
+    return fn.assigned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import textwrap
 
 import pytest
 from gpusync_lint import engine
@@ -23,7 +24,7 @@ def analyze(text):
         "x = " + "+".join(["1"] * 20000),
         "x = y" + ".a()" * 5000,
         "x = " + "-" * 5000 + "1",
-        "if a:\n    pass\n" + "elif b:\n    pass\n" * 3000,
+        "if a:\n    pass\n" + "elif b:\n    pass\n" * 20000,
     ],
     ids=["parentheses", "brackets", "sum", "call chain", "minus signs", "elif chain"],
 )
@@ -128,14 +129,25 @@ def test_a_long_call_chain_is_evaluated_once():
     assert analyze("import torch\nx = a" + ".b(1)" * 60 + "\n").errors == ()
 
 
-def test_time_grows_with_the_length_of_a_function():
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "if x is None:\n    y = x + 1\n",
+        "y = x.sum().item()\n",
+        "if x.sum() > 0:\n    print(x)\n",
+        "if a:\n    return a\n",
+    ],
+    ids=["branches", "findings", "findings in branches", "ways out"],
+)
+def test_time_grows_with_the_length_of_a_function(statement):
     import time
 
-    def seconds(lines):
-        text = "import torch\nx = torch.zeros(3, device='cuda')\n" + "if x is None:\n    y = x + 1\n" * lines
+    def seconds(count):
+        body = textwrap.indent(statement * count, "        ")
+        text = f"import torch\ndef f(a):\n    x = torch.zeros(3, device='cuda')\n    for i in range(9):\n{body}"
         start = time.process_time()
         analyze(text)
         return time.process_time() - start
 
-    seconds(100)
-    assert seconds(8000) < 16 * max(seconds(1000), 0.01)
+    seconds(10)
+    assert seconds(1600) < 20 * max(seconds(200), 0.01)  # eight times, were it linear; sixty-four, were it quadratic
