@@ -31,11 +31,23 @@ DELAY_S = 0.03
 JAX_DELAY = """
 import jax, jax.numpy as jnp
 _big = jnp.ones((4096, 4096))
-_slow = jax.jit(lambda a, n: jax.lax.fori_loop(0, n, lambda i, b: b @ a / 4096, a))
-_slow(_big, 1).block_until_ready()
+def _eight(a):
+    for _ in range(8):
+        a = a @ _big / 4096
+    return a
+_slow = jax.jit(_eight)
+_slow(_big).block_until_ready()
 """
-JAX_PENDING = "_busy = _slow(_big, {rounds}); x = x + 0; s = s + 0"
-"""Queues slow work, and makes the values that the examples read depend on what is queued after it."""
+JAX_PENDING = """
+_busy = _big
+for _ in range({rounds}):
+    _busy = _slow(_busy)
+x = x + 0; s = s + 0
+"""
+"""Queues slow work, and makes the values that the examples read depend on what is queued after it. No loop inside a
+compiled function: the host would have to stay with it."""
+JAX_MOST_ROUNDS = 24
+"""JAX lets some thirty computations be in flight and makes the host wait for the rest."""
 
 
 def main() -> int:
@@ -137,9 +149,8 @@ def outcome(example: Any, shared: dict[str, Any], said: bool, measure: Any) -> d
         with silenced():
             exec(example.setup, scope)
             exec(code, scope)
-            again = measure(code, scope)
-            exec(example.setup, scope)
-            afresh = measure(code, scope)
+            again = measure(code, scope, "")
+            afresh = measure(code, scope, example.setup)
     except Exception as error:
         return {"outcome": "not runnable", "why": text(error)}
     waited = again["waited"] or afresh["waited"]
@@ -149,9 +160,10 @@ def outcome(example: Any, shared: dict[str, Any], said: bool, measure: Any) -> d
 class Simulated:
     """What syncs on the simulated device waits."""
 
-    def __call__(self, code: Any, scope: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, code: Any, scope: dict[str, Any], setup: str) -> dict[str, Any]:
         from pytest_gpusync import record
 
+        exec(setup, scope)
         with record() as seen:
             exec(code, scope)
         return {"waited": seen.syncs > 0, "syncs": seen.syncs}
@@ -174,22 +186,26 @@ class Behind:
         self.cycles_per_s = 50_000_000 / (time.perf_counter() - start)
         if self.jax:
             start = time.perf_counter()
-            shared["_slow"](shared["_big"], 100).block_until_ready()
-            self.rounds_per_s = 100 / (time.perf_counter() - start)
+            shared["_slow"](shared["_big"]).block_until_ready()
+            self.rounds_per_s = 1 / (time.perf_counter() - start)
 
-    def __call__(self, code: Any, scope: dict[str, Any]) -> dict[str, Any]:
+    def __call__(self, code: Any, scope: dict[str, Any], setup: str) -> dict[str, Any]:
         import torch
 
         from pytest_gpusync import record
 
+        exec(setup, scope)
         torch.cuda.synchronize()
         start = time.perf_counter()
         with record() as seen:
             exec(code, scope)
         torch.cuda.synchronize()
         delay = max(DELAY_S, 4 * (time.perf_counter() - start))
+        exec(setup, scope)  # what was freed, say, is there to be freed again
+        torch.cuda.synchronize()
         if self.jax:
-            exec(JAX_PENDING.format(rounds=round(delay * self.rounds_per_s)), scope)
+            rounds = min(JAX_MOST_ROUNDS, max(1, round(delay * self.rounds_per_s)))
+            exec(JAX_PENDING.format(rounds=rounds), scope)
             exec(code, scope)
             waited = scope["_busy"].is_ready()
             scope["_busy"].block_until_ready()

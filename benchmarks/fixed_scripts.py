@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PATHS = os.pathsep.join([str(ROOT), str(ROOT / "lint")])
+PATHS = os.pathsep.join([str(ROOT), str(ROOT / "lint"), os.environ.get("PYTHONPATH", "")])
 _NUMBER = re.compile(r"[-+]?\d+\.\d+(?:[eE][-+]?\d+)?")
 _REPORT = re.compile(r"^=+ .*gpusync|^-+ .*gpusync|^gpusync", re.MULTILINE)
 

@@ -3,11 +3,11 @@
 usage: gpu_session.py OUT_DIR [--truth TRUTH.json] [--nanogpt DIR]
 
 Writes OUT_DIR/session.md: `gpusync doctor`, the tests marked gpu_only, the examples under a budget of 5, the
-experiments, the examples of the linter's catalogues with a table of what differs (catalogue_truth.py), ten workloads
-beside torch.profiler's count (gpu_workloads.py), what measuring costs (gpu_cost.py), 100,000 regions and threads that
-press the allocator (gpu_endurance.py), the statements of TRUTH.json (see gpu_truth.py), and `gpusync trace` of
-nanoGPT's train.py from DIR beside an independent count by torch.profiler (see independent_count.py). Ends with status 1
-if any of them failed.
+experiments, the examples of the linter's catalogues with a table of what differs (catalogue_truth.py), ten
+workloads beside torch.profiler's count (gpu_workloads.py), what measuring costs (gpu_cost.py), 100,000 regions and
+threads that press the allocator (gpu_endurance.py), the statements of TRUTH.json (see gpu_truth.py), and `gpusync
+trace` of nanoGPT's train.py from DIR beside an independent count by torch.profiler (see independent_count.py). Ends
+with status 1 if any of them failed.
 """
 
 from __future__ import annotations
