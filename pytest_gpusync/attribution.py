@@ -21,7 +21,6 @@ import gpusync_lint
 from pytest_gpusync.events import Charge, Site
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import CodeType, FrameType
 
     _Place = tuple[int, int]
@@ -249,13 +248,17 @@ def _may_belong_to_autograd(frame: FrameType | None, thread: int) -> bool:
 
 def _thread_in_backward(asking: int) -> tuple[int, FrameType] | None:
     """Return the one thread inside ``backward()``, the main thread if several are, or failing both the main thread."""
-    frames: Mapping[int, FrameType] = sys._current_frames()
+    # Among them is the frame of this call: kept, or returned, it would make a cycle with what called it, and keep the
+    # caller's tensors until the garbage collector comes by, which may be in a forked child that cannot free them.
+    frames = sys._current_frames()
     main = threading.main_thread().ident
     inside = [ident for ident, frame in frames.items() if ident != asking and _is_in_backward(frame)]
     chosen = inside[0] if len(inside) == 1 else main
-    if chosen is None or chosen not in frames or chosen == asking:
-        return None
-    return chosen, frames[chosen]
+    frame = frames.get(chosen) if chosen is not None and chosen != asking else None
+    del frames
+    while frame is not None and frame.f_code.co_filename == _thread_in_backward.__code__.co_filename:
+        frame = frame.f_back
+    return None if chosen is None or frame is None else (chosen, frame)
 
 
 def _is_in_backward(frame: FrameType | None) -> bool:

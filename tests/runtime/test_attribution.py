@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -116,3 +118,21 @@ def test_where_nobody_is_in_backward_the_main_thread_is_charged():
     found = charge(None, 2**40)
     assert found.thread == threading.main_thread().ident
     assert found.site.path.endswith("test_attribution.py")
+
+
+def test_what_the_line_inside_backward_holds_is_let_go_at_once():
+    class Tensor:
+        pass
+
+    def line_inside_backward():
+        tensor = Tensor()
+        charge(None, thread=12345)
+        return weakref.ref(tensor)
+
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        assert line_inside_backward()() is None
+    finally:
+        if was_enabled:
+            gc.enable()
