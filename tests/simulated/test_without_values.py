@@ -166,7 +166,8 @@ def test_a_device_cannot_be_both(cuda):
         pass
 
 
-def test_trace_without_values(run_python, tmp_path):
+def test_trace_without_values(run_python, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")  # the folder of a test may be long
     program = tmp_path / "program.py"
     program.write_text(
         "import torch\nx = torch.ones(1 << 34, device='cuda', dtype=torch.bfloat16)\nprint('mean', x.mean().item())\n"
