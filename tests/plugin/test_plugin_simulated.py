@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-pytest_plugins = ["pytester"]
-
 torch = pytest.importorskip("torch")
 
 
 @pytest.fixture
-def run(pytester):
+def run(run_apart):
     def run(body, *arguments):
-        pytester.makepyfile(f"import torch\n\ndef test_it(gpu_sync):\n    {body}\n")
-        return pytester.runpytest_subprocess("-p", "pytest_gpusync.plugin", "--gpu-device=simulated", *arguments)
+        test = f"import torch\n\ndef test_it(gpu_sync):\n    {body}\n"
+        return run_apart("--gpu-device=simulated", *arguments, test_it=test)
 
     return run
 
