@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BY_NAME = frozenset(
     {
         "comparison-call", "nonzero", "mask-read", "unique", "bincount", "histc", "linalg-check", "linalg-host",
-        "sized-operation", "save-checkpoint", "assert-on-tensor",
+        "sized-operation", "combinations", "save-checkpoint", "assert-on-tensor",
     }
 )  # fmt: skip
 _BY_SHAPE = frozenset({"repeat_interleave", "one_hot", "where", "ctc_loss", "clip_grad_norm_", "get_total_norm"})
@@ -43,7 +43,7 @@ class CatalogueCall(Rule):
         dotted = look.dotted(node.func)
         if dotted:
             barrier = look.catalogue.by_function.get(dotted)
-            if barrier is None or barrier.id not in _BY_NAME or _excused(node, barrier):
+            if barrier is None or barrier.id not in _BY_NAME or _excused(node, barrier) or not look.waits_on(barrier):
                 return
             found = [text_confidence(look, look.value(arg.value)) for arg in node.args]
             sure = [item for item in found if item is not None]
@@ -52,7 +52,7 @@ class CatalogueCall(Rule):
                 yield Report(barrier.id, look.twin(node), min(sure, key=lambda item: item.rank), fix=fix)
         elif isinstance(node.func, cst.Attribute):
             barrier = look.catalogue.by_method.get(method(node))
-            if barrier is None or barrier.id not in _BY_NAME or _excused(node, barrier):
+            if barrier is None or barrier.id not in _BY_NAME or _excused(node, barrier) or not look.waits_on(barrier):
                 return
             confidence = look.sureness(look.value(node.func.value))
             if confidence is not None:

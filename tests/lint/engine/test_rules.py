@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from gpusync_lint import catalogue
+from gpusync_lint.engine import analyze
+from gpusync_lint.model import EngineSettings, Source
 from gpusync_lint.rules import RULES
 
 VALID = [(rule, code) for rule in RULES for code in rule.VALID]
@@ -35,3 +37,18 @@ def test_every_rule_has_examples_of_both_kinds():
 def test_what_was_made_on_the_host_is_not_blamed_on_a_loader(lint_step):
     found = lint_step("c.to(dev)\nfor y in torch.utils.data.DataLoader([]):\n    y.to(dev)\n")
     assert ["DataLoader" in finding.remedy for finding in found] == [False, True]
+
+
+@pytest.mark.parametrize(("torch_version", "codes"), [((2, 11), ["GS408"]), ((2, 15), [])])
+def test_a_call_that_no_longer_waits_is_silent_from_that_torch_on(torch_version, codes):
+    source = """\
+import torch
+
+def train(loader, model, optimizer):
+    for x in loader:
+        pairs = torch.combinations(x.cuda(non_blocking=True).flatten())
+        model(pairs).sum().backward()
+        optimizer.step()
+"""
+    found = analyze([Source("a.py", source)], EngineSettings(torch_version=torch_version)).findings
+    assert [one.code for one in found if one.code == "GS408"] == codes
