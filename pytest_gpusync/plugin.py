@@ -111,8 +111,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         gpu.device.switch_on()
     if gpu.ratchet is not None:
         _find_missing_tests(session, gpu)
-    if gpu.device.refusal is not None and gpu.options.insistent and not _is_worker(config):
+    if _is_worker(config):
+        return
+    if gpu.device.refusal is not None and gpu.options.insistent:
         raise pytest.UsageError(f"nothing can be measured here: {gpu.device.refusal}")
+    gpu.watch_ranks(lambda: _finish_without_the_test(config))
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
@@ -161,6 +164,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Keep what an interrupted test had shown: pytest makes no report of it."""
+    _session(item.config).enter_test(item.nodeid)
     try:
         return (yield)
     except (KeyboardInterrupt, pytest.exit.Exception):
@@ -275,18 +279,27 @@ class _Reporter:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if session.config.option.collectonly:
             return
+        self._gpu.claim_report()
+        passed = session.exitstatus == pytest.ExitCode.OK
+        is_interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED and self._gpu.ended is None
+        if not self.finish(passed=passed, meet=not is_interrupted) and passed:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def finish(self, *, passed: bool, meet: bool = True) -> bool:
+        """Decide what the session as a whole must, and write its reports; False if it is to fail for that.
+
+        Args:
+            passed: what the tests made of it.
+            meet: the other ranks of a distributed run are there to be met.
+        """
         gpu = self._gpu
         settled = gpu.settle_baseline()
         unproven = gpu.options.require and gpu.measured_nothing
         if unproven:
             gpu.complaints.append("--gpu-require: no test ran anything on the GPU under a budget")
-        passed = session.exitstatus == pytest.ExitCode.OK
-        united = True
-        if session.exitstatus != pytest.ExitCode.INTERRUPTED:
-            united = gpu.meet_ranks(passed=passed and settled and not unproven)
+        united = not meet or gpu.meet_ranks(passed=passed and settled and not unproven)
         written = gpu.write_reports()
-        if passed and (unproven or not written or not settled or not united):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return settled and united and written and not unproven
 
     def pytest_unconfigure(self) -> None:
         """Stay until the other ranks have printed what they have to say: a launcher ends all when one has failed."""
@@ -316,6 +329,22 @@ class _Reporter:
             terminalreporter.ensure_newline()
         for command in found:
             terminalreporter.write_line(command)
+
+
+def _finish_without_the_test(config: pytest.Config) -> None:
+    """Report for a rank whose test does not return, from another thread than the test's."""
+    gpu = _session(config)
+    reporter: Any = config.pluginmanager.get_plugin("gpusync-reporter")
+    gpu.give_up_test()
+    reporter.finish(passed=False)
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    if capture is not None:  # the test that does not return still has standard output
+        capture.suspend()
+    if terminal is not None:
+        terminal.ensure_newline()
+        reporter.pytest_terminal_summary(terminal)
+        terminal.flush()
 
 
 def _session(config: pytest.Config, namespace: argparse.Namespace | None = None) -> GpuSession:

@@ -3,6 +3,7 @@
 torchrun keeps a key-value store for its ranks, on every node, for as long as it runs. Each rank puts its run there and
 reads those of the others. All waits are bounded: a rank that died or hangs is named, and holds nobody up for longer.
 torchrun ends the other ranks as soon as one fails, so nobody leaves before all have printed what they have to say.
+While the tests run, each rank gives signs of life, and notes which test it is in: see :mod:`pytest_gpusync.watch`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import time
 import zlib
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +22,14 @@ if TYPE_CHECKING:
 EXCHANGE_SECONDS: Final = 120.0
 """Longest wait for the runs of the other ranks: they ran the same tests, and end about when this one does."""
 
+ENDING_SECONDS: Final = 12.0
+"""The same where the run is being ended: torchrun kills what is still there 30 s after its SIGTERM."""
+
 LEAVE_SECONDS: Final = 30.0
 """Longest wait for the others to print."""
+
+_SLICE_SECONDS: Final = 1.0
+"""A wait for a run looks up this often, to learn that the rank is gone."""
 
 
 def rank() -> int | None:
@@ -37,7 +45,23 @@ class Ranks:
         """Take a rank, the number of ranks, and the store (of ``torch.distributed.Store``'s interface)."""
         self.rank = rank
         self.size = size
+        self.gone: set[int] = set()
+        """Ranks that were found to be dead; nobody waits for them."""
         self._store = store
+        self._hurried = float("inf")
+
+    def note_test(self, nodeid: str) -> None:
+        """Note which test this rank is in, for the others to tell where it died."""
+        with suppress(Exception):  # torchrun is gone, and its store with it
+            self._store.set(f"test/{self.rank}", nodeid)
+
+    def last_test(self, number: int) -> str | None:
+        """Return the test that a rank was in last; None if it had not begun one."""
+        key = f"test/{number}"
+        with suppress(Exception):
+            if self._store.check([key]):
+                return bytes(self._store.get(key)).decode()
+        return None
 
     def exchange(self, own: Document, seconds: float = EXCHANGE_SECONDS) -> list[Document | None]:
         """Give this rank's document to the others and return those of all ranks, in order; None for one that is late.
@@ -52,7 +76,7 @@ class Ranks:
         for number in range(self.size):
             if number == self.rank:
                 found.append(own)
-            elif self._await(f"run/{number}", until):
+            elif self._await_run(number, until):
                 found.append(json.loads(zlib.decompress(self._store.get(f"run/{number}"))))
             else:
                 found.append(None)
@@ -69,6 +93,22 @@ class Ranks:
             if not self._await(f"left/{number}", until):
                 return
 
+    def hurry(self) -> None:
+        """Shorten a wait for the runs of the others, also one that has begun: the run is being ended."""
+        self._hurried = min(self._hurried, time.monotonic() + ENDING_SECONDS)
+
+    def _await_run(self, number: int, until: float) -> bool:
+        """Wait for the run of a rank; False if it did not come in time, or the rank is gone."""
+        while True:
+            began = time.monotonic()
+            end = min(until, self._hurried)
+            if self._await(f"run/{number}", min(end, began + _SLICE_SECONDS)):
+                return True
+            now = time.monotonic()
+            is_broken = now - began < min(_SLICE_SECONDS, end - began) / 2  # the store is gone, and no wait waits
+            if number in self.gone or now >= end or is_broken:
+                return False
+
     def _await(self, key: str, until: float) -> bool:
         """Wait for a key; False if it did not come in time."""
         try:
@@ -78,8 +118,8 @@ class Ranks:
         return True
 
 
-def join() -> Ranks | None:
-    """Return this process's place among the ranks that torchrun started; None elsewhere.
+def connect() -> tuple[int, int, Any] | None:
+    """Return this process's rank, the number of ranks and a connection to their store; None without torchrun.
 
     Other launchers (mpirun, srun) leave no store behind: their ranks are on their own.
     """
@@ -105,4 +145,10 @@ def join() -> Ranks | None:
     except Exception:  # no store where torchrun said it is: the ranks are on their own
         return None
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return Ranks(own, int(os.environ["WORLD_SIZE"]), dist.PrefixStore(f"pytest-gpusync/{attempt}", store))
+    return own, int(os.environ["WORLD_SIZE"]), dist.PrefixStore(f"pytest-gpusync/{attempt}", store)
+
+
+def join() -> Ranks | None:
+    """Return this process's place among the ranks that torchrun started; None elsewhere."""
+    found = connect()
+    return None if found is None else Ranks(*found)

@@ -17,10 +17,13 @@ from pytest_gpusync.reporting.files import ending_of
 from pytest_gpusync.sessiondevice import SessionDevice
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpusync.options import Options
     from pytest_gpusync.ranks import Ranks
     from pytest_gpusync.ratchet import Ratchet
     from pytest_gpusync.reporting.json_ import Document
+    from pytest_gpusync.watch import Watch
 
 
 class GpuSession:
@@ -48,6 +51,11 @@ class GpuSession:
         self.rank = rank()
         """Rank of this process in a distributed run; None in a run of one."""
         self._ranks: Ranks | None = None
+        self._watch: Watch | None = None
+        self._current: str | None = None
+        """The test that is running, where other ranks are told."""
+        self._reporting_rank = 0
+        """The rank that reports for all, once they have met."""
         self._united: Document | None = None
         """The run of all ranks, once they have met."""
 
@@ -142,34 +150,101 @@ class GpuSession:
 
         return not any(is_measured(region) for regions in self.tests.values() for region in regions)
 
+    def watch_ranks(self, finish: Callable[[], None]) -> None:
+        """Watch over the other ranks of a distributed run, if there are any, until :meth:`leave_ranks`.
+
+        Args:
+            finish: reports for this rank, on another thread, if the run ends and a test does not.
+        """
+        if self.rank is None or not self.measures:
+            return
+        from pytest_gpusync.ranks import Ranks, connect
+        from pytest_gpusync.watch import Signs, Watch
+
+        found, again = connect(), connect()
+        if found is not None and again is not None:
+            self._ranks = Ranks(*found)
+            self._watch = Watch(self._ranks, Signs(*again), finish)
+            self._watch.start()
+
+    def enter_test(self, nodeid: str) -> None:
+        """Tell the other ranks which test this one is in."""
+        if self._watch is not None and self._ranks is not None:
+            self._current = nodeid
+            self._ranks.note_test(nodeid)
+
+    @property
+    def ended(self) -> str | None:
+        """Why a distributed run is ended before its tests; None if it is not."""
+        return self._watch.reason if self._watch is not None else None
+
+    def claim_report(self) -> None:
+        """Take it upon this thread to report; where the watching thread has, wait until it ends the process."""
+        if self._watch is not None and not self._watch.claim():
+            self._watch.wait_for_the_end()
+
+    def give_up_test(self) -> None:
+        """Note of the test that is running that it did not return before the run ended."""
+        if self._watch is None or self._current is None:
+            return
+        from pytest_gpusync.reporting.json_ import unmeasured_document
+
+        where = self._watch.waits_at()
+        waits = f" and still waits at {where}" if where else ""
+        problem = f"{self.ended}: the test had not returned{waits}"
+        self.complaints.append(f"{self._current}: {problem}")
+        self.tests[self._current] = [unmeasured_document(self._current, problem)]
+
     def meet_ranks(self, *, passed: bool) -> bool:
         """Exchange runs with the other ranks of a distributed run; False if one of them failed or did not come.
 
-        Rank 0 reports for all from here on. Where there are no ranks, or no way to reach them, nothing happens.
+        The first rank that came reports for all from here on. Where there are no ranks, or no way to reach them,
+        nothing happens.
         """
         if self.rank is None or not self.measures:
             return True
-        from pytest_gpusync.ranks import EXCHANGE_SECONDS, join
+        from pytest_gpusync.ranks import join
 
-        self._ranks = join()
+        self._ranks = self._ranks or join()
         if self._ranks is None:
             return True
         from pytest_gpusync.reporting.merging import merge_runs
 
-        found = self._ranks.exchange({"passed": passed, "run": self._own_run()})
+        if self.ended is not None:
+            self._ranks.hurry()
+        found = self._ranks.exchange({"passed": passed, "ended": self.ended is not None, "run": self._own_run()})
         there = [(number, document) for number, document in enumerate(found) if document is not None]
         late = [number for number, document in enumerate(found) if document is None]
-        failed = [number for number, document in there if not document["passed"] and number != self.rank]
-        self._united = merge_runs([(f"rank {number}", document["run"]) for number, document in there])
-        if late:
-            self.complaints.append(f"{_ranks(late)} sent nothing home within {EXCHANGE_SECONDS:g} s")
+        failed = [number for number, document in there if not (document["passed"] or document["ended"])]
+        failed = [number for number in failed if number != self.rank]
+        runs = [(f"rank {number}", document["run"]) for number, document in there]
+        for number in late:
+            runs.append((f"rank {number}", self._run_of_lost_rank(self._ranks, number)))
+        self._united = merge_runs(runs)
+        self._reporting_rank = there[0][0]
         if failed:
             self.complaints.append(f"{_ranks(failed)} failed")
-        return not late and not failed
+        return not late and not failed and self.ended is None
+
+    def _run_of_lost_rank(self, ranks: Ranks, number: int) -> Document:
+        """Complain about a rank that sent nothing home, and return what stands for it in the report."""
+        from pytest_gpusync.ranks import EXCHANGE_SECONDS
+        from pytest_gpusync.reporting.json_ import run_document, unmeasured_document
+
+        if self.ended is None and number not in ranks.gone:
+            problem = f"rank {number} sent nothing home within {EXCHANGE_SECONDS:g} s"
+        else:
+            problem = f"rank {number} is gone: it died or was killed"
+        test = ranks.last_test(number)
+        self.complaints.append(f"{problem}; it was in {test}" if test else problem)
+        document = run_document(None, [unmeasured_document(test or f"rank {number}", problem)])
+        return {**document, "rank": number}
 
     def leave_ranks(self) -> None:
         """Wait, not for long, until all ranks are about to end."""
-        if self._ranks is not None:
+        if self._watch is not None:
+            self._watch.stop()
+        if self._ranks is not None and self.ended is None:
             self._ranks.leave()
 
     def _own_run(self) -> Document:
@@ -181,9 +256,9 @@ class GpuSession:
     def write_reports(self) -> bool:
         """Write every report that was asked for; False if one could not be, with a complaint that says where it is.
 
-        Of ranks that have met, rank 0 writes the reports of all; ranks on their own write one each.
+        Of ranks that have met, the first writes the reports of all; ranks on their own write one each.
         """
-        if not self.options.reports or (self._united is not None and self.rank != 0):
+        if not self.options.reports or (self._united is not None and self.rank != self._reporting_rank):
             return True
         from pytest_gpusync.reporting.files import of_rank, write_report
 
@@ -224,7 +299,7 @@ class GpuSession:
             return []
         from pytest_gpusync.reporting.summary import summary_lines
 
-        if self._united is not None and self.rank == 0:
+        if self._united is not None and self.rank == self._reporting_rank:
             of_all = {region["name"]: [region] for region in self._united["regions"]}
             return summary_lines(self._united["environment"], of_all)
         return summary_lines(self.environment, self.tests)

@@ -206,13 +206,13 @@ class TestRun:
         try:
             with _open(self.nodeid, self.warmup, self.device, self.growth is not None) as region:
                 yield
-        except (Exception, pytest.fail.Exception):
-            if region is not None:
+        except BaseException as error:
+            if region is None:
+                raise
+            if isinstance(error, (Exception, pytest.fail.Exception)) and not isinstance(error, pytest.exit.Exception):
                 self._judge_call(region)
-            raise
-        except BaseException:
-            # The session ends here: what was seen so far is shown, and is no measurement of the test.
-            if region is not None:
+            else:
+                # The session ends here: what was seen so far is shown, and is no measurement of the test.
                 seen = replace(region.result(), complete=False, problem="the test was interrupted")
                 self.records.insert(0, Record(seen))
             raise
