@@ -111,7 +111,8 @@ def test_a_thread_without_python_frames_is_charged_to_the_line_inside_backward()
     Probe.apply(torch.ones(2, requires_grad=True)).sum().backward()
     # On the CPU autograd runs on the calling thread, whose innermost user line is the function's own.
     assert found[0].thread == threading.get_ident()
-    assert found[0].site.function.endswith("Probe.backward")
+    # Python 3.10 does not tell the class.
+    assert found[0].site.function.endswith("backward")
 
 
 def test_where_nobody_is_in_backward_the_main_thread_is_charged():
