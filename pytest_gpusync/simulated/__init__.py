@@ -5,8 +5,8 @@ kernels are Python functions that run the CPU kernels; all of torch above them i
 host wait on a GPU happens here as well, and is announced (see :mod:`.ledger`). Values are those of the CPU. Time is
 not simulated. Processes that ``multiprocessing`` starts have the device too; other programs that are started do not.
 
-It needs torch 2.11 to 2.15 on Linux x86-64, a CPU build or a CUDA build without a GPU. Nothing is imported or
-changed before it is switched on.
+It needs torch 2.11 to 2.15 on Linux x86-64, a CPU build or a CUDA build. Nothing is imported or changed before it is
+switched on. Where there is a GPU it must be switched on before the process uses that, which it then finds no more.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.variable import Variable
@@ -29,6 +32,11 @@ from .patches import Patches
 from .state import process
 from .versions import SimulationUnavailable
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
 
 class SimulatedDevice:
     """The one simulated device of a process; its counterpart in :mod:`pytest_gpusync.simulated` counts its users."""
@@ -47,14 +55,16 @@ class SimulatedDevice:
         """
         if devices < 1:
             raise SimulationUnavailable(f"cannot simulate {devices} CUDA devices: ask for at least 1")
-        if torch.version.cuda is not None and torch.cuda.device_count():
+        if torch.cuda.is_initialized():
             raise SimulationUnavailable(
-                "this machine has a GPU that torch can use: use it, or hide it with CUDA_VISIBLE_DEVICES= (empty)"
+                "this process already uses a GPU: switch the simulated device on before the first use of cuda, or in a "
+                "process of its own"
             )
-        engine.start_without_threads()
         process.devices, process.memory = devices, nbytes
         try:
-            self._guard.install()
+            with _hidden_gpu():
+                engine.start_without_threads()
+                self._guard.install()
             self._hooks.install()
             registration.register()
             self._replace()
@@ -133,3 +143,19 @@ class SimulatedDevice:
         # The check was not a use by the program: a process forked now may still use the device.
         torch.cuda._initialized, process.blocked = False, True
         memory.reset()
+
+
+@contextmanager
+def _hidden_gpu() -> Iterator[None]:
+    """Have the driver, if it is asked within the block for the first time, find no GPU: for this process it then finds
+    none ever after.
+    """
+    before = os.environ.get(_VISIBLE)
+    os.environ[_VISIBLE] = ""
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_VISIBLE]
+        else:
+            os.environ[_VISIBLE] = before
