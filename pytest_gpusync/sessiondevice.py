@@ -7,21 +7,16 @@ been imported, by whomever.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from contextlib import ExitStack
 from functools import cached_property
-from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
 
 from pytest_gpusync import devices
+from pytest_gpusync.imports import AfterImport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
-
     from pytest_gpusync.devices import Device
     from pytest_gpusync.measure import DeviceChoice
 
@@ -70,7 +65,7 @@ class SessionDevice:
         if "torch" in sys.modules:
             self.switch_on()
             return
-        finder = _AfterImport("torch", self.switch_on)
+        finder = AfterImport("torch", self.switch_on)
         sys.meta_path.insert(0, finder)
         self._open.callback(finder.remove)
 
@@ -110,36 +105,3 @@ class SessionDevice:
         """Switch the simulated device off and leave the import system as it was."""
         self._open.close()
         self._is_on = False
-
-
-class _AfterImport(MetaPathFinder):
-    """Calls back once, right after a module was first imported. Finding and loading it stay with the usual finders."""
-
-    def __init__(self, name: str, callback: Callable[[], None]) -> None:
-        self._name = name
-        self._callback = callback
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        self.remove()
-        spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        loader = spec.loader
-        execute = loader.exec_module
-
-        def execute_and_call_back(module: ModuleType) -> None:
-            execute(module)
-            del loader.exec_module
-            self._callback()
-
-        # On the instance: the loader's class serves every other module.
-        loader.exec_module = execute_and_call_back  # type: ignore[method-assign]
-        return spec
-
-    def remove(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)

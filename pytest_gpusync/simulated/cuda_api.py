@@ -38,6 +38,8 @@ _RUNTIME_VERSION = "13.0"
 """CUDA version reported on a CPU build of torch."""
 
 
+_CUFFT_PLANS = 4096
+"""How many plans cuFFT's cache holds unless it is told; FFTs run without plans here."""
 _NCCL_VERSION = (2, 28, 9)
 """Version of NCCL reported; what runs in its place has none."""
 
@@ -249,8 +251,8 @@ def _install_nvtx(patches: Patches) -> None:
 
 
 def _install_libraries(patches: Patches) -> None:
-    """The device has no cuDNN, as on a CPU build, and NCCL has no tensors of its own to add up; which library is
-    preferred is remembered and means nothing.
+    """The device has no cuDNN, as on a CPU build, NCCL has no tensors of its own to add up, and cuFFT keeps no plans;
+    which library is preferred and how many plans may be kept is remembered and means nothing.
     """
     # The module hides behind a stand-in of its own, and calls its functions without it.
     cudnn: Any = torch.backends.cudnn
@@ -260,6 +262,18 @@ def _install_libraries(patches: Patches) -> None:
     patches.set(cudnn, "is_acceptable", lambda tensor: False)
     patches.set(torch.cuda.nccl, "is_available", lambda tensors: False)
     patches.set(torch.cuda.nccl, "version", lambda: _NCCL_VERSION)
+    limits: dict[int, int] = {}
+    plans = torch.backends.cuda.cuFFTPlanCache
+    patches.set(plans, "size", property(lambda self: 0))
+    patches.set(
+        plans,
+        "max_size",
+        property(
+            lambda self: limits.get(self.device_index, _CUFFT_PLANS),
+            lambda self, size: limits.__setitem__(self.device_index, size),
+        ),
+    )
+    patches.set(plans, "clear", _nothing)
     for library in ("linalg", "blas"):
         setter, getter = f"_set_{library}_preferred_backend", f"_get_{library}_preferred_backend"
         preferred = [getattr(torch._C, getter)()]

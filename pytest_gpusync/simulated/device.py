@@ -19,6 +19,7 @@ from . import (
     engine,
     memory,
     profiling,
+    refusals,
     registration,
     streams,
     tensor_api,
@@ -103,6 +104,7 @@ class SimulatedDevice:
         """Put back everything that was replaced but the device guard; harmless when nothing was."""
         process.on, process.blocked, process.values = False, True, True
         self._patches.undo()
+        refusals.reset()
         tensor_api.reset()
         self._hooks.remove()
         conditions.capturing, conditions.pool, conditions.debug_mode = False, SHARED, 0
@@ -117,6 +119,7 @@ class SimulatedDevice:
         distributed.install(self._patches)
         profiling.install(self._patches)
         children.install(self._patches)
+        refusals.install(self._patches)
         self._patches.set(torch.ops, "load_library", registration.loading(torch.ops.load_library))
         self._patches.set(Variable, "_execution_engine", engine.SingleThreadedEngine(Variable._execution_engine))
 

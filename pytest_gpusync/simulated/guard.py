@@ -64,8 +64,8 @@ class DeviceGuard:
         if cuda.value == lent:
             cuda.value = self._previous
             raise SimulationUnavailable(
-                "torch did not install its no-op device guard, as where a GPU has been found or a lazy backend is in use: "
-                "switch the simulated device on before cuda is asked for, or hide the GPU with CUDA_VISIBLE_DEVICES= (empty)"
+                "torch did not install its no-op device guard, as where a GPU was found or a lazy backend is in use: "
+                "switch the simulated device on before that, or hide the GPU with CUDA_VISIBLE_DEVICES= (empty)"
             )
         self._installed = True
         state.process.tell_guard = _setter(cuda.value or 0)

@@ -8,6 +8,7 @@ shares its storage.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -184,7 +185,7 @@ def _compute_kernel(op: Any, schema: Schema) -> Kernel:
             else:
                 result = run(*call, **named)
         except RuntimeError as error:
-            translated = memory.translated(error, index)
+            translated = memory.translated(_without_cpu_kernel(error), index)
             if not process.values:
                 translated = unknown.translated(error, schema.name)
             if translated is error:
@@ -193,6 +194,20 @@ def _compute_kernel(op: Any, schema: Schema) -> Kernel:
         return finish(result, arguments, keywords, index)
 
     return kernel
+
+
+_NO_CPU_KERNEL = re.compile(r"Could not run '([^']+)' with arguments from the 'CPU' backend")
+
+
+def _without_cpu_kernel(error: RuntimeError) -> RuntimeError:
+    """`error`, or in one line what torch says in fifty where an operator runs on a GPU alone."""
+    found = _NO_CPU_KERNEL.match(str(error))
+    if found is None:
+        return error
+    return NotImplementedError(
+        f"the simulated device does not simulate {found[1]}, which has no CPU kernel: take a code path of other "
+        "operators, or run on a GPU"
+    )
 
 
 def _convert_list(values: Sequence[Any], index: int, stranger: Any) -> tuple[int, Any, list[Any]]:

@@ -1,4 +1,4 @@
-"""The simulated device on a machine with a GPU, in processes of their own: what a driver found, it has found for good."""
+"""The simulated device on a machine with a GPU, in processes of their own: a driver finds its GPUs but once."""
 
 from __future__ import annotations
 

@@ -119,6 +119,15 @@ def test_a_preferred_library_is_remembered(cuda, prefer):
     assert prefer()
 
 
+def test_the_plan_cache_of_ffts_is_empty_and_remembers_its_limit(cuda):
+    torch.fft.fft(torch.ones(4, device=cuda))
+    plans = torch.backends.cuda.cufft_plan_cache
+    assert (plans.size, plans.max_size) == (0, 4096)
+    plans[0].max_size = 10
+    plans.clear()
+    assert plans.max_size == 10
+
+
 def test_tf32_is_allowed(cuda):
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = True
