@@ -8,8 +8,9 @@ Three tables:
    steps are taken in turn, the order changing from pair to pair; the median of the ratios is given with its 95 %
    interval. "counted" is `record()` around the steps; "gpu_train" adds what the fixture of that name does: events
    around each step, and memory read at its end.
+   The small step is measured under torch.profiler and set_sync_debug_mode as well.
 2. Calls: microseconds of a launch, `.item()`, `.cpu()` and `Event.synchronize()` in a tight loop, beside
-   torch.profiler's and set_sync_debug_mode's cost in the same rounds.
+   torch.profiler's and set_sync_debug_mode's cost in the same rounds; and what each adds to a sync.
 3. Regions: microseconds to open and close one.
 """
 
@@ -75,7 +76,10 @@ def step_ratios(least_pairs: int) -> list[dict[str, Any]]:
         for _ in range(2 * steps):
             step()
         gc.collect()
-        for way, measured in (("nothing", unmeasured), ("counted", counted), ("gpu_train", trained)):
+        ways = [("nothing", unmeasured), ("counted", counted), ("gpu_train", trained)]
+        if make is mlp_step:
+            ways += [("debug mode", warned), ("profiler", profiled)]
+        for way, measured in ways:
             ratios, times = [], []
             for number in range(pairs):
                 order = (measured, unmeasured) if number % 2 else (unmeasured, measured)
@@ -138,6 +142,18 @@ def trained(step: Callable[[], object], steps: int) -> float:
     return took
 
 
+def warned(step: Callable[[], object], steps: int) -> float:
+    """Return the same while torch warns of each sync and the warnings are kept."""
+    with debug_mode():
+        return unmeasured(step, steps)
+
+
+def profiled(step: Callable[[], object], steps: int) -> float:
+    """Return the same while torch.profiler records CPU and CUDA."""
+    with torch.profiler.profile():
+        return unmeasured(step, steps)
+
+
 def _check(region: Any) -> None:
     problem = region.result().problem
     if problem is not None:
@@ -173,6 +189,9 @@ def calls() -> dict[str, dict[str, float]]:
         "sync_debug_mode warn": debug_mode,
         "profiler CUDA": lambda: torch.profiler.profile(activities=[activities.CUDA]),
         "profiler CPU+CUDA": lambda: torch.profiler.profile(activities=[activities.CPU, activities.CUDA]),
+        "profiler with stacks": lambda: torch.profiler.profile(
+            activities=[activities.CPU, activities.CUDA], with_stack=True
+        ),
     }
     taken: dict[str, dict[str, list[float]]] = {way: {name: [] for name in loops} for way in ways}
     for _ in range(ROUNDS):
@@ -183,7 +202,15 @@ def calls() -> dict[str, dict[str, float]]:
     print(f"\n{'microseconds per call':<24}" + "".join(f"{name:>10}" for name in loops))
     for way, by_name in taken.items():
         print(f"{way:<24}" + "".join(f"{median(by_name[name]):>10.1f}" for name in loops))
-    return {way: {name: median(times) for name, times in by_name.items()} for way, by_name in taken.items()}
+    found = {way: {name: median(times) for name, times in by_name.items()} for way, by_name in taken.items()}
+    for way, by_name in taken.items():
+        # Of the same rounds, so that what both share falls out.
+        found[way]["added_to_item"] = median(
+            [with_it - without for with_it, without in zip(by_name["item"], taken["nothing"]["item"], strict=True)]
+        )
+        if way != "nothing":
+            print(f"{way} adds {found[way]['added_to_item']:.1f} us to a sync")
+    return found
 
 
 def _microseconds(call: Callable[[], object]) -> float:

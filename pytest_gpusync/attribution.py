@@ -55,6 +55,7 @@ _PACKAGE_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os
 _BACKWARD_FUNCTION = "_engine_run_backward"
 _BACKWARD_FILE = os.path.join("torch", "autograd", "graph.py")
 
+_version = 0
 _class_of_file: dict[str, int] = {}
 _shown_path: dict[tuple[str, str], str] = {}
 _sites: dict[tuple[str, str, int, str | None], Site] = {}
@@ -95,8 +96,27 @@ def charge(frame: FrameType | None, thread: int) -> Charge:
     return Charge(Site("<unknown>", 0, f"thread {thread}"), thread)
 
 
+def codes_to_the_users(frame: FrameType | None) -> list[CodeType]:
+    """Return the code objects of a stack from its innermost frame to the first of the user's; empty without one."""
+    codes: list[CodeType] = []
+    while frame is not None:
+        codes.append(frame.f_code)
+        known = _class_of_code.get(id(frame.f_code))
+        if (_classify_code(frame.f_code, frame) if known is None else known[1]) in (_USER, _BROKEN):
+            return codes
+        frame = frame.f_back
+    return []
+
+
+def version() -> int:
+    """Return how often what is known of lines was forgotten: a charge of an earlier version may be out of date."""
+    return _version
+
+
 def clear_caches() -> None:
     """Forget shown paths; for tests, and after the working directory changed."""
+    global _version
+    _version += 1
     _shown_path.clear()
     _sites.clear()
     _direct.clear()

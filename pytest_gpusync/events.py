@@ -47,6 +47,9 @@ class RawSync(NamedTuple):
     """Where it belongs, when the recorder had to settle that before it handed the sync over."""
     began_ns: int | None = None
     """When the call was entered, by the clock of ``time.perf_counter_ns()``; None where no clock was read."""
+    sequence: int | None = None
+    """How many calls the recorder had noted before this one, where it is delivered later than it was made; None where
+    it is handed over at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import platform
 import sys
 import threading
 import time
+from bisect import bisect_right
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
@@ -58,6 +59,17 @@ class _Seen(NamedTuple):
     device: int | None
     allowed: str | None
     began_ns: int | None
+    sequence: int | None
+    """As :attr:`RawSync.sequence` is: what came late is told by it from what follows the end of a step."""
+
+
+class _End(NamedTuple):
+    """Where a step ends."""
+
+    seen: int
+    """Syncs that had been delivered."""
+    noted: int
+    """Calls that the recorder had noted, and may deliver later."""
 
 
 class Region:
@@ -74,10 +86,10 @@ class Region:
         self._thread = threading.get_ident()
         self._seen: list[_Seen] = []
         self._opened = time.perf_counter_ns()
-        self._optimizer_marks: list[tuple[int, int]] = []
+        self._optimizer_marks: list[tuple[_End, int]] = []
         self._optimizer_times: list[int] = []
         """When each ``optimizer.step()`` returned; the times of marks likewise."""
-        self._explicit_marks: list[int] | None = None
+        self._explicit_marks: list[_End] | None = None
         self._explicit_times: list[int] = []
         self._step_source = "optimizer.step()"
         self._problem: str | None = None
@@ -85,11 +97,11 @@ class Region:
 
     def mark_step(self, source: str = "mark_step()") -> None:
         """End a step here. From the first call on, ``optimizer.step()`` no longer ends the steps of this region."""
-        _hub.flush()
+        noted = _hub.mark()
         if self._explicit_marks is None:
             self._explicit_marks = []
             self._step_source = source
-        self._explicit_marks.append(len(self._seen))
+        self._explicit_marks.append(_End(len(self._seen), noted))
         self._explicit_times.append(time.perf_counter_ns())
         if self._samples_memory:
             self._explicit_samples.append(sample_memory())
@@ -143,8 +155,8 @@ class Region:
 
         return to_fragment(self.result())
 
-    def _optimizer_stepped(self, optimizer: int) -> None:
-        self._optimizer_marks.append((len(self._seen), optimizer))
+    def _optimizer_stepped(self, optimizer: int, noted: int) -> None:
+        self._optimizer_marks.append((_End(len(self._seen), noted), optimizer))
         self._optimizer_times.append(time.perf_counter_ns())
         if self._samples_memory and self._explicit_marks is None:
             self._optimizer_samples.append(sample_memory())
@@ -165,12 +177,7 @@ class Region:
             if len(ends) < 2:
                 # One optimizer.step() does not repeat: the region itself is the step.
                 ends, source = [], "whole region"
-        syncs: list[Sync] = []
-        step = 0
-        for position, seen in enumerate(list(self._seen)):
-            while step < len(ends) and ends[step] <= position:
-                step += 1
-            syncs.append(self._sync(seen, None if ends and step == len(ends) else step))
+        syncs = self._in_steps(ends)
         if not ends:
             warmup = 0
         else:
@@ -192,6 +199,22 @@ class Region:
             timing=self._timing,
             times=self._times(len(ends)),
         )
+
+    def _in_steps(self, ends: list[_End]) -> list[Sync]:
+        """Return the syncs, each with its step, in the order in which they began where that is known."""
+        syncs: list[Sync] = []
+        delivered, noted = [end.seen for end in ends], [end.noted for end in ends]
+        was_late = False
+        for position, seen in enumerate(list(self._seen)):
+            if seen.sequence is None:
+                step = bisect_right(delivered, position)
+            else:
+                step = bisect_right(noted, seen.sequence)
+                was_late = True
+            syncs.append(self._sync(seen, None if ends and step == len(ends) else step))
+        if was_late and all(sync.began_ns is not None for sync in syncs):
+            syncs.sort(key=lambda sync: sync.began_ns or 0)
+        return syncs
 
     def _times(self, ends: int) -> RegionTimes | None:
         if not _hub.reads_clock:
@@ -276,6 +299,8 @@ def allow(reason: str) -> Iterator[None]:
     if not isinstance(reason, str) or not reason.strip():
         raise ValueError('allow() takes the reason for the sync, as in allow("early stop needs the value")')
     thread = threading.get_ident()
+    # A recorder may hold syncs back: what was made before is not allowed by this.
+    _hub.flush()
     reasons = _allowed.setdefault(thread, [])
     reasons.append(reason)
     try:
@@ -365,7 +390,8 @@ class _Hub:
         self._regions: tuple[Region, ...] = ()
         """Replaced, never changed in place: the sink reads it without the lock."""
         self._recorder: Recorder | None = None
-        self._note: str | None = None
+        self._noted = 0
+        """Calls that recorders had noted when a step ended last."""
         self._environment: Environment | None = None
         self.reads_clock = False
         """True if the recorder that was started last tells when each sync began."""
@@ -377,7 +403,9 @@ class _Hub:
 
     def open(self, region: Region, recorder: str, device: DeviceChoice) -> None:
         with self._lock:
-            if not self._regions:
+            if self._regions:
+                self.flush()  # what was made before is none of the new region's
+            else:
                 self._start(recorder, device)
             self._regions = (*self._regions, region)
 
@@ -398,6 +426,14 @@ class _Hub:
         recorder = self._recorder
         if recorder is not None:
             recorder.flush()
+
+    def mark(self) -> int:
+        """Let a step end here: what the recorder delivers later with a lower ``sequence`` than this was in it."""
+        recorder = self._recorder
+        if recorder is not None:
+            # One that sees less, and took over, notes none: those before it were noted all the same.
+            self._noted = max(self._noted, recorder.mark())
+        return self._noted
 
     def forget_in_forked_child(self) -> None:
         """Leave the recorder to the parent: in a forked child CUDA cannot be used, and nothing of it may be touched.
@@ -442,6 +478,7 @@ class _Hub:
                 refusals.append(f"{name}: {refusal}")
                 continue
             self._recorder = recorder
+            phases.noted = recorder.noted
             self._environment = _environment(recorder, found, refusals)
             self.reads_clock = recorder.reads_clock
             return
@@ -491,10 +528,10 @@ class _Hub:
                 "run `gpusync doctor`"
             )
 
-    def _optimizer_stepped(self, optimizer: int) -> None:
-        self.flush()
+    def _optimizer_stepped(self, optimizer: object, _args: object, _kwargs: object) -> None:
+        noted = self.mark()
         for region in self._regions:
-            region._optimizer_stepped(optimizer)
+            region._optimizer_stepped(id(optimizer), noted)
 
     def _sink(self, raw: RawSync) -> None:
         planting = self._planting
@@ -504,15 +541,16 @@ class _Hub:
         if raw.thread in _aside:
             return
         try:
-            # Little is called here: see recorders/cupti.py on cold code.
-            kind, frame, thread, direction, nbytes, blocked, device, charged, began = raw
+            kind, frame, thread, direction, nbytes, blocked, device, charged, began, sequence = raw
             site, owner = charged or attribution.charge(frame, thread)
-            phase = (phases.current(thread) or phases.current(owner)) if phases.open_ranges else None
+            if sequence is not None:
+                phase = phases.at(sequence)
+            else:
+                phase = (phases.current(thread) or phases.current(owner)) if phases.open_ranges else None
             reasons = _allowed.get(owner)
             allowed = reasons[-1] if reasons else None
             name = _thread_name(owner)
-            values = (kind, site, direction, nbytes, blocked, phase, owner, name, device, allowed, began)
-            seen = tuple.__new__(_Seen, values)
+            seen = _Seen(kind, site, direction, nbytes, blocked, phase, owner, name, device, allowed, began, sequence)
             for region in self._regions:
                 region._seen.append(seen)
             if self._optimizer_steps.handle is None:

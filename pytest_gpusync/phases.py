@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import sys
 import threading
+from bisect import bisect_right
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _lock = threading.Lock()
+noted: Callable[[], int] = int
+"""Says how many calls of the main thread the recorder has noted so far; at first 0."""
+_until: list[int] = []
+_phases: list[str | None] = []
+"""The past of the main thread: the phase that held for the calls noted before each of the numbers."""
+_main = threading.main_thread().ident or 0
 _users = 0
 _restore: list[Callable[[], None]] = []
 open_ranges: dict[int, list[str]] = {}
@@ -24,6 +32,12 @@ def current(thread: int) -> str | None:
     """Return the innermost open range of `thread`."""
     ranges = open_ranges.get(thread)
     return ranges[-1] if ranges else None
+
+
+def at(call: int) -> str | None:
+    """Return the innermost open range of the main thread when it made its call number `call`, counted from 0."""
+    position = bisect_right(_until, call)
+    return _phases[position] if position < len(_until) else current(_main)
 
 
 def follow() -> None:
@@ -44,16 +58,35 @@ def unfollow() -> None:
             while _restore:
                 _restore.pop()()
             open_ranges.clear()
+            _until.clear()
+            _phases.clear()
 
 
 def _push(name: object) -> None:
-    open_ranges.setdefault(threading.get_ident(), []).append(str(name))
+    thread = get_ident()
+    ranges = open_ranges.get(thread)
+    if ranges is None:
+        ranges = open_ranges[thread] = []
+    if thread == _main:
+        _remember(ranges)
+    ranges.append(str(name))
 
 
 def _pop() -> None:
-    ranges = open_ranges.get(threading.get_ident())
+    thread = get_ident()
+    ranges = open_ranges.get(thread)
     if ranges:
+        if thread == _main:
+            _remember(ranges)
         ranges.pop()
+
+
+def _remember(ranges: list[str]) -> None:
+    """Keep the phase of the main thread that ends here, if any call was noted in it."""
+    calls = noted()
+    if calls and (not _until or _until[-1] != calls):
+        _until.append(calls)
+        _phases.append(ranges[-1] if ranges else None)
 
 
 def _wrap_entry_points() -> None:

@@ -8,7 +8,7 @@ steps again, and ends at the last call before that.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class OptimizerSteps:
     """Follows every ``optimizer.step()`` of the process while attached, through torch's own global hook."""
 
-    def __init__(self, on_step: Callable[[int], None]) -> None:
+    def __init__(self, on_step: Callable[[object, object, object], None]) -> None:
+        """Take what is called with an optimizer, and the arguments of its ``step()``, after each."""
         self._on_step = on_step
         self.handle: Any = None
         """What removes the hook; None while it is not registered."""
@@ -29,7 +30,7 @@ class OptimizerSteps:
             register = getattr(module, "register_optimizer_step_post_hook", None)
             if register is None:
                 return False
-            self.handle = register(self._after_step)
+            self.handle = register(self._on_step)
         return True
 
     def detach(self) -> None:
@@ -38,20 +39,20 @@ class OptimizerSteps:
             self.handle.remove()
             self.handle = None
 
-    def _after_step(self, optimizer: object, args: object, kwargs: object) -> None:
-        self._on_step(id(optimizer))
+
+_Position = TypeVar("_Position")
 
 
-def boundaries(marks: list[tuple[int, int]]) -> list[int]:
+def boundaries(marks: list[tuple[_Position, int]]) -> list[_Position]:
     """Return the positions at which steps end.
 
     Args:
-        marks: (position, optimizer) for every ``optimizer.step()``, in order.
+        marks: (position, optimizer) for every ``optimizer.step()``, in order; a position is whatever the caller likes.
 
     Returns:
         One position per step: that of the last call before an optimizer of the step steps again.
     """
-    ends: list[int] = []
+    ends: list[_Position] = []
     stepped: set[int] = set()
     for index, (position, optimizer) in enumerate(marks):
         if optimizer in stepped:

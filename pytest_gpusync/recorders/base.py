@@ -49,6 +49,19 @@ class Recorder(ABC):
     def flush(self) -> None:
         """Deliver to the sink what was seen but not delivered yet; called at the end of a step and of a region."""
 
+    def mark(self) -> int:
+        """Deliver as :meth:`flush` does, but for the calls of the main thread that were only noted; return `noted()`.
+
+        It is for the ends of steps, which are many: what is delivered later tells by its ``sequence`` whether it came
+        before.
+        """
+        self.flush()
+        return self.noted()
+
+    def noted(self) -> int:
+        """Return how many calls of the main thread were noted, each of which may be delivered as a sync later."""
+        return 0
+
     def plant(self) -> None:
         """Make exactly one known sync, for the self-check: wait for the current stream. Called while started."""
         import torch

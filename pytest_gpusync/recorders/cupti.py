@@ -5,6 +5,9 @@ that enters the driver counts once. A blocking torch copy is an asynchronous cop
 Python instruction: one sync, with the copy's direction and bytes. A ``non_blocking`` copy of pageable memory that waits
 by itself is a sync of kind ``pageable``.
 
+Calls of the main thread are noted by the gate once their place is known, and turned into syncs when the region closes:
+Python is not entered for them. Those of other threads, and the first from each place, are handed to Python.
+
 Calls that torch may make under its allocator lock (event synchronize and frees; with expandable segments every
 synchronize) are logged natively and delivered a moment later, see :mod:`pytest_gpusync.recorders.gate`. Their line is
 taken from the thread's stack just after the call returned.
@@ -21,7 +24,6 @@ import os
 import sys
 import threading
 import time
-from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -32,18 +34,16 @@ from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
+    from types import CodeType, FrameType
 
     from pytest_gpusync.events import Charge, Coverage, Direction, Kind
     from pytest_gpusync.recorders.base import Sink
 
-    _Instruction = tuple[int, int, int]
-    """Identities of a frame and of its code, and the offset in the bytecode: two CUDA calls from the same instruction
-    are halves of one operation."""
+    _Instruction = tuple[int, int]
+    """Identities of a frame and of where it is: two CUDA calls from one instruction are halves of one operation."""
 
-    _Handler = Callable[[Any, int, FrameType | None, "_Thread"], None]
-    """Handles a call that has returned: (what the table says of the call, address of CUPTI's data, innermost Python
-    frame or None on a C++ thread, thread)."""
+    _Handler = Callable[[Any, "_Call", "_Thread"], None]
+    """Handles a call that has returned: (what the table says of the call, the call, thread)."""
 
 _SYNCHRONIZE: Final[dict[str, Kind]] = {
     "cudaStreamSynchronize": "stream",
@@ -76,46 +76,90 @@ _MEMCPY_KINDS: Final[dict[int, Direction]] = {1: "H2D", 2: "D2H"}
 """Values of cudaMemcpyKind. Copies between device buffers (3) do not wait; cudaMemcpyDefault (4) leaves the direction
 to the driver."""
 
-_NO_INSTRUCTION: Final = (0, 0, 0)
+_NO_INSTRUCTION: Final = (0, 0)
 """Of a thread without Python frames."""
 
-_NO_TICKS: Final = (0, 0)
-"""Of a copy that cannot wait: nobody asks how long it took."""
-
-_new = tuple.__new__
-"""Makes a named tuple of a tuple. What is done at every sync adds to the step, and out of a training step it is cold
-code that costs a multiple of what it does in a loop: fewer functions are better than faster ones."""
+_COPY_WORDS: Final = 3
+_RUNTIME_COPY_WORDS: Final = 4
+"""Parameters of a copy that are of use: destination, source, bytes; in the runtime API its kind as well."""
 
 _MEMORY_TYPE_ATTRIBUTE: Final = 2
 """CU_POINTER_ATTRIBUTE_MEMORY_TYPE; cuPointerGetAttribute refuses pageable pointers."""
+
+
+class _Call(NamedTuple):
+    """A call that has returned, whoever kept it."""
+
+    frame: FrameType | None
+    """Innermost frame of the caller; None if there is none, and for a call whose line is known."""
+    instruction: _Instruction
+    charge: Charge | None
+    """Its line, where that is known already."""
+    ticks: tuple[int, int]
+    """When it was entered and left, as the gate counts."""
+    context: int
+    destination: int
+    source: int
+    nbytes: int
+    direction: int
+    """A copy's cudaMemcpyKind; 0 where the call does not say."""
+    sequence: int | None
+    """How many calls of its thread were noted before it; None on a thread whose calls are not."""
 
 
 class _Copy(NamedTuple):
     """The last copy of a thread, until the sync that completes it, or until it turns out to be one itself."""
 
     direction: Direction
-    nbytes: int
-    instruction: _Instruction
-    charge: Charge | None
-    """Its line; looked up only where somebody may ask for it, since a frame kept would keep the caller's locals."""
+    call: _Call
+    """Without its frame, which would keep the caller's locals; with its line where somebody may ask for it."""
     host: int | None
     """Address on the host of a copy that waits by itself if that memory is pageable; None for one that cannot."""
-    context: int
-    ticks: tuple[int, int]
-    """When it was entered and left, as the gate counts."""
 
 
 class _Thread:
     """What is under way on one thread."""
 
-    __slots__ = ("copy", "ident", "slot", "ticks")
+    __slots__ = ("copy", "ident", "slot")
 
-    def __init__(self, ident: int, entry: gate.CallGate) -> None:
+    def __init__(self, ident: int) -> None:
         self.ident = ident
         self.slot = gate.slot_of(ident)
-        self.ticks = partial(entry.ticks, self.slot)
-        """Returns when it entered and left the call it was in last, as the gate counts."""
         self.copy: _Copy | None = None
+
+
+class _Places:
+    """The lines that are charged with the calls from places that the gate notes by itself."""
+
+    def __init__(self) -> None:
+        self.charges: dict[int, Charge] = {}
+        self._codes: dict[int, CodeType] = {}
+        """Code objects of the places' frames: while they are kept, no other gets their identity."""
+        self._version = attribution.version()
+
+    def learn(self, entry: gate.CallGate, place: int, frame: FrameType, charge: Charge) -> None:
+        """Let the gate note further calls from where `frame` is: `place`, if the gate could tell."""
+        codes = attribution.codes_to_the_users(frame)
+        if not codes:
+            return  # no line of the user's: the gate would not know where to stop
+        if not entry.knows(place, id(codes[-1])):
+            self.forget(entry)
+            entry.knows(place, id(codes[-1]))
+        self._codes.update((id(code), code) for code in codes)
+        if place:
+            self.charges[place] = charge
+
+    def refresh(self, entry: gate.CallGate) -> None:
+        """Forget what was learned before :mod:`attribution` forgot it."""
+        if self._version != attribution.version():
+            self.forget(entry)
+
+    def forget(self, entry: gate.CallGate) -> None:
+        """Begin anew."""
+        entry.forget_places()
+        self.charges.clear()
+        self._codes.clear()
+        self._version = attribution.version()
 
 
 class CuptiRecorder(Recorder):
@@ -133,6 +177,11 @@ class CuptiRecorder(Recorder):
         self._handlers: dict[tuple[int, int], tuple[_Handler, Any]] = {}
         self._logged_kinds: dict[tuple[int, int], Kind] = {}
         self._threads: dict[int, _Thread] = {}
+        self._noted_thread: int | None = None
+        """The main thread, where the gate can read its frames."""
+        self._places = _Places()
+        self._taking = threading.RLock()
+        """Held by who reads the gate's notes; a signal handler may begin to while its own thread does."""
         self._device_of_context: dict[int, int | None] = {}
         self._error: Exception | None = None
         self._logs_every_synchronize = False
@@ -149,6 +198,11 @@ class CuptiRecorder(Recorder):
         entry.keep_time()
         # Beside busy threads CUPTI bears no callbacks while a subscription begins or ends.
         entry.close()
+        self._places.refresh(entry)
+        main = threading.main_thread().ident or 0
+        # With expandable segments the second half of a copy is logged: the halves would not be in one order.
+        notes = not self._logs_every_synchronize and entry.note_calls_of(main)
+        self._noted_thread = main if notes else None
         self._subscribe(cupti, entry)
         entry.open()
         self._follow_event_waits()
@@ -169,11 +223,25 @@ class CuptiRecorder(Recorder):
             self._sink = None
             self._threads.clear()
 
+    def noted(self) -> int:
+        """See :meth:`Recorder.noted`."""
+        return 0 if self._gate is None else self._gate.noted
+
+    def mark(self) -> int:
+        """See :meth:`Recorder.mark`."""
+        entry = self._gate
+        if entry is None or self._noted_thread is None or len(self._threads) > 1:
+            self.flush()
+        elif entry.has_logged:
+            self._deliver_logged()
+        return 0 if entry is None else entry.noted
+
     def flush(self) -> None:
-        """Deliver the logged calls, and the copies that turned out to wait by themselves."""
-        self._deliver_logged()
+        """Deliver the noted and the logged calls, and the copies that turned out to wait by themselves."""
         if self._gate is not None:
             self._gate.keep_time()
+        self._deliver_noted()
+        self._deliver_logged()
         own = get_ident()
         for thread in list(self._threads.values()):
             # Another thread may be waiting in the synchronize that its copy is the first half of.
@@ -225,7 +293,7 @@ class CuptiRecorder(Recorder):
 
     def _fill_table(self, cupti: cupti_api.Cupti, entry: gate.CallGate) -> None:
         all_locked = self._logs_every_synchronize = _expandable_segments()
-        for domain in (gate.DRIVER, gate.RUNTIME):
+        for domain, words in ((gate.DRIVER, _COPY_WORDS), (gate.RUNTIME, _RUNTIME_COPY_WORDS)):
             for callback_id, full_name in cupti.names(domain):
                 name = _base_name(full_name)
                 key = (domain, callback_id)
@@ -237,10 +305,10 @@ class CuptiRecorder(Recorder):
                     entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT)
                 elif name in _BLOCKING_COPIES:
                     self._handlers[key] = self._copied, _BLOCKING_COPIES[name]
-                    entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT)
+                    entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT, words)
                 elif name in _ASYNC_COPIES:
                     self._handlers[key] = self._copy_issued, _ASYNC_COPIES[name]
-                    entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT)
+                    entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT, words)
 
     def _follow_event_waits(self) -> None:
         """Deliver an event synchronize made from Python on its own thread, while its line is still on the stack."""
@@ -289,20 +357,19 @@ class CuptiRecorder(Recorder):
 
     def _callback(self, _user_data: int, domain: int, callback_id: int, address: int) -> None:
         try:
-            handler, entry = self._handlers.get((domain, callback_id)), self._gate
-            if handler is None or entry is None or self._sink is None:
+            entry = self._gate
+            if entry is None or self._sink is None:
                 return
-            ident = get_ident()
-            thread = self._threads.get(ident)
-            if thread is None:
-                thread = self._threads[ident] = _Thread(ident, entry)
             try:
                 frame: FrameType | None = sys._getframe(1)
             except ValueError:
                 frame = None  # a C++ thread
+            if get_ident() == self._noted_thread:
+                self._deliver_noted(frame)
+                return
             if self._logs_every_synchronize:
                 self._deliver_logged(frame)
-            handler[0](handler[1], address, frame, thread)
+            self._handed(entry, domain, callback_id, address, frame)
         except Exception as error:
             self._error = self._error or error
         except BaseException as raised:
@@ -312,91 +379,134 @@ class CuptiRecorder(Recorder):
             if self._gate is not None:
                 self._gate.returned += 1
 
-    def _synchronized(self, kind: Kind, address: int, frame: FrameType | None, thread: _Thread) -> None:
-        """A stream or device synchronize has returned: a sync, with the copy that it completes."""
-        direction, nbytes, charge = None, None, None
-        copy = thread.copy
-        if copy is not None:
-            if copy.instruction == (_NO_INSTRUCTION if frame is None else (id(frame), id(frame.f_code), frame.f_lasti)):
-                direction, nbytes, charge = copy.direction, copy.nbytes, copy.charge
-                thread.copy = None
-            else:
-                self._settle(thread)
-        self._report(kind, frame, thread.ident, direction, nbytes, charge, cupti_api.context(address), thread.ticks())
-
-    def _copied(self, direction: Direction | None, address: int, frame: FrameType | None, thread: _Thread) -> None:
-        """A copy call that blocks by itself has returned."""
-        if direction is None:
-            context, _, _, nbytes, kind = cupti_api.runtime_copy_call(address)
-            direction = _MEMCPY_KINDS.get(kind)
-            if direction is None:
-                return  # between device buffers the host does not wait
+    def _handed(
+        self, entry: gate.CallGate, domain: int, callback_id: int, address: int, frame: FrameType | None
+    ) -> None:
+        """Handle a call of a thread whose calls are not noted, from CUPTI's data at `address`."""
+        found = self._handlers.get((domain, callback_id))
+        if found is None:
+            return
+        handler, argument = found
+        thread = self._thread(get_ident())
+        if handler == self._synchronized:
+            words = (0, 0, 0, 0)
         else:
-            context, _, _, nbytes = cupti_api.copy_call(address)
-        self._settle(thread)
-        self._report("copy", frame, thread.ident, direction, nbytes, None, context, thread.ticks())
+            words = cupti_api.copy_words(address, 4 if domain == gate.RUNTIME else 3)
+        instruction = _NO_INSTRUCTION if frame is None else (id(frame), id(frame.f_code) + frame.f_lasti)
+        ticks = entry.ticks(thread.slot)
+        handler(argument, _Call(frame, instruction, None, ticks, cupti_api.context(address), *words, None), thread)
 
-    def _copy_issued(self, direction: Direction | None, address: int, frame: FrameType | None, thread: _Thread) -> None:
+    def _deliver_noted(self, frame: FrameType | None = None) -> None:
+        """Report the calls that the gate noted, in their order.
+
+        Args:
+            frame: the innermost frame of the noted thread, when it was handed its last call here.
+        """
+        entry = self._gate
+        if entry is None or self._noted_thread is None or self._sink is None:
+            return
+        with self._taking:
+            while (noted := entry.take()) is not None:
+                found = self._handlers.get((noted.domain, noted.callback_id))
+                if found is None:
+                    continue
+                charge = self._places.charges.get(noted.place)
+                where = None
+                if charge is None:
+                    # Python was entered for it: it is the last one, unless an exception was raised in there.
+                    where = frame or (sys._getframe(1) if get_ident() == self._noted_thread else None)
+                    charge = attribution.charge(where, self._noted_thread)
+                    if frame is not None and entry.noted == noted.sequence + 1:
+                        self._places.learn(entry, noted.place, frame, charge)
+                call = _Call(
+                    where,
+                    (noted.frame, noted.instruction),
+                    charge,
+                    (noted.entered, noted.left),
+                    noted.context,
+                    noted.destination,
+                    noted.source,
+                    noted.nbytes,
+                    noted.direction,
+                    noted.sequence,
+                )
+                found[0](found[1], call, self._thread(self._noted_thread))
+
+    def _thread(self, ident: int) -> _Thread:
+        thread = self._threads.get(ident)
+        if thread is None:
+            thread = self._threads[ident] = _Thread(ident)
+        return thread
+
+    def _synchronized(self, kind: Kind, call: _Call, thread: _Thread) -> None:
+        """A stream or device synchronize has returned: a sync, with the copy that it completes."""
+        copy = thread.copy
+        if copy is not None and copy.call.instruction == call.instruction:
+            thread.copy = None
+            self._report(kind, thread.ident, call, copy.direction, copy.call.nbytes, copy.call.charge)
+            return
+        self._settle(thread)
+        self._report(kind, thread.ident, call)
+
+    def _copied(self, direction: Direction | None, call: _Call, thread: _Thread) -> None:
+        """A copy call that blocks by itself has returned."""
+        direction = direction or _MEMCPY_KINDS.get(call.direction)
+        if direction is None:
+            return  # between device buffers the host does not wait
+        self._settle(thread)
+        self._report("copy", thread.ident, call, direction, call.nbytes)
+
+    def _copy_issued(self, direction: Direction | None, call: _Call, thread: _Thread) -> None:
         """An asynchronous copy has returned: the first half of a blocking torch copy, or one that waited by itself.
 
         Which of the two shows only at the thread's next call. Most are the first half, so what is dear is left for
         then: whether the driver knows the host's memory, to which torch returns what it pins only much later.
         """
-        if thread.copy is not None:
-            self._settle(thread)
+        self._settle(thread)
+        direction = direction or _MEMCPY_KINDS.get(call.direction)
         if direction is None:
-            context, destination, source, nbytes, kind = cupti_api.runtime_copy_call(address)
-            direction = _MEMCPY_KINDS.get(kind)
-            if direction is None:
-                return
-        else:
-            context, destination, source, nbytes = cupti_api.copy_call(address)
-        may_wait = direction == "D2H" or nbytes > PAGEABLE_H2D_WAITS_ABOVE
-        charge = attribution.charge(frame, thread.ident) if may_wait or self._logs_every_synchronize else None
-        host = (destination if direction == "D2H" else source) if may_wait else None
-        instruction = _NO_INSTRUCTION if frame is None else (id(frame), id(frame.f_code), frame.f_lasti)
-        ticks = thread.ticks() if may_wait else _NO_TICKS
-        thread.copy = _new(_Copy, (direction, nbytes, instruction, charge, host, context, ticks))
+            return
+        may_wait = direction == "D2H" or call.nbytes > PAGEABLE_H2D_WAITS_ABOVE
+        if (may_wait or self._logs_every_synchronize) and call.charge is None:
+            call = call._replace(charge=attribution.charge(call.frame, thread.ident))
+        host = (call.destination if direction == "D2H" else call.source) if may_wait else None
+        thread.copy = _Copy(direction, call._replace(frame=None), host)
 
     def _report(
         self,
         kind: Kind,
-        frame: FrameType | None,
         ident: int,
-        direction: Direction | None,
-        nbytes: int | None,
-        charge: Charge | None,
-        context: int,
-        ticks: tuple[int, int],
+        call: _Call,
+        direction: Direction | None = None,
+        nbytes: int | None = None,
+        charge: Charge | None = None,
     ) -> None:
         """Make a sync of a call and hand it to the sink."""
         sink, entry = self._sink, self._gate
         if sink is None or entry is None:
             return
-        blocked, began = entry.span(*ticks)
-        try:
-            device = self._device_of_context[context]
-        except KeyError:
-            device = self._ask_device(context)
-        sink(_new(RawSync, (kind, frame, ident, direction, nbytes, blocked, device, charge, began)))
+        blocked, began = entry.span(*call.ticks)
+        charge = charge or call.charge
+        device = self._device_of(call.context)
+        sink(RawSync(kind, call.frame, ident, direction, nbytes, blocked, device, charge, began, call.sequence))
 
     def _emit(self, raw: RawSync) -> None:
         sink = self._sink
         if sink is not None:
             sink(raw)
 
-    def _ask_device(self, context: int) -> int | None:
-        """Ask CUPTI for the device of a context, once."""
-        device = self._cupti.device_of(context) if context and self._cupti is not None else None
-        self._device_of_context[context] = device
-        return device
+    def _device_of(self, context: int) -> int | None:
+        """Return the device of a context, asking CUPTI once."""
+        if context not in self._device_of_context:
+            known = context and self._cupti is not None
+            self._device_of_context[context] = self._cupti.device_of(context) if known and self._cupti else None
+        return self._device_of_context[context]
 
     def _settle(self, thread: _Thread) -> None:
         """Report the thread's last copy if it waited by itself: no synchronize of its own followed."""
         copy, thread.copy = thread.copy, None
         if copy is not None and copy.host and self._is_pageable(copy.host):
-            direction, nbytes, context = copy.direction, copy.nbytes, copy.context
-            self._report("pageable", None, thread.ident, direction, nbytes, copy.charge, context, copy.ticks)
+            self._report("pageable", thread.ident, copy.call, copy.direction, copy.call.nbytes)
 
     def _is_pageable(self, pointer: int) -> bool:
         """Tell pageable host memory, which the driver does not know, from pinned."""
@@ -418,6 +528,7 @@ class CuptiRecorder(Recorder):
             kind = self._logged_kinds.get((call.domain, call.callback_id))
             if kind is None:
                 continue
+            device = self._device_of(call.context)
             copy = self._copy_completed_by(kind, call.thread)
             if copy is not None:
                 self._emit(
@@ -426,21 +537,24 @@ class CuptiRecorder(Recorder):
                         None,
                         call.thread,
                         copy.direction,
-                        copy.nbytes,
+                        copy.call.nbytes,
                         call.blocked_ns,
-                        charged=copy.charge,
-                        began_ns=call.began_ns,
+                        device,
+                        copy.call.charge,
+                        call.began_ns,
                     )
                 )
                 continue
             # Frames of this package above the caller's are skipped when the line is looked for.
             where = (frame or sys._getframe(1)) if call.thread == own else sys._current_frames().get(call.thread)
-            self._emit(RawSync(kind, where, call.thread, blocked_ns=call.blocked_ns, began_ns=call.began_ns))
+            self._emit(
+                RawSync(kind, where, call.thread, blocked_ns=call.blocked_ns, device=device, began_ns=call.began_ns)
+            )
 
     def _copy_completed_by(self, kind: Kind, ident: int) -> _Copy | None:
         """Take the copy before a logged stream synchronize of the same thread: together they are one blocking copy."""
         thread = self._threads.get(ident)
-        if kind != "stream" or thread is None or thread.copy is None or thread.copy.charge is None:
+        if kind != "stream" or thread is None or thread.copy is None or thread.copy.call.charge is None:
             return None
         copy, thread.copy = thread.copy, None
         return copy

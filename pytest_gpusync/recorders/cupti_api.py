@@ -28,11 +28,6 @@ _CALLBACK_IDS: Final = 1023
 _CallbackWords = ctypes.c_uint64 * 6
 """The first fields of CUpti_CallbackData, each eight bytes: site, function's name, its parameters, return value,
 symbol's name, context."""
-_CopyWords = ctypes.c_uint64 * 3
-"""Parameters that all copies begin with: destination, source, bytes."""
-_RuntimeCopyWords = ctypes.c_uint64 * 4
-"""Those of cudaMemcpy and cudaMemcpyAsync: the kind as well. Arrays, since they are read at every sync: the fields of
-a ctypes structure cost four times as much."""
 
 
 def context(address: int) -> int:
@@ -41,18 +36,15 @@ def context(address: int) -> int:
     return found
 
 
-def copy_call(address: int) -> tuple[int, int, int, int]:
-    """Return (context, destination, source, bytes) of the copy whose data CUPTI put at `address`."""
-    words = _CallbackWords.from_address(address)
-    destination, source, nbytes = _CopyWords.from_address(words[2])[:]
-    return words[5], destination, source, nbytes
+def copy_words(address: int, count: int) -> tuple[int, int, int, int]:
+    """Return (destination, source, bytes, cudaMemcpyKind) of the copy whose data CUPTI put at `address`.
 
-
-def runtime_copy_call(address: int) -> tuple[int, int, int, int, int]:
-    """Return (context, destination, source, bytes, cudaMemcpyKind) of a copy of the runtime API."""
-    words = _CallbackWords.from_address(address)
-    destination, source, nbytes, kind = _RuntimeCopyWords.from_address(words[2])[:]
-    return words[5], destination, source, nbytes, kind & 0xFFFFFFFF
+    Args:
+        address: of CUpti_CallbackData.
+        count: parameters that the call has of these: 4 in the runtime API, 3 in the driver's, where the kind is 0.
+    """
+    words = (ctypes.c_uint64 * count).from_address(_CallbackWords.from_address(address)[2])
+    return words[0], words[1], words[2], words[3] & 0xFFFFFFFF if count > 3 else 0
 
 
 class CuptiError(RuntimeError):

@@ -8,26 +8,16 @@ ask the interpreter (``Py_AddPendingCall``, which takes no GIL) to run :attr:`Ca
 out what a runtime call does inside the driver, and note when each thread entered and left its call, so that Python need
 not be entered twice per call.
 
-The code, for x86-64 and the System V calling convention; rdi is the context below, esi the domain, edx the callback
-id, rcx points to the call's data, whose first field, the site, is 0 on entry and 1 on exit::
+The calls of one thread, the main thread, are cheaper still. The gate reads the thread's own Python frames, which nobody
+else changes while it is in here, and identifies the place of the call: code objects and instructions of the frames up
+to the first one of the user's. A call from a place that Python has seen before is noted, with its times and what it
+copies, and Python is not entered: what is left of counting is well below a microsecond, and the notes are read when a
+region closes. Out of a training step Python is cold code: entered for a sync, it took ten times as long as in a loop.
 
-    index = (domain - 1) << 10 | id;  if index >= 2048: return
-    action = context.table[index];    if action == IGNORE: return
-    thread = thread pointer;          slot = highest 12 bits of (thread * multiplier)
-    domain driver:  if context.inside[slot] == thread: return
-    domain runtime: on entry context.inside[slot] = thread, on exit clear it
-    on entry context.entered[slot] = time-stamp counter, on exit context.left[slot] = time-stamp counter
-    PYTHON_ON_EXIT: return on entry
-    LOG: ticket = atomic increment of context.head
-         context.ring[ticket & mask] = {id, domain << 8 | site, thread, time-stamp counter, ticket + 1}
-         on entry return; context.asked = 1, and if it was 1 before: return
-         jump to Py_AddPendingCall(context.pending, NULL)
-    atomic increment of context.handed
-    jump to context.python_callback
-
-The thread pointer is what glibc's ``pthread_self()`` and with it ``threading.get_ident()`` return. Two threads that
-happen to share one of the 4,096 slots disturb each other's times while both are in a call; and should one of them enter
-the driver from a runtime call at that moment, the call is handed to Python twice.
+The code is in gate.c, compiled into gate_code.py. The thread pointer it uses is what glibc's ``pthread_self()`` and
+with it ``threading.get_ident()`` return. Two threads that happen to share one of the 4,096 slots disturb each other's
+times while both are in a call; and should one of them enter the driver from a runtime call at that moment, the call is
+handed to Python twice.
 """
 
 from __future__ import annotations
@@ -40,18 +30,12 @@ import time
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from pytest_gpusync.machine_code import executable, supported
+from pytest_gpusync.recorders.frames import find_layout
+from pytest_gpusync.recorders.gate_code import CODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MACHINE_CODE: Final = bytes.fromhex(
-    "8d46ffc1e00a01d03d000800000f83f40000000fb644073085c00f84e7000000448b01644c8b0c2510000000"
-    "49ba157c4a7fb979379e4d0fafd149c1ea344e8d14d783fe02740f4d398a300800000f84b3000000eb224585"
-    "c075094d898a30080000eb144d398a30080000750b49c782300800000000000050520f3148c1e2204809c249"
-    "89d35a584585c0750e4d899a3088000083f802746eeb074d899a3008010083f803740bf048ff8730880100ff"
-    "6718b801000000f0480fc1074989c24823470848c1e005480347108910c1e6084409c68970044c8948084c89"
-    "581049ffc24c8950184585c0741db801000000488787388801004885c0750c488b4720488b7f2831f6ffe0c3"
-)
 _MULTIPLIER: Final = 0x9E3779B97F4A7C15
 _SLOT_BITS: Final = 12
 _SLOTS: Final = 1 << _SLOT_BITS
@@ -67,12 +51,20 @@ PYTHON: Final = 1
 PYTHON_ON_EXIT: Final = 2
 LOG: Final = 3
 
-_RECORD: Final = struct.Struct("<IIQQQ")
+_RECORD: Final = struct.Struct("<IBBHQQQQ")
+_CALL: Final = struct.Struct("<II10Q")
 _CLOCK_INTERVAL_NS: Final = 20_000_000
 """The clocks are compared anew after this long: the rate is then known better, and an error of it has not added up."""
 
 _CAPACITY: Final = 1 << 15
 """Records in the ring, two per call: enough for the syncs between two drains, which happen at least once a step."""
+
+_NOTES: Final = 1 << 12
+"""Calls that may be noted; at half of them Python is entered, which reads them."""
+
+_PLACES: Final = 1 << 14
+_STOPS: Final = 1 << 12
+"""Sizes of the gate's tables, which are kept at most half full."""
 
 _PATIENCE_S: Final = 1.0
 """Longest wait for calls that Python was handed; one that hangs there must not hang whoever closes the gate."""
@@ -95,6 +87,32 @@ class LoggedCall(NamedTuple):
     blocked_ns: int
     began_ns: int
     """When it was entered, by the clock of ``time.perf_counter_ns()``."""
+    context: int
+    """The CUcontext it was made in; 0 if it had none."""
+
+
+class NotedCall(NamedTuple):
+    """One call of the noted thread."""
+
+    callback_id: int
+    domain: int
+    place: int
+    """Identifies the frames up to the first of the user's; 0 if none of them was known to be."""
+    frame: int
+    instruction: int
+    """Identities of the innermost frame and of the instruction it is at: two calls made by the same one are alike in
+    both. 0 if the thread had no frame."""
+    entered: int
+    left: int
+    """Time stamps of its entry and exit."""
+    context: int
+    destination: int
+    source: int
+    nbytes: int
+    direction: int
+    """A copy's cudaMemcpyKind; like the three before 0 where the call has no such parameter."""
+    sequence: int
+    """How many calls were noted before it."""
 
 
 class _Context(ctypes.Structure):
@@ -111,6 +129,20 @@ class _Context(ctypes.Structure):
         ("left", ctypes.c_uint64 * _SLOTS),
         ("handed", ctypes.c_uint64),
         ("asked", ctypes.c_uint64),
+        ("noted_thread", ctypes.c_uint64),
+        ("thread_state", ctypes.c_void_p),
+        ("state_to_frame", ctypes.c_uint64),
+        ("through_cframe", ctypes.c_uint64),
+        ("cframe_to_frame", ctypes.c_uint64),
+        ("frame_to_code", ctypes.c_uint64),
+        ("frame_to_previous", ctypes.c_uint64),
+        ("frame_to_instruction", ctypes.c_uint64),
+        ("noted", ctypes.c_uint64),
+        ("taken", ctypes.c_uint64),
+        ("capacity", ctypes.c_uint64),
+        ("calls", ctypes.c_void_p),
+        ("places", ctypes.c_uint64 * _PLACES),
+        ("stops", ctypes.c_uint64 * _STOPS),
     )
 
 
@@ -143,6 +175,7 @@ class CallGate:
         self._on_pending = on_pending
         self._pending = _PENDING(self._run_pending)
         self._ring = (ctypes.c_char * (_RECORD.size * _CAPACITY))()
+        self._calls = (ctypes.c_char * (_CALL.size * _NOTES))()
         self._context = _Context(
             head=0,
             mask=_CAPACITY - 1,
@@ -150,11 +183,20 @@ class CallGate:
             python_callback=_address(self._python_callback),
             add_pending_call=_address(ctypes.pythonapi.Py_AddPendingCall),
             pending=_address(self._pending),
+            thread_state=_address(ctypes.pythonapi.PyGILState_GetThisThreadState),
+            capacity=_NOTES,
+            calls=ctypes.addressof(self._calls),
         )
+        # Read at every step and every range of a profile: one call each.
+        self._logged_counter = ctypes.c_uint64.from_buffer(self._context, _Context.head.offset)
+        self._noted_counter = ctypes.c_uint64.from_buffer(self._context, _Context.noted.offset)
+        self._frames_are_readable = self._find_frames()
+        self._known_places = _Table(self._context.places, _PLACES)
+        self._known_stops = _Table(self._context.stops, _STOPS)
         self._entered_at = self._context.entered
         self._left_at = self._context.left
         self.user_data = ctypes.addressof(self._context)
-        self._code = executable(_MACHINE_CODE)
+        self._code = executable(CODE)
         self.function = CALLBACK(self._code)
         self._drained = 0
         self._drain_lock = threading.Lock()
@@ -175,14 +217,22 @@ class CallGate:
         self._compare_clocks()
         CallGate._alive.append(self)
 
-    def set_action(self, domain: int, callback_id: int, action: int) -> None:
-        """Choose what happens to a call: IGNORE, PYTHON, PYTHON_ON_EXIT or LOG."""
+    def set_action(self, domain: int, callback_id: int, action: int, words: int = 0) -> None:
+        """Choose what happens to a call: IGNORE, PYTHON, PYTHON_ON_EXIT or LOG.
+
+        Args:
+            domain: DRIVER or RUNTIME.
+            callback_id: CUPTI's number of the call.
+            action: one of the four.
+            words: parameters of a copy that are noted: destination, source and bytes (3), its cudaMemcpyKind too (4).
+        """
         if not 0 <= callback_id < _IDS_PER_DOMAIN:
             raise ValueError(f"callback id {callback_id} is outside the table")
         index = (domain - 1) * _IDS_PER_DOMAIN + callback_id
-        self._actions[index] = action
+        entry = action | words << 4
+        self._actions[index] = entry
         if self._is_open or callback_id == _CALIBRATION_ID:
-            self._context.table[index] = action
+            self._context.table[index] = entry
 
     def open(self) -> None:
         """Do with each call what was chosen for it. A new gate is open."""
@@ -208,6 +258,59 @@ class CallGate:
             # From the callback's last instruction back into CUPTI: a few microseconds, of which nothing tells.
             time.sleep(_STEP_OUT_S)
 
+    def note_calls_of(self, thread: int) -> bool:
+        """Note the calls of this thread instead of handing over each; False where its frames cannot be read."""
+        self._context.taken = self._context.noted
+        self._context.noted_thread = thread if self._frames_are_readable else 0
+        return self._frames_are_readable
+
+    @property
+    def noted(self) -> int:
+        """How many calls were noted in the gate's life."""
+        return self._noted_counter.value
+
+    def take(self) -> NotedCall | None:
+        """Return the next noted call, or None; it is the caller's to keep others out meanwhile."""
+        sequence = self._context.taken
+        if sequence == self._context.noted:
+            return None
+        values = _CALL.unpack_from(self._calls, (sequence & (_NOTES - 1)) * _CALL.size)
+        self._context.taken = sequence + 1
+        return NotedCall._make((*values, sequence))
+
+    def knows(self, place: int, code: int) -> bool:
+        """From now on note calls from `place` without entering Python, and let places end at `code`.
+
+        Called on the noted thread. The code objects of the place's frames must be kept: another one at the same address
+        would be taken for them.
+
+        Args:
+            place: as a noted call has it, or 0.
+            code: identity of the user's code object that the place leads to.
+
+        Returns:
+            False if there is no room; :meth:`forget_places` makes some.
+        """
+        return self._known_stops.add(code) and (place == 0 or self._known_places.add(place))
+
+    def forget_places(self) -> None:
+        """Hand the next call from each place to Python again; on the noted thread, or while the gate is closed."""
+        self._known_places.clear()
+        self._known_stops.clear()
+
+    def _find_frames(self) -> bool:
+        layout = find_layout()
+        if layout is None:
+            return False
+        context = self._context
+        context.state_to_frame = layout.state_to_frame
+        context.through_cframe = layout.cframe_to_frame is not None
+        context.cframe_to_frame = layout.cframe_to_frame or 0
+        context.frame_to_code = layout.code
+        context.frame_to_previous = layout.previous
+        context.frame_to_instruction = layout.instruction
+        return True
+
     def ticks(self, slot: int) -> tuple[int, int]:
         """Return the time stamps of when the thread of `slot` entered and left the call it was in last."""
         return self._entered_at[slot], self._left_at[slot]
@@ -231,6 +334,11 @@ class CallGate:
         if time.perf_counter_ns() - self._clocks[1] > _CLOCK_INTERVAL_NS:
             self._compare_clocks()
 
+    @property
+    def has_logged(self) -> bool:
+        """True if calls were logged since the last drain."""
+        return self._logged_counter.value != self._drained
+
     def drain(self) -> list[LoggedCall]:
         """Return the calls logged since the last drain; an empty list while another thread is draining."""
         self._context.asked = 0  # the interpreter may have had no room to be asked
@@ -253,11 +361,10 @@ class CallGate:
             self._entered.clear()
         while self._drained < head:
             offset = (self._drained & (_CAPACITY - 1)) * _RECORD.size
-            callback_id, domain_site, thread, ticks, ticket = _RECORD.unpack_from(self._ring, offset)
+            callback_id, site, domain, _, thread, ticks, context, ticket = _RECORD.unpack_from(self._ring, offset)
             if ticket != self._drained + 1:
                 break  # the thread that took this slot has not finished writing it
             self._drained += 1
-            domain, site = domain_site >> 8, domain_site & 0xFF
             if callback_id == _CALIBRATION_ID:
                 continue
             if site == 0:
@@ -267,7 +374,7 @@ class CallGate:
             # An exit without entry began before the recorder did; an inner call's exit is not the outer's.
             if outer is not None and outer[:2] == (domain, callback_id):
                 del self._entered[thread]
-                calls.append(LoggedCall(domain, callback_id, thread, *self.span(outer[2], ticks)))
+                calls.append(LoggedCall(domain, callback_id, thread, *self.span(outer[2], ticks), context))
         return calls
 
     def _run_pending(self, _: int | None) -> int:
@@ -299,6 +406,33 @@ class CallGate:
         self.function(self.user_data, DRIVER, _CALIBRATION_ID, ctypes.addressof(site))
         after = time.perf_counter_ns()
         return self._entered_at[slot_of(threading.get_ident())], (before + after) // 2
+
+
+class _Table:
+    """A hash table of the context, of numbers that are not 0, as gate.c looks them up."""
+
+    def __init__(self, slots: ctypes.Array[ctypes.c_uint64], size: int) -> None:
+        self._slots = slots
+        self._size = size
+        self._used = 0
+
+    def add(self, value: int) -> bool:
+        """Add a value; False if the table is half full."""
+        slot = (value * _MULTIPLIER & 0xFFFFFFFFFFFFFFFF) >> 32
+        while (found := self._slots[slot & self._size - 1]) not in (0, value):
+            slot += 1
+        if found == value:
+            return True
+        if self._used >= self._size // 2:
+            return False
+        self._slots[slot & self._size - 1] = value
+        self._used += 1
+        return True
+
+    def clear(self) -> None:
+        """Remove all."""
+        ctypes.memset(self._slots, 0, ctypes.sizeof(self._slots))
+        self._used = 0
 
 
 def _address(function: object) -> int:

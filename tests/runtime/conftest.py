@@ -27,6 +27,8 @@ class ScriptedRecorder(Recorder):
         self.blind = False
         self.planted = 0
         self.held: list[RawSync] = []
+        self.late: list[RawSync] = []
+        self.notes = 0
 
     def start(self, sink):
         if self.refusal:
@@ -39,6 +41,8 @@ class ScriptedRecorder(Recorder):
         self.running -= 1
 
     def flush(self):
+        while self.late:
+            self.sink(self.late.pop(0))
         while self.held:
             self.sink(self.held.pop(0))
 
@@ -52,6 +56,19 @@ class ScriptedRecorder(Recorder):
         if self.sink is not None:
             frame = frame or sys._getframe(1)
             self.sink(RawSync(kind, frame, thread or threading.get_ident(), **details))
+
+    def mark(self):
+        while self.held:
+            self.sink(self.held.pop(0))
+        return self.notes
+
+    def noted(self):
+        return self.notes
+
+    def note(self, kind="stream", **details):
+        """Make one sync that is delivered only when the recorder is flushed, which the end of a step does not do."""
+        self.late.append(RawSync(kind, sys._getframe(1), threading.get_ident(), sequence=self.notes, **details))
+        self.notes += 1
 
     def hold(self, kind="event"):
         """Make one sync that is delivered only when the recorder is flushed."""

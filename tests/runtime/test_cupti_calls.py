@@ -203,3 +203,139 @@ def test_a_pageable_copy_that_waited_began_when_it_was_issued(calls):
     calls.kinds()
     (raw,) = calls.seen
     assert raw.began_ns < issued + 50_000
+
+
+def handed(calls):
+    """Return how many calls Python was entered for."""
+    return calls.gate.returned
+
+
+def test_calls_from_a_place_that_is_known_do_not_enter_python(calls):
+    for _ in range(10):
+        calls.make(("cudaMemcpyAsync", D2H, PAGEABLE), ("cudaStreamSynchronize",))
+    # The copy's line is learned, then the place; the synchronize comes from the same one.
+    assert handed(calls) <= 3
+    assert calls.kinds() == [("stream", "D2H", SMALL)] * 10
+    assert {raw.charged.site.function.split(".")[-1] for raw in calls.seen} == {"make"}
+
+
+def test_two_lines_are_told_apart_though_python_is_not_entered(calls):
+    for _ in range(5):
+        calls.wait()
+        calls.make(("cudaStreamSynchronize",))
+    assert handed(calls) <= 4
+    calls.recorder.flush()
+    assert [raw.charged.site.function.split(".")[-1] for raw in calls.seen] == ["wait", "make"] * 5
+
+
+def test_lines_of_one_library_function_are_told_apart_by_who_called_it(calls, tmp_path):
+    folder = tmp_path / "site-packages" / "lib"
+    folder.mkdir(parents=True)
+    library = {}
+    code = "def waits(gate, entry, exit):\n    gate(*entry)\n    gate(*exit)\n"
+    exec(compile(code, str(folder / "waits.py"), "exec"), library)
+    arguments = straight_into(calls)
+    for _ in range(4):
+        library["waits"](*arguments)
+        library["waits"](*arguments)
+    assert handed(calls) <= 4
+    calls.recorder.flush()
+    lines = [raw.charged.site.line for raw in calls.seen]
+    assert lines == [lines[0], lines[0] + 1] * 4
+    assert "lib/waits.py:3 waits" in calls.seen[-1].charged.site.via
+
+
+def test_more_calls_than_the_gate_can_note_are_all_reported(calls):
+    for _ in range(10_000):
+        calls.wait()
+    assert calls.kinds() == [("stream", None, None)] * 10_000
+    assert handed(calls) < 20
+
+
+def straight_into(calls, name="cudaStreamSynchronize"):
+    """Return what a function takes to make a call by ``gate(*entry)`` and ``gate(*exit)``."""
+    data = [both for _, both in both_sites(name)]
+    straight_into.kept = data
+    return calls.gate.function, *((calls.gate.user_data, gates.RUNTIME, IDS[name], ctypes.addressof(d)) for d in data)
+
+
+def test_code_that_comes_and_goes_is_not_taken_for_other_code(calls):
+    arguments = straight_into(calls)
+    for number in range(300):
+        made = {}  # the code of the round before is gone, and its memory taken again
+        text = f"def f{number}(gate, entry, exit):\n    gate(*entry)\n    gate(*exit)\n"
+        exec(compile(text, __file__, "exec"), made)
+        for _ in range(3):
+            made[f"f{number}"](*arguments)
+    calls.recorder.flush()
+    names = [(raw.charged or attribution.charge(raw.frame, raw.thread)).site.function for raw in calls.seen]
+    assert names == [f"f{number}" for number in range(300) for _ in range(3)]
+
+
+def test_more_functions_than_the_gate_can_know_are_all_told_apart(calls):
+    calls.gate._known_stops._used = calls.gate._known_stops._size // 2 - 2
+    arguments = straight_into(calls)
+    made = {}
+    for number in range(9):
+        exec(compile(f"def f{number}(gate, entry, exit): gate(*entry), gate(*exit)", __file__, "exec"), made)
+    for _ in range(3):
+        for number in range(9):
+            made[f"f{number}"](*arguments)
+    calls.recorder.flush()
+    names = [(raw.charged or attribution.charge(raw.frame, raw.thread)).site.function for raw in calls.seen]
+    assert names == [f"f{number}" for number in range(9)] * 3
+
+
+def test_the_end_of_a_step_does_not_read_the_notes(calls):
+    for _ in range(3):
+        calls.wait()
+    reported = len(calls.seen)
+    assert calls.recorder.mark() == calls.gate.noted
+    assert len(calls.seen) == reported < 3
+    assert calls.kinds() == [("stream", None, None)] * 3
+
+
+def test_every_note_has_its_number(calls):
+    before = calls.recorder.noted()
+    for _ in range(5):
+        calls.wait()
+    calls.recorder.flush()
+    assert [raw.sequence - before for raw in calls.seen] == [0, 1, 2, 3, 4]
+
+
+def test_where_frames_cannot_be_read_every_call_enters_python(monkeypatch):
+    monkeypatch.setattr(gates, "find_layout", lambda: None)
+    made = Calls()
+    try:
+        for _ in range(5):
+            made.make(("cudaMemcpyAsync", D2H, PAGEABLE), ("cudaStreamSynchronize",))
+        assert handed(made) == 10
+        assert made.kinds() == [("stream", "D2H", SMALL)] * 5
+    finally:
+        made.recorder.stop()
+
+
+def test_another_threads_calls_enter_python(calls):
+    thread = threading.Thread(target=lambda: [calls.wait() for _ in range(5)])
+    thread.start()
+    thread.join()
+    assert handed(calls) == 5
+    assert len(calls.seen) == 5
+
+
+def test_what_is_known_of_lines_is_forgotten_with_attributions_caches(calls):
+    for _ in range(3):
+        calls.wait()
+    calls.recorder.flush()
+    calls.recorder.stop()
+    attribution.clear_caches()
+    calls.recorder.start(calls.seen.append)
+    before = handed(calls)
+    calls.wait()
+    assert handed(calls) == before + 1
+
+
+def test_a_logged_call_names_its_device(calls):
+    calls.make(("cudaEventSynchronize", D2D, PINNED, SMALL, 1))
+    calls.recorder.flush()
+    assert [raw.device for raw in calls.seen] == [1]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +34,7 @@ class Probe:
         self.pending += 1
 
     def call(self, domain: int, cbid: int, site: int) -> None:
-        data = ctypes.c_int(site)
+        data = (ctypes.c_uint64 * 6)(site)
         self.gate.function(self.gate.user_data, domain, cbid, ctypes.addressof(data))
 
 
@@ -267,3 +270,16 @@ def test_a_call_is_told_the_time_at_which_it_began(probe, later):
     (call,) = probe.gate.drain()
     for began in (call.began_ns, probe.gate.span(*probe.gate.ticks(slot))[1]):
         assert before - 50_000 < began < after + 50_000
+
+
+def test_the_machine_code_is_what_the_source_compiles_to():
+    root = Path(__file__).parents[2]
+    written = (root / "pytest_gpusync" / "recorders" / "gate_code.py").read_text()
+    try:
+        found = subprocess.run(["gcc", "-dumpfullversion"], capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("there is no gcc")
+    if f"gcc {found}." not in written:
+        pytest.skip(f"another gcc than the {found} here wrote it")
+    done = subprocess.run([sys.executable, str(root / "docs" / "write_gate_code.py"), "--check"], check=False)
+    assert done.returncode == 0

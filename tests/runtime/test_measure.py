@@ -41,6 +41,62 @@ def test_marked_steps_hold_the_syncs_before_their_mark(scripted):
     assert seen.syncs == 5
 
 
+def test_syncs_that_are_delivered_after_their_step_belong_to_it_all_the_same(scripted):
+    with record(warmup=0) as seen:
+        for noted, at_once in ((3, 1), (0, 2), (1, 0)):
+            for _ in range(noted):
+                scripted.note()
+            for _ in range(at_once):
+                scripted.sync()
+            seen.mark_step()
+        scripted.note()
+    assert syncs_per_step(seen.result()) == [4, 2, 1]
+    assert seen.syncs == 8
+
+
+def test_syncs_that_are_delivered_late_stand_where_they_began(scripted):
+    with record() as seen:
+        scripted.note("event", began_ns=1)
+        scripted.sync("device", began_ns=2)
+        scripted.note("stream", began_ns=3)
+        scripted.sync("free", began_ns=4)
+    assert [sync.kind for sync in seen.result().all_syncs] == ["event", "device", "stream", "free"]
+
+
+def test_a_late_sync_is_no_sync_of_a_region_that_opened_after_it(scripted):
+    with record() as outer:
+        scripted.note()
+        with record() as inner:
+            scripted.note()
+        scripted.note()
+    assert (outer.syncs, inner.syncs) == (3, 1)
+
+
+def test_a_late_sync_is_allowed_where_it_was_made(scripted):
+    with record() as seen:
+        scripted.note()
+        with allow("needed"):
+            scripted.note()
+        scripted.note()
+    assert seen.syncs == 2
+    assert [sync.allowed for sync in seen.result().all_syncs] == [None, "needed", None]
+
+
+def test_a_late_sync_has_the_phase_it_was_made_in(scripted):
+    torch = pytest.importorskip("torch")
+    with record() as seen:
+        scripted.note()
+        for name in ("forward", "backward"):
+            with torch.autograd.profiler.record_function(name):
+                scripted.note()
+                with torch.autograd.profiler.record_function("within"):
+                    scripted.note()
+                scripted.note()
+        scripted.note()
+    phases = [sync.phase for sync in seen.result().all_syncs]
+    assert phases == [None, *("forward", "within", "forward"), *("backward", "within", "backward"), None]
+
+
 @pytest.mark.parametrize(("warmup", "expected"), [(None, [2, 2]), (0, [9, 2, 2]), (1, [2, 2]), (2, [2])])
 def test_warm_up_is_left_out_of_the_steps(scripted, warmup, expected):
     with record(warmup=warmup) as seen:

@@ -1,0 +1,105 @@
+"""Where the interpreter keeps the frames of a thread, for the gate, which reads them without the GIL.
+
+The layout is CPython's own affair and differs between versions. What is known of it is only a start: it is held against
+frames whose code and instructions Python itself tells, by reads that cannot crash. Where that does not agree, as in a
+version that is not known, there is no layout, and the gate hands every call to Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+class Layout(NamedTuple):
+    """Offsets in bytes, of CPython's structures."""
+
+    state_to_frame: int
+    """In the state of a thread, to its innermost frame, or to what points to that."""
+    cframe_to_frame: int | None
+    """In what the state points to (3.11 and 3.12 have a structure in between), to the frame."""
+    code: int
+    previous: int
+    instruction: int
+
+
+_FRAMES: Final = {
+    (3, 10): (32, 24, 96),
+    (3, 11): (32, 48, 56),
+    (3, 12): (0, 8, 56),
+    (3, 13): (0, 8, 56),
+    (3, 14): (0, 8, 56),
+}
+"""In a frame, to its code object, to the frame that called it, and to where it is: a pointer to an instruction, in 3.10
+its number. From pycore_frame.h and frameobject.h of each version."""
+
+_STATE_BYTES: Final = 256
+_MOST_FRAMES: Final = 4096
+
+
+def find_layout(version: tuple[int, int] = sys.version_info[:2]) -> Layout | None:
+    """Return the layout of this interpreter; None if it is not the one known for `version`."""
+    offsets = _FRAMES.get(version)
+    if offsets is None or sys.implementation.name != "cpython":
+        return None
+    try:
+        memory = os.open("/proc/self/mem", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        current_state = ctypes.pythonapi.PyThreadState_Get
+        current_state.restype = ctypes.c_void_p
+        state: int = current_state()
+        for place in range(0, _STATE_BYTES, 8):
+            for within in (None, 0, 8):
+                layout = Layout(place, within, *offsets)
+                if _agrees(memory, state, layout):
+                    return layout
+    finally:
+        os.close(memory)
+    return None
+
+
+def _agrees(memory: int, state: int, layout: Layout) -> bool:
+    """Tell whether the frames found by a layout are those of this thread, this function's own the first of them."""
+    expected: list[FrameType] = []
+    known: FrameType | None = sys._getframe()
+    while known is not None:
+        expected.append(known)
+        known = known.f_back
+    codes = {id(frame.f_code) for frame in expected}
+    found: list[tuple[int, int]] = []
+    try:
+        (address,) = struct.unpack("Q", os.pread(memory, 8, state + layout.state_to_frame))
+        if layout.cframe_to_frame is not None:
+            (address,) = struct.unpack("Q", os.pread(memory, 8, address + layout.cframe_to_frame))
+        while address and len(found) < _MOST_FRAMES:
+            code, previous, instruction = (
+                struct.unpack("Q", os.pread(memory, 8, address + offset))[0]
+                for offset in (layout.code, layout.previous, layout.instruction)
+            )
+            # Between them stand frames of the interpreter's own; a low bit may be a mark on the pointer.
+            if code & ~3 in codes:
+                found.append((code & ~3, instruction))
+            elif not found:
+                return False
+            address = previous
+    except (OSError, struct.error, OverflowError):
+        return False  # not a pointer
+    if [code for code, _ in found] != [id(frame.f_code) for frame in expected]:
+        return False
+    return all(_is_at(frame, instruction) for frame, (_, instruction) in zip(expected[1:], found[1:], strict=True))
+
+
+def _is_at(frame: FrameType, instruction: int) -> bool:
+    """Tell whether a frame that is calling may be at an instruction."""
+    if sys.version_info < (3, 11):
+        return 2 * (instruction & 0xFFFFFFFF) == frame.f_lasti
+    begin = id(frame.f_code)
+    return begin < instruction < begin + sys.getsizeof(frame.f_code)
