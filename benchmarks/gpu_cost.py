@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 CALLS = 3000
+SETTLING = 3
+"""Steps before each sample: the first ones of a region meet a driver that CUPTI was attached to just now."""
 ROUNDS = 5
 
 
@@ -70,7 +72,7 @@ def step_ratios(least_pairs: int) -> list[dict[str, Any]]:
     # The host is the bottleneck of the small step, and shared: it takes many more pairs to see a hundredth of it.
     for name, make, steps, pairs in (
         ("GPT 124 M, bf16, one item", gpt_step, 4, least_pairs),
-        ("MLP 512-2048-512, one item", mlp_step, 20, 6 * least_pairs),
+        ("MLP 512-2048-512, one item", mlp_step, 60, 4 * least_pairs),
     ):
         step = make()
         for _ in range(2 * steps):
@@ -81,7 +83,8 @@ def step_ratios(least_pairs: int) -> list[dict[str, Any]]:
             ways += [("debug mode", warned), ("profiler", profiled)]
         for way, measured in ways:
             ratios, times = [], []
-            for number in range(pairs):
+            taken = least_pairs if way in ("debug mode", "profiler") else pairs
+            for number in range(taken):
                 order = (measured, unmeasured) if number % 2 else (unmeasured, measured)
                 took = {}
                 for position, side in enumerate(order):
@@ -94,7 +97,7 @@ def step_ratios(least_pairs: int) -> list[dict[str, Any]]:
                 {
                     "step": name,
                     "measured_as": way,
-                    "pairs": pairs,
+                    "pairs": taken,
                     "steps_per_sample": steps,
                     "step_ms": median(times),
                     "ratio": found.value,
@@ -109,6 +112,8 @@ def step_ratios(least_pairs: int) -> list[dict[str, Any]]:
 
 def unmeasured(step: Callable[[], object], steps: int) -> float:
     """Return the seconds that `steps` steps take, from an idle device to an idle device."""
+    for _ in range(SETTLING):
+        step()
     with quiet():
         began = time.perf_counter()
         for _ in range(steps):
@@ -129,6 +134,9 @@ def trained(step: Callable[[], object], steps: int) -> float:
     """Return the same while each step is counted and timed and memory is read at its end."""
     clock = StepClock()
     with record(recorder="cupti", memory=True) as region, quiet():
+        for _ in range(SETTLING):
+            step()
+        torch.cuda.synchronize()
         began = time.perf_counter()
         for _ in range(steps):
             clock.begin()
@@ -216,12 +224,13 @@ def calls() -> dict[str, dict[str, float]]:
 def _microseconds(call: Callable[[], object]) -> float:
     for _ in range(100):
         call()
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    for _ in range(CALLS):
-        call()
-    took = time.perf_counter() - began
-    torch.cuda.synchronize()
+    gc.collect()  # of what the profiler left, which would fall to whoever allocates next
+    with quiet():
+        began = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        took = time.perf_counter() - began
+        torch.cuda.synchronize()
     return took / CALLS * 1e6
 
 

@@ -34,7 +34,7 @@ from pytest_gpusync.recorders.frames import find_layout
 from pytest_gpusync.recorders.gate_code import CODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _MULTIPLIER: Final = 0x9E3779B97F4A7C15
 _SLOT_BITS: Final = 12
@@ -91,28 +91,11 @@ class LoggedCall(NamedTuple):
     """The CUcontext it was made in; 0 if it had none."""
 
 
-class NotedCall(NamedTuple):
-    """One call of the noted thread."""
-
-    callback_id: int
-    domain: int
-    place: int
-    """Identifies the frames up to the first of the user's; 0 if none of them was known to be."""
-    frame: int
-    instruction: int
-    """Identities of the innermost frame and of the instruction it is at: two calls made by the same one are alike in
-    both. 0 if the thread had no frame."""
-    entered: int
-    left: int
-    """Time stamps of its entry and exit."""
-    context: int
-    destination: int
-    source: int
-    nbytes: int
-    direction: int
-    """A copy's cudaMemcpyKind; like the three before 0 where the call has no such parameter."""
-    sequence: int
-    """How many calls were noted before it."""
+NotedCall = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
+"""One call of the noted thread: callback id, domain, place (identifies the frames up to the first of the user's, 0 if
+none of them was known to be), identity of the innermost frame and of the instruction it is at (two calls made by the
+same one are alike in both; 0 if the thread had no frame), time stamps of entry and exit, CUcontext, and of a copy
+destination, source, bytes and cudaMemcpyKind, 0 where the call has none of them. A plain tuple, for they are many."""
 
 
 class _Context(ctypes.Structure):
@@ -269,14 +252,13 @@ class CallGate:
         """How many calls were noted in the gate's life."""
         return self._noted_counter.value
 
-    def take(self) -> NotedCall | None:
-        """Return the next noted call, or None; it is the caller's to keep others out meanwhile."""
-        sequence = self._context.taken
-        if sequence == self._context.noted:
-            return None
-        values = _CALL.unpack_from(self._calls, (sequence & (_NOTES - 1)) * _CALL.size)
-        self._context.taken = sequence + 1
-        return NotedCall._make((*values, sequence))
+    def take(self) -> Iterator[tuple[int, NotedCall]]:
+        """Yield the noted calls, each with how many were noted before it; keep others out meanwhile."""
+        context, calls, mask = self._context, self._calls, _NOTES - 1
+        while (sequence := context.taken) != self._noted_counter.value:
+            values = _CALL.unpack_from(calls, (sequence & mask) * _CALL.size)
+            context.taken = sequence + 1
+            yield sequence, values
 
     def knows(self, place: int, code: int) -> bool:
         """From now on note calls from `place` without entering Python, and let places end at `code`.
