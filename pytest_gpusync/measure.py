@@ -23,7 +23,7 @@ from pytest_gpusync.devices import simulation_is_on as _simulation_is_on
 from pytest_gpusync.events import Environment, Measurement, RegionTimes, Site, SiteCount, Sync
 from pytest_gpusync.lines import counted_per_step, lines
 from pytest_gpusync.memory import sample as sample_memory
-from pytest_gpusync.recorders import RecorderUnavailable, candidates, create
+from pytest_gpusync.recorders import RecorderUnavailable, candidates, create, jax_waits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +37,9 @@ DEFAULT_WARMUP = 1
 """Steps left out of budgets in a region that has steps, unless told otherwise."""
 
 
-_JAX: Final = "cannot see waits of JAX, which is loaded: it waits on a condition of the host, without a driver call"
+_JAX_UNSEEN: Final = "cannot see waits of JAX, which is loaded: this version does not wait where it is known to"
+_AT_THE_DRIVER: Final = {"cupy": "CuPy", "numba.cuda": "Numba"}
+"""Frameworks beside torch whose waits are calls of the driver, by module."""
 
 
 class MeasurementError(RuntimeError):
@@ -194,7 +196,7 @@ class Region:
             step_source=source,
             complete=complete,
             problem=problem,
-            device_used=_cuda_initialised(),
+            device_used=_cuda_initialised() or bool(self._seen),
             memory=self._memory(len(ends)),
             timing=self._timing,
             times=self._times(len(ends)),
@@ -400,6 +402,9 @@ class _Hub:
         self._planting: tuple[int, list[RawSync]] | None = None
         """Thread that is planting a sync, and what the recorder saw of it."""
         self._optimizer_steps = steps.OptimizerSteps(self._optimizer_stepped)
+        self._jax = jax_waits.JaxWaits(self._sink, aside)
+        self._jax_was_followed = False
+        """True if the waits of JAX were counted in the regions that are open, or were last."""
 
     def open(self, region: Region, recorder: str, device: DeviceChoice) -> None:
         with self._lock:
@@ -427,10 +432,18 @@ class _Hub:
         if recorder is not None:
             recorder.flush()
 
+    def follow_jax(self) -> None:
+        """Count the waits of JAX from now on, if it is loaded and there is a GPU for it to wait for."""
+        if self._recorder is not None and self._recorder.coverage != "simulated" and not self._jax.is_attached:
+            self._jax.attach()
+            self._jax_was_followed |= self._jax.is_attached
+
     def mark(self) -> int:
         """Let a step end here: what the recorder delivers later with a lower ``sequence`` than this was in it."""
         recorder = self._recorder
         if recorder is not None:
+            if "jaxlib" in sys.modules:
+                self.follow_jax()
             # One that sees less, and took over, notes none: those before it were noted all the same.
             self._noted = max(self._noted, recorder.mark())
         return self._noted
@@ -450,10 +463,20 @@ class _Hub:
         """Return where the last started recorder measures, or measured."""
         if self._environment is None:
             raise MeasurementError("no region was opened")
-        if self._environment.coverage == "driver" and "jaxlib" in sys.modules:
-            note = "; ".join(part for part in (self._environment.note, _JAX) if part)
-            return replace(self._environment, note=note)
-        return self._environment
+        notes = [self._environment.note, *self._other_frameworks(self._environment)]
+        return replace(self._environment, note="; ".join(note for note in notes if note) or None)
+
+    def _other_frameworks(self, environment: Environment) -> Iterator[str]:
+        """Say what is seen of the frameworks that are loaded beside torch."""
+        if environment.coverage == "simulated":
+            return
+        found = [name for module, name in _AT_THE_DRIVER.items() if module in sys.modules]
+        if found and environment.coverage == "driver":
+            yield f"{' and '.join(found)} {'is' if len(found) == 1 else 'are'} counted at the driver"
+        if self._jax_was_followed:
+            yield jax_waits.SEEN
+        elif "jaxlib" in sys.modules:
+            yield _JAX_UNSEEN
 
     def _start(self, wanted: str, device: DeviceChoice) -> None:
         simulated = _simulation_is_on()
@@ -462,6 +485,8 @@ class _Hub:
         self._start_first(candidates(simulated, wanted), found, refusals)
         self._optimizer_steps.attach()
         phases.follow()
+        self._jax_was_followed = False
+        self.follow_jax()
 
     def _start_first(self, names: Sequence[str], found: devices.Device, refusals: list[str]) -> None:
         """Start the first of the named recorders that can run, and note why those before it cannot.
@@ -504,6 +529,7 @@ class _Hub:
         recorder, self._recorder = self._recorder, None
         self._optimizer_steps.detach()
         phases.unfollow()
+        self._jax.detach()
         if recorder is not None:
             recorder.stop()
 

@@ -190,7 +190,8 @@ class CallGate:
         """Time by ``perf_counter_ns()`` before which the interpreter asks in vain."""
         self.lost = 0
         """Records overwritten before they were drained."""
-        self._actions = bytearray(2 * _IDS_PER_DOMAIN)
+        self._actions: dict[int, int] = {}
+        """What was chosen for calls, by their index in the table."""
         self._is_open = True
         self.set_action(DRIVER, _CALIBRATION_ID, LOG)
         self._first_clocks = self._clocks = self._read_clocks()
@@ -220,9 +221,8 @@ class CallGate:
     def open(self) -> None:
         """Do with each call what was chosen for it. A new gate is open."""
         self._is_open = True
-        for index, action in enumerate(self._actions):
-            if action:
-                self._context.table[index] = action
+        for index, action in self._actions.items():
+            self._context.table[index] = action
 
     def close(self) -> None:
         """Ignore every call from now on, and wait until those that Python was handed have left it.
@@ -231,8 +231,8 @@ class CallGate:
         the process. That was seen on an H200 with CUPTI 13.0 where regions closed beside busy threads.
         """
         self._is_open = False
-        for index, action in enumerate(self._actions):
-            if action and index != (DRIVER - 1) * _IDS_PER_DOMAIN + _CALIBRATION_ID:
+        for index in self._actions:
+            if index != (DRIVER - 1) * _IDS_PER_DOMAIN + _CALIBRATION_ID:
                 self._context.table[index] = IGNORE
         until = time.monotonic() + _PATIENCE_S
         while self._context.handed > self.returned and time.monotonic() < until:
