@@ -14,13 +14,14 @@ import sys
 import sysconfig
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import gpusync_lint
 
 from pytest_gpusync.events import Charge, Site
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import CodeType, FrameType
 
     _Place = tuple[int, int]
@@ -53,6 +54,7 @@ _STDLIB_FOLDERS = tuple(
 _PACKAGE_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 _BACKWARD_FUNCTION = "_engine_run_backward"
+_STACK_ENTRY = re.compile(r'\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>\S+)')
 _BACKWARD_FILE = os.path.join("torch", "autograd", "graph.py")
 
 _version = 0
@@ -79,6 +81,8 @@ def charge(frame: FrameType | None, thread: int) -> Charge:
             return known[1]
     site = _site_of(frame)
     if site is not None and thread == threading.main_thread().ident:
+        if runs_backward(frame):
+            return Charge(_with_operator(site[0]), thread)
         charged = Charge(site[0], thread)
         if frame is not None and _class_of_code.get(id(frame.f_code), (None, None))[1] in (_USER, _BROKEN):
             _remember(_direct, (id(frame.f_code), frame.f_lasti), (frame.f_code, charged))
@@ -90,10 +94,17 @@ def charge(frame: FrameType | None, thread: int) -> Charge:
     if owner is not None:
         found = _site_of(owner[1])
         if found is not None:
-            return Charge(found[0], owner[0])
+            return Charge(_with_operator(found[0]), owner[0])
     if site is not None:
         return Charge(site[0], thread)
     return Charge(Site("<unknown>", 0, f"thread {thread}"), thread)
+
+
+def runs_backward(frame: FrameType | None) -> bool:
+    """Tell whether autograd's engine is what `frame` called: which operator it runs, the frame does not tell."""
+    while frame is not None and _class_of(frame) == _INTERNAL:
+        frame = frame.f_back
+    return frame is not None and _is_engine(frame)
 
 
 def codes_to_the_users(frame: FrameType | None) -> list[CodeType]:
@@ -101,8 +112,7 @@ def codes_to_the_users(frame: FrameType | None) -> list[CodeType]:
     codes: list[CodeType] = []
     while frame is not None:
         codes.append(frame.f_code)
-        known = _class_of_code.get(id(frame.f_code))
-        if (_classify_code(frame.f_code, frame) if known is None else known[1]) in (_USER, _BROKEN):
+        if _class_of(frame) in (_USER, _BROKEN):
             return codes
         frame = frame.f_back
     return []
@@ -221,6 +231,11 @@ def shown_path(filename: str) -> str:
     return shown
 
 
+def _class_of(frame: FrameType) -> int:
+    known = _class_of_code.get(id(frame.f_code))
+    return _classify_code(frame.f_code, frame) if known is None else known[1]
+
+
 def _classify_code(code: CodeType, frame: FrameType) -> int:
     filename = code.co_filename
     if filename == "<string>":
@@ -283,7 +298,39 @@ def _thread_in_backward(asking: int) -> tuple[int, FrameType] | None:
 
 def _is_in_backward(frame: FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code.co_name == _BACKWARD_FUNCTION and frame.f_code.co_filename.endswith(_BACKWARD_FILE):
+        if _is_engine(frame):
             return True
         frame = frame.f_back
     return False
+
+
+def _is_engine(frame: FrameType) -> bool:
+    return frame.f_code.co_name == _BACKWARD_FUNCTION and frame.f_code.co_filename.endswith(_BACKWARD_FILE)
+
+
+def _with_operator(site: Site) -> Site:
+    """Name the operator whose gradient this thread is computing, and its line in forward where anomaly mode kept it."""
+    current: Any = getattr(sys.modules.get("torch._C"), "_current_autograd_node", None)
+    node = None if current is None else current()
+    if node is None:
+        return site
+    operator = f"in {node.name()}"
+    forward = _line_of_the_users(node.metadata.get("traceback_", ()))
+    if forward is not None:
+        operator += f" of {forward}"
+    via = operator if site.via is None else f"{site.via}, {operator}"
+    key = (site.path, site.function, site.line, via)
+    named = _sites.get(key)
+    if named is None:
+        named = Site(site.path, site.line, site.function, via)
+        _remember(_sites, key, named)
+    return named
+
+
+def _line_of_the_users(entries: Sequence[str]) -> str | None:
+    """Return the innermost line of the user's among entries as ``traceback.format_stack`` writes them."""
+    for entry in reversed(entries):
+        found = _STACK_ENTRY.match(entry)
+        if found and is_users(found["file"]):
+            return f"{shown_path(found['file'])}:{found['line']} {found['function']}"
+    return None

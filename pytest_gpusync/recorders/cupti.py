@@ -141,8 +141,10 @@ class _Places:
     def learn(self, entry: gate.CallGate, place: int, frame: FrameType, charge: Charge) -> None:
         """Let the gate note further calls from where `frame` is: `place`, if the gate could tell."""
         codes = attribution.codes_to_the_users(frame)
-        if not codes:
-            return  # no line of the user's: the gate would not know where to stop
+        # Without a line of the user's the gate would not know where to stop; and one call of the engine's runs many
+        # operators, which differ in what they are charged as.
+        if not codes or attribution.runs_backward(frame):
+            return
         if not entry.knows(place, id(codes[-1])):
             self.forget(entry)
             entry.knows(place, id(codes[-1]))

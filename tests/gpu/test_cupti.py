@@ -137,6 +137,18 @@ def test_a_sync_of_autograds_own_thread_is_charged_to_the_backward_line():
         assert not site.background
 
 
+def test_a_sync_of_autograds_own_thread_names_the_operator(x):
+    weight = x.clone().requires_grad_()
+    mask = x > 0
+    with record(recorder="cupti") as seen:
+        for _ in range(3):
+            loss = weight.reshape(-1)[mask.reshape(-1)].sum()
+            loss.backward()
+    in_backward = [site for site in seen.sites if "_engine_run_backward" in (site.site.via or "")]
+    assert [site.site.via.rpartition(", ")[2] for site in in_backward] == ["in IndexBackward0"]
+    assert in_backward[0].site.function.endswith("test_a_sync_of_autograds_own_thread_names_the_operator")
+
+
 def test_blocked_time_is_the_time_the_queue_took(x):
     torch.cuda._sleep(1000)
     with record(recorder="cupti") as seen:

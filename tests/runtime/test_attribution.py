@@ -115,6 +115,39 @@ def test_a_thread_without_python_frames_is_charged_to_the_line_inside_backward()
     assert found[0].site.function.endswith("backward")
 
 
+def test_a_sync_in_backward_names_the_operator_whose_gradient_waits():
+    torch = pytest.importorskip("torch")
+    found = []
+    x = torch.ones(4, requires_grad=True)
+    loss = x[x > 0].sum()
+    loss.grad_fn.next_functions[0][0].register_prehook(lambda gradients: found.append(_charge_without_frames()))
+    loss.backward()
+    assert found[0].site.via.endswith("_engine_run_backward, in IndexBackward0")
+
+
+def test_where_anomaly_mode_kept_it_the_line_of_forward_is_named_too():
+    torch = pytest.importorskip("torch")
+    found = []
+    x = torch.ones(4, requires_grad=True)
+    with torch.autograd.set_detect_anomaly(True, check_nan=False):
+        loss = x[x > 0].sum()  # this line
+    loss.grad_fn.next_functions[0][0].register_prehook(lambda gradients: found.append(_charge_without_frames()))
+    loss.backward()
+    line = test_where_anomaly_mode_kept_it_the_line_of_forward_is_named_too.__code__.co_firstlineno + 5
+    assert found[0].site.via.endswith(
+        f"in IndexBackward0 of tests/runtime/test_attribution.py:{line} "
+        "test_where_anomaly_mode_kept_it_the_line_of_forward_is_named_too"
+    )
+
+
+def _charge_without_frames():
+    """Charge a sync as of a frame that called the engine: what a kernel of autograd's on this thread would see."""
+    frame = sys._getframe()
+    while not attribution._is_engine(frame):
+        frame = frame.f_back
+    return charge(frame, threading.get_ident())
+
+
 def test_where_nobody_is_in_backward_the_main_thread_is_charged():
     found = charge(None, 2**40)
     assert found.thread == threading.main_thread().ident

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_gpusync import record
 from pytest_gpusync.simulated import simulated_cuda
 
 
@@ -260,3 +261,11 @@ def test_generic_streams_and_events_are_those_of_the_device(cuda):
     assert isinstance(torch.cuda.current_stream(), torch.Stream)
     assert isinstance(event, torch.cuda.Event)
     assert event.query()
+
+
+def test_a_sync_in_backward_names_its_operator(cuda):
+    x = torch.ones(8, device=cuda, requires_grad=True)
+    loss = x[x > 0].sum()
+    with record() as region:
+        loss.backward()
+    assert {site.site.via.rpartition(", ")[2] for site in region.sites} == {"in IndexBackward0"}
