@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 from pytest_gpusync import devices
 from pytest_gpusync.measure import MeasurementError, record, syncs_per_step
+from pytest_gpusync.recorders.obstacles import Fact, facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pytest_gpusync.events import Environment
 
 PLANTED = 3
 """Syncs that the check makes: a scalar read, a blocking copy each way."""
@@ -48,42 +51,23 @@ def _describe_machine() -> None:
     )
     found = devices.detect()
     gpu = f"{found.gpu} (driver {found.driver})" if found.kind == "cuda" else f"none: {found.reason}"
-    for name, value in (
-        ("pytest-gpusync", __version__),
-        ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
-        ("torch", torch),
-        ("GPU", gpu),
-        *_describe_cupti(found.kind == "cuda"),
-    ):
-        print(f"{name:<16}{value}")
-
-
-def _describe_cupti(there_is_a_gpu: bool) -> list[tuple[str, str]]:
-    from pytest_gpusync import machine_code
-    from pytest_gpusync.recorders import cupti_api
-
-    path = cupti_api.find_library()
-    if path is None:
-        return [("CUPTI", "no libcupti; it comes with CUDA builds of torch as nvidia-cuda-cupti")]
-    if not there_is_a_gpu:
-        # CUPTI 13.2 crashes the process when it is asked anything without a driver.
-        return [("CUPTI", f"{path} (not asked: no GPU)")]
-    try:
-        version = str(cupti_api.Cupti(path).version())
-    except (OSError, cupti_api.CuptiError) as error:
-        version = f"cannot be loaded: {error}"
-    native = (
-        "yes"
-        if machine_code.supported()
-        else "no: only on Linux x86-64; event synchronizes and frees are not seen without"
-    )
-    return [("CUPTI", f"{version}, {path}"), ("native gate", native)]
+    said = [
+        Fact("pytest-gpusync", __version__),
+        Fact("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        Fact("torch", torch),
+        Fact("GPU", gpu),
+        *facts(found),
+    ]
+    for fact in said:
+        print(f"{fact.name:<16}{fact.found}")
+        if fact.advice is not None:
+            print(f"{'':<16}to improve: {fact.advice}")
 
 
 def _check_gpu() -> bool:
     import torch
 
-    good = False
+    good: list[Environment] = []
     for name in ("cupti", "torch-hooks"):
         try:
             torch.zeros(1, device="cuda")
@@ -95,9 +79,13 @@ def _check_gpu() -> bool:
         except RuntimeError as error:
             print(f"\nthe GPU does not work with this torch: {str(error).splitlines()[0]}")
             return False
-        good |= _verdict(name, region.result().problem, syncs_per_step(region.result()))
-    _describe_use("a real GPU" if good else "nothing")
-    return good
+        if _verdict(name, region.result().problem, syncs_per_step(region.result())):
+            good.append(region.result().environment)
+    if not good:
+        _describe_use("nothing")
+    else:
+        _describe_use(f"a real GPU, with coverage {good[0].coverage}")
+    return bool(good)
 
 
 def _check_simulated() -> bool:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from pytest_gpusync import attribution
 from pytest_gpusync.events import PAGEABLE_H2D_WAITS_ABOVE, RawSync
-from pytest_gpusync.recorders import cupti_api, gate
+from pytest_gpusync.recorders import cupti_api, gate, obstacles
 from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
 
 if TYPE_CHECKING:
@@ -263,9 +263,10 @@ class CuptiRecorder(Recorder):
         """Load CUPTI and fill the gate's table, once per process."""
         if self._cupti is not None and self._gate is not None:
             return self._cupti, self._gate
-        path = cupti_api.find_library()
+        built = obstacles.cuda_of_torch()
+        path = cupti_api.find_library(built[0] if built is not None else None)
         if path is None:
-            raise RecorderUnavailable("libcupti was not found; install the nvidia-cuda-cupti that torch depends on")
+            raise RecorderUnavailable(obstacles.no_library())
         try:
             cupti = cupti_api.Cupti(path)
             entry = gate.CallGate(self._callback, self._deliver_logged)
@@ -281,7 +282,7 @@ class CuptiRecorder(Recorder):
             try:
                 cupti.subscribe(entry.function, entry.user_data)
             except cupti_api.CuptiError as error:
-                if error.code != cupti_api.MULTIPLE_SUBSCRIBERS or _under_nsight():
+                if error.code != cupti_api.MULTIPLE_SUBSCRIBERS or obstacles.injected_tool():
                     raise
                 # Kineto subscribes once and never lets go. It is idle (checked above): CUPTI may be detached from it.
                 cupti.finalize()
@@ -292,7 +293,7 @@ class CuptiRecorder(Recorder):
                 cupti.enable(domain, callback_id)
         except cupti_api.CuptiError as error:
             self._sink = None
-            raise RecorderUnavailable(_explain(error)) from error
+            raise RecorderUnavailable(obstacles.explain(error)) from error
 
     def _fill_table(self, cupti: cupti_api.Cupti, entry: gate.CallGate) -> None:
         all_locked = self._logs_every_synchronize = _expandable_segments()
@@ -588,18 +589,6 @@ def _profiler_is_running() -> bool:
     import torch
 
     return bool(torch._C._autograd._profiler_enabled())
-
-
-def _under_nsight() -> bool:
-    return "NSYS_PROFILING_SESSION_ID" in os.environ or "CUDA_INJECTION64_PATH" in os.environ
-
-
-def _explain(error: cupti_api.CuptiError) -> str:
-    if error.code == cupti_api.MULTIPLE_SUBSCRIBERS:
-        return "another tool (Nsight, compute-sanitizer, DCGM) holds CUPTI; run without it to count at the driver"
-    if error.code == cupti_api.INSUFFICIENT_PRIVILEGES:
-        return "CUPTI is not permitted here; the container needs the permission that NVIDIA calls ERR_NVGPUCTRPERM"
-    return str(error)
 
 
 def _raise_soon_in_main_thread(raised: BaseException) -> None:

@@ -20,6 +20,10 @@ SUCCESS: Final = 0
 MULTIPLE_SUBSCRIBERS: Final = 39
 """CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED."""
 INSUFFICIENT_PRIVILEGES: Final = 35
+VIRTUALIZED_DEVICE: Final = 40
+CONFIDENTIAL_COMPUTING: Final = 41
+MIG_DEVICE: Final = 43
+WSL_DEVICE: Final = 45
 
 _CALLBACK_IDS: Final = 1023
 """Ids tried when names are resolved; CUDA 13 ends near 800."""
@@ -121,13 +125,22 @@ class Cupti:
             raise CuptiError(function, code, (text.value or b"unknown").decode())
 
 
-def find_library() -> str | None:
-    """Return the path of the libcupti to use: the one already loaded, else the one torch depends on, else CUDA's."""
-    return next((path for path in _library_paths()), None)
+def find_library(cuda: int | None = None) -> str | None:
+    """Return the path of the libcupti to use: the one already loaded, else the one torch depends on, else CUDA's.
 
-
-def _library_paths() -> Iterator[str]:
+    Args:
+        cuda: major version of the CUDA that torch was built for; a library of that version goes before others.
+    """
     # Two copies in one process would be two CUPTIs, of which one would never get a callback.
+    loaded = next(_loaded_libraries(), None)
+    if loaded is not None:
+        return loaded
+    found = list(_installed_libraries())
+    fitting = [path for path in found if cuda is not None and f".so.{cuda}" in path]
+    return next(iter(fitting or found), None)
+
+
+def _loaded_libraries() -> Iterator[str]:
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             for line in maps:
@@ -135,7 +148,10 @@ def _library_paths() -> Iterator[str]:
                 if found:
                     yield found.group(1)
     except OSError:
-        pass
+        return
+
+
+def _installed_libraries() -> Iterator[str]:
     for folder in sys.path:
         for pattern in ("nvidia/*/lib/libcupti.so*", "torch/lib/libcupti*.so*"):
             # Newest first; only names with a digit, libcupti.so itself is a development link.
