@@ -22,7 +22,7 @@ _REFUSALS: Final = {
     cupti_api.INSUFFICIENT_PRIVILEGES: NO_PERMISSION,
     cupti_api.VIRTUALIZED_DEVICE: "CUPTI may not be used on this virtual GPU; have the host enable profiling for it",
     cupti_api.CONFIDENTIAL_COMPUTING: "CUPTI does not work under confidential computing; only torch's own hooks count",
-    cupti_api.MIG_DEVICE: "CUPTI does not serve this MIG instance; count on a whole GPU, or take what torch's hooks see",
+    cupti_api.MIG_DEVICE: "CUPTI does not serve this MIG instance; count on a whole GPU, or by torch's own hooks",
     cupti_api.WSL_DEVICE: "CUPTI does not serve this GPU under WSL; allow it in the NVIDIA Control Panel of Windows",
 }
 _TOOLS: Final = (

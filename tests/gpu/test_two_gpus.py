@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
+import time
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -20,19 +22,19 @@ pytestmark = pytest.mark.skipif("torch.cuda.device_count() < 2", reason="takes t
 ROOT = Path(__file__).parents[2]
 IS_INSTALLED = any(point.value == "pytest_gpusync.plugin" for point in entry_points(group="pytest11"))
 PLUGIN = [] if IS_INSTALLED else ["-p", "pytest_gpusync.plugin"]
-LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-LAUNCH += ["-m", "pytest", "-p", "no:cacheprovider", *PLUGIN]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+PYTEST = ["-m", "pytest", "-p", "no:cacheprovider", *PLUGIN]
 
 
 @pytest.fixture
 def torchrun(tmp_path):
     """Return a function that runs a test file with a pytest per GPU."""
 
-    def run(source, *options):
+    def run(source, *options, ranks=2):
         (tmp_path / "test_ranks.py").write_text(textwrap.dedent(source))
         paths = [str(ROOT), str(ROOT / "lint"), os.environ.get("PYTHONPATH", "")]
         return subprocess.run(
-            [*LAUNCH, *options, "test_ranks.py"],
+            [*TORCHRUN, f"--nproc-per-node={ranks}", *PYTEST, *options, "test_ranks.py"],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             stdout=subprocess.PIPE,
@@ -163,3 +165,33 @@ def test_one_rank_over_its_budget_fails_the_run_and_hangs_none(torchrun):
     assert done.returncode != 0, done.stdout
     assert "made 3 syncs, budget 1" in done.stdout
     assert "rank 1 failed" in done.stdout
+
+
+@pytest.mark.skipif("torch.cuda.device_count() < 4", reason="takes four GPUs")
+def test_of_four_ranks_the_one_over_its_budget_fails_the_run_and_hangs_none(torchrun, tmp_path):
+    began = time.monotonic()
+    done = torchrun(
+        PREAMBLE
+        + """
+    @pytest.mark.gpu_sync_budget(max=1)
+    def test_step():
+        value = torch.ones(8, device="cuda")
+        for _ in range(4 if rank == 2 else 1):
+            value.sum().item()
+        dist.all_reduce(value)
+
+    def test_after():
+        dist.all_reduce(torch.ones(1, device="cuda"))
+    """,
+        "--gpu-require",
+        "--gpu-sync-report=run.json",
+        ranks=4,
+    )
+    assert done.returncode != 0, done.stdout
+    assert "made 4 syncs, budget 1" in done.stdout
+    assert "rank 2 failed" in done.stdout
+    assert not any(f"rank {rank} failed" in done.stdout for rank in (0, 1, 3))
+    regions = json.loads((tmp_path / "run.json").read_text())["regions"]
+    worst = sorted(region["syncs_per_step"]["max"] for region in regions if "test_step" in region["name"])
+    assert worst == [1, 1, 1, 4]
+    assert time.monotonic() - began < 120
