@@ -416,6 +416,9 @@ class _Hub:
 
     def close(self, region: Region) -> None:
         with self._lock:
+            if region not in self._regions:  # a child's, which inherited it
+                region._close()
+                return
             try:
                 self.flush()
                 self._verify()
@@ -451,13 +454,19 @@ class _Hub:
     def forget_in_forked_child(self) -> None:
         """Leave the recorder to the parent: in a forked child CUDA cannot be used, and nothing of it may be touched.
 
-        The regions that the child inherited stay open there without one, and are no measurement.
+        The regions that the child inherited end there and are no measurement; it may open regions of its own, where
+        a recorder can run.
         """
         self._lock = threading.RLock()  # the thread that held it does not exist here
-        self._recorder = None
+        recorder, self._recorder = self._recorder, None
         self._planting = None
-        for region in self._regions:
+        regions, self._regions = self._regions, ()
+        for region in regions:
             region._fail("the process that opened the region was forked; it is measured in the parent")
+        if regions:
+            self._unwrap()
+        if recorder is not None:
+            recorder.forget_in_forked_child()
 
     def environment(self) -> Environment:
         """Return where the last started recorder measures, or measured."""
@@ -527,11 +536,15 @@ class _Hub:
 
     def _stop(self) -> None:
         recorder, self._recorder = self._recorder, None
+        self._unwrap()
+        if recorder is not None:
+            recorder.stop()
+
+    def _unwrap(self) -> None:
+        """Restore what was wrapped when the first region opened."""
         self._optimizer_steps.detach()
         phases.unfollow()
         self._jax.detach()
-        if recorder is not None:
-            recorder.stop()
 
     def _verify(self) -> None:
         """Plant one sync and see it seen, once per process and recorder, after the user's code: it must not disturb."""

@@ -6,6 +6,7 @@ before the region is not seen.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from bisect import bisect_right
@@ -26,6 +27,11 @@ _users = 0
 _restore: list[Callable[[], None]] = []
 open_ranges: dict[int, list[str]] = {}
 """Names of the open ranges by thread, outermost first. Only the thread itself changes its list."""
+
+
+if hasattr(os, "register_at_fork"):
+    # In a child, the thread that held it does not exist.
+    os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.Lock()))
 
 
 def current(thread: int) -> str | None:

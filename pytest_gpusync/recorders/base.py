@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from pytest_gpusync.events import RawSync
 
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 Sink = Callable[[RawSync], None]
 """Receives each sync on the thread that made it, before the call returns to the user's code."""
+
+
+FORKED: Final = (
+    "CUDA cannot be used in a child forked after its parent used it; start the process by spawn to count in it"
+)
 
 
 class RecorderUnavailable(RuntimeError):
@@ -45,6 +50,10 @@ class Recorder(ABC):
     @abstractmethod
     def stop(self) -> None:
         """Stop calling the sink and restore what :meth:`start` changed. Harmless when not started."""
+
+    def forget_in_forked_child(self) -> None:
+        """Undo in a forked child what :meth:`start` did, without touching the device: it is the parent's."""
+        self.stop()
 
     def flush(self) -> None:
         """Deliver to the sink what was seen but not delivered yet; called at the end of a step and of a region."""

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from pytest_gpusync import attribution
 from pytest_gpusync.events import PAGEABLE_H2D_WAITS_ABOVE, RawSync
 from pytest_gpusync.recorders import cupti_api, gate, obstacles
-from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
+from pytest_gpusync.recorders.base import FORKED, Recorder, RecorderUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,10 +190,14 @@ class CuptiRecorder(Recorder):
         self._logs_every_synchronize = False
         """With expandable segments the allocator makes every kind of synchronize under its lock."""
         self._undo: list[Callable[[], None]] = []
+        self._is_forked = False
+        """True in a child that was forked while this was started: CUPTI's subscription is the parent's."""
         self._pointer_attribute: Any = None
 
     def start(self, sink: Sink) -> None:
         """See :meth:`Recorder.start`."""
+        if self._is_forked or _in_bad_fork():
+            raise RecorderUnavailable(FORKED)
         if _profiler_is_running():
             raise RecorderUnavailable("torch.profiler is running and holds CUPTI; stop it to count at the driver")
         cupti, entry = self._prepare()
@@ -225,6 +229,14 @@ class CuptiRecorder(Recorder):
         finally:
             self._sink = None
             self._threads.clear()
+
+    def forget_in_forked_child(self) -> None:
+        """See :meth:`Recorder.forget_in_forked_child`."""
+        self._is_forked = True
+        self._sink = None
+        self._taking = threading.RLock()  # the thread that held it does not exist here
+        while self._undo:
+            self._undo.pop()()
 
     def noted(self) -> int:
         """See :meth:`Recorder.noted`."""
@@ -580,6 +592,11 @@ def _pointer_attribute_function() -> Any:
 def _expandable_segments() -> bool:
     settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + "," + os.environ.get("PYTORCH_ALLOC_CONF", "")
     return "expandable_segments:true" in settings.replace(" ", "").lower()
+
+
+def _in_bad_fork() -> bool:
+    cuda: Any = sys.modules.get("torch.cuda")
+    return cuda is not None and bool(cuda._is_in_bad_fork())
 
 
 def _profiler_is_running() -> bool:

@@ -12,10 +12,11 @@ import re
 import sys
 import threading
 import warnings
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pytest_gpusync.events import RawSync
-from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
+from pytest_gpusync.recorders.base import FORKED, Recorder, RecorderUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,8 @@ class TorchHooksRecorder(Recorder):
         torch = sys.modules.get("torch")
         if torch is None:
             raise RecorderUnavailable("torch is not loaded yet; import torch before the region opens")
+        if torch.cuda._is_in_bad_fork():
+            raise RecorderUnavailable(FORKED)
         if not torch.cuda.is_available():
             raise RecorderUnavailable("torch.cuda.is_available() is false")
         previous = torch.cuda.get_sync_debug_mode()
@@ -66,6 +69,14 @@ class TorchHooksRecorder(Recorder):
         """See :meth:`Recorder.stop`."""
         while self._undo:
             self._undo.pop()()
+        self._sink = None
+
+    def forget_in_forked_child(self) -> None:
+        """See :meth:`Recorder.forget_in_forked_child`."""
+        while self._undo:
+            # torch refuses to set its mode where CUDA cannot be used; it does nothing there anyway.
+            with suppress(RuntimeError, AssertionError):
+                self._undo.pop()()
         self._sink = None
 
     def _intercept_warnings(self, *, show_as_well: bool) -> None:

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from beside import ROUNDS, WORKLOADS, syncs_by_function  # noqa: E402
 
 from pytest_gpusync import record  # noqa: E402
+from pytest_gpusync.measure import MeasurementError  # noqa: E402
 
 WITH_EXPANDABLE_SEGMENTS = "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
 CPU, CUDA = torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA
@@ -132,6 +133,29 @@ def test_a_forked_child_without_cuda_disturbs_nothing(x):
     assert status == 0
     assert region.syncs == 2
     assert region.result().problem is None
+
+
+def test_a_forked_child_that_wants_to_count_is_told_why_it_cannot(x):
+    reader, writer = os.pipe()
+    with record(recorder="cupti") as region:
+        x.sum().item()
+        child = os.fork()
+        if child == 0:
+            said = "nothing"
+            try:
+                with record():
+                    said = "opened"
+            except MeasurementError as refusal:
+                said = str(refusal)
+            finally:
+                os.write(writer, said.encode())
+                os._exit(0)
+        os.waitpid(child, 0)
+        x.sum().item()
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert "start the process by spawn" in pipe.read()
+    assert region.syncs == 2
 
 
 def test_a_data_loader_that_pins_is_told_from_the_step(x):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 
@@ -10,6 +11,7 @@ import pytest
 
 from pytest_gpusync import attribution
 from pytest_gpusync.recorders import gate as gates
+from pytest_gpusync.recorders.base import FORKED, RecorderUnavailable
 from pytest_gpusync.recorders.cupti import CuptiRecorder
 
 pytestmark = pytest.mark.skipif(not gates.supported(), reason="the gate is machine code for Linux on x86-64")
@@ -339,3 +341,28 @@ def test_a_logged_call_names_its_device(calls):
     calls.make(("cudaEventSynchronize", D2D, PINNED, SMALL, 1))
     calls.recorder.flush()
     assert [raw.device for raw in calls.seen] == [1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_a_child_forked_while_calls_are_counted_leaves_cupti_to_its_parent(calls):
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "nothing"
+        try:
+            calls.recorder.forget_in_forked_child()
+            calls.wait()
+            calls.recorder.flush()
+            said = f"{len(calls.seen)} "
+            calls.recorder.start(calls.seen.append)
+        except RecorderUnavailable as refusal:
+            said += str(refusal)
+        finally:
+            os.write(writer, said.encode())
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert pipe.read() == f"0 {FORKED}"
+    calls.wait()
+    assert calls.kinds() == [("stream", None, None)]

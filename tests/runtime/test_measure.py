@@ -363,9 +363,71 @@ def test_a_forked_child_leaves_the_recorder_to_its_parent(scripted):
         scripted.sync()
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        assert pipe.read() == "1 0 the process that opened the region was forked; it is measured in the parent"
+        assert pipe.read() == "0 0 the process that opened the region was forked; it is measured in the parent"
     assert region.syncs == 1
     assert region.result().problem is None
+
+
+def in_forked_child(work):
+    """Return what `work` returns in a forked child, as text."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        said = "raised"
+        try:
+            said = str(work())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        finally:
+            os.write(writer, said.encode())
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        return pipe.read()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_a_forked_child_measures_a_region_of_its_own(scripted):
+    def count_in_child():
+        with record() as own:
+            scripted.sync()
+            scripted.note()
+        return own.syncs, own.result().problem, scripted.running
+
+    with record() as region:
+        scripted.sync()
+        assert in_forked_child(count_in_child) == "(2, None, 0)"
+        scripted.sync()
+    assert (region.syncs, scripted.running) == (2, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_a_forked_child_where_no_recorder_can_run_says_so(scripted):
+    def count_in_child():
+        scripted.refusal = "CUDA cannot be used here"
+        with record() as own:
+            pass
+        return own.syncs
+
+    with record():
+        assert in_forked_child(count_in_child).startswith("MeasurementError: no recorder can run: ")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_in_a_forked_child_nothing_stays_wrapped(scripted):
+    torch = pytest.importorskip("torch")
+    function = torch.autograd.profiler.record_function
+    before = function.__enter__
+
+    def is_restored():
+        return function.__enter__ is before
+
+    with record():
+        assert not is_restored()
+        assert in_forked_child(is_restored) == "True"
+        assert not is_restored()
+    assert is_restored()
 
 
 def test_a_recorder_that_reads_a_clock_gives_times_after_the_region_opened(scripted, monkeypatch):
