@@ -313,7 +313,7 @@ class _Reporter:
             lines += self._gpu.notes
         if not lines and not self._gpu.complaints:
             return
-        terminalreporter.section("gpusync")
+        terminalreporter.write_sep("=", "gpusync")
         from pytest_gpusync.reporting.terminal import fold
 
         for row in (row for line in lines for row in fold(line)):
@@ -342,7 +342,7 @@ def _finish_without_the_test(config: pytest.Config) -> None:
     if capture is not None:  # the test that does not return still has standard output
         capture.suspend()
     if terminal is not None:
-        terminal.ensure_newline()
+        terminal.write_line("")
         reporter.pytest_terminal_summary(terminal)
         terminal.flush()
 

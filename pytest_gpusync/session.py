@@ -89,7 +89,8 @@ class GpuSession:
             driver = f" (driver {device.found.driver})" if device.found.driver else ""
             parts = [f"{device.found.gpu}{driver}", "recorder cupti, else torch-hooks"]
         if self.options.budget is not None:
-            parts.append(f"{self.options.budget} syncs per step")
+            noun = "sync" if self.options.budget.max == 1 else "syncs"
+            parts.append(f"{self.options.budget} {noun} per step")
         if self.options.growth is not None:
             parts.append(f"{self.options.growth} of memory growth per step")
         if self.options.baseline is not None:
@@ -222,8 +223,8 @@ class GpuSession:
             runs.append((f"rank {number}", self._run_of_lost_rank(self._ranks, number)))
         self._united = merge_runs(runs)
         self._reporting_rank = there[0][0]
-        if failed:
-            self.complaints.append(f"{_ranks(failed)} failed")
+        for number in failed:
+            self.complaints.append(f"rank {number} failed{_first_broken(found[number])}")
         return not late and not failed and self.ended is None
 
     def _run_of_lost_rank(self, ranks: Ranks, number: int) -> Document:
@@ -305,8 +306,12 @@ class GpuSession:
         return summary_lines(self.environment, self.tests)
 
 
-def _ranks(numbers: list[int]) -> str:
-    return f"rank {numbers[0]}" if len(numbers) == 1 else f"ranks {', '.join(map(str, numbers))}"
+def _first_broken(sent: Document | None) -> str:
+    """Return the first budget that a rank broke, as the end of a sentence; empty for a failure of another kind."""
+    from pytest_gpusync.reporting.digest import broken
+
+    regions = sent["run"]["regions"] if sent is not None else []
+    return next((f": {region['name']}: {said}" for region in regions for said in broken(region)), "")
 
 
 def _rescue(path: Path, document: Document) -> str:

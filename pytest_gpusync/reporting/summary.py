@@ -95,13 +95,16 @@ def _budget(region: Document) -> str:
 def _worst_lines(regions: Sequence[Document]) -> list[str]:
     worst: Counter[tuple[str, int]] = Counter()
     seen: Counter[tuple[str, int]] = Counter()
+    in_all: Counter[tuple[str, int]] = Counter()
     for region in regions:
         made = _syncs_by_line(region)
         seen.update(made.keys())
         worst |= made
+        for site in region["sites"]:
+            in_all[site["path"], site["line"]] += site["syncs"]
     if not worst:
         return []
-    ranked = sorted(worst, key=lambda line: (-worst[line], -seen[line], line))
+    ranked = sorted(worst, key=lambda line: (-worst[line], -seen[line], -in_all[line], line))
     rows = []
     for path, line in ranked[:WORST_SHOWN]:
         rules = rules_for(path, line)

@@ -167,7 +167,7 @@ def test_step():
         "test_ranks.py::test_step [rank 0]": "passed",
         "test_ranks.py::test_step [rank 1]": "failed",
     }
-    assert "rank 1 failed" in done.stdout
+    assert "rank 1 failed: test_ranks.py::test_step: Test made 3 syncs, budget 1" in done.stdout
     assert "2 tests measured, 1 over budget" in done.stdout
 
 
