@@ -109,6 +109,10 @@ def _caption(drawn: Timeline) -> str:
     if drawn.grouped:
         height = "their share of the time" if drawn.length_ms is not None else "their number"
         parts.append(f"those that stand close together are one block, as high as {height}")
+    if drawn.warmup_ms is not None:
+        parts.append(f"{_time(drawn.warmup_ms)} of warm-up before are not drawn")
+    if drawn.after_ms is not None:
+        parts.append(f"{_time(drawn.after_ms)} after the last step are not drawn")
     if drawn.left_out:
         parts.append(f"{plural(drawn.left_out, 'later sync')} not listed")
     return "; ".join(parts)

@@ -2,6 +2,9 @@
 
 Nothing is drawn that was not recorded. Where every sync was timed, the axis is time: a sync begins where it began and
 is as wide as the host waited. Otherwise the axis is their order, and every sync is equally wide.
+
+A first step loads libraries and takes a thousand times as long as the others. Where the warm-up is longer than all
+measured steps the axis begins after it, and where what follows the last step is, it ends there: both are said.
 """
 
 from __future__ import annotations
@@ -76,6 +79,20 @@ class Timeline:
     left_out: int
     grouped: bool
     """True if a block may stand for several syncs."""
+    warmup_ms: float | None
+    """How much of warm-up lies before the axis; None: it is drawn."""
+    after_ms: float | None
+    """How much of what followed the last step lies behind the axis; None: it is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The part of a region that is drawn."""
+
+    order: Document
+    first_step: int = 0
+    warmup_ms: float | None = None
+    after_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +111,9 @@ def timeline(region: Document) -> Timeline | None:
     order = region.get("order")
     if not order or not order["sites"]:
         return None
-    axis = _times(order) or _sequence(order)
+    part = _without_the_rest(order, region["warmup"])
+    order = part.order
+    axis = _times(order, part.first_step) or _sequence(order)
     timed = axis.length_ms is not None
     own = [not site["background"] for site in region["sites"]]
     lanes, lane_of = _lanes(region, order["sites"], axis)
@@ -119,6 +138,8 @@ def timeline(region: Document) -> Timeline | None:
         syncs=len(axis.starts),
         left_out=order["left_out"],
         grouped=grouped,
+        warmup_ms=part.warmup_ms,
+        after_ms=part.after_ms,
     )
 
 
@@ -152,7 +173,30 @@ class _Drawing:
         block.blocked_ms = None if wait is None or block.blocked_ms is None else block.blocked_ms + wait
 
 
-def _times(order: Document) -> _Axis | None:
+def _without_the_rest(order: Document, warmup: int) -> _Part:
+    """Return the measured steps of a region, where the time outside of them would leave no room for them."""
+    began, waits, ends = order.get("began_ms"), order["blocked_ms"], order.get("step_ends_ms") or []
+    if began is None or waits is None or None in began or None in waits or None in ends or len(ends) <= warmup:
+        return _Part(order)
+    closed = order["closed_ms"]
+    start, stop = (ends[warmup - 1] if warmup else 0.0), ends[-1]
+    skips, stops = start > stop - start, closed - stop > stop - start
+    low, high = (start if skips else 0.0), (stop if stops else float("inf"))
+    shown = [number for number, time in enumerate(began) if low <= time < high]
+    if not shown or not (skips or stops):
+        return _Part(order)
+    cut = {column: [order[column][number] for number in shown] for column in ("sites", "steps", "blocked_ms")}
+    first = warmup if skips else 0
+    cut |= {
+        "began_ms": [began[number] - low for number in shown],
+        "step_ends_ms": [end - low for end in ends[first:]],
+        "closed_ms": min(closed, high) - low,
+        "left_out": order["left_out"],
+    }
+    return _Part(cut, first, start if skips else None, closed - stop if stops else None)
+
+
+def _times(order: Document, first_step: int) -> _Axis | None:
     """Return the axis of time; None where not every sync was timed."""
     began: list[Any] | None = order.get("began_ms")
     waits: list[Any] | None = order["blocked_ms"]
@@ -165,7 +209,7 @@ def _times(order: Document) -> _Axis | None:
     if length <= 0:
         return None
     edges = [0.0, *(min(end / length, 1.0) for end in order["step_ends_ms"])]
-    spans = [Span(step, edges[step], end) for step, end in enumerate(edges[1:]) if edges[step] < 1]
+    spans = [Span(first_step + step, edges[step], end) for step, end in enumerate(edges[1:]) if edges[step] < 1]
     if edges[-1] < 1:
         spans.append(Span(None, edges[-1], 1.0))
     ends = [min((start + wait) / length, 1.0) for start, wait in zip(began, waits, strict=True)]

@@ -183,6 +183,36 @@ def test_the_axis_ends_with_the_last_sync_where_later_ones_are_not_listed():
     assert (drawn.length_ms, drawn.spans[-1].end) == (4, 1)
 
 
+def steps_of(region, warmup):
+    return {**region, "warmup": warmup}
+
+
+def test_the_axis_leaves_out_a_warmup_that_leaves_no_room_for_the_steps():
+    found = steps_of(timed((1, 1), (101, 1), (103, 1), step_ends=(100, 102, 104), closed=104), 1)
+    drawn = timeline(found)
+    assert (drawn.length_ms, drawn.waited_ms, drawn.syncs, drawn.warmup_ms) == (4, 2, 2, 100)
+    assert [(span.step, span.start, span.end) for span in drawn.spans] == [(1, 0, 0.5), (2, 0.5, 1)]
+    assert [(block.start, block.step) for block in drawn.lanes[0].blocks] == [(0.25, 0), (0.75, 0)]
+    assert "2 syncs: the host waited 2 ms of 4 ms (50 %); 100 ms of warm-up before are not drawn" in pages(found)[1]
+
+
+def test_the_axis_leaves_out_what_follows_the_last_step_where_it_leaves_no_room():
+    found = steps_of(timed((1, 1), (50, 9), step_ends=(1, 2, 3), closed=100), 1)
+    drawn = timeline(found)
+    assert (drawn.length_ms, drawn.waited_ms, drawn.after_ms, drawn.warmup_ms) == (3, 1, 97, None)
+    assert "97 ms after the last step are not drawn" in pages(found)[1]
+
+
+def test_a_short_warmup_is_drawn():
+    drawn = timeline(steps_of(timed((1, 1), step_ends=(2, 6), closed=6), 1))
+    assert (drawn.length_ms, drawn.warmup_ms, drawn.spans[0].step) == (6, None, 0)
+
+
+def test_a_region_that_waited_in_warmup_alone_is_drawn_whole():
+    drawn = timeline(steps_of(timed((1, 1), step_ends=(90, 91), closed=91), 1))
+    assert (drawn.length_ms, drawn.warmup_ms) == (91, None)
+
+
 def test_waits_of_other_threads_are_not_the_hosts():
     own, other = (sync(line=n, began_ns=0, blocked_ns=10**6, background=n == 2) for n in (1, 2))
     drawn = timeline(region(whole(own, other, times=RegionTimes((2 * 10**6,), 2 * 10**6))))
