@@ -17,6 +17,7 @@ PUBLIC = {
     "pytest_gpusync.ring": ["limit_in_flight"],
     "pytest_gpusync.fixtures": [],
     "pytest_gpusync.budgets": ["Budget", "Verdict", "BudgetExceeded", "NotMeasured"],
+    "pytest_gpusync.callbacks.guard": ["HeldTraining"],
     "pytest_gpusync.callbacks.lightning": ["SyncBudget"],
     "pytest_gpusync.callbacks.transformers": ["SyncBudget"],
     "pytest_gpusync.events": ["Measurement", "Sync", "Site", "SiteCount", "Environment"],

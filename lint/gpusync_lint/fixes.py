@@ -107,9 +107,13 @@ def compiles(text: str) -> bool:
 
 
 def diff(before: str, after: str, path: str) -> str:
-    """A unified diff that `patch` and `git apply` accept. To them a line ends with a line feed and nothing else."""
+    """A unified diff that `patch` and `git apply` accept. To them a line ends with a line feed and nothing else.
+
+    They take paths below the folder that they run in: of an absolute one, that is the root.
+    """
     lines = []
-    for line in difflib.unified_diff(_fed_lines(before), _fed_lines(after), f"a/{path}", f"b/{path}"):
+    below = path.lstrip("/")
+    for line in difflib.unified_diff(_fed_lines(before), _fed_lines(after), f"a/{below}", f"b/{below}"):
         lines.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(lines)
 

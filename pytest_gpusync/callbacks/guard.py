@@ -6,7 +6,7 @@ import logging
 import warnings
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pytest_gpusync.budgets import Budget, BudgetExceeded, NotMeasured, judge
 from pytest_gpusync.measure import MeasurementError, allow, record
@@ -160,3 +160,53 @@ class TrainingGuard:
                 write_report(document, of_rank(path))
             except OSError as error:
                 warnings.warn(f"{path} cannot be written ({error.strerror})", RuntimeWarning, stacklevel=4)
+
+
+class HeldTraining:
+    """What every callback is: a training held to a budget of syncs per step.
+
+    Args:
+        max: most syncs of a step after warm-up. Without `max` and `exact` the training is measured only.
+        exact: exactly so many.
+        steps: how many steps after warm-up are measured; None for the whole training, which keeps every sync in memory.
+        warmup: first steps, which are left out.
+        action: "raise" ends the training with :class:`~pytest_gpusync.budgets.BudgetExceeded`; "warn" warns.
+        require: raise :class:`~pytest_gpusync.budgets.NotMeasured` where nothing can be measured, instead of warning.
+        report: file or files to write, by ending, as ``--gpu-sync-report`` does; of several ranks each writes its own.
+    """
+
+    step: ClassVar[str]
+    """What ends a step, as reports call it."""
+
+    def __init__(
+        self,
+        max: int | None = None,
+        exact: int | None = None,
+        *,
+        steps: int | None = STEPS,
+        warmup: int = WARMUP,
+        action: Literal["raise", "warn"] = "raise",
+        require: bool = False,
+        report: str | Path | Sequence[str | Path] | None = None,
+    ) -> None:
+        super().__init__()  # the framework's own class
+        self._guard = TrainingGuard(
+            max,
+            exact,
+            steps=steps,
+            warmup=warmup,
+            action=action,
+            require=require,
+            report=report,
+            source=self.step,
+        )
+
+    @property
+    def measurement(self) -> Measurement | None:
+        """What was measured; None before the last measured step."""
+        return self._guard.measurement
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether the budget was kept; None before the last measured step, and without a budget."""
+        return self._guard.verdict

@@ -5,16 +5,9 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from pytest_gpusync.callbacks.guard import STEPS, WARMUP, TrainingGuard
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from pytest_gpusync.budgets import Verdict
-    from pytest_gpusync.events import Measurement
+from pytest_gpusync.callbacks.guard import HeldTraining
 
 
 def _base() -> Any:
@@ -29,53 +22,15 @@ def _base() -> Any:
 _Callback: Any = _base()
 
 
-class SyncBudget(_Callback):  # type: ignore[misc]
+class SyncBudget(HeldTraining, _Callback):  # type: ignore[misc]
     """Holds the training batches of ``Trainer.fit()`` to a budget of syncs.
 
     A step is a batch. What validation and checks before training wait for is reported and not counted.
 
-    Args:
-        max: most syncs of a step after warm-up. Without `max` and `exact` the training is measured only.
-        exact: exactly so many.
-        steps: how many steps after warm-up are measured; None for the whole training, which keeps every sync in memory.
-        warmup: first steps, which are left out.
-        action: "raise" ends the training with :class:`~pytest_gpusync.budgets.BudgetExceeded`; "warn" warns.
-        require: raise :class:`~pytest_gpusync.budgets.NotMeasured` where nothing can be measured, instead of warning.
-        report: file or files to write, by ending, as ``--gpu-sync-report`` does; of several ranks each writes its own.
+    It takes the arguments of :class:`~pytest_gpusync.callbacks.guard.HeldTraining`.
     """
 
-    def __init__(
-        self,
-        max: int | None = None,
-        exact: int | None = None,
-        *,
-        steps: int | None = STEPS,
-        warmup: int = WARMUP,
-        action: Literal["raise", "warn"] = "raise",
-        require: bool = False,
-        report: str | Path | Sequence[str | Path] | None = None,
-    ) -> None:
-        super().__init__()
-        self._guard = TrainingGuard(
-            max,
-            exact,
-            steps=steps,
-            warmup=warmup,
-            action=action,
-            require=require,
-            report=report,
-            source="Lightning batch",
-        )
-
-    @property
-    def measurement(self) -> Measurement | None:
-        """What was measured; None before the last measured step."""
-        return self._guard.measurement
-
-    @property
-    def verdict(self) -> Verdict | None:
-        """Whether the budget was kept; None before the last measured step, and without a budget."""
-        return self._guard.verdict
+    step = "Lightning batch"
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to measure."""

@@ -90,6 +90,11 @@ def test_what_compiles(text: str, verdict: bool) -> None:
     assert fixes.compiles(text) is verdict
 
 
+def test_a_diff_of_an_absolute_path_is_one_below_the_root() -> None:
+    head = fixes.diff("a\n", "b\n", "/home/me/a.py").splitlines()[:2]
+    assert head == ["--- a/home/me/a.py", "+++ b/home/me/a.py"]
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
