@@ -12,7 +12,8 @@ and the status is 1. Parts:
     join        gpusync lint --observed over nanoGPT and minGPT (--nanogpt, --mingpt: checkouts), noise for data
     trace       gpusync trace of a script and a module; doctor
     callbacks   a Lightning and a transformers training that break a budget and keep one
-    tutorial    docs/tutorial.md to the letter; on a GPU, how long the steps take before and after
+    tutorial    docs/tutorial.md to the letter
+    speed       how long the tutorial's steps take before and after it, at two sizes (takes a GPU)
     xdist       pytest -n 4, its report equal to that of one process; a worker killed
     ranks       torchrun over 4 ranks: all keep the budget, one breaks it, one is killed
 """
@@ -43,6 +44,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "lint")]
 SOURCES = Path(__file__).with_name("surfaces")
 EXAMPLES = ROOT / "examples"
 LIMIT_SECONDS = 170
+AGREES = "outcome, steps, syncs of each step, lines, kinds, rules and verdicts"
 FILE_BYTES = 2_000_000
 """A larger file is not kept."""
 
@@ -299,10 +301,18 @@ def tutorial(scene: Scene) -> None:
         elif kind == "python":
             (scene.folder / "test_training.py").write_text(block)
     scene.promise("No warnings" in printed, "the last command of the tutorial finds nothing left")
-    if on_gpu():
-        (scene.folder / "train.py").rename(scene.folder / "after.py")
-        scene.copy(SOURCES / "test_before_and_after.py")
-        scene.run("pytest -q -s --gpu-require test_before_and_after.py")
+
+
+def speed(scene: Scene) -> None:
+    """What the tutorial's changes are worth, at two sizes."""
+    if not on_gpu():
+        raise Broken("this part times steps: it takes a GPU")
+    for name in ("gpt.py", "sums.py"):
+        scene.copy(EXAMPLES / "char_gpt" / name)
+    scene.copy(EXAMPLES / "char_gpt" / "train_slow.py", "before.py")
+    scene.copy(EXAMPLES / "char_gpt" / "train_fast.py", "after.py")
+    scene.copy(SOURCES / "test_before_and_after.py")
+    scene.run("pytest -q -s --gpu-require test_before_and_after.py")
 
 
 def xdist(scene: Scene) -> None:
@@ -316,14 +326,18 @@ def xdist(scene: Scene) -> None:
     scene.run(f"{test} --gpu-sync-report=serial.json")
     scene.run(f"{test} -n 4 --gpu-sync-report=parallel.json --gpu-sync-report=parallel.md")
     serial, parallel = (_comparable(scene.folder / name) for name in ("serial.json", "parallel.json"))
-    scene.promise(serial == parallel, f"the reports of one process and of four workers agree, {len(serial)} regions")
+    scene.promise(serial == parallel, f"one process and four workers agree in {len(serial)} regions: {AGREES}")
+    once = _total(scene.folder / "parallel.json") - _total(scene.folder / "serial.json")
+    scene.say(f"syncs in all: {_total(scene.folder / 'serial.json')}, of four workers {once:+d}")
+    scene.say("(on a GPU each process sets libraries up in its first steps, which are warm-up)\n")
     scene.say("a worker is killed in the middle of the run")
     scene.copy(SOURCES / "test_dies.py")
     scene.run(f"{test} -n 4 --gpu-sync-report=killed.json", status=1)
     killed = _comparable(scene.folder / "killed.json")
     lost = [name for name, region in killed.items() if region["outcome"] == "not_measured"]
     scene.promise(lost == ["test_dies.py::test_dies"], "only the test that the worker died of was not measured")
-    scene.promise({**serial} == {name: killed[name] for name in serial}, "the results of all others are kept")
+    scene.promise(serial == {name: killed[name] for name in serial}, "the results of all others are kept")
+    scene.keep("serial.json", "parallel.json", "killed.json")
 
 
 def ranks(scene: Scene) -> None:
@@ -362,14 +376,19 @@ def _regions(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _comparable(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the regions of a run by name, without times and what else differs from one process to another."""
-    kept = ("outcome", "problem", "steps", "warmup", "step_source", "syncs", "syncs_per_step", "per_step", "verdicts")
-    sites = ("path", "line", "function", "code", "kind", "syncs", "steps", "per_step_max", "via", "phase", "allowed")
+    """Return what the regions of a run say of their measured steps, by name; times differ from run to run."""
+    kept = ("outcome", "problem", "steps", "warmup", "step_source", "syncs_per_step", "per_step", "verdicts")
+    named = ("path", "line", "function", "code", "kind", "steps", "per_step_max", "via", "phase", "allowed")
     found = {}
     for name, region in _regions(path).items():
         found[name] = {key: region[key] for key in kept}
-        found[name]["sites"] = sorted(repr({key: site[key] for key in sites}) for site in region["sites"])
+        sites = [{key: site[key] for key in named} for site in region["sites"] if site["steps"]]
+        found[name]["sites"] = sorted(sites, key=repr)
     return found
+
+
+def _total(path: Path) -> int:
+    return sum(region["syncs"] or 0 for region in _regions(path).values())
 
 
 def _training(scene: Scene, budget: int | None = None) -> None:
@@ -411,6 +430,7 @@ def main() -> int:
         "trace": trace,
         "callbacks": callbacks,
         "tutorial": tutorial,
+        "speed": speed,
         "xdist": xdist,
         "ranks": ranks,
     }
