@@ -141,6 +141,7 @@ class Scene:
 def scrubbed(text: str, folder: Path) -> str:
     """Return a text without the places of this machine."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    text = re.sub(r" \(UUID: [\w-]+\)| hostname=\"[^\"]*\"", "", text)
     places = [(str(folder), "."), (str(ROOT), "PROJECT"), (sys.prefix, "PYTHON"), (sys.base_prefix, "PYTHON")]
     for place in sys.path:
         if place.endswith(("site-packages", "site", "dist-packages")):
