@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import threading
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import gpusync_lint
@@ -22,7 +23,7 @@ from pytest_gpusync.events import Charge, Site
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import CodeType, FrameType
+    from types import FrameType
 
     _Place = tuple[int, int]
     """An instruction: identity of its code object and offset. To hash the code object itself is to hash all its
@@ -249,10 +250,18 @@ def _classify_code(code: CodeType, frame: FrameType) -> int:
         if of_torch or _GENERATED in filename or filename.startswith(generated):
             kind = _TORCH
         _remember(_class_of_file, filename, kind)
-    if kind == _USER and any(name.startswith("__resume_at_") for name in code.co_names):
+    if kind == _USER and _is_broken(code):
         kind = _BROKEN
     _remember(_class_of_code, id(code), (code, kind))
     return kind
+
+
+def _is_broken(code: CodeType) -> bool:
+    """Whether torch.compile made this code and had to leave the rest of the function to another one."""
+    if any(name.startswith("__resume_at_") for name in code.co_names):
+        return True
+    # torch 2.11 makes the rest of a closure within it.
+    return any(isinstance(part, CodeType) and _RESUMED.fullmatch(part.co_name) for part in code.co_consts)
 
 
 def _classify_path(filename: str) -> int:

@@ -3,7 +3,7 @@
 A tensor of the device is an ordinary tensor over host memory whose device says ``cuda``; the operators' CUDA
 kernels are Python functions that run the CPU kernels; all of torch above them is untouched. So whatever makes the
 host wait on a GPU happens here as well, and is announced (see :mod:`.ledger`). Values are those of the CPU. Time is
-not simulated. Processes that ``multiprocessing`` starts have the device too; other programs that are started do not.
+not simulated. Python processes that the program starts have the device too, by whatever means it starts them.
 
 It needs torch 2.11 to 2.15 on Linux x86-64, a CPU build or a CUDA build. Nothing is imported or changed before it is
 switched on. Where there is a GPU it must be switched on before the process uses that, which it then finds no more.
@@ -31,6 +31,8 @@ _lock = threading.RLock()
 _users = 0
 """How many have asked for the device and not yet left it; :func:`switch_on` never leaves."""
 _kept_on = False
+_inherited = False
+"""It is on because the process that started this one had it, and nobody here has asked for it yet."""
 _device: SimulatedDevice | None = None
 
 
@@ -81,6 +83,17 @@ def switch_on(devices: int | None = None, *, memory: int | str | None = None, va
             _leave()
 
 
+def inherit(devices: int, memory: int | None, values: bool) -> None:
+    """:func:`switch_on` for a process that was started by one with the device.
+
+    Who asks for the device here before it is used may ask for another memory, or for none or all of its values.
+    """
+    global _inherited
+    if not _users:
+        switch_on(devices, memory=memory, values=values)
+        _inherited = True
+
+
 def is_on() -> bool:
     """Whether the simulated device is on in this process."""
     return _users > 0
@@ -91,19 +104,35 @@ def _enter(devices: int | None, memory: int | str | None, values: bool) -> None:
     nbytes = None if memory is None else parse_size(memory)
     if devices is None:
         devices = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    if not _users:
+        from .versions import check_supported
+
+        # It imports torch, with which the device may come by itself (see children.py).
+        check_supported()
     with _lock:
         if not _users:
             if _device is None:
-                from .versions import check_supported
-
-                check_supported()
                 from .device import SimulatedDevice
 
                 _device = SimulatedDevice()
             _device.switch_on(devices, nbytes, values)
         elif _device is not None:
-            _device.require(devices, nbytes, values)
+            _require(_device, devices, nbytes, values)
         _users += 1
+
+
+def _require(device: SimulatedDevice, devices: int, memory: int | None, values: bool) -> None:
+    global _inherited
+    import torch
+
+    try:
+        device.require(devices, memory, values)
+    except SimulationUnavailable:
+        if not _inherited or torch.cuda.is_initialized():
+            raise
+        device.switch_off()
+        device.switch_on(devices, memory, values)
+    _inherited = False
 
 
 def _leave() -> None:

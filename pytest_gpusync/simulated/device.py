@@ -76,6 +76,7 @@ class SimulatedDevice:
                 # The rules for shapes; torch itself loads them late.
                 importlib.import_module("torch._meta_registrations")
                 unknown.install(self._patches)
+            children.install(self._patches, devices, nbytes, values)
         except BaseException:
             self.switch_off()
             if not self._checked:
@@ -105,6 +106,7 @@ class SimulatedDevice:
         process.on, process.blocked, process.values = False, True, True
         self._patches.undo()
         refusals.reset()
+        children.reset()
         tensor_api.reset()
         self._hooks.remove()
         conditions.capturing, conditions.pool, conditions.debug_mode = False, SHARED, 0
@@ -118,7 +120,6 @@ class SimulatedDevice:
         tensor_api.install(self._patches)
         distributed.install(self._patches)
         profiling.install(self._patches)
-        children.install(self._patches)
         refusals.install(self._patches)
         self._patches.set(torch.ops, "load_library", registration.loading(torch.ops.load_library))
         self._patches.set(Variable, "_execution_engine", engine.SingleThreadedEngine(Variable._execution_engine))

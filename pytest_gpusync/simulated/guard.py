@@ -29,6 +29,8 @@ _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 _CUDA, _LAZY = 1, 17
 """Values of ``c10::DeviceType``, fixed by its definition since they are serialised."""
 _WIDTH = 8
+_NO_OP = b"N3c104impl13FakeGuardImplILNS_10DeviceTypeE1EEE"
+"""The mangled name of torch's no-op guard for CUDA."""
 _GET_DEVICE, _SET_DEVICE = 2, 3
 """Entries of the virtual table of ``c10::impl::DeviceGuardImplInterface``."""
 
@@ -52,6 +54,11 @@ class DeviceGuard:
         cuda = pointer_at(registry + _CUDA * _WIDTH)
         lazy = pointer_at(registry + _LAZY * _WIDTH)
         self._previous = cuda.value
+        if cuda.value and _class_name(cuda.value) == _NO_OP:
+            # torch has installed it itself, as its compiler does.
+            self._installed = True
+            state.process.tell_guard = _setter(cuda.value)
+            return
         if not cuda.value:
             if not lazy.value:
                 raise SimulationUnavailable(
@@ -76,6 +83,13 @@ class DeviceGuard:
             pointer_at(symbol("libc10.so", _REGISTRY) + _CUDA * _WIDTH).value = self._previous
             self._installed = False
             state.process.tell_guard = None
+
+
+def _class_name(address: int) -> bytes:
+    """The mangled name of the class of a C++ object with virtual functions."""
+    table = pointer_at(address).value or 0
+    kind = pointer_at(table - _WIDTH).value or 0
+    return ctypes.string_at(pointer_at(kind + _WIDTH).value or 0)
 
 
 def _setter(guard: int) -> Callable[[int], None]:

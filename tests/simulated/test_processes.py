@@ -151,3 +151,130 @@ def test_tensors_may_outlive_every_module(run_python):
         "sys.kept = torch.kept = kept\n"
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+CHILD = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"
+STARTS = f"""
+import os, subprocess, sys
+from pytest_gpusync.simulated import simulated_cuda
+def ask(*options):
+    done = subprocess.run([sys.executable, *options, "-c", {CHILD!r}], capture_output=True, text=True)
+    print(done.stdout.strip() + done.stderr)
+before = dict(os.environ)
+with simulated_cuda(devices=2):
+    ask()
+    os.environ["LOCAL_WORLD_SIZE"] = "3"
+    ask()
+    del os.environ["LOCAL_WORLD_SIZE"]
+print(dict(os.environ) == before)
+"""
+
+
+def test_a_python_that_is_started_has_the_device_too(run_python):
+    done = run_python(STARTS)
+    assert done.stdout.splitlines() == ["True 2", "True 3", "True"], done.stderr
+
+
+def test_a_python_without_torch_is_none_the_wiser(run_python):
+    done = run_python("""
+import subprocess, sys
+from pytest_gpusync.simulated import switch_on
+switch_on()
+child = "import sys; print([name for name in ('torch', 'pytest_gpusync.simulated.device') if name in sys.modules], sys.path)"
+print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout)
+""")
+    assert done.stdout.startswith("[] ["), done.stderr
+    assert "startup" not in done.stdout
+
+
+def test_the_sitecustomize_of_the_environment_still_runs(run_python, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('customized')\n")
+    done = run_python(f"""
+import os, subprocess, sys
+os.environ["PYTHONPATH"] = {str(tmp_path)!r} + os.pathsep + os.environ["PYTHONPATH"]
+from pytest_gpusync.simulated import switch_on
+switch_on()
+child = {CHILD!r} + "; import sitecustomize; print(sitecustomize.__file__)"
+print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout)
+""")
+    assert done.stdout.split() == ["customized", "True", "1", str(tmp_path / "sitecustomize.py")], done.stderr
+
+
+LOADS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+from pytest_gpusync.simulated import switch_on
+
+class Rows(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        return torch.full((2,), float(index), device="cuda").sum().cpu()
+
+if __name__ == "__main__":
+    switch_on()
+    loader = DataLoader(Rows(), 2, num_workers=2, multiprocessing_context={context!r})
+    print([batch.cuda().tolist() for batch in loader])
+"""
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_loader_workers_that_are_started_afresh_have_the_device(run_python, tmp_path, context):
+    program = tmp_path / "loads.py"
+    program.write_text(LOADS.format(context=context))
+    done = run_python(f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')")
+    assert done.stdout == "[[0.0, 2.0], [4.0, 6.0]]\n", done.stderr
+
+
+RANK = """
+import torch, torch.distributed as dist
+dist.init_process_group("{backend}")
+torch.cuda.set_device(dist.get_rank())
+x = torch.full((2,), float(dist.get_rank() + 1), device="cuda")
+dist.all_reduce(x)
+print(f"{{x.tolist()}} {{x.device}}" + chr(10), end="", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_ranks_that_a_program_has_launched_have_a_device_each(run_python, tmp_path, backend):
+    program = tmp_path / "rank.py"
+    program.write_text(RANK.format(backend=backend))
+    done = run_python(f"""
+import subprocess, sys
+from pytest_gpusync.simulated import switch_on
+switch_on()
+launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", {str(program)!r}]
+sys.exit(subprocess.run(launch).returncode)
+""")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"[6.0, 6.0] cuda:{rank}" for rank in range(3)]
+
+
+ASKS_ITSELF = """
+import torch
+from pytest_gpusync.simulated import simulated_cuda, switch_on
+{before}
+with simulated_cuda(memory="1 GiB", values=False):
+    print(torch.cuda.mem_get_info()[1] >> 20, torch.ones(2, device="cuda").sum().item())
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "printed"),
+    [
+        ("", "1024 ?"),
+        ("torch.ones(2, device='cuda')", "the simulated device is on with values"),
+        ("switch_on()", "the simulated device is on with values"),
+    ],
+    ids=["unused", "used", "asked for"],
+)
+def test_a_process_that_asks_for_another_device_than_it_inherited_has_it(run_python, before, printed):
+    done = run_python(f"""
+import subprocess, sys
+from pytest_gpusync.simulated import switch_on
+switch_on()
+print(subprocess.run([sys.executable, "-c", {ASKS_ITSELF.format(before=before)!r}], capture_output=True, text=True))
+""")
+    assert printed in done.stdout, done.stderr

@@ -168,3 +168,20 @@ def test_a_step_that_fails_leaves_everything_as_it_was(monkeypatch):
         pass
     assert not is_on()
     assert _attributes() == before
+
+
+COMPILED = """
+import torch
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+from pytest_gpusync.simulated import simulated_cuda
+with simulated_cuda(devices=2):
+    torch.cuda.set_device(1)
+    x = torch.ones(2, requires_grad=True).cuda()
+    x.sum().backward()
+    print(x.device, x.sum().item())
+"""
+
+
+def test_a_program_that_has_compiled_something_can_switch_it_on(run_python):
+    done = run_python(COMPILED)
+    assert done.stdout == "cuda:1 2.0\n", done.stderr
