@@ -180,7 +180,7 @@ def test_a_python_without_torch_is_none_the_wiser(run_python):
 import subprocess, sys
 from pytest_gpusync.simulated import switch_on
 switch_on()
-child = "import sys; print([name for name in ('torch', 'pytest_gpusync.simulated.device') if name in sys.modules], sys.path)"
+child = "import sys; print(sorted({'torch', 'pytest_gpusync.simulated.device'} & set(sys.modules)), sys.path)"
 print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout)
 """)
     assert done.stdout.startswith("[] ["), done.stderr
