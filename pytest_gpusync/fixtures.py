@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.estimates import Estimate
     from pytest_gpusync.events import Measurement, SiteCount
     from pytest_gpusync.measure import Region
-    from pytest_gpusync.memory import Of
+    from pytest_gpusync.memory import Mallocs, Of
     from pytest_gpusync.overlap import Overlap
     from pytest_gpusync.ring import EventRing
     from pytest_gpusync.testrun import Record, TestRun
@@ -166,6 +166,13 @@ class TrainingRun:
         __tracebackhide__ = True
         budget = _growth_budget(max, of, "assert_memory_growth")
         self._run.settle(self._kept, judge_growth(self.measurement, budget))
+
+    @property
+    def device_mallocs(self) -> Mallocs | None:
+        """Calls of ``cudaMalloc`` and its like per step after warm-up, median and most; None where not counted."""
+        from pytest_gpusync.memory import device_mallocs_per_step
+
+        return device_mallocs_per_step(self.measurement)
 
     @property
     def dispatch_ratio(self) -> Estimate | None:

@@ -126,6 +126,11 @@ class Region:
         return self._measurement(complete=False)
 
     @property
+    def opened_ns(self) -> int:
+        """When the region opened, by the clock of ``time.perf_counter_ns()``: its times count from here."""
+        return self._opened
+
+    @property
     def syncs(self) -> int:
         """Syncs of the region so far, warm-up included, allowed ones and background threads left out.
 

@@ -1,7 +1,12 @@
-"""For the experiments: what each measured, printed at the end of the session, and the device it runs on."""
+"""For the experiments: what each measured, printed at the end of the session, and the device it runs on.
+
+Every experiment holds code to what it is about, and fails where the code has the hazard that it is about. To see that,
+plant the hazards: ``PLANT_HAZARDS=1 pytest examples/experiments``.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +33,12 @@ def simulated() -> bool:
     from pytest_gpusync.devices import simulation_is_on
 
     return simulation_is_on()
+
+
+@pytest.fixture
+def planted() -> bool:
+    """Whether the code under test is to have the hazard that the test is about."""
+    return os.environ.get("PLANT_HAZARDS", "0") not in ("", "0")
 
 
 @pytest.fixture

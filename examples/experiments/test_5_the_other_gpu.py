@@ -20,17 +20,19 @@ def run(synchronized):
 
 
 @pytest.mark.parametrize("synchronized", [0, 1])
-def test_a_synchronize_counts_whichever_gpu_it_waits_for(two_gpus, gpu_sync, synchronized):
+def test_a_synchronize_counts_whichever_gpu_it_waits_for(two_gpus, planted, gpu_sync, synchronized):
     with gpu_sync.budget(exact=PRODUCTS):
         run(synchronized)
+        if planted:
+            torch.cuda.synchronize(1 - synchronized)
 
 
 @pytest.mark.gpu_only
-def test_only_that_of_the_busy_gpu_waits(two_gpus, gpu_sync, figure):
+def test_only_that_of_the_busy_gpu_waits(two_gpus, planted, gpu_sync, figure):
     blocked = {}
     for synchronized in (0, 1):
         with gpu_sync.record() as seen:
-            run(synchronized)
+            run(0 if planted else synchronized)
         blocked[synchronized] = sum(site.blocked_ms or 0.0 for site in seen.sites)
     figure(f"blocked {blocked[0]:.1f} ms on its own GPU, {blocked[1]:.1f} ms on the other")
     assert blocked[0] > 2 * blocked[1]

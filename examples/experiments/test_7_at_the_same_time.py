@@ -50,16 +50,23 @@ class Pipeline:
 
 
 @pytest.mark.parametrize("buffers", [1, 2])
-def test_a_pipeline_never_makes_the_host_wait(simulated, gpu_train, buffers):
-    gpu_train(Pipeline(simulated, buffers).both, steps=12, warmup=4).assert_syncs(max=0)
-
-
-@pytest.mark.parametrize(("buffers", "least", "most"), [(1, -0.3, 0.35), (2, 0.5, 1.2)])
-def test_two_buffers_let_copies_hide_behind_kernels(simulated, gpu_elapsed, figure, buffers, least, most):
+def test_a_pipeline_never_makes_the_host_wait(simulated, planted, gpu_train, buffers):
     pipeline = Pipeline(simulated, buffers)
-    found = gpu_elapsed.overlap(pipeline.only_copy, pipeline.compute, pipeline.both, calls=20)
-    figure(f"{buffers} buffers: {found}")
-    assert least < found.value < most
+
+    def step():
+        pipeline.both()
+        if planted:
+            pipeline.copies.synchronize()
+
+    gpu_train(step, steps=12, warmup=4).assert_syncs(max=0)
+
+
+def test_two_buffers_let_copies_hide_behind_kernels(simulated, planted, gpu_elapsed, figure):
+    for buffers in (1, 1 if planted else 2):
+        pipeline = Pipeline(simulated, buffers)
+        found = gpu_elapsed.overlap(pipeline.only_copy, pipeline.compute, pipeline.both, calls=10)
+        figure(f"{buffers} buffers: {found}")
+    assert found.low > 0.5
 
 
 @pytest.fixture
@@ -70,7 +77,7 @@ def small_layers():
 
 
 @pytest.mark.gpu_only
-def test_a_replayed_graph_costs_one_launch(small_layers, gpu_elapsed, figure):
+def test_a_replayed_graph_costs_one_launch(small_layers, planted, gpu_elapsed, figure):
     layers, batch = small_layers
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad():
@@ -84,12 +91,12 @@ def test_a_replayed_graph_costs_one_launch(small_layers, gpu_elapsed, figure):
             with torch.no_grad():
                 layers(batch)
 
-        ratio = gpu_elapsed.ratio(eager, graph.replay)
+        ratio = gpu_elapsed.ratio(eager, eager if planted else graph.replay, rounds=24, tolerance=0.1)
     figure(f"eager against replay: {ratio}")
-    assert ratio.low > 1.5
+    assert ratio.low > 1.25
 
 
-def test_inference_on_several_streams_waits_for_its_own(gpu_sync, simulated):
+def test_inference_on_several_streams_waits_for_its_own(gpu_sync, simulated, planted):
     size = 16 if simulated else 1024
     weight = torch.randn(size, size, device="cuda") / size**0.5
 
@@ -98,7 +105,7 @@ def test_inference_on_several_streams_waits_for_its_own(gpu_sync, simulated):
             done, value = torch.cuda.Event(), weight
             for _ in range(10):
                 value = value @ weight
-            host = torch.empty((), pin_memory=True).copy_(value.sum(), non_blocking=True)
+            host = torch.empty((), pin_memory=True).copy_(value.sum(), non_blocking=not planted)
             done.record()
         while not done.query():
             await asyncio.sleep(0)
@@ -115,7 +122,7 @@ def test_inference_on_several_streams_waits_for_its_own(gpu_sync, simulated):
 RAY_TASKS = 4
 
 
-def test_ray_tasks_gathered_once_run_side_by_side():
+def test_ray_tasks_gathered_once_run_side_by_side(planted):
     ray = pytest.importorskip("ray")
     import time
 
@@ -128,7 +135,10 @@ def test_ray_tasks_gathered_once_run_side_by_side():
             ray.get(nap.remote(0.5))
         in_the_loop = time.perf_counter() - begun
         begun = time.perf_counter()
-        ray.get([nap.remote(0.5) for _ in range(RAY_TASKS)])
+        if planted:
+            [ray.get(nap.remote(0.5)) for _ in range(RAY_TASKS)]
+        else:
+            ray.get([nap.remote(0.5) for _ in range(RAY_TASKS)])
         gathered = time.perf_counter() - begun
     finally:
         ray.shutdown()

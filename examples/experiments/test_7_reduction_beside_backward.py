@@ -19,4 +19,5 @@ def test_the_reduction_hides_behind_backward(two_gpus, figure):
     assert found is not None, done.stdout + done.stderr
     beside, after, alone = map(float, found.groups())
     figure(f"{beside:.2f} ms beside backward, {after:.2f} ms after it, {alone:.2f} ms without")
-    assert beside < after
+    # Of what the reduction costs after backward, a good part hides beside it.
+    assert beside < after - 0.2 * (after - alone)

@@ -1,0 +1,339 @@
+"""What each wait of a step costs: how long the device stood idle because of it, and what the step would gain without it.
+
+Both are told from a replay. Steps run in blocks, in turn without any instrument, for their true time, and with their
+waits recorded, for the times of the host. Then a block runs under torch.profiler, for the device's work. The replay puts
+the host's times and the device's work together again; that it takes as long as the steps did is what its word on a step
+without a wait rests on. By how much it does not is added to the interval of every gain.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from statistics import median
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pytest_gpusync.estimates import median_estimate
+from pytest_gpusync.kineto import TraceUnreadable, trace_steps
+from pytest_gpusync.pairs import no_garbage_collection, settle
+from pytest_gpusync.replay import (
+    CannotReplay,
+    SeenWait,
+    check,
+    delays_of,
+    fit_gap,
+    operations,
+    replay,
+    waits_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpusync.events import Kind, Measurement, Site, Sync
+    from pytest_gpusync.kineto import TracedStep
+    from pytest_gpusync.nvml import Disturbance
+    from pytest_gpusync.pairs import Outcome
+    from pytest_gpusync.replay import Op
+
+ROUNDS: Final = 16
+"""Blocks of either kind, unless told otherwise."""
+
+TOLERANCE: Final = 0.04
+"""Width of a gain's interval, as a part of the step, up to which it is told."""
+
+_BLOCK_MS: Final = 60.0
+_LEAST_STEPS: Final = 4
+_MOST_STEPS: Final = 60
+_REPLAYED_STEPS: Final = 40
+"""Steps in one replay: what beginning and ending cost is small against so many."""
+
+_FITTED: Final = 8
+"""Rounds that the gap between pieces of work is fitted to."""
+
+_CALL_NS: Final = 10_000
+"""Most host time that a call takes which has nothing to wait for."""
+
+_REASON: Final = "gpu_elapsed.stalls runs the step"
+
+
+class CannotTell(ValueError):
+    """The stalls of these steps cannot be told; one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """The waits of one line, per step."""
+
+    site: Site
+    syncs: float
+    blocked_ms: float
+    """Host time in the waits."""
+    idle_ms: float
+    """Device time with nothing to do after them."""
+    gain_ms: float
+    """By how much shorter a step would be without them."""
+    low_ms: float
+    high_ms: float
+    """The gain lies between these with the stated confidence; minus and plus infinity where nothing can be claimed."""
+    outcome: Outcome
+
+    def __str__(self) -> str:
+        where = f"{self.site.path}:{self.site.line}"
+        text = (
+            f"{where}: {self.syncs:g} syncs per step, the device idle for {self.idle_ms:.3g} ms after them; without "
+            f"{self.gain_ms:.3g} ms less ({self.low_ms:.3g} to {self.high_ms:.3g} ms)"
+        )
+        return text if self.outcome == "measured" else f"too noisy to tell: {text}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Stalls:
+    """Where a step leaves the device idle."""
+
+    step_ms: float
+    """Time of a step, in the median, measured without any instrument."""
+    replayed_ms: float
+    """What the replay makes of it."""
+    busy_ms: float
+    """Device time of its work."""
+    sites: tuple[Stall, ...]
+    """The lines that wait, those with most to gain first."""
+    rounds: int
+    steps: int
+    """Steps in each block."""
+    confidence: float
+    note: str | None = None
+    """What NVML saw of throttling and other processes; None if nothing."""
+
+    @property
+    def idle_ms(self) -> float:
+        """Time of a step in which the device has nothing to do, whatever the reason."""
+        return max(0.0, self.step_ms - self.busy_ms)
+
+    def __repr__(self) -> str:
+        head = (
+            f"a step takes {self.step_ms:.4g} ms, {self.busy_ms:.4g} ms of it work of the device "
+            f"({self.rounds} rounds of {self.steps} steps; {self.replayed_ms:.4g} ms replayed)"
+        )
+        lines = [head + (f"; {self.note}" if self.note else ""), *(f"  {stall}" for stall in self.sites)]
+        return "\n".join(lines)
+
+
+class Block(NamedTuple):
+    """Steps that ran with their waits recorded."""
+
+    steps: tuple[tuple[int, tuple[Sync, ...]], ...]
+    """Host time of each in nanoseconds, and its syncs, in the order of their beginning, times after the step began."""
+    length: int
+    """Nanoseconds from an idle device to an idle device."""
+
+
+def measure_stalls(step: Callable[[], object], *, rounds: int, warmup: int, steps: int | None) -> Stalls:
+    """Take the waits of a step apart on the current GPU; see :meth:`pytest_gpusync.fixtures.GpuElapsed.stalls`.
+
+    Raises:
+        CannotTell: the steps are of a kind for which this cannot be told.
+    """
+    from pytest_gpusync.measure import allow
+    from pytest_gpusync.nvml import watch_current
+
+    with allow(_REASON), no_garbage_collection():
+        for _ in range(max(warmup, 1)):
+            step()
+        number = steps if steps is not None else _steps_of(step)
+        watch = watch_current()
+        bare: list[int] = []
+        blocks: list[Block] = []
+        try:
+            for turn in range(rounds):
+                watch.look()
+                for kind in ("bare", "recorded") if turn % 2 else ("recorded", "bare"):
+                    if kind == "bare":
+                        bare.append(_timed(step, number))
+                    else:
+                        blocks.append(_recorded(step, number))
+            try:
+                traced = trace_steps(step, number)
+            except TraceUnreadable as error:
+                raise CannotTell(str(error)) from None
+        finally:
+            disturbance = watch.close()
+    return conclude(bare, blocks, traced, number, disturbance)
+
+
+def conclude(
+    bare: Sequence[int], blocks: Sequence[Block], traced: Sequence[TracedStep], number: int, disturbance: Disturbance
+) -> Stalls:
+    """Return what blocks and trace tell.
+
+    Args:
+        bare: nanoseconds of each block without an instrument, from an idle device to an idle device.
+        blocks: those with the waits recorded, one beside each of the others.
+        traced: the traced steps.
+        number: steps in each block.
+        disturbance: what NVML saw meanwhile.
+
+    Raises:
+        CannotTell: the steps wait differently from one another, or in a way that two queues do not describe.
+    """
+    sites = _sites(blocks)
+    if not sites:
+        raise CannotTell("the steps make no sync")
+    try:
+        check(traced)
+    except CannotReplay as error:
+        raise CannotTell(str(error)) from None
+    like: dict[tuple[Kind, ...], list[TracedStep]] = {}
+    for step in traced:
+        like.setdefault(waits_of(step), []).append(step)
+    waits = sum(len(syncs) for block in blocks for _, syncs in block.steps)
+    cost = median((block.length - alone) / number for block, alone in zip(blocks, bare, strict=True))
+    per_wait = max(0.0, cost * len(blocks) * number / waits)
+    calls = _calls(blocks)
+    rounds: list[list[list[Op]]] = []
+    for block in blocks:
+        ops = []
+        for turn, (length, syncs) in enumerate(block.steps):
+            templates = like.get(tuple(sync.kind for sync in syncs))
+            if templates is None:
+                break
+            seen = [_seen(sync, sites, calls) for sync in syncs]
+            ops.append(operations(templates[turn % len(templates)], seen, length, per_wait))
+        else:
+            rounds.append(ops)
+    if 2 * len(rounds) < len(blocks):
+        raise CannotTell("the steps wait differently from one another")
+    step_ns = median(bare) / number
+    fitted = fit_gap(rounds[:_FITTED], delays_of(traced), median(bare))
+    repeats = ceil(_REPLAYED_STEPS / number)
+    whole = [replay(ops * repeats, fitted) for ops in rounds]
+    each = number * repeats
+    replayed = median(replay(ops, fitted).length for ops in rounds) / number
+    off = abs(replayed - step_ns)
+    found = []
+    for site, index in sites.items():
+        without = [replay(ops * repeats, fitted, {index}) for ops in rounds]
+        gain = median_estimate([(a.length - b.length) / each for a, b in zip(whole, without, strict=True)])
+        syncs = [sync for block in blocks for _, all_ in block.steps for sync in all_ if sync.site == site]
+        low, high = gain.low - off, gain.high + off
+        found.append(
+            Stall(
+                site=site,
+                syncs=len(syncs) / (len(blocks) * number),
+                blocked_ms=sum(sync.blocked_ns or 0 for sync in syncs) / (len(blocks) * number) / 1e6,
+                idle_ms=median(one.idle.get(index, 0.0) / each for one in whole) / 1e6,
+                gain_ms=gain.value / 1e6,
+                low_ms=low / 1e6,
+                high_ms=high / 1e6,
+                outcome="measured" if high - low <= TOLERANCE * step_ns else "too noisy to tell",
+            )
+        )
+    stalls = Stalls(
+        step_ms=step_ns / 1e6,
+        replayed_ms=replayed / 1e6,
+        busy_ms=median(one.busy / each for one in whole) / 1e6,
+        sites=tuple(sorted(found, key=lambda stall: -stall.gain_ms)),
+        rounds=len(rounds),
+        steps=number,
+        confidence=gain.confidence,
+        note=disturbance.note,
+    )
+    if not disturbance.spoils:
+        return stalls
+    spoilt = (replace(stall, low_ms=-inf, high_ms=inf, outcome="too noisy to tell") for stall in stalls.sites)
+    return replace(stalls, sites=tuple(spoilt))
+
+
+def _steps_of(step: Callable[[], object]) -> int:
+    """Return how many steps make a block."""
+    took = _timed(step, 2) / 2e6
+    return max(_LEAST_STEPS, min(_MOST_STEPS, ceil(_BLOCK_MS / max(took, 1e-3))))
+
+
+def _timed(step: Callable[[], object], number: int) -> int:
+    """Return the nanoseconds of a block."""
+    settle()
+    begun = time.perf_counter_ns()
+    for _ in range(number):
+        step()
+    settle()
+    return time.perf_counter_ns() - begun
+
+
+def _recorded(step: Callable[[], object], number: int) -> Block:
+    """Run a block with its waits recorded."""
+    from pytest_gpusync.measure import MeasurementError, record
+
+    ends: list[int] = []
+    try:
+        with record("stalls", recorder="cupti") as region:
+            settle()
+            begun = time.perf_counter_ns()
+            for _ in range(number):
+                step()
+                ends.append(time.perf_counter_ns())
+            settle()
+            closed = time.perf_counter_ns()
+    except MeasurementError as error:
+        raise CannotTell(str(error)) from None
+    return _block(region.result(), begun - region.opened_ns, [end - region.opened_ns for end in ends], closed - begun)
+
+
+def _block(measurement: Measurement, begun: int, ends: Sequence[int], length: int) -> Block:
+    if measurement.problem is not None:
+        raise CannotTell(measurement.problem)
+    syncs = [sync for sync in measurement.all_syncs if sync.began_ns is not None and sync.blocked_ns is not None]
+    if len(syncs) < len(measurement.all_syncs) or any(sync.background for sync in syncs):
+        raise CannotTell("another thread waits for the device beside the steps")
+    syncs.sort(key=lambda sync: sync.began_ns or 0)
+    steps = []
+    position, start = 0, begun
+    for end in ends:
+        inside = []
+        while position < len(syncs) and (syncs[position].began_ns or 0) < end:
+            sync = syncs[position]
+            if (sync.began_ns or 0) >= start:
+                inside.append(replace(sync, began_ns=(sync.began_ns or 0) - start))
+            position += 1
+        steps.append((end - start, tuple(inside)))
+        start = end
+    return Block(tuple(steps), length)
+
+
+def _sites(blocks: Sequence[Block]) -> dict[Site, int]:
+    """Number the lines that wait."""
+    sites: dict[Site, int] = {}
+    for block in blocks:
+        for _, syncs in block.steps:
+            for sync in syncs:
+                if sync.kind == "event":
+                    raise CannotTell(
+                        f"{sync.site.path}:{sync.site.line} waits for an event, and which work it stands behind is unknown"
+                    )
+                sites.setdefault(sync.site, len(sites))
+    return sites
+
+
+def _calls(blocks: Sequence[Block]) -> dict[Site, int]:
+    """Return for each line what its call costs the host where there is nothing to wait for, as far as it was seen."""
+    calls: dict[Site, int] = {}
+    for block in blocks:
+        for _, syncs in block.steps:
+            for sync in syncs:
+                calls[sync.site] = min(calls.get(sync.site, _CALL_NS), sync.blocked_ns or 0)
+    return calls
+
+
+def _seen(sync: Sync, sites: dict[Site, int], calls: dict[Site, int]) -> SeenWait:
+    entered = sync.began_ns or 0
+    return SeenWait(
+        kind=sync.kind,
+        entered=entered,
+        left=entered + (sync.blocked_ns or 0),
+        site=sites[sync.site],
+        reads=sync.direction == "D2H",
+        copies=sync.direction is not None,
+        call=calls[sync.site],
+    )
