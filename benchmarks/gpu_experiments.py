@@ -1,9 +1,11 @@
 """Run the experiments many times, with their hazards and without: each test has to fail with them and pass without.
 
-usage: gpu_experiments.py [--times N] [--json OUT] [--keep EXPRESSION]
+usage: gpu_experiments.py [--times N] [--keep EXPRESSION] [--ddp] [--log FILE] [--json OUT]
 
-Each test runs N times in each of two sessions, one with the hazards planted. The one that starts ranks of its own is
-left to `--ddp`, which repeats its measurement within one launch and holds each round to what the test asserts.
+Each test runs N times in each of two sessions, one with the hazards planted; with two GPUs the sessions run at the same
+time, each on a GPU of its own, and the tests of two GPUs after them. The test that starts ranks of its own is left to
+`--ddp`, which repeats its measurement within one launch and holds each round to what the test asserts. Ray's tasks,
+which take no GPU, run as well where Ray is installed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+MARK = "gpu_experiments: "
 EXPERIMENTS = ROOT / "examples" / "experiments"
 
 
@@ -39,19 +43,49 @@ class Repeated:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = re.sub(r"-?round\d+(?=\])", "", report.nodeid.rpartition("/")[2]).replace("[]", "")
         self.seconds[name] += report.duration
-        if report.when == "call" or report.outcome != "passed":
-            if report.when != "teardown":
-                self.outcomes[name][report.outcome] += 1
+        if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
+            self.outcomes[name][report.outcome] += 1
 
 
-def run(times: int, planted: bool, keep: str) -> Repeated:
-    """Run the experiments in this process."""
-    os.environ["PLANT_HAZARDS"] = "1" if planted else "0"
+def run(times: int, keep: str) -> None:
+    """Run the experiments in this process, and print what became of them as JSON."""
     counted = Repeated(times)
-    arguments = ["-q", "-q", "-p", "no:cacheprovider", "--tb=line", "--show-capture=no", "-k", keep, str(EXPERIMENTS)]
-    arguments += ["--no-header", "--no-summary", "--gpu-require", "-p", "pytest_gpusync.plugin"]
+    arguments = ["-q", "-p", "no:cacheprovider", "--tb=line", "--show-capture=no", "-k", keep, str(EXPERIMENTS)]
+    arguments += ["--no-header", "-p", "pytest_gpusync.plugin"]
     pytest.main(arguments, plugins=[counted])
-    return counted
+    print(MARK + json.dumps({"outcomes": counted.outcomes, "seconds": counted.seconds}), flush=True)
+
+
+def sessions(times: int, keep: str, gpus: list[str], log: Path | None) -> list[dict[str, Any]]:
+    """Run the session without the hazards and the one with them, at the same time if there is a GPU for each."""
+    found = []
+    running = []
+    for number, planted in enumerate("01"):
+        visible = gpus[number] if len(gpus) > 1 else gpus[0]
+        environment = {**os.environ, "PLANT_HAZARDS": planted, "CUDA_VISIBLE_DEVICES": visible}
+        command = [sys.executable, __file__, "--session", "--times", str(times), "--keep", keep]
+        output = tempfile.TemporaryFile("w+")
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        running.append((process, output))
+        if len(gpus) == 1:
+            process.wait()
+    for process, output in running:
+        process.wait()
+        with output:
+            output.seek(0)
+            found.append(_result(output.read(), log))
+    return found
+
+
+def _result(output: str, log: Path | None) -> dict[str, Any]:
+    if log is not None:
+        with log.open("a") as file:
+            file.write(output)
+    lines = [line for line in output.splitlines() if line.startswith(MARK)]
+    if not lines:
+        raise RuntimeError(output)
+    result: dict[str, Any] = json.loads(lines[-1].removeprefix(MARK))
+    return result
 
 
 def ddp(times: int) -> dict[str, Any]:
@@ -78,29 +112,39 @@ def ddp(times: int) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=20)
-    parser.add_argument("--keep", default="not reduction_hides", help="as pytest -k")
+    parser.add_argument("--keep", default="", help="as pytest -k")
     parser.add_argument("--ddp", action="store_true")
+    parser.add_argument("--log", type=Path, help="where the sessions' output goes")
+    parser.add_argument("--session", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json")
     options = parser.parse_args()
     import torch
 
+    if options.session:
+        run(options.times, options.keep)
+        return 0
     if not torch.cuda.is_available():
         print("gpu_experiments.py needs a GPU, and there is none", file=sys.stderr)
         return 2
-    result: dict[str, Any] = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "times": options.times}
+    count = torch.cuda.device_count()
+    result: dict[str, Any] = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "gpus": count}
+    also = f" and ({options.keep})" if options.keep else ""
+    two = "test_5_the_other_gpu"
+    parts = [sessions(options.times, f"not {two} and not reduction_hides{also}", ["0", "1"][:count], options.log)]
+    if count > 1:
+        parts.append(sessions(options.times, two + also, ["0,1"], options.log))
     wrong = 0
-    clean, planted = (run(options.times, planted, options.keep) for planted in (False, True))
     rows = []
-    for name in clean.outcomes:
-        passed, failed = clean.outcomes[name]["passed"], planted.outcomes[name]["failed"]
-        skipped = clean.outcomes[name]["skipped"]
-        rows.append(
-            {"test": name, "times": options.times, "passed": passed, "failed_planted": failed, "skipped": skipped}
-        )
-        wrong += not skipped and (passed, failed) != (options.times, options.times)
-        seconds = (clean.seconds[name] + planted.seconds[name]) / (2 * options.times)
-        state = "skipped" if skipped else f"passes {passed:>3}  fails planted {failed:>3}"
-        print(f"{state:<34}{seconds:6.2f} s  {name}", flush=True)
+    for clean, planted in parts:
+        for name, outcomes in clean["outcomes"].items():
+            passed, failed = outcomes.get("passed", 0), planted["outcomes"].get(name, {}).get("failed", 0)
+            skipped = outcomes.get("skipped", 0)
+            row = {"test": name, "times": options.times, "passed": passed, "failed_planted": failed, "skipped": skipped}
+            rows.append(row)
+            wrong += not skipped and (passed, failed) != (options.times, options.times)
+            seconds = (clean["seconds"][name], planted["seconds"].get(name, 0.0))
+            state = "skipped" if skipped else f"passes {passed:>3}  fails planted {failed:>3}"
+            print(f"{state:<34}{seconds[0]:7.1f} {seconds[1]:7.1f} s  {name}", flush=True)
     result["tests"] = rows
     if options.ddp:
         result["reduction beside backward"] = ddp(options.times)

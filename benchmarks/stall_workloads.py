@@ -15,7 +15,7 @@ from torch.nn import functional
 from training_steps import GPT
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "experiments"))
-from resnet import resnet  # noqa: E402
+from resnet import resnet
 
 Step = Callable[[Collection[str]], None]
 

@@ -10,11 +10,17 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpusync.devices import simulation_is_on
+from pytest_gpusync.estimates import median_estimate
 from pytest_gpusync.events import StepTime
 from pytest_gpusync.measure import aside
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpusync.estimates import Estimate
 
 
 class _Mark(NamedTuple):
@@ -68,6 +74,23 @@ class StepClock:
             last.end.synchronize()
             completed = time.perf_counter_ns() if was_behind else last.returned
         return [_step_time(mark, last.end, completed) for mark in self._marks]
+
+
+def measure_dispatch(step: Callable[[], object], *, steps: int, warmup: int) -> Estimate:
+    """Time steps on the current GPU; see :meth:`pytest_gpusync.fixtures.GpuElapsed.dispatch_ratio`."""
+    from pytest_gpusync.pairs import no_garbage_collection, settle
+
+    clock = StepClock()
+    with aside(), no_garbage_collection():
+        for _ in range(warmup):
+            step()
+        settle()
+        for _ in range(steps):
+            clock.begin()
+            step()
+            clock.end()
+        times = clock.collect() or []
+    return median_estimate([time.issue / time.complete for time in times if time.complete])
 
 
 def _event() -> Any:

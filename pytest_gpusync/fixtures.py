@@ -17,8 +17,10 @@ from pytest_gpusync.budgets import (
     judge_growth,
     judge_in_flight,
 )
+from pytest_gpusync.estimates import LEAST_SAMPLES
 from pytest_gpusync.overlap import TOLERANCE as OVERLAP_TOLERANCE
 from pytest_gpusync.pairs import LEAST_ROUNDS, ROUNDS, TOLERANCE, Ratio, measure_ratio
+from pytest_gpusync.stalls import ROUNDS as STALL_ROUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.memory import Mallocs, Of
     from pytest_gpusync.overlap import Overlap
     from pytest_gpusync.ring import EventRing
+    from pytest_gpusync.stalls import Stalls
     from pytest_gpusync.testrun import Record, TestRun
 
 
@@ -371,9 +374,7 @@ class GpuElapsed:
             ValueError: an argument cannot be meant.
         """
         __tracebackhide__ = True
-        _check_numbers("gpu_elapsed.ratio", rounds=(rounds, LEAST_ROUNDS), warmup=(warmup, 0), calls=(calls, 1))
-        _check_tolerance("gpu_elapsed.ratio", tolerance)
-        self._run.need_time()
+        self._need("ratio", tolerance, rounds=(rounds, LEAST_ROUNDS), warmup=(warmup, 0), calls=(calls, 1))
         ratio = measure_ratio(a, b, rounds=rounds, warmup=warmup, calls=calls, tolerance=tolerance)
         self._run.keep_elapsed("ratio", ratio)
         return ratio
@@ -391,29 +392,12 @@ class GpuElapsed:
     ) -> Overlap:
         """Return which part of the shorter of two pieces of work runs while the other does.
 
-        `a` and `b` do one piece each, `both` does the two as the program does them: on two streams, say. All three are
-        timed in turn as in :meth:`ratio`, and so are rounds, outcome and disturbances. 0 is one after the other, 1 all
-        of the shorter beside the longer.
-
-        Without a real GPU the test is skipped here; under ``--gpu-require`` it fails.
-
-        Args:
-            a: called without arguments; its work is issued to the current stream, or waited for by it.
-            b: likewise.
-            both: likewise.
-            rounds: most rounds, from 12 on.
-            warmup: calls of each before anything is timed.
-            calls: calls in one sample; by default as many as take 10 ms, and at least three.
-            tolerance: width of the interval, as a part of the shorter, that is tight.
-
-        Raises:
-            NotMeasured: there is no real GPU, and ``--gpu-require`` asks for one.
-            ValueError: an argument cannot be meant.
+        `a` and `b` do one piece each, `both` does the two as the program does them: on two streams, say. 0 is one after
+        the other, 1 all of the shorter beside the longer. Timing, arguments and errors are those of :meth:`ratio`; the
+        `tolerance` is a part of the shorter piece.
         """
         __tracebackhide__ = True
-        _check_numbers("gpu_elapsed.overlap", rounds=(rounds, LEAST_ROUNDS), warmup=(warmup, 0), calls=(calls, 1))
-        _check_tolerance("gpu_elapsed.overlap", tolerance)
-        self._run.need_time()
+        self._need("overlap", tolerance, rounds=(rounds, LEAST_ROUNDS), warmup=(warmup, 0), calls=(calls, 1))
         from pytest_gpusync.overlap import measure_overlap
 
         found = measure_overlap(a, b, both, rounds=rounds, warmup=warmup, calls=calls, tolerance=tolerance)
@@ -441,8 +425,7 @@ class GpuElapsed:
             ValueError: an argument cannot be meant, or `step` makes the host wait.
         """
         __tracebackhide__ = True
-        _check_numbers("gpu_elapsed.decompose", steps=(steps, 1), warmup=(warmup, 0))
-        self._run.need_time()
+        self._need("decompose", steps=(steps, 1), warmup=(warmup, 0))
         from pytest_gpusync.decomposition import StepWaits, decompose
 
         try:
@@ -454,6 +437,85 @@ class GpuElapsed:
             return found
         raise ValueError(f"gpu_elapsed.decompose: {complaint}")
 
+    def dispatch_ratio(self, step: Callable[[], object], *, steps: int = 20, warmup: int = 3) -> Estimate:
+        """Return the time to issue a step by the time to complete it, in the median of `steps`, with an interval.
+
+        Near 1 the device is kept waiting by the host, or the host by the device; well below 1 the host runs ahead.
+        :meth:`GpuTrain.__call__` tells the same of real batches, beside syncs and memory.
+
+        Without a real GPU the test is skipped here; under ``--gpu-require`` it fails.
+
+        Args:
+            step: called without arguments.
+            steps: steps that are timed, from 8 on.
+            warmup: steps before anything is timed, from 1 on.
+
+        Raises:
+            NotMeasured: there is no real GPU, and ``--gpu-require`` asks for one.
+            ValueError: an argument cannot be meant.
+        """
+        __tracebackhide__ = True
+        self._need("dispatch_ratio", steps=(steps, LEAST_SAMPLES), warmup=(warmup, 1))
+        from pytest_gpusync.clock import measure_dispatch
+
+        found = measure_dispatch(step, steps=steps, warmup=warmup)
+        self._run.keep_elapsed("dispatch_ratio", found)
+        return found
+
+    def stalls(
+        self,
+        step: Callable[[], object],
+        *,
+        rounds: int = STALL_ROUNDS,
+        warmup: int = 3,
+        steps: int | None = None,
+    ) -> Stalls:
+        """Return for each line at which a step waits how long the device is idle after it, and what a step would gain.
+
+        The step runs some hundred times: in blocks without any instrument, in blocks with its waits recorded, and once
+        under torch.profiler. From this a replay tells how long a step would take without the waits of a line. What a
+        line reads from the device is then not read; what it copies to the device is copied without waiting. By how much
+        the replay misses the measured time of the step widens the interval of each gain. Where that is wider than 4 %
+        of the step the outcome is "too noisy to tell". On a GPU that was disturbed nothing can be claimed, as in
+        :meth:`ratio`.
+
+        The waits are reported as allowed and count against no budget. Without a real GPU the test is skipped here;
+        under ``--gpu-require`` it fails.
+
+        Args:
+            step: called without arguments; the same work each time.
+            rounds: blocks of either kind, from 12 on.
+            warmup: steps before anything is timed.
+            steps: steps in a block; by default as many as take 60 ms, and 4 to 60.
+
+        Raises:
+            NotMeasured: there is no real GPU, and ``--gpu-require`` asks for one.
+            ValueError: an argument cannot be meant, or the stalls of such steps cannot be told: they make no sync, work
+                on several streams, wait for events or on several threads.
+        """
+        __tracebackhide__ = True
+        self._need("stalls", rounds=(rounds, LEAST_ROUNDS), warmup=(warmup, 0), steps=(steps, 1))
+        from pytest_gpusync.stalls import CannotTell, measure_stalls
+
+        try:
+            found = measure_stalls(step, rounds=rounds, warmup=warmup, steps=steps)
+        except CannotTell as error:
+            complaint = str(error)
+        else:
+            self._run.keep_elapsed("stalls", found)
+            return found
+        raise ValueError(f"gpu_elapsed.stalls: {complaint}")
+
+    def _need(self, method: str, tolerance: float = TOLERANCE, **numbers: tuple[int | None, int]) -> None:
+        """Refuse arguments that cannot be meant; skip the test, or fail it, where no time can be measured."""
+        __tracebackhide__ = True
+        _check_numbers(f"gpu_elapsed.{method}", **numbers)
+        if not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
+            raise ValueError(
+                f"gpu_elapsed.{method}: tolerance is a part between 0 and 1, as in 0.02, not {tolerance!r}"
+            )
+        self._run.need_time()
+
 
 def _check_numbers(source: str, **numbers: tuple[int | None, int]) -> None:
     """Refuse what is no whole number from its least on."""
@@ -461,12 +523,6 @@ def _check_numbers(source: str, **numbers: tuple[int | None, int]) -> None:
     for name, (value, least) in numbers.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise ValueError(f"{source}: {name} is a whole number from {least} on, not {value!r}")
-
-
-def _check_tolerance(source: str, tolerance: float) -> None:
-    __tracebackhide__ = True
-    if not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
-        raise ValueError(f"{source}: tolerance is a part between 0 and 1, as in 0.02, not {tolerance!r}")
 
 
 def _growth_budget(max: int | str, of: Of, source: str) -> GrowthBudget:

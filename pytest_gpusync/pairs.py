@@ -1,7 +1,7 @@
-"""The ratio of two elapsed times, from pairs.
+"""Elapsed times against each other, from rounds in which each side has its turn; the ratio of two.
 
-Two runs of the same code on a shared machine differ by 4 to 11 %. So both sides are timed in turn, the order changing
-from round to round, and the median of the ratios is taken: what slows both for a while cancels out.
+Two runs of the same code on a shared machine differ by 4 to 11 %. So all sides are timed in turn, the order changing
+from round to round, and the median of what the rounds say is taken: what slows all for a while cancels out.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeVar
 
-from pytest_gpusync.estimates import median_estimate
+from pytest_gpusync.estimates import CONFIDENCE, Estimate, median_estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpusync.nvml import Disturbance
 
@@ -31,10 +31,71 @@ TOLERANCE: Final = 0.02
 LEAST_ROUNDS: Final = 12
 """Rounds before an interval is looked at."""
 
+EDGE_MS: Final = 0.012
+"""What a sample may hold besides its work: on an idle H200 the first launch takes 9 to 12 us to arrive. The interval of
+a ratio is widened by as much, for a difference that small is none of the work's."""
+
+_LOOK_CONFIDENCE: Final = 0.999
+"""Of each look at an interval. Rounds end when one is narrow, so it is looked at again and again: the stated confidence
+holds for all looks together if each has more."""
+
 _LEAST_CALLS: Final = 3
 """Calls in one sample: from the second on, the host may run ahead of the device as it does in a training loop."""
 _SAMPLE_MS: Final = 10.0
 """Least time of one sample: what starting and ending it costs is small against this."""
+
+Side = TypeVar("Side", bound=str)
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Comparison:
+    """What rounds of timing say, with an interval."""
+
+    NOTHING: ClassVar[tuple[float, float]] = (-inf, inf)
+    """The interval that claims nothing."""
+
+    value: float
+    """Median over the rounds."""
+    low: float
+    high: float
+    """The truth lies between `low` and `high` with the stated confidence. Where the machine was disturbed (see `note`)
+    they are the ends of all there can be: nothing can be claimed."""
+    rounds: int
+    outcome: Outcome
+    confidence: float = CONFIDENCE
+    a_ms: float
+    """Median milliseconds per call."""
+    b_ms: float
+    note: str | None = None
+    """What NVML saw of throttling and other processes; None if nothing."""
+
+    def _sentence(self) -> str:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        text = self._sentence()
+        if self.outcome == "too noisy to tell":
+            text = f"too noisy to tell: {text}"
+        return f"{text}; {self.note}" if self.note else text
+
+
+Compared = TypeVar("Compared", bound=Comparison)
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Ratio(Comparison):
+    """How many times as long as `b` `a` took."""
+
+    NOTHING: ClassVar[tuple[float, float]] = (0.0, inf)
+
+    calls: int
+    """Calls in each sample."""
+
+    def _sentence(self) -> str:
+        return (
+            f"a took {self.value:.4g} times as long as b ({self.confidence * 100:g} % interval {self.low:.4g} to "
+            f"{self.high:.4g}, {self.rounds} rounds of {self.calls} calls, {self.a_ms:.4g} against {self.b_ms:.4g} ms)"
+        )
 
 
 class Pair(NamedTuple):
@@ -44,85 +105,66 @@ class Pair(NamedTuple):
     b: float
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Ratio:
-    """How many times as long as `b` `a` took."""
-
-    value: float
-    """Median over the rounds."""
-    low: float
-    high: float
-    """The truth lies between `low` and `high` with the stated confidence. Where the machine was disturbed (see `note`)
-    they are 0 and infinity: nothing can be claimed."""
-    rounds: int
-    outcome: Outcome
-    confidence: float
-    calls: int
-    """Calls in each sample."""
-    a_ms: float
-    """Median milliseconds per call."""
-    b_ms: float
-    note: str | None = None
-    """What NVML saw of throttling and other processes; None if nothing."""
-
-    def __repr__(self) -> str:
-        text = (
-            f"a took {self.value:.4g} times as long as b ({self.confidence * 100:g} % interval {self.low:.4g} to "
-            f"{self.high:.4g}, {self.rounds} rounds of {self.calls} calls, {self.a_ms:.4g} against {self.b_ms:.4g} ms)"
-        )
-        if self.outcome == "too noisy to tell":
-            text = f"too noisy to tell: {text}"
-        return f"{text}; {self.note}" if self.note else text
-
-
-def take_pairs(take: Callable[[Literal["a", "b"]], float], rounds: int, tolerance: float) -> list[Pair]:
-    """Take pairs until the interval of their ratio is tight, `rounds` of them at most.
+def take_rounds(
+    take: Callable[[Side], float],
+    sides: Sequence[Side],
+    rounds: int,
+    is_enough: Callable[[Sequence[Mapping[Side, float]]], bool],
+) -> list[dict[Side, float]]:
+    """Take rounds until they are enough, `rounds` of them at most.
 
     Args:
         take: takes one sample of a side: milliseconds per call.
-        rounds: pairs to take at most.
-        tolerance: width of the interval, as a part of the ratio, that is tight.
+        sides: what is timed. The order turns from round to round: what warms or cools the GPU falls on each alike.
+        rounds: rounds to take at most.
+        is_enough: whether these tell what is to be told; asked when each side was first as often as the others.
     """
-    pairs: list[Pair] = []
-    for number in range(rounds):
-        if number % 2:
-            b = take("b")
-            pairs.append(Pair(take("a"), b))
-        else:
-            pairs.append(Pair(take("a"), take("b")))
-        # After an even number both orders weigh the same.
-        if number % 2 and len(pairs) >= LEAST_ROUNDS and is_tight(pairs, tolerance):
+    taken: list[dict[Side, float]] = []
+    while len(taken) < rounds:
+        turn = len(taken) % len(sides)
+        taken.append({side: take(side) for side in (*sides[turn:], *sides[:turn])})
+        if len(taken) >= LEAST_ROUNDS and len(taken) % len(sides) == 0 and is_enough(taken):
             break
-    return pairs
+    return taken
 
 
-def is_tight(pairs: Sequence[Pair], tolerance: float) -> bool:
-    """Tell whether the interval of the ratio is narrow enough to stop."""
-    estimate = median_estimate([pair.a / pair.b for pair in pairs])
-    return estimate.high - estimate.low <= tolerance * estimate.value
+def look(samples: Sequence[float]) -> Estimate:
+    """Return the median with the interval that looking at it after every few rounds leaves."""
+    return median_estimate(samples, _LOOK_CONFIDENCE)
+
+
+def ratio_estimate(pairs: Sequence[Pair], calls: int) -> Estimate:
+    """Return the ratio that pairs of samples of so many calls give, with its interval."""
+    found = look([pair.a / pair.b for pair in pairs])
+    edges = sum(EDGE_MS / (calls * median(times)) for times in zip(*pairs, strict=True))
+    return replace(found, low=max(0.0, found.low * (1 - edges)), high=found.high * (1 + edges))
 
 
 def ratio_of(pairs: Sequence[Pair], calls: int, tolerance: float) -> Ratio:
     """Return the ratio that `pairs` give."""
-    estimate = median_estimate([pair.a / pair.b for pair in pairs])
+    estimate = ratio_estimate(pairs, calls)
     return Ratio(
         value=estimate.value,
-        low=max(0.0, estimate.low),
+        low=estimate.low,
         high=estimate.high,
         rounds=len(pairs),
-        outcome="measured" if is_tight(pairs, tolerance) else "too noisy to tell",
-        confidence=estimate.confidence,
+        outcome="measured" if _is_tight(estimate, tolerance) else "too noisy to tell",
         calls=calls,
         a_ms=median(pair.a for pair in pairs),
         b_ms=median(pair.b for pair in pairs),
     )
 
 
-def disturbed(ratio: Ratio, disturbance: Disturbance) -> Ratio:
-    """Return `ratio` with what NVML saw meanwhile; nothing can be claimed from it if that spoils it."""
+def _is_tight(estimate: Estimate, tolerance: float) -> bool:
+    return estimate.high - estimate.low <= tolerance * estimate.value
+
+
+def disturbed(found: Compared, disturbance: Disturbance) -> Compared:
+    """Return what was found with what NVML saw meanwhile; nothing can be claimed from it if that spoils it."""
     if not disturbance.spoils:
-        return replace(ratio, note=disturbance.note)
-    return replace(ratio, low=0.0, high=inf, outcome="too noisy to tell", note=disturbance.note)
+        return replace(found, note=disturbance.note)
+    low, high = found.NOTHING
+    return replace(found, low=low, high=high, outcome="too noisy to tell", note=disturbance.note)
 
 
 def measure_ratio(
@@ -135,28 +177,58 @@ def measure_ratio(
     tolerance: float = TOLERANCE,
 ) -> Ratio:
     """Time `a` against `b` on the current GPU; see :meth:`pytest_gpusync.fixtures.GpuElapsed.ratio`."""
+
+    def is_enough(taken: Sequence[Mapping[str, float]], number: int) -> bool:
+        return _is_tight(ratio_estimate([Pair(**one) for one in taken], number), tolerance)
+
+    taken, number, disturbance = measure_rounds(
+        {"a": a, "b": b}, rounds=rounds, warmup=warmup, calls=calls, is_enough=is_enough
+    )
+    return disturbed(ratio_of([Pair(**one) for one in taken], number, tolerance), disturbance)
+
+
+def measure_rounds(
+    sides: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    warmup: int,
+    calls: int | None,
+    is_enough: Callable[[Sequence[Mapping[str, float]], int], bool],
+) -> tuple[list[dict[str, float]], int, Disturbance]:
+    """Time sides in turn on the current GPU.
+
+    Args:
+        sides: what is timed, by name.
+        rounds: most rounds.
+        warmup: calls of each side before anything is timed.
+        calls: calls of a side in one sample; None: as many as take 10 ms, and at least three.
+        is_enough: whether the rounds taken, in samples of so many calls, tell what is to be told.
+
+    Returns:
+        the rounds in milliseconds per call, the calls in each sample, and what NVML saw meanwhile.
+    """
     from pytest_gpusync.measure import aside
     from pytest_gpusync.nvml import watch_current
 
-    sides = {"a": a, "b": b}
+    names = list(sides)
 
-    def take(side: Literal["a", "b"]) -> float:
-        if side == "a":
+    def take(name: str) -> float:
+        if name == names[0]:
             watch.look()
-        return sample(sides[side], number)
+        return sample(sides[name], number)
 
     with aside(), no_garbage_collection():
         for _ in range(warmup):
-            a()
-            b()
+            for side in sides.values():
+                side()
         settle()
         number = calls if calls is not None else calls_of(sides.values())
         watch = watch_current()
         try:
-            pairs = take_pairs(take, rounds, tolerance)
+            taken = take_rounds(take, names, rounds, lambda taken: is_enough(taken, number))
         finally:
             disturbance = watch.close()
-    return disturbed(ratio_of(pairs, number, tolerance), disturbance)
+    return taken, number, disturbance
 
 
 def calls_of(sides: Iterable[Callable[[], object]]) -> int:

@@ -28,7 +28,6 @@ _TRACE_SHARE: Final = 0.8
 """Most of the time between two calls that tracing may have added."""
 
 _FIT_ROUNDS: Final = 14
-_MOST_GAP_NS: Final = 3_000.0
 
 
 class CannotReplay(ValueError):
@@ -46,6 +45,8 @@ class Wait(NamedTuple):
     """Whether its copy is to the host, and goes with it; one to the device is needed all the same."""
     call: int
     """Host time of the call where there is nothing to wait for."""
+    around: int = 0
+    """Host time before the call that goes with it: what reading a value takes besides."""
 
 
 class Op(NamedTuple):
@@ -76,7 +77,7 @@ class Replayed(NamedTuple):
     busy: float
     """Device time of the work."""
     idle: dict[int, float]
-    """For each line, how long the device had nothing to do after its waits."""
+    """For each line, how long the device had nothing to do after its waits, until it had work waiting again."""
 
 
 class SeenWait(NamedTuple):
@@ -90,6 +91,8 @@ class SeenWait(NamedTuple):
     copies: bool
     call: int
     """Host time of such a call where there is nothing to wait for."""
+    around: int = 0
+    """Host time before the call that goes with it."""
 
 
 class _FoundWait(NamedTuple):
@@ -112,37 +115,39 @@ def replay(steps: Iterable[Sequence[Op]], delays: Delays, without: Collection[in
     host = free = busy = 0.0
     idle: dict[int, float] = {}
     drained: int | None = None
-    """The line after whose wait the device has had nothing to do."""
+    """The line after whose wait the device has had no work waiting."""
     for step in steps:
         for before, work, wait in step:
-            host += before
             left_out = wait is not None and wait.site in without
             if wait is not None:
                 work = 0 if left_out and wait.reads else wait.copy
+                before = max(0.0, before - wait.around) if left_out else before
+            host += before
             if work:
                 start = max(free, host + delays.launch)
                 if drained is not None:
                     idle[drained] = idle.get(drained, 0.0) + start - free
-                    drained = None
+                    # From here on the host is ahead: what it waited for is made up for.
+                    drained = drained if start > free else None
                 free = start + work + delays.gap
                 busy += work
             if wait is not None and not left_out:
                 host = max(host + wait.call, free + delays.back)
-                drained = wait.site if drained is None else drained
+                drained = wait.site
     return Replayed(max(host, free), busy, idle)
 
 
 def fit_gap(blocks: Sequence[Sequence[Sequence[Op]]], delays: Delays, length: float) -> Delays:
-    """Return the delays with the gap for which blocks of steps take `length`, or as nearly as one of up to 3 us does.
+    """Return the delays with the gap for which blocks of steps take `length`, as far as one can be found.
 
-    A trace makes the gaps between pieces of work longer than they are without it.
+    A trace changes the gaps between pieces of work: any up to twice the traced one is tried.
 
     Args:
         blocks: steps that run one behind the other, from an idle device to an idle device.
         delays: those of the trace.
         length: what a block takes, in nanoseconds.
     """
-    low, high = 0.0, _MOST_GAP_NS
+    low, high = 0.0, 2 * delays.gap
     for _ in range(_FIT_ROUNDS):
         middle = (low + high) / 2
         tried = delays._replace(gap=middle)
@@ -235,7 +240,7 @@ def operations(step: TracedStep, seen: Sequence[SeenWait], length: int, cost: fl
             # The copy before is the program's own, and waits for nothing.
             ops.append(Op(spent, taken))
             spent = 0.0
-        ops.append(Op(spent, 0, Wait(wait.site, taken if wait.copies else 0, wait.reads, wait.call)))
+        ops.append(Op(spent, 0, Wait(wait.site, taken if wait.copies else 0, wait.reads, wait.call, wait.around)))
         position = found[number].behind
         traced_at, seen_at = calls[position - 1].left, wait.left
     return ops

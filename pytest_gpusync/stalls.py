@@ -1,9 +1,9 @@
-"""What each wait of a step costs: how long the device stood idle because of it, and what the step would gain without it.
+"""What each wait of a step costs: how long the device is idle because of it, and what the step would gain without it.
 
 Both are told from a replay. Steps run in blocks, in turn without any instrument, for their true time, and with their
-waits recorded, for the times of the host. Then a block runs under torch.profiler, for the device's work. The replay puts
-the host's times and the device's work together again; that it takes as long as the steps did is what its word on a step
-without a wait rests on. By how much it does not is added to the interval of every gain.
+waits recorded, for the times of the host. Then a block runs under torch.profiler, for the device's work. The replay
+puts the host's times and the device's work together again; that it takes as long as the steps did is what its word on a
+step without a wait rests on. By how much it does not is added to the interval of every gain.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import ceil, inf
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpusync.estimates import median_estimate
+from pytest_gpusync.estimates import CONFIDENCE, median_estimate
 from pytest_gpusync.kineto import TraceUnreadable, trace_steps
 from pytest_gpusync.pairs import no_garbage_collection, settle
 from pytest_gpusync.replay import (
@@ -48,6 +48,11 @@ _LEAST_STEPS: Final = 4
 _MOST_STEPS: Final = 60
 _REPLAYED_STEPS: Final = 40
 """Steps in one replay: what beginning and ending cost is small against so many."""
+
+_READINGS: Final = 9
+_SETTLING: Final = 2
+"""Steps before a block: the first ones of a region meet a driver that CUPTI was attached to just now."""
+
 
 _FITTED: Final = 8
 """Rounds that the gap between pieces of work is fitted to."""
@@ -130,6 +135,20 @@ class Block(NamedTuple):
     """Nanoseconds from an idle device to an idle device."""
 
 
+class Seen(NamedTuple):
+    """What was measured of the steps."""
+
+    bare: list[int]
+    """Nanoseconds of each block without an instrument, from an idle device to an idle device."""
+    blocks: list[Block]
+    """Those with the waits recorded, one beside each of the others."""
+    traced: list[TracedStep]
+    number: int
+    """Steps in each block."""
+    read: int
+    """Nanoseconds that the host takes to read a value that is there."""
+
+
 def measure_stalls(step: Callable[[], object], *, rounds: int, warmup: int, steps: int | None) -> Stalls:
     """Take the waits of a step apart on the current GPU; see :meth:`pytest_gpusync.fixtures.GpuElapsed.stalls`.
 
@@ -154,96 +173,111 @@ def measure_stalls(step: Callable[[], object], *, rounds: int, warmup: int, step
                         bare.append(_timed(step, number))
                     else:
                         blocks.append(_recorded(step, number))
-            try:
-                traced = trace_steps(step, number)
-            except TraceUnreadable as error:
-                raise CannotTell(str(error)) from None
+            read = _time_to_read(step)
+            traced = trace_steps(step, number)
+        except TraceUnreadable as error:
+            raise CannotTell(str(error)) from None
         finally:
             disturbance = watch.close()
-    return conclude(bare, blocks, traced, number, disturbance)
+    return conclude(Seen(bare, blocks, traced, number, read), disturbance)
 
 
-def conclude(
-    bare: Sequence[int], blocks: Sequence[Block], traced: Sequence[TracedStep], number: int, disturbance: Disturbance
-) -> Stalls:
+def conclude(seen: Seen, disturbance: Disturbance) -> Stalls:
     """Return what blocks and trace tell.
-
-    Args:
-        bare: nanoseconds of each block without an instrument, from an idle device to an idle device.
-        blocks: those with the waits recorded, one beside each of the others.
-        traced: the traced steps.
-        number: steps in each block.
-        disturbance: what NVML saw meanwhile.
 
     Raises:
         CannotTell: the steps wait differently from one another, or in a way that two queues do not describe.
     """
-    sites = _sites(blocks)
-    if not sites:
-        raise CannotTell("the steps make no sync")
-    try:
-        check(traced)
-    except CannotReplay as error:
-        raise CannotTell(str(error)) from None
-    like: dict[tuple[Kind, ...], list[TracedStep]] = {}
-    for step in traced:
-        like.setdefault(waits_of(step), []).append(step)
-    waits = sum(len(syncs) for block in blocks for _, syncs in block.steps)
-    cost = median((block.length - alone) / number for block, alone in zip(blocks, bare, strict=True))
-    per_wait = max(0.0, cost * len(blocks) * number / waits)
-    calls = _calls(blocks)
-    rounds: list[list[list[Op]]] = []
-    for block in blocks:
-        ops = []
-        for turn, (length, syncs) in enumerate(block.steps):
-            templates = like.get(tuple(sync.kind for sync in syncs))
-            if templates is None:
-                break
-            seen = [_seen(sync, sites, calls) for sync in syncs]
-            ops.append(operations(templates[turn % len(templates)], seen, length, per_wait))
-        else:
-            rounds.append(ops)
-    if 2 * len(rounds) < len(blocks):
-        raise CannotTell("the steps wait differently from one another")
-    step_ns = median(bare) / number
-    fitted = fit_gap(rounds[:_FITTED], delays_of(traced), median(bare))
-    repeats = ceil(_REPLAYED_STEPS / number)
+    sites = _sites(seen.blocks)
+    rounds, bare = _replayable(seen, sites)
+    fitted = fit_gap(rounds[:_FITTED], delays_of(seen.traced), median(bare[:_FITTED]))
+    step_ns = median(seen.bare) / seen.number
+    off = abs(median(replay(ops, fitted).length - alone for ops, alone in zip(rounds, bare, strict=True)) / seen.number)
+    repeats = ceil(_REPLAYED_STEPS / seen.number)
+    each = seen.number * repeats
     whole = [replay(ops * repeats, fitted) for ops in rounds]
-    each = number * repeats
-    replayed = median(replay(ops, fitted).length for ops in rounds) / number
-    off = abs(replayed - step_ns)
     found = []
     for site, index in sites.items():
         without = [replay(ops * repeats, fitted, {index}) for ops in rounds]
         gain = median_estimate([(a.length - b.length) / each for a, b in zip(whole, without, strict=True)])
-        syncs = [sync for block in blocks for _, all_ in block.steps for sync in all_ if sync.site == site]
-        low, high = gain.low - off, gain.high + off
+        low, high = (gain.low - off, gain.high + off) if not disturbance.spoils else (-inf, inf)
+        syncs = [sync for block in seen.blocks for _, all_ in block.steps for sync in all_ if sync.site == site]
+        steps = len(seen.blocks) * seen.number
         found.append(
             Stall(
                 site=site,
-                syncs=len(syncs) / (len(blocks) * number),
-                blocked_ms=sum(sync.blocked_ns or 0 for sync in syncs) / (len(blocks) * number) / 1e6,
-                idle_ms=median(one.idle.get(index, 0.0) / each for one in whole) / 1e6,
+                syncs=len(syncs) / steps,
+                blocked_ms=sum(sync.blocked_ns or 0 for sync in syncs) / steps / 1e6,
+                idle_ms=median(one.idle.get(index, 0.0) for one in whole) / each / 1e6,
                 gain_ms=gain.value / 1e6,
                 low_ms=low / 1e6,
                 high_ms=high / 1e6,
                 outcome="measured" if high - low <= TOLERANCE * step_ns else "too noisy to tell",
             )
         )
-    stalls = Stalls(
+    return Stalls(
         step_ms=step_ns / 1e6,
-        replayed_ms=replayed / 1e6,
-        busy_ms=median(one.busy / each for one in whole) / 1e6,
+        replayed_ms=median(replay(ops, fitted).length for ops in rounds) / seen.number / 1e6,
+        busy_ms=median(one.busy for one in whole) / each / 1e6,
         sites=tuple(sorted(found, key=lambda stall: -stall.gain_ms)),
         rounds=len(rounds),
-        steps=number,
-        confidence=gain.confidence,
+        steps=seen.number,
+        confidence=CONFIDENCE,
         note=disturbance.note,
     )
-    if not disturbance.spoils:
-        return stalls
-    spoilt = (replace(stall, low_ms=-inf, high_ms=inf, outcome="too noisy to tell") for stall in stalls.sites)
-    return replace(stalls, sites=tuple(spoilt))
+
+
+def _replayable(seen: Seen, sites: dict[Site, int]) -> tuple[list[list[list[Op]]], list[int]]:
+    """Return the blocks as the calls of their steps, and beside each what a block without an instrument took."""
+    if not sites:
+        raise CannotTell("the steps make no sync")
+    try:
+        check(seen.traced)
+    except CannotReplay as error:
+        raise CannotTell(str(error)) from None
+    like: dict[tuple[Kind, ...], list[TracedStep]] = {}
+    for step in seen.traced:
+        like.setdefault(waits_of(step), []).append(step)
+    calls = _calls(seen.blocks)
+    cost = _cost_of_counting(seen)
+    rounds: list[list[list[Op]]] = []
+    bare: list[int] = []
+    for block, alone in zip(seen.blocks, seen.bare, strict=True):
+        ops = []
+        for turn, (length, syncs) in enumerate(block.steps):
+            templates = like.get(tuple(sync.kind for sync in syncs))
+            if templates is None:
+                break
+            waits = [_seen_wait(sync, sites, calls, seen.read) for sync in syncs]
+            ops.append(operations(templates[turn % len(templates)], waits, length, cost))
+        else:
+            rounds.append(ops)
+            bare.append(alone)
+    if 2 * len(rounds) < len(seen.blocks):
+        raise CannotTell("the steps wait differently from one another")
+    return rounds, bare
+
+
+def _cost_of_counting(seen: Seen) -> float:
+    """Return the host time that recording adds to each wait, in the median of the pairs of blocks."""
+    waits = sum(len(syncs) for block in seen.blocks for _, syncs in block.steps) / len(seen.blocks)
+    added = median(block.length - alone for block, alone in zip(seen.blocks, seen.bare, strict=True))
+    return max(0.0, added / max(1.0, waits))
+
+
+def _time_to_read(step: Callable[[], object]) -> int:
+    """Return the host time of reading a value that is there, in nanoseconds, out of steps as it is read in them."""
+    import torch
+
+    value = torch.zeros((), device="cuda")
+    took = []
+    for _ in range(_READINGS):
+        step()
+        settle()
+        begun = time.perf_counter_ns()
+        value.item()
+        took.append(time.perf_counter_ns() - begun)
+    return int(median(took))
 
 
 def _steps_of(step: Callable[[], object]) -> int:
@@ -254,6 +288,8 @@ def _steps_of(step: Callable[[], object]) -> int:
 
 def _timed(step: Callable[[], object], number: int) -> int:
     """Return the nanoseconds of a block."""
+    for _ in range(_SETTLING):
+        step()
     settle()
     begun = time.perf_counter_ns()
     for _ in range(number):
@@ -269,6 +305,8 @@ def _recorded(step: Callable[[], object], number: int) -> Block:
     ends: list[int] = []
     try:
         with record("stalls", recorder="cupti") as region:
+            for _ in range(_SETTLING):
+                step()
             settle()
             begun = time.perf_counter_ns()
             for _ in range(number):
@@ -288,10 +326,10 @@ def _block(measurement: Measurement, begun: int, ends: Sequence[int], length: in
     if len(syncs) < len(measurement.all_syncs) or any(sync.background for sync in syncs):
         raise CannotTell("another thread waits for the device beside the steps")
     syncs.sort(key=lambda sync: sync.began_ns or 0)
-    steps = []
+    steps: list[tuple[int, tuple[Sync, ...]]] = []
     position, start = 0, begun
     for end in ends:
-        inside = []
+        inside: list[Sync] = []
         while position < len(syncs) and (syncs[position].began_ns or 0) < end:
             sync = syncs[position]
             if (sync.began_ns or 0) >= start:
@@ -309,9 +347,8 @@ def _sites(blocks: Sequence[Block]) -> dict[Site, int]:
         for _, syncs in block.steps:
             for sync in syncs:
                 if sync.kind == "event":
-                    raise CannotTell(
-                        f"{sync.site.path}:{sync.site.line} waits for an event, and which work it stands behind is unknown"
-                    )
+                    where = f"{sync.site.path}:{sync.site.line}"
+                    raise CannotTell(f"{where} waits for an event, and behind which work that stands is unknown")
                 sites.setdefault(sync.site, len(sites))
     return sites
 
@@ -326,14 +363,15 @@ def _calls(blocks: Sequence[Block]) -> dict[Site, int]:
     return calls
 
 
-def _seen(sync: Sync, sites: dict[Site, int], calls: dict[Site, int]) -> SeenWait:
-    entered = sync.began_ns or 0
+def _seen_wait(sync: Sync, sites: dict[Site, int], calls: dict[Site, int], read: int) -> SeenWait:
+    entered, reads = sync.began_ns or 0, sync.direction == "D2H"
     return SeenWait(
         kind=sync.kind,
         entered=entered,
         left=entered + (sync.blocked_ns or 0),
         site=sites[sync.site],
-        reads=sync.direction == "D2H",
+        reads=reads,
         copies=sync.direction is not None,
         call=calls[sync.site],
+        around=max(0, read - calls[sync.site]) if reads else 0,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -16,13 +17,14 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="the examples need torch")
 
 
-def run(folder, *arguments):
+def run(folder, *arguments, status=0, **environment):
     """Run pytest over parts of examples/ from another folder: what is tested is the installed package, not this one."""
     installed = any(point.value == "pytest_gpusync.plugin" for point in entry_points(group="pytest11"))
     plugin = [] if installed else ["-p", "pytest_gpusync.plugin"]
     command = [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml")]
-    finished = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
+    everything = {**os.environ, **environment}
+    finished = subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, env=everything)
+    assert finished.returncode == status, finished.stdout + finished.stderr
     return finished.stdout.splitlines()
 
 
@@ -31,6 +33,12 @@ def test_the_trainings_keep_their_budgets_or_break_them_as_expected(tmp_path):
     assert "10 passed, 2 xfailed" in run(tmp_path, "--gpu-sync-budget=5", *trainings)[-1]
 
 
+EXPERIMENTS = ("--gpu-device=simulated", "-k", "not ray", str(ROOT / "examples" / "experiments"))
+
+
 def test_the_experiments_that_count_hold_without_a_gpu(tmp_path):
-    lines = run(tmp_path, "--gpu-device=simulated", "-k", "not ray", str(ROOT / "examples" / "experiments"))
-    assert "20 passed, 25 skipped" in lines[-1]
+    assert "18 passed, 24 skipped" in run(tmp_path, *EXPERIMENTS)[-1]
+
+
+def test_each_experiment_fails_where_its_hazard_is_planted(tmp_path):
+    assert "18 failed, 24 skipped" in run(tmp_path, *EXPERIMENTS, status=1, PLANT_HAZARDS="1")[-1]

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-BEFORE, AFTER = 4, 40
+BEFORE, AFTER = 8, 40
 
 
 @pytest.fixture
@@ -52,15 +52,15 @@ def test_one_reading_costs_what_a_barrier_costs(reader, planted, gpu_elapsed, we
     def read():
         value = queue(weight, weight, BEFORE).sum()
         # One by one, a whole row costs as many waits as it is long.
-        for part in weight[0] if planted else [value]:
+        for part in weight[0, :128] if planted else [value]:
             READERS[reader](part)
 
     def barrier():
         READERS["synchronize"](queue(weight, weight, BEFORE).sum())
 
-    ratio = gpu_elapsed.ratio(read, barrier)
+    ratio = gpu_elapsed.ratio(read, barrier, tolerance=0.1)
     figure(ratio)
-    assert ratio.high < 2.0
+    assert ratio.high < 1.4
 
 
 def test_an_intermediate_result_is_had_sooner_by_waiting_for_it_alone(planted, gpu_elapsed, weight, figure):
@@ -93,6 +93,6 @@ def test_an_intermediate_result_is_had_sooner_by_waiting_for_it_alone(planted, g
         whole_device()
         queue_of_the_host()
 
-    ratio = gpu_elapsed.ratio(whole_device_then_host, value_alone, calls=3)
+    ratio = gpu_elapsed.ratio(whole_device_then_host, value_alone, calls=1)
     figure(ratio)
     assert ratio.low > 1.05

@@ -17,9 +17,8 @@ from torch.profiler import record_function  # noqa: E402
 class Inference:
     """A network, its input on the host and on the device, and a pinned buffer for its output."""
 
-    def __init__(self, layers: int, batch: int, simulated: bool) -> None:
-        size, width = (32, 4) if simulated else (224, 64)
-        self.network = resnet(layers, width).cuda().eval()
+    def __init__(self, network: torch.nn.Module, batch: int, size: int) -> None:
+        self.network = network
         self.shape = (batch, 3, size, size)
         self.pinned = torch.empty(self.shape, pin_memory=True)
         self.next_pinned = torch.empty(self.shape, pin_memory=True)
@@ -65,10 +64,17 @@ class Inference:
             return self.network(images)
 
 
-@pytest.fixture(params=[18, 50], ids=["resnet18", "resnet50"])
-def inference(request, simulated):
+@pytest.fixture(scope="module", params=[18, 50], ids=["resnet18", "resnet50"])
+def network(request):
+    from pytest_gpusync.devices import simulation_is_on
+
+    return resnet(request.param, width=4 if simulation_is_on() else 64).cuda().eval()
+
+
+@pytest.fixture
+def inference(network, simulated):
     def make(batch):
-        return Inference(request.param, min(batch, 2) if simulated else batch, simulated)
+        return Inference(network, min(batch, 2) if simulated else batch, size=32 if simulated else 224)
 
     return make
 
@@ -98,7 +104,7 @@ def test_the_waits_are_those_of_the_copies(inference, planted, gpu_sync):
     assert {site.phase for site in seen.sites} == {"cpu_to_gpu", "gpu_to_cpu"}
 
 
-@pytest.mark.parametrize("batch", [16, 64, 256])
+@pytest.mark.parametrize("batch", [8, 32, 128])
 def test_what_the_copies_cost(inference, planted, gpu_elapsed, figure, batch):
     one = inference(batch)
     one.generate()

@@ -64,7 +64,7 @@ def test_a_pipeline_never_makes_the_host_wait(simulated, planted, gpu_train, buf
 def test_two_buffers_let_copies_hide_behind_kernels(simulated, planted, gpu_elapsed, figure):
     for buffers in (1, 1 if planted else 2):
         pipeline = Pipeline(simulated, buffers)
-        found = gpu_elapsed.overlap(pipeline.only_copy, pipeline.compute, pipeline.both, calls=10)
+        found = gpu_elapsed.overlap(pipeline.only_copy, pipeline.compute, pipeline.both, rounds=12, calls=5)
         figure(f"{buffers} buffers: {found}")
     assert found.low > 0.5
 
@@ -91,7 +91,7 @@ def test_a_replayed_graph_costs_one_launch(small_layers, planted, gpu_elapsed, f
             with torch.no_grad():
                 layers(batch)
 
-        ratio = gpu_elapsed.ratio(eager, eager if planted else graph.replay, rounds=24, tolerance=0.1)
+        ratio = gpu_elapsed.ratio(eager, eager if planted else graph.replay, rounds=12, tolerance=0.1)
     figure(f"eager against replay: {ratio}")
     assert ratio.low > 1.25
 

@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpusync import memory, timing
 from pytest_gpusync.decomposition import Decomposition
+from pytest_gpusync.estimates import Estimate
 from pytest_gpusync.overlap import Overlap
 from pytest_gpusync.pairs import Ratio
+from pytest_gpusync.stalls import Stalls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpusync.estimates import Estimate
     from pytest_gpusync.events import Measurement
+    from pytest_gpusync.stalls import Stall
 
 Document = dict[str, Any]
-Elapsed = Ratio | Overlap | Decomposition
+Elapsed = Ratio | Overlap | Decomposition | Stalls | Estimate
+"""What the methods of gpu_elapsed return; an estimate is a dispatch ratio."""
 
-_NOT_ELAPSED: Final[Document] = {"ratio": None, "overlap": None, "decomposition": None}
+_NOT_ELAPSED: Final[Document] = {"ratio": None, "overlap": None, "decomposition": None, "stalls": None}
 
 
 def memory_document(measurement: Measurement) -> Document | None:
@@ -53,12 +56,23 @@ def timing_document(measurement: Measurement) -> Document | None:
 def elapsed_document(found: Elapsed) -> Document:
     """Return the timing object of what a method of gpu_elapsed measured."""
     nothing: Document = {"issue_ms": None, "complete_ms": None, "dispatch_ratio": None, "max_in_flight": None}
+    if isinstance(found, Estimate):
+        return {**nothing, **_NOT_ELAPSED, "dispatch_ratio": estimate_document(found)}
     if isinstance(found, Ratio):
         return {**nothing, **_NOT_ELAPSED, "ratio": _finite(asdict(found))}
     if isinstance(found, Overlap):
         return {**nothing, **_NOT_ELAPSED, "overlap": _finite(asdict(found))}
+    if isinstance(found, Stalls):
+        sites = [_finite(_stall_document(stall)) for stall in found.sites]
+        return {**nothing, **_NOT_ELAPSED, "stalls": {**asdict(found), "idle_ms": found.idle_ms, "sites": sites}}
     predicted = {"each_predicted_ms": found.each_predicted_ms, "end_predicted_ms": found.end_predicted_ms}
     return {**nothing, **_NOT_ELAPSED, "decomposition": {**asdict(found), **predicted}}
+
+
+def _stall_document(stall: Stall) -> Document:
+    document = asdict(stall)
+    site = document.pop("site")
+    return {**site, **document}
 
 
 def _finite(document: Document) -> Document:

@@ -9,7 +9,16 @@ from math import inf
 import pytest
 
 from pytest_gpusync.nvml import Disturbance
-from pytest_gpusync.pairs import LEAST_ROUNDS, Pair, disturbed, no_garbage_collection, ratio_of, take_pairs
+from pytest_gpusync.pairs import (
+    EDGE_MS,
+    LEAST_ROUNDS,
+    Pair,
+    disturbed,
+    no_garbage_collection,
+    ratio_estimate,
+    ratio_of,
+    take_rounds,
+)
 
 
 def clock(seed, ratio, noise, drift=0.0):
@@ -25,18 +34,38 @@ def clock(seed, ratio, noise, drift=0.0):
     return take
 
 
+CALLS = 1000
+"""So many that what a sample begins and ends with is nothing."""
+
+
 def measured(take, rounds=100, tolerance=0.02):
-    return ratio_of(take_pairs(take, rounds, tolerance), calls=3, tolerance=tolerance)
+    def is_enough(taken):
+        found = ratio_estimate([Pair(**one) for one in taken], CALLS)
+        return found.high - found.low <= tolerance * found.value
+
+    pairs = [Pair(**one) for one in take_rounds(take, "ab", rounds, is_enough)]
+    return ratio_of(pairs, CALLS, tolerance)
+
+
+def never(taken):
+    return False
 
 
 def test_the_order_of_the_two_changes_from_round_to_round():
     asked = []
-    take_pairs(lambda side: asked.append(side) or 1.0, rounds=4, tolerance=0.02)
+    take_rounds(lambda side: asked.append(side) or 1.0, "ab", 4, never)
     assert "".join(asked) == "abbaabba"
 
 
+def test_of_three_each_is_first_as_often_as_the_others():
+    asked = []
+    take_rounds(lambda side: asked.append(side) or 1.0, "abc", 3, never)
+    assert "".join(asked) == "abcbcacab"
+
+
 def test_each_side_keeps_its_own_time():
-    assert take_pairs(lambda side: 2.0 if side == "a" else 1.0, rounds=2, tolerance=0.02) == [Pair(2, 1), Pair(2, 1)]
+    taken = take_rounds(lambda side: 2.0 if side == "a" else 1.0, "ab", 2, never)
+    assert [Pair(**one) for one in taken] == [Pair(2, 1), Pair(2, 1)]
 
 
 def test_a_quiet_machine_needs_few_rounds():
@@ -66,10 +95,16 @@ def test_a_difference_is_seen(truth):
     assert all(measured(clock(seed, truth, noise=0.1)).low > 1.0 for seed in range(20))
 
 
-def test_equal_steps_are_seldom_called_different():
-    ratios = [measured(clock(seed, 1.0, noise=0.1)) for seed in range(100)]
-    # 99 % intervals, and rounds that end early only for being tight: 1 expected of 100.
-    assert sum(not ratio.low <= 1.0 <= ratio.high for ratio in ratios) <= 4
+def test_equal_steps_are_not_called_different():
+    ratios = [measured(clock(seed, 1.0, noise=0.1)) for seed in range(200)]
+    # Each look has 99.9 %: that one of 200 measurements is wrong happens, more do not.
+    assert sum(not ratio.low <= 1.0 <= ratio.high for ratio in ratios) <= 1
+
+
+def test_what_a_sample_begins_and_ends_with_widens_the_interval():
+    found = ratio_estimate([Pair(2.0, 1.0)] * 12, calls=3)
+    edges = EDGE_MS / 6 + EDGE_MS / 3
+    assert (found.low, found.high) == pytest.approx((2 * (1 - edges), 2 * (1 + edges)))
 
 
 def test_a_machine_that_slows_down_favours_neither_side():
@@ -79,7 +114,8 @@ def test_a_machine_that_slows_down_favours_neither_side():
 
 def test_the_sentence_carries_interval_rounds_and_times():
     text = repr(ratio_of([Pair(2.5, 2.0)] * 12, calls=4, tolerance=0.02))
-    assert text == "a took 1.25 times as long as b (99 % interval 1.25 to 1.25, 12 rounds of 4 calls, 2.5 against 2 ms)"
+    interval = "99 % interval 1.247 to 1.253, 12 rounds of 4 calls"
+    assert text == f"a took 1.25 times as long as b ({interval}, 2.5 against 2 ms)"
 
 
 def test_the_sentence_says_that_it_was_too_noisy():
@@ -87,8 +123,9 @@ def test_the_sentence_says_that_it_was_too_noisy():
 
 
 def test_a_note_does_not_spoil_a_ratio():
-    ratio = disturbed(ratio_of([Pair(2, 1)] * 12, 3, 0.02), Disturbance("another process held the GPU, idle", False))
-    assert (ratio.low, ratio.outcome) == (2.0, "measured")
+    found = ratio_of([Pair(2, 1)] * 12, 3, 0.02)
+    ratio = disturbed(found, Disturbance("another process held the GPU, idle", False))
+    assert (ratio.low, ratio.outcome) == (found.low, "measured")
     assert repr(ratio).endswith("; another process held the GPU, idle")
 
 
