@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -58,23 +59,23 @@ def run(times: int, keep: str) -> None:
 
 def sessions(times: int, keep: str, gpus: list[str], log: Path | None) -> list[dict[str, Any]]:
     """Run the session without the hazards and the one with them, at the same time if there is a GPU for each."""
-    found = []
-    running = []
-    for number, planted in enumerate("01"):
-        visible = gpus[number] if len(gpus) > 1 else gpus[0]
-        environment = {**os.environ, "PLANT_HAZARDS": planted, "CUDA_VISIBLE_DEVICES": visible}
-        command = [sys.executable, __file__, "--session", "--times", str(times), "--keep", keep]
-        output = tempfile.TemporaryFile("w+")
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
-        running.append((process, output))
-        if len(gpus) == 1:
+    with ExitStack() as stack:
+        running = []
+        for number, planted in enumerate("01"):
+            visible = gpus[number] if len(gpus) > 1 else gpus[0]
+            environment = {**os.environ, "PLANT_HAZARDS": planted, "CUDA_VISIBLE_DEVICES": visible}
+            command = [sys.executable, __file__, "--session", "--times", str(times), "--keep", keep]
+            output = stack.enter_context(tempfile.TemporaryFile("w+"))
+            process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            running.append((process, output))
+            if len(gpus) == 1:
+                process.wait()
+        found = []
+        for process, output in running:
             process.wait()
-    for process, output in running:
-        process.wait()
-        with output:
             output.seek(0)
             found.append(_result(output.read(), log))
-    return found
+        return found
 
 
 def _result(output: str, log: Path | None) -> dict[str, Any]:
