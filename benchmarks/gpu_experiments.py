@@ -42,7 +42,7 @@ class Repeated:
         metafunc.parametrize("repetition", range(self.times), ids=lambda number: f"round{number}")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        name = re.sub(r"-?round\d+(?=\])", "", report.nodeid.rpartition("/")[2]).replace("[]", "")
+        name = re.sub(r"-?\bround\d+\b(?=\])|\bround\d+-", "", report.nodeid.rpartition("/")[2]).replace("[]", "")
         self.seconds[name] += report.duration
         if report.when == "call" or (report.when == "setup" and report.outcome != "passed"):
             self.outcomes[name][report.outcome] += 1
