@@ -12,27 +12,34 @@ torch = pytest.importorskip("torch")
 PRODUCTS, SIZE = 1000, 512
 
 
-def run(synchronized):
-    a = torch.randn(SIZE, SIZE, device="cuda:0")
+@pytest.fixture
+def matrix(two_gpus):
+    """Return a matrix that a product was made of: the first one waits, while cuBLAS takes its memory."""
+    matrix = torch.randn(SIZE, SIZE, device="cuda:0")
+    torch.mm(matrix, matrix)
+    return matrix
+
+
+def run(a, synchronized):
     for _ in range(PRODUCTS):
         torch.mm(a, a)
         torch.cuda.synchronize(synchronized)
 
 
 @pytest.mark.parametrize("synchronized", [0, 1])
-def test_a_synchronize_counts_whichever_gpu_it_waits_for(two_gpus, planted, gpu_sync, synchronized):
+def test_a_synchronize_counts_whichever_gpu_it_waits_for(matrix, planted, gpu_sync, synchronized):
     with gpu_sync.budget(exact=PRODUCTS):
-        run(synchronized)
+        run(matrix, synchronized)
         if planted:
             torch.cuda.synchronize(1 - synchronized)
 
 
 @pytest.mark.gpu_only
-def test_only_that_of_the_busy_gpu_waits(two_gpus, planted, gpu_sync, figure):
+def test_only_that_of_the_busy_gpu_waits(matrix, planted, gpu_sync, figure):
     blocked = {}
     for synchronized in (0, 1):
         with gpu_sync.record() as seen:
-            run(0 if planted else synchronized)
+            run(matrix, 0 if planted else synchronized)
         blocked[synchronized] = sum(site.blocked_ms or 0.0 for site in seen.sites)
     figure(f"blocked {blocked[0]:.1f} ms on its own GPU, {blocked[1]:.1f} ms on the other")
     assert blocked[0] > 2 * blocked[1]
