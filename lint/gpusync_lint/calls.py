@@ -38,10 +38,17 @@ Kwargs = dict[str, Value]
 
 _READERS = frozenset(
     {
-        "item", "tolist", "cpu", "numpy", "synchronize", "get_scale", "__array__", "to", "cuda", "type", "type_as",
+        "item", "tolist", "cpu", "numpy", "synchronize", "get_scale", "__array__", "cuda",
     }
 )  # fmt: skip
+_MOVERS = frozenset({"to", "type", "type_as"})
+_SIGNS = frozenset({"step", "backward", "zero_grad", "manual_backward", "apply_gradients", "generate"})
+_NOTABLE = _READERS | _MOVERS | _SIGNS | torch_api.TRACKERS | {"log", "add_event_handler"}
 _NEVER_MOVED = (Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY, Kind.FOREIGN)
+_MAY_BE_MOVED = frozenset(
+    {Kind.TENSOR, Kind.UNKNOWN, Kind.RECORDS, Kind.MOVED, Kind.TUPLE, Kind.LIST, Kind.DICT}
+)  # fmt: skip
+"""What holds data that a move copies; a module is moved once."""
 _MOST_IN_TABLE = 8
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "LSTMCell"})
 
@@ -53,16 +60,23 @@ class Calls(Functions):
         """Evaluate a call: its parts, the signs of a step that it gives, and its result."""
         func = node.func
         receiver: Value | None = None
-        if isinstance(func, ast.Attribute):
-            receiver = self.eval(func.value)
-            callee = UNKNOWN if receiver.kind is Kind.TENSOR else self.attribute(func, receiver)
-            if callee.kind:
-                self.inference.values[id(func)] = callee
+        label = ""
+        if func.__class__ is ast.Attribute:
+            label = func.attr  # type: ignore[attr-defined]
+            receiver, path = self.with_path(func.value)  # type: ignore[attr-defined]
+            if receiver.kind is Kind.TENSOR:
+                callee = UNKNOWN
+            else:
+                callee = self.attribute(func, receiver, f"{path}.{label}" if path else None)  # type: ignore[arg-type]
+                if callee.kind:
+                    self.values[id(func)] = callee
         else:
             callee = self.eval(func)
         args = [self.eval(arg) for arg in node.args]
-        if any(isinstance(arg, ast.Starred) for arg in node.args):
-            args = _expand_stars(self, node)
+        for arg in node.args:
+            if arg.__class__ is ast.Starred:
+                args = _expand_stars(self, node)
+                break
         kwargs: Kwargs = {}
         for keyword in node.keywords:
             value = self.eval(keyword.value)
@@ -72,17 +86,13 @@ class Calls(Functions):
                 kwargs.update({k: v for k, v in value.items or () if k not in kwargs})
             elif value.kind is Kind.TENSOR:  # a batch that is a dictionary of tensors
                 kwargs.setdefault("**", value)
-        tracks = isinstance(func, ast.Attribute) and (func.attr in torch_api.TRACKERS or func.attr == "log")
-        if tracks and foreign_inside(tuple_of([*args, *kwargs.values()])) is not None:
+        named = self.inference.named
+        if named.may_tell(label, callee) and named.barriers(func, callee, receiver or UNKNOWN, self.inference.project):
             self.hit()
-        if self.inference.named.barriers(func, callee, receiver or UNKNOWN, self.inference.project):
-            self.hit()
-        if isinstance(func, ast.Attribute) and func.attr == "add_event_handler" and len(args) > 1:
-            self._handed_over(args[1], conventions.event(node.args[0]))
-        if isinstance(func, ast.Attribute) and receiver is not None:
-            self._mark_method(func, receiver, args)
-            if func.attr in _READERS:
-                self.hit()
+        if receiver is not None:
+            assert isinstance(func, ast.Attribute)
+            if label in _NOTABLE:
+                self._notable_method(node, func, receiver, args, kwargs)
             if callee.kind not in (Kind.FUNCTION, Kind.CLASS, Kind.NAME) or receiver.kind is Kind.DICT:
                 result = self._method(node, func, receiver, callee, args, kwargs)
                 if result is not None:
@@ -90,7 +100,7 @@ class Calls(Functions):
                 if receiver.kind is Kind.UNKNOWN and callee.kind is Kind.UNKNOWN:
                     return self._by_method_name(func, args, kwargs)
         elif isinstance(func, ast.Subscript) and callee.kind is Kind.UNKNOWN:
-            return self._from_table(node, self.inference.values.get(id(func.value), UNKNOWN), args, kwargs)
+            return self._from_table(node, self.values.get(id(func.value), UNKNOWN), args, kwargs)
         return self.call_value(node, callee, args, kwargs)
 
     def _by_method_name(self, func: ast.Attribute, args: Args, kwargs: Kwargs) -> Value:
@@ -99,8 +109,6 @@ class Calls(Functions):
         for method in dispatch.candidates(self.inference.project, dotted_path(func.value), func.attr):
             receiver = self.inference.instance(method)
             results.append(self.inference.call(self, method, [receiver, *args], kwargs, []))
-        if has_tensor(tuple_of([*args, *kwargs.values()])):
-            self.hit()
         return join_all(results)
 
     def _from_table(self, node: ast.Call, table: Value, args: Args, kwargs: Kwargs) -> Value:
@@ -137,7 +145,7 @@ class Calls(Functions):
         if kind is Kind.MOVED:
             self.mark("weak")
             return GPU_TENSOR._replace(sure=False)
-        if has_tensor(tuple_of([*args, *kwargs.values()])):
+        if getattr(node.func, "attr", "") in torch_api.SHOWN_BY and has_tensor(tuple_of([*args, *kwargs.values()])):
             self.hit()
         return UNKNOWN
 
@@ -163,6 +171,23 @@ class Calls(Functions):
 
     def _inside_module(self) -> bool:
         return self.fn.cls is not None and self.inference.project.is_module_class(self.fn.cls)
+
+    def _notable_method(self, node: ast.Call, func: ast.Attribute, receiver: Value, args: Args, kwargs: Kwargs) -> None:
+        """What the name of a method says, whatever it comes to give back."""
+        attr = func.attr
+        if attr in _READERS:
+            self.hit()
+        elif attr in _MOVERS:  # of a tensor and of things unknown, `_move` tells more
+            inherited = attr == "to" and receiver.kind is Kind.RECORDS
+            if inherited or (attr != "to" and not receiver.on_device and receiver.kind is not Kind.MODULE):
+                self.hit()
+        elif attr == "add_event_handler":
+            if len(args) > 1:
+                self._handed_over(args[1], conventions.event(node.args[0]))
+        elif attr in _SIGNS:
+            self._mark_method(func, receiver, args)
+        elif foreign_inside(tuple_of([*args, *kwargs.values()])) is not None:  # a tracker
+            self.hit()
 
     def _mark_method(self, func: ast.Attribute, receiver: Value, args: Args) -> None:
         attr = func.attr
@@ -216,6 +241,9 @@ class Calls(Functions):
         """`.to(...)`, `.cuda()`, `.cpu()` on anything."""
         kind = receiver.kind
         target = self._target(func.attr, args, kwargs)
+        somewhere = target is not None or (bool(args) and args[0].kind is not Kind.DTYPE)
+        if kind in _MAY_BE_MOVED and somewhere and not (receiver.on_device and (target or 0) >= Device.ASSUMED):
+            self.hit()
         if kind is Kind.TENSOR:
             boolean = receiver.boolean
             dtypes = [value for value in (*args, *kwargs.values()) if value.kind is Kind.DTYPE]
@@ -526,9 +554,9 @@ def _expand_stars(interpreter: Calls, node: ast.Call) -> Args:
     args: Args = []
     for arg in node.args:
         if not isinstance(arg, ast.Starred):
-            args.append(interpreter.inference.values.get(id(arg), UNKNOWN))
+            args.append(interpreter.values.get(id(arg), UNKNOWN))
             continue
-        value = interpreter.inference.values.get(id(arg.value), UNKNOWN)
+        value = interpreter.values.get(id(arg.value), UNKNOWN)
         if value.kind is Kind.TUPLE:
             args.extend(value.items or ())
         else:

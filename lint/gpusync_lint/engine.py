@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gpusync_lint.pairing import Pair
     from gpusync_lint.rules.base import Report
     from gpusync_lint.summaries import FunctionInfo
+    from gpusync_lint.values import Value
 
 
 def analyze(sources: Sequence[Source], settings: EngineSettings, context: Sequence[Source] = ()) -> Analysis:
@@ -146,7 +147,7 @@ class _Judge:
         for pair, report in sorted(found, key=lambda item: (item[1].mark.lineno, item[1].mark.col_offset)):
             if (report.barrier, id(report.mark)) not in seen:
                 seen.add((report.barrier, id(report.mark)))
-                yield self._finding(pair, report, look.span_of(report, pair))
+                yield self._finding(pair, report, look.span_of(report, pair), look.values)
 
     def _spots(self) -> list[tuple[ast.stmt, FunctionInfo]]:
         """The statements to judge, in source order, without those that run only where there is no GPU."""
@@ -159,7 +160,7 @@ class _Judge:
         spots = [spot for spot in spots if id(spot[0]) not in dead]
         return sorted(spots, key=lambda spot: (spot[0].lineno, spot[0].col_offset))
 
-    def _finding(self, pair: Pair, report: Report, span: Span) -> Finding:
+    def _finding(self, pair: Pair, report: Report, span: Span, values: dict[int, Value]) -> Finding:
         barrier = self._barriers[report.barrier]
         heat = report.heat or self._heat.heat(pair.fn, report.about or pair.statement, pair.repeated)
         if pair.deferred and heat is Heat.STEP:
@@ -172,7 +173,7 @@ class _Judge:
             name=rule.name if rule is not None else barrier.code,
             path=self._file.path,
             span=span,
-            message=barrier.message.replace("{call}", _called(report.mark, self._inference)),
+            message=barrier.message.replace("{call}", _called(report.mark, values)),
             remedy=report.remedy or barrier.remedy,
             heat=heat,
             confidence=report.confidence,
@@ -195,14 +196,14 @@ def _inside(body: list[ast.stmt], dead: set[int]) -> set[int]:
     return found
 
 
-def _called(mark: ast.expr, inference: Inference) -> str:
+def _called(mark: ast.expr, values: dict[int, Value]) -> str:
     """What is called, as its author wrote it: `torch.equal()`, `float()`; of a method the name, `.cpu()`."""
     if isinstance(mark, ast.Call):
         func = mark.func
         if isinstance(func, ast.Name):
             return f"{func.id}()"
         if isinstance(func, ast.Attribute):
-            called = inference.values.get(id(func), UNKNOWN)
+            called = values.get(id(func), UNKNOWN)
             if called.kind is Kind.NAME and isinstance(called.ref, str) and "()" not in called.ref:
                 return f"{dotted_path(func) or called.ref}()"
             return f".{func.attr}()"

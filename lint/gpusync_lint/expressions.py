@@ -85,6 +85,9 @@ class Expressions:
     fn: FunctionInfo
     inference: Inference
     names: dict[str, Value]
+    """What names and dotted paths hold here: the values of `env`."""
+    values: dict[int, Value]
+    """What is known of expressions, by their `id`."""
     statement: ast.stmt
     repeated: int
     timed: bool
@@ -108,10 +111,28 @@ class Expressions:
 
     def eval(self, node: ast.expr) -> Value:
         """What an expression holds; remembered for the rules when anything is known."""
-        value = _EVALUATORS[type(node)](self, node)
+        value = _EVALUATORS[node.__class__](self, node)
         if value.kind:
-            self.inference.values[id(node)] = value
+            self.values[id(node)] = value
         return value
+
+    def with_path(self, node: ast.expr) -> tuple[Value, str | None]:
+        """`eval`, and the `dotted_path` of the expression, for one walk along a chain of attributes."""
+        kind = node.__class__
+        path: str | None = None
+        if kind is ast.Name:
+            value = self._name(node)  # type: ignore[arg-type]
+            path = node.id  # type: ignore[attr-defined]
+        elif kind is ast.Attribute:
+            base, path = self.with_path(node.value)  # type: ignore[attr-defined]
+            if path is not None:
+                path = f"{path}.{node.attr}"  # type: ignore[attr-defined]
+            value = self.attribute(node, base, path)  # type: ignore[arg-type]
+        else:
+            value = _EVALUATORS[kind](self, node)
+        if value.kind:
+            self.values[id(node)] = value
+        return value, path
 
     def hit(self) -> None:
         """Have the rules look at the statement being interpreted."""
@@ -132,14 +153,17 @@ class Expressions:
 
     def _name(self, node: ast.Name) -> Value:
         label = node.id
-        value = self.env.get(label)
+        value = self.names.get(label)
         if value is None:
             value = self._outer_name(label)
-        if label.endswith("_cpu") and _KEPT_ON_HOST.search(label):
+        if label[-4:] == "_cpu" and _KEPT_ON_HOST.search(label):
             return _on_host(value)
-        if value.kind in (Kind.UNKNOWN, Kind.MOVED):
+        kind = value.kind
+        if kind is Kind.TENSOR:
+            return self._confirmed(label, value) if self.backward_names else value
+        if kind is Kind.UNKNOWN or kind is Kind.MOVED:
             return self._by_evidence(label, value)
-        return self._confirmed(label, value)
+        return value
 
     def _outer_name(self, label: str) -> Value:
         outer = self.fn.outer
@@ -182,23 +206,27 @@ class Expressions:
         return value
 
     def _attribute(self, node: ast.Attribute) -> Value:
-        return self.attribute(node, self.eval(node.value))
+        base, path = self.with_path(node.value)
+        return self.attribute(node, base, f"{path}.{node.attr}" if path is not None else None)
 
-    def attribute(self, node: ast.Attribute, base: Value) -> Value:
-        """What an attribute holds, given the object, which is not evaluated again."""
-        path = dotted_path(node)
+    def attribute(self, node: ast.Attribute, base: Value, path: str | None) -> Value:
+        """What an attribute holds, given the object, which is not evaluated again, and its own dotted path."""
+        attr = node.attr
         if path is not None:
-            value = self.env.get(path)
+            value = self.names.get(path)
             if value is not None and value.kind:
                 return value
-        value = self.attribute_of(base, node.attr)
-        if node.attr.endswith("_cpu") and _KEPT_ON_HOST.search(node.attr):
+        value = self.attribute_of(base, attr)
+        if attr[-4:] == "_cpu" and _KEPT_ON_HOST.search(attr):
             return _on_host(value)
         if path is None:
             return value
-        if value.kind in (Kind.UNKNOWN, Kind.MOVED):
+        kind = value.kind
+        if kind is Kind.TENSOR:
+            return self._confirmed(path, value) if self.backward_names else value
+        if kind is Kind.UNKNOWN or kind is Kind.MOVED:
             return self._by_evidence(path, value)
-        return self._confirmed(path, value)
+        return value
 
     def attribute_of(self, base: Value, attr: str) -> Value:
         """What an attribute of a value holds."""
@@ -388,7 +416,7 @@ class Expressions:
         """Whether this is a setting that is None unless someone says otherwise."""
         if not isinstance(node, ast.Attribute):
             return False
-        owner = self.inference.values.get(id(node.value), UNKNOWN)
+        owner = self.values.get(id(node.value), UNKNOWN)
         settings = owner.kind is Kind.INSTANCE and owner.ref is not None
         return settings and self.inference.project.off_by_default(owner.ref, node.attr)
 
@@ -501,7 +529,7 @@ class Expressions:
 
     def index_tensor(self, base: Value, index: Value, node: ast.expr) -> Value:
         """A tensor read by an index; an index that is not a plain number or slice concerns the rules."""
-        if not isinstance(node, (ast.Slice, ast.Constant)):
+        if selects(index) or isinstance(node, ast.Call):
             self.hit()
             self.masked = self.masked or index.boolean
         if isinstance(index.const, str):  # a batch that is a dictionary
@@ -670,6 +698,13 @@ def combine(left: Value, right: Value) -> Value:
     devices = (left.device, right.device)
     # Two tensors in one operation share a device (but for 0-dim ones on the host), so the better known one tells.
     return Value(Kind.TENSOR, max(devices), left.sure and right.sure, zero)
+
+
+def selects(index: Value) -> bool:
+    """Whether an index is more than numbers and slices: a mask, or indices that may lie elsewhere than the tensor."""
+    if index.kind is Kind.TUPLE:
+        return any(selects(item) for item in index.items or ())
+    return index.kind in (Kind.TENSOR, Kind.ARRAY, Kind.LIST)
 
 
 def is_gpu_string(text: object) -> bool:

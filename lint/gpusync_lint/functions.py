@@ -43,6 +43,8 @@ _CONVERTERS = frozenset(
         "any", "all", "round", "hex", "bin", "divmod", "pow",
     }
 )  # fmt: skip
+_READING_MODULES = frozenset({"numpy", "math", "logging"})
+"""Modules whose functions read the tensors that they are given."""
 _WRAPPERS = frozenset({"tqdm", "trange", "track", "progress_bar", "Bar", "alive_it"})
 
 
@@ -79,8 +81,8 @@ class Functions(Expressions):
         if root == "builtins":
             return self._builtin(node, rest, args, kwargs)
         last = dotted.rpartition(".")[2]
-        tensors = has_tensor(tuple_of([*args, *kwargs.values()]))
-        if tensors and root != "torch":
+        read = root in _READING_MODULES or last in torch_api.SHOWN_BY or dotted in self.inference.barrier_functions
+        if read and root != "torch" and has_tensor(tuple_of([*args, *kwargs.values()])):
             self.hit()
         if any(value.kind is Kind.FOREIGN for value in args):
             self.hit()
@@ -200,8 +202,17 @@ class Functions(Expressions):
         return Value(Kind.LOADER, Device.CPU, pinned=pinned, elem=elem)
 
     def _torch(self, dotted: str, rest: str, last: str, args: Args, kwargs: Kwargs) -> Value:
-        if dotted in self.inference.barrier_functions or rest.startswith(("cuda.", "accelerator.", "distributed.")):
+        if rest.startswith(("cuda.", "accelerator.", "distributed.")):
             self.hit()
+        elif dotted in self.inference.barrier_functions:
+            if rest in torch_api.FACTORIES:  # a tensor where a size or a number should be
+                waits = any(value.kind is Kind.TENSOR or has_tensor(value) for value in args)
+            elif last in ("one_hot", "where"):
+                waits = len(args) + len(kwargs) == 1
+            else:
+                waits = True
+            if waits:
+                self.hit()
         if rest == "device":
             device = self.device_of(args[0]) if args else None
             if args and args[0].const == "meta":
@@ -292,7 +303,6 @@ class Functions(Expressions):
             boolean = dtype.boolean if dtype.kind is Kind.DTYPE else first.boolean
             return first._replace(boolean=boolean, pinned=False, device=first.device if device is None else device)
         if last == "where" and len(args) == 1:
-            self.hit()
             return list_of(first._replace(boolean=False))
         if last == "where":
             return combine(args[0], first)._replace(boolean=False)
@@ -310,7 +320,8 @@ class Functions(Expressions):
             if named is None:
                 named = Device.CPU if given.kind is Kind.NONE else self.assumed()
             device = Device.UNKNOWN if given.const == "meta" else named
-            self.hit()
+            if rest in torch_api.FROM_DATA:
+                self.hit()
         elif self.placed:
             device = self.placed[-1]
         elif self.inference.default_device(self.fn.file):

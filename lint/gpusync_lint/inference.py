@@ -78,8 +78,6 @@ class Inference:
         self.barrier_methods = barrier_methods
         self.barrier_functions = barrier_functions
         self.named = named
-        self.values: dict[int, Value] = {}
-        """By `id` of an ast expression."""
         self._built_on_device = False
         self.round = 0
         self._depth = 0
@@ -409,18 +407,16 @@ class Inference:
         if used >= _MAX_VARIANTS or fn.busy or self._depth >= _MAX_CALL_DEPTH:
             return joined
         self._variants[id(fn)] = used + 1
-        kept = (fn.bound, fn.trace, fn.returns, fn.scope, fn.runs, fn.seen)
+        kept = (fn.bound, fn.trace, fn.values, fn.returns, fn.scope, fn.runs, fn.seen)
         changed = [(key, self._changed.get(key, 0)) for key in (id(fn), ("bound", id(fn)))]
-        values, self.values = self.values, {}
         fn.bound = {}
         self._bind(fn, list(args), kwargs)
         try:
             self.interpret(fn)
             result = fn.returns if fn.returns is not None else joined
         finally:
-            fn.bound, fn.trace, fn.returns, fn.scope, fn.runs, fn.seen = kept
+            fn.bound, fn.trace, fn.values, fn.returns, fn.scope, fn.runs, fn.seen = kept
             self._changed.update(changed)
-            self.values = values
         self._results[key] = result
         return result
 
@@ -520,7 +516,7 @@ class Inference:
     def assign_attribute(self, caller: Expressions, target: ast.expr, value: Value) -> None:
         """`object.name = value`, where the object's class is known."""
         if isinstance(target, ast.Attribute):
-            owner = self.values.get(id(target.value))
+            owner = caller.values.get(id(target.value))
             if owner is None:
                 owner = caller.eval(target.value)
             self.set_attribute(owner, target.attr, value)

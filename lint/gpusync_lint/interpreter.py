@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpusync_lint import torch_api
 from gpusync_lint.calls import Calls
 from gpusync_lint.environment import Environment
-from gpusync_lint.expressions import combine, dotted_path
+from gpusync_lint.expressions import combine, dotted_path, selects
 from gpusync_lint.summaries import FunctionInfo, Trace
 from gpusync_lint.values import (
     ARRAY,
@@ -47,6 +47,7 @@ class Interpreter(Calls):
     def __init__(self, inference: Inference, fn: FunctionInfo) -> None:
         self.inference = inference
         self.fn = fn
+        self.values = {}
         self.repeated = 0
         self.timed = False
         self.placed: list[Device] = []
@@ -64,6 +65,7 @@ class Interpreter(Calls):
         start = self.inference.entry(self.fn)
         for attempt in range(_MAX_CARRY):
             self.env = Environment(dict(start))
+            self.names = self.env.values
             self.fn.trace = Trace()
             self._returns = None
             self._grew = False
@@ -78,6 +80,7 @@ class Interpreter(Calls):
             self.fn.scope = self.env.values
             if not self._grew or attempt + 1 == _MAX_CARRY:
                 break
+        self.fn.values = self.values
         self.fn.returns = self._returns if self._returns is not None else HOST
 
     def returned(self, value: Value) -> None:
@@ -136,7 +139,7 @@ class Interpreter(Calls):
         kind = type(target)
         if kind is ast.Name:
             self.env.set(target.id, value)  # type: ignore[attr-defined]
-            self.inference.values[id(target)] = value
+            self.values[id(target)] = value
         elif kind is ast.Tuple or kind is ast.List:
             self._unpack(target.elts, value)  # type: ignore[attr-defined]
         elif kind is ast.Attribute:
@@ -164,7 +167,11 @@ class Interpreter(Calls):
     def _store(self, target: ast.Subscript, value: Value) -> None:
         base = self.eval(target.value)
         index = self.eval(target.slice)
-        if base.kind is Kind.TENSOR or index.kind is Kind.TENSOR or value.kind is Kind.TENSOR:
+        if base.kind is Kind.TENSOR:
+            elsewhere = value.kind is Kind.TENSOR and (value.device is Device.CPU) is not (base.device is Device.CPU)
+            if elsewhere or value.kind is Kind.ARRAY or selects(index):
+                self.hit()
+        elif index.kind is Kind.TENSOR:
             self.hit()
         path = dotted_path(target.value)
         if path is None:
@@ -227,7 +234,7 @@ class Interpreter(Calls):
                 return
             classes = test.args[1].elts if isinstance(test.args[1], ast.Tuple) else [test.args[1]]
             labels = {(dotted_path(item) or "").rpartition(".")[2] for item in classes}
-            old = self.inference.values.get(id(test.args[0]), UNKNOWN)
+            old = self.values.get(id(test.args[0]), UNKNOWN)
             if labels <= _HOST_TYPES and holds and old.kind in (Kind.TENSOR, Kind.UNKNOWN):
                 self.env.set(path, HOST)
             elif labels <= _TENSOR_TYPES:
@@ -277,7 +284,7 @@ class Interpreter(Calls):
         """Whether a loop runs over a loader that moves its batches to the device itself."""
         while isinstance(node, ast.Call) and node.args:  # enumerate, tqdm
             node = node.args[0]
-        value = self.inference.values.get(id(node), UNKNOWN)
+        value = self.values.get(id(node), UNKNOWN)
         return value.kind is Kind.LOADER and value.device is Device.GPU
 
     def iterated(self, value: Value, node: ast.expr) -> Value:
@@ -286,7 +293,7 @@ class Interpreter(Calls):
             path = (dotted_path(node) or "").lower()
             if path.endswith(_LOADER_WORDS):
                 loader = Value(Kind.LOADER, elem=CPU_TENSOR._replace(sure=False))
-                self.inference.values[id(node)] = loader
+                self.values[id(node)] = loader
                 return loader
         if value.kind is Kind.INSTANCE:
             method = self.inference.project.method(value.ref, "__iter__")

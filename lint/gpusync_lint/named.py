@@ -65,6 +65,10 @@ class Named:
             end.rpartition(".")[0] for barrier in own for end in barrier.calls if end.rpartition(".")[0]
         )
 
+    def may_tell(self, label: str, callee: Value) -> bool:
+        """Whether `barriers` may find any; `label` is the method's name, empty for a plain function."""
+        return label in self._index or _last(label, callee) in self._index
+
     def barriers(self, func: ast.expr, callee: Value, receiver: Value, project: Project) -> Sequence[Barrier]:
         """The barriers that the name of what is called tells; `receiver` is unknown for a plain function."""
         label: str = getattr(func, "attr", "")

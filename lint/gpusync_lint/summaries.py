@@ -44,8 +44,6 @@ class CallSite:
 class Trace:
     """What the interpretation of a function left behind, for the heat and for the rules."""
 
-    values: dict[int, Value] = field(default_factory=dict)
-    """By `id` of the ast expression; what is missing is unknown."""
     calls: list[CallSite] = field(default_factory=list)
     marks: list[tuple[str, ast.stmt]] = field(default_factory=list)
     """Signs of a step and the statements that hold them: `strong` (backward, optimizer), `weak` (a model call),
@@ -75,6 +73,8 @@ class FunctionInfo:
     scope: dict[str, Value] = field(default_factory=dict)
     """Its local names after the last interpretation; what closures see."""
     trace: Trace = field(default_factory=Trace)
+    values: dict[int, Value] = field(default_factory=dict)
+    """What its last run knew of its expressions, by their `id`; what is missing is unknown."""
     spots: dict[int, ast.stmt] = field(default_factory=dict)
     """The statements that hold something a rule may object to, by `id`."""
     runs: int = 0

@@ -91,6 +91,10 @@ class Look:
         self.catalogue = catalogue
         self.settings = settings
         self.pair: Pair
+        self.values: dict[int, Value] = {}
+        """What is known of the file's expressions, by the `id` of their `ast`."""
+        for fn in file.all_functions:
+            self.values.update(fn.values)
         self.waits: set[int] = set()
         """Lines of the file on which something was reported so far."""
         self._paired = paired
@@ -110,7 +114,7 @@ class Look:
         """What an expression holds, by its `ast` node."""
         if twin is None:
             return UNKNOWN
-        return self._inference.values.get(id(twin), UNKNOWN)
+        return self.values.get(id(twin), UNKNOWN)
 
     def dotted(self, node: cst.CSTNode | None) -> str:
         """The dotted name, outside the project, that an expression stands for; empty when it stands for none."""
