@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint import parallel, units
+from gpusync_lint.keys import numbered
 from gpusync_lint.model import Analysis, FileError
+from gpusync_lint.parsing import normalised, parse
+from gpusync_lint.project import Surroundings
+from gpusync_lint.summaries import module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
 
-    from gpusync_lint.model import EngineSettings, Source
+    from gpusync_lint.model import EngineSettings, Finding, Source
 
 MAX_CULPRITS = 5
 """Files that the engine may fail on one by one before it is taken to fail on all."""
@@ -29,11 +33,42 @@ _TASKS = 512
 class Part:
     """One unit of a run, and what was found in it."""
 
-    places: tuple[int, ...]
-    """Indices into the sources."""
+    unit: units.Unit
     analysis: Analysis
     tracebacks: tuple[str, ...] = ()
     """Of internal errors."""
+
+
+class Files(Protocol):
+    """The files of a run by their numbers, which are those in its units."""
+
+    def path(self, place: int) -> str:
+        """The path of one."""
+
+    def size(self, place: int) -> int:
+        """Its size, about."""
+
+    def source(self, place: int) -> Source:
+        """One with its text."""
+
+
+class Given:
+    """Files whose texts are there."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+
+    def path(self, place: int) -> str:
+        """The path of one."""
+        return self._sources[place].path
+
+    def size(self, place: int) -> int:
+        """Its size in characters."""
+        return len(self._sources[place].text)
+
+    def source(self, place: int) -> Source:
+        """One with its text."""
+        return self._sources[place]
 
 
 def parts(
@@ -43,7 +78,7 @@ def parts(
     *,
     jobs: int = 1,
     done: Callable[[int], None] = lambda files: None,
-    known: Callable[[tuple[int, ...]], Analysis | None] = lambda places: None,
+    known: Callable[[units.Unit], Analysis | None] = lambda unit: None,
 ) -> list[Part]:
     """Analyse files unit by unit; what comes out does not depend on the number of processes, `jobs`.
 
@@ -51,21 +86,89 @@ def parts(
     the analysis of a unit before it is made.
     """
     found: list[Part] = []
-    rest: list[tuple[int, ...]] = []
-    for places in units.divide(sources, imported):
-        analysis = known(places)
+    rest: list[units.Unit] = []
+    for unit in units.divide(sources, imported, _roots(settings)):
+        analysis = known(unit)
         if analysis is None:
-            rest.append(places)
+            rest.append(unit)
         else:
-            found.append(Part(places, analysis))
-            done(len(places))
-    size = sum(len(sources[place].text) for places in rest for place in places)
+            found.append(Part(unit, analysis))
+            done(len(unit.places))
+    return linked(found + analysed(Given(sources), settings, rest, jobs, done))
+
+
+def analysed(
+    files: Files, settings: EngineSettings, rest: Sequence[units.Unit], jobs: int, done: Callable[[int], None]
+) -> list[Part]:
+    """Analyse units, in several processes where that pays; the heat of parts is not final before they are `linked`."""
+    size = sum(_size(unit, files) for unit in rest)
     if jobs > 1 and len(rest) > 1 and size >= WORTH_SHARING and parallel.CAN_FORK:
-        return found + _shared_out(sources, settings, rest, jobs, done)
-    for places in rest:
-        found.append(Part(places, *_sound([sources[place] for place in places], settings)))
-        done(len(places))
+        return _shared_out(files, settings, rest, jobs, done)
+    found = []
+    for unit in rest:
+        found.append(_analysed(unit, files, settings))
+        done(len(unit.places))
     return found
+
+
+def _roots(settings: EngineSettings) -> frozenset[str]:
+    """The top-level modules whose import makes a file one to analyse."""
+    from gpusync_lint import sorts
+    from gpusync_lint.named import Named
+    from gpusync_lint.summaries import FRAMEWORK_ROOTS
+
+    return FRAMEWORK_ROOTS | sorts.modules() | Named(settings.barriers).roots
+
+
+def _size(unit: units.Unit, files: Files) -> int:
+    return sum(files.size(place) for place in (*unit.places, *unit.importers))
+
+
+def _analysed(unit: units.Unit, files: Files, settings: EngineSettings, without: Container[int] = ()) -> Part:
+    """Analyse a unit, without some of its files."""
+    own = [files.source(place) for place in unit.places if place not in without]
+    if unit.plain:
+        return Part(unit, Analysis((), tuple(_unreadable(own)), len(own)))
+    around: Surroundings | None = None
+    if unit.component:
+        given = frozenset((*unit.places, *unit.importers))
+        modules = {module_of(files.path(place)): place for place in unit.component if place not in given}
+        around = Surroundings(modules, files.source, unit.device)
+    analysis, tracebacks = analyse(own, settings, [files.source(place) for place in unit.importers], around)
+    return Part(unit, analysis, tuple(tracebacks))
+
+
+def _unreadable(sources: Sequence[Source]) -> Iterator[FileError]:
+    """The files that are not valid Python."""
+    for source in sources:
+        parsed = parse(normalised(source.text))
+        if parsed.tree is None:
+            yield FileError(source.path, parsed.line, parsed.message)
+
+
+def linked(found: Sequence[Part]) -> list[Part]:
+    """The parts, those of larger components with the heat of their findings as all of the component tells it."""
+    from gpusync_lint.heat import HeatMap
+
+    functions = {
+        key: run for part in found if part.analysis.running for key, run in part.analysis.running.functions.items()
+    }
+    if not functions:
+        return list(found)
+    heat = HeatMap(functions)
+    result = []
+    for part in found:
+        running = part.analysis.running
+        if running is not None:
+            placed = zip(part.analysis.findings, running.places, strict=True)
+            heated = [one if place is None else replace(one, heat=heat.heat(place)) for one, place in placed]
+            files: dict[str, list[Finding]] = {}
+            for one in heated:
+                files.setdefault(one.path, []).append(one)
+            renumbered = tuple(one for each in files.values() for one in numbered(each))
+            part = replace(part, analysis=replace(part.analysis, findings=renumbered))
+        result.append(part)
+    return result
 
 
 def combined(found: Sequence[Analysis], files: int) -> Analysis:
@@ -85,52 +188,51 @@ def combined(found: Sequence[Analysis], files: int) -> Analysis:
 
 
 def _shared_out(
-    sources: Sequence[Source],
+    files: Files,
     settings: EngineSettings,
-    rest: Sequence[tuple[int, ...]],
+    rest: Sequence[units.Unit],
     jobs: int,
     done: Callable[[int], None],
 ) -> list[Part]:
     """Large units first, each a task of its own, small ones together."""
     import gpusync_lint.engine  # noqa: F401  before the fork, so that no worker has to load it
 
-    sizes = {places: sum(len(sources[place].text) for place in places) for places in rest}
-    ordered = sorted(rest, key=lambda places: (-sizes[places], places))
+    sizes = {unit: _size(unit, files) for unit in rest}
+    ordered = sorted(rest, key=lambda unit: (unit.plain, -sizes[unit], unit.places))
     room = max(WORTH_SHARING // 4, sum(sizes.values()) // _TASKS + 1)
-    tasks: list[list[tuple[int, ...]]] = []
+    tasks: list[list[units.Unit]] = []
     filled = room
-    for places in ordered:
+    for unit in ordered:
         if filled >= room:
             tasks.append([])
             filled = 0
-        tasks[-1].append(places)
-        filled += sizes[places]
+        tasks[-1].append(unit)
+        filled += sizes[unit]
 
     def work(task: int) -> list[Part]:
-        return [Part(places, *_sound([sources[place] for place in places], settings)) for places in tasks[task]]
+        return [_analysed(unit, files, settings) for unit in tasks[task]]
 
     found: list[Part] = []
     finished = iter(parallel.fork_each(len(tasks), work, jobs, partial(done, 0)))
     for task, result in zip(tasks, finished, strict=True):
         if isinstance(result, parallel.Died):
-            found += [_after_a_death(sources, settings, places, result, jobs) for places in task]
+            found += [_after_a_death(files, settings, unit, result, jobs) for unit in task]
         else:
             found += result
-        done(sum(len(places) for places in task))
+        done(sum(len(unit.places) for unit in task))
     return found
 
 
-def _after_a_death(
-    sources: Sequence[Source], settings: EngineSettings, places: tuple[int, ...], death: parallel.Died, jobs: int
-) -> Part:
+def _after_a_death(files: Files, settings: EngineSettings, unit: units.Unit, death: parallel.Died, jobs: int) -> Part:
     """Find the files on which a worker dies, report those, and analyse the others of the unit without them."""
+    places = unit.places
 
     def alone(task: int) -> bool:
-        _sound([sources[places[task]]], settings)
+        _analysed(units.Unit((places[task],), plain=unit.plain), files, settings)
         return True
 
-    def together(task: int) -> tuple[Analysis, tuple[str, ...]]:
-        return _sound([sources[place] for place in sound], settings)
+    def together(task: int) -> Part:
+        return _analysed(unit, files, settings, without=fatal)
 
     batch = range(0, len(places), parallel.MAX_TASKS)
     lives: list[bool | parallel.Died] = []
@@ -140,28 +242,26 @@ def _after_a_death(
     fatal = {place: life for place, life in zip(places, lives, strict=True) if isinstance(life, parallel.Died)}
     sound = [place for place in places if place not in fatal]
     errors = [
-        FileError(sources[place].path, None, f"the process that analysed it died ({life.how}); it is left out")
+        FileError(files.path(place), None, f"the process that analysed it died ({life.how}); it is left out")
         for place, life in fatal.items()
     ]
     if not sound:
-        return Part(places, Analysis((), tuple(errors), len(places)))
+        return Part(unit, Analysis((), tuple(errors), len(places)))
     (again,) = parallel.fork_each(1, together, 1)
     if isinstance(again, parallel.Died):
         more = f" and {len(sound) - 1} files that belong with it" if len(sound) > 1 else ""
         message = f"the process that analysed it{more} died ({again.how})"
-        errors.append(FileError(sources[sound[0]].path, None, message))
-        return Part(places, Analysis((), tuple(errors), len(places)))
-    analysis, tracebacks = again
-    return Part(places, Analysis(analysis.findings, (*analysis.errors, *errors), len(places)), tracebacks)
-
-
-def _sound(sources: Sequence[Source], settings: EngineSettings) -> tuple[Analysis, tuple[str, ...]]:
-    analysis, tracebacks = analyse(sources, settings)
-    return analysis, tuple(tracebacks)
+        errors.append(FileError(files.path(sound[0]), None, message))
+        return Part(unit, Analysis((), tuple(errors), len(places)))
+    found = Analysis(again.analysis.findings, (*again.analysis.errors, *errors), len(places))
+    return Part(unit, found, again.tracebacks)
 
 
 def analyse(
-    sources: Sequence[Source], settings: EngineSettings, context: Sequence[Source] = ()
+    sources: Sequence[Source],
+    settings: EngineSettings,
+    context: Sequence[Source] = (),
+    around: Surroundings | None = None,
 ) -> tuple[Analysis, list[str]]:
     """Ask the engine. Where it fails, find the files it fails on, report those, and analyse the others without them.
 
@@ -171,9 +271,9 @@ def analyse(
     from gpusync_lint.engine import analyze
 
     try:
-        return analyze(sources, settings, context), []
+        return analyze(sources, settings, context, around), []
     except Exception as error:
-        if context:  # what it fails on may lie there, and nobody asked about that
+        if context or around:  # what it fails on may lie there, and nobody asked about that
             analysis, tracebacks = analyse(sources, settings)
             return analysis, [traceback.format_exc(), *tracebacks]
         project = FileError(_PROJECT, None, internal_error(error))

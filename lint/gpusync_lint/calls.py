@@ -62,12 +62,12 @@ class Calls(Functions):
         receiver: Value | None = None
         label = ""
         if func.__class__ is ast.Attribute:
-            label = func.attr  # type: ignore[attr-defined]
-            receiver, path = self.with_path(func.value)  # type: ignore[attr-defined]
+            label = func.attr
+            receiver, path = self.with_path(func.value)
             if receiver.kind is Kind.TENSOR:
                 callee = UNKNOWN
             else:
-                callee = self.attribute(func, receiver, f"{path}.{label}" if path else None)  # type: ignore[arg-type]
+                callee = self.attribute(func, receiver, f"{path}.{label}" if path else None)
                 if callee.kind:
                     self.values[id(func)] = callee
         else:
@@ -109,6 +109,8 @@ class Calls(Functions):
         for method in dispatch.candidates(self.inference.project, dotted_path(func.value), func.attr):
             receiver = self.inference.instance(method)
             results.append(self.inference.call(self, method, [receiver, *args], kwargs, []))
+        if not results:
+            self.unexplained(args, kwargs)
         return join_all(results)
 
     def _from_table(self, node: ast.Call, table: Value, args: Args, kwargs: Kwargs) -> Value:
@@ -147,6 +149,7 @@ class Calls(Functions):
             return GPU_TENSOR._replace(sure=False)
         if getattr(node.func, "attr", "") in torch_api.SHOWN_BY and has_tensor(tuple_of([*args, *kwargs.values()])):
             self.hit()
+        self.unexplained(args, kwargs)
         return UNKNOWN
 
     def _call_foreign(self, sort: str) -> Value:

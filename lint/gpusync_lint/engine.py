@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import ast
 import gc
+import sys
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from gpusync_lint import catalogue
 from gpusync_lint.expressions import dotted_path
-from gpusync_lint.heat import HeatMap
+from gpusync_lint.heat import Recorder
 from gpusync_lint.inference import Inference
 from gpusync_lint.keys import numbered
-from gpusync_lint.model import Analysis, FileError, Finding, Heat, Span
+from gpusync_lint.model import Analysis, FileError, Finding, Heat, Running
 from gpusync_lint.named import Named
-from gpusync_lint.parsing import parse
+from gpusync_lint.parsing import normalised, parse
 from gpusync_lint.project import Project
 from gpusync_lint.summaries import FileInfo, blocks, summarise
 from gpusync_lint.values import UNKNOWN, Kind
@@ -30,34 +31,54 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpusync_lint.catalogue import Catalogue
+    from gpusync_lint.heat import Place
     from gpusync_lint.model import EngineSettings, Source
     from gpusync_lint.pairing import Pair
-    from gpusync_lint.rules.base import Report
+    from gpusync_lint.project import Surroundings
+    from gpusync_lint.rules.base import Look, Report
     from gpusync_lint.summaries import FunctionInfo
     from gpusync_lint.values import Value
 
 
-def analyze(sources: Sequence[Source], settings: EngineSettings, context: Sequence[Source] = ()) -> Analysis:
+_RECURSION = 4000
+"""Python frames: functions are interpreted where they are called, and files read where they are asked for."""
+
+
+def analyze(
+    sources: Sequence[Source],
+    settings: EngineSettings,
+    context: Sequence[Source] = (),
+    around: Surroundings | None = None,
+) -> Analysis:
     """Find every barrier in a set of files that belong together.
 
     All codes, all heats and all confidences, unsuppressed, by path, line and column. Files are read as one project:
     what a function returns and how often it is called is known across them. `context` is more of that project, which is
-    read and not reported on. Never raises for what a file contains.
+    read and not reported on. `around` is the project that they are a part of: then how often things run is known only
+    with `Analysis.running` of the other parts. Never raises for what a file contains.
     """
     enabled = gc.isenabled()
     gc.disable()  # trees make no cycles worth collecting, and the collector would walk them over and over
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _RECURSION))
     try:
-        return _analyze(sources, settings, context)
+        return _analyze(sources, settings, context, around)
     finally:
+        sys.setrecursionlimit(limit)
         if enabled:
             gc.enable()
 
 
-def _analyze(sources: Sequence[Source], settings: EngineSettings, context: Sequence[Source]) -> Analysis:
+def _analyze(
+    sources: Sequence[Source],
+    settings: EngineSettings,
+    context: Sequence[Source],
+    around: Surroundings | None,
+) -> Analysis:
     files: list[FileInfo] = []
     errors: list[FileError] = []
     for source in sources:
-        text = _normalised(source.text)
+        text = normalised(source.text)
         parsed = parse(text)
         if parsed.tree is None:
             errors.append(FileError(source.path, parsed.line, parsed.message))
@@ -68,18 +89,22 @@ def _analyze(sources: Sequence[Source], settings: EngineSettings, context: Seque
             errors.append(FileError(source.path, None, "nested too deeply to analyse"))
     torch = catalogue.load("torch")
     named = Named(settings.barriers)
-    project = Project([*files, *_summaries(context)], named.roots)
+    project = Project([*files, *_summaries(context)], named.roots, around)
     inference = Inference(project, *_names(torch), named)
     inference.run()
-    findings: list[Finding] = []
-    if any(fn.spots for file in files for fn in file.all_functions):
-        heat = HeatMap(project, settings.step_functions)
+    found: list[tuple[Finding, Place | None]] = []
+    running: Running | None = None
+    if around is not None or any(fn.spots for file in files for fn in file.all_functions):
+        heat = Recorder(project, files, settings.step_functions)
         for file in files:
-            judge = _Judge(file, inference, heat, torch, settings)
-            findings.extend(numbered(judge.findings()))
-    findings.sort(key=lambda finding: (finding.path, finding.span, finding.code))
+            judged = list(_Judge(file, inference, heat, torch, settings).findings())
+            found += zip(numbered(finding for finding, _ in judged), (place for _, place in judged), strict=True)
+        found.sort(key=lambda item: (item[0].path, item[0].span, item[0].code))
+        if around is not None:
+            running = Running(heat.own, tuple(place for _, place in found), frozenset(project.looked_at))
+    project.take_apart()
     errors.sort(key=lambda error: error.path)
-    return Analysis(tuple(findings), tuple(errors), len(sources))
+    return Analysis(tuple(finding for finding, _ in found), tuple(errors), len(sources), running)
 
 
 def _names(torch: Catalogue) -> tuple[frozenset[str], frozenset[str]]:
@@ -94,23 +119,18 @@ def _names(torch: Catalogue) -> tuple[frozenset[str], frozenset[str]]:
 def _summaries(context: Sequence[Source]) -> Iterator[FileInfo]:
     """What files of the context define; those that cannot be read are not there."""
     for source in context:
-        text = _normalised(source.text)
+        text = normalised(source.text)
         parsed = parse(text)
         if parsed.tree is not None:
             with suppress(RecursionError):
                 yield summarise(source.path, text, parsed.tree)
 
 
-def _normalised(text: str) -> str:
-    text = text.removeprefix("\ufeff")
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
-
-
 class _Judge:
     """Lets the rules look at the pieces of one file that the inference pointed out."""
 
     def __init__(
-        self, file: FileInfo, inference: Inference, heat: HeatMap, torch: Catalogue, settings: EngineSettings
+        self, file: FileInfo, inference: Inference, heat: Recorder, torch: Catalogue, settings: EngineSettings
     ) -> None:
         self._file = file
         self._inference = inference
@@ -119,8 +139,8 @@ class _Judge:
         self._settings = settings
         self._barriers = catalogue.all_barriers() | {barrier.id: barrier for barrier in settings.barriers}
 
-    def findings(self) -> Iterator[Finding]:
-        """The findings of the file, in no particular order."""
+    def findings(self) -> Iterator[tuple[Finding, Place | None]]:
+        """The findings of the file, in no particular order, each with the place that its heat depends on."""
         spots = self._spots()
         if not spots:
             return
@@ -147,7 +167,11 @@ class _Judge:
         for pair, report in sorted(found, key=lambda item: (item[1].mark.lineno, item[1].mark.col_offset)):
             if (report.barrier, id(report.mark)) not in seen:
                 seen.add((report.barrier, id(report.mark)))
-                yield self._finding(pair, report, look.span_of(report, pair), look.values)
+                place: Place | None = None
+                if report.heat is None:
+                    about = report.about or pair.statement
+                    place = self._heat.place(pair.fn, about, pair.repeated, pair.deferred)
+                yield self._finding(pair, report, place, look), place
 
     def _spots(self) -> list[tuple[ast.stmt, FunctionInfo]]:
         """The statements to judge, in source order, without those that run only where there is no GPU."""
@@ -160,11 +184,13 @@ class _Judge:
         spots = [spot for spot in spots if id(spot[0]) not in dead]
         return sorted(spots, key=lambda spot: (spot[0].lineno, spot[0].col_offset))
 
-    def _finding(self, pair: Pair, report: Report, span: Span, values: dict[int, Value]) -> Finding:
+    def _finding(self, pair: Pair, report: Report, place: Place | None, look: Look) -> Finding:
         barrier = self._barriers[report.barrier]
-        heat = report.heat or self._heat.heat(pair.fn, report.about or pair.statement, pair.repeated)
-        if pair.deferred and heat is Heat.STEP:
-            heat = Heat.GUARDED
+        if place is not None:
+            heat = self._heat.heat_at(place)
+        else:
+            assert report.heat is not None
+            heat = Heat.GUARDED if pair.deferred and report.heat is Heat.STEP else report.heat
         rule = catalogue.rule_doc(barrier.code)
         source = ast.unparse(report.mark)
         digest = blake2b(source.encode(), digest_size=5).hexdigest()
@@ -172,8 +198,8 @@ class _Judge:
             code=barrier.code,
             name=rule.name if rule is not None else barrier.code,
             path=self._file.path,
-            span=span,
-            message=barrier.message.replace("{call}", _called(report.mark, values)),
+            span=look.span_of(report, pair),
+            message=barrier.message.replace("{call}", _called(report.mark, look.values)),
             remedy=report.remedy or barrier.remedy,
             heat=heat,
             confidence=report.confidence,

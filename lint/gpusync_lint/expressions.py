@@ -178,7 +178,7 @@ class Expressions:
         reads.add((id(body), label))
         found = body.scope.get(label)
         if found is None:
-            found = self.inference.project.scope(self.fn.file).get(label)
+            found = self.inference.project.named(self.fn.file, label)
         if found is not None:
             return found
         return name(f"builtins.{label}") if label in _BUILTINS else UNKNOWN

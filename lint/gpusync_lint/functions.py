@@ -63,6 +63,12 @@ class Functions(Expressions):
         """Note a sign of a step."""
         self.fn.trace.marks.append((kind, self.statement))
 
+    def unexplained(self, args: Args, kwargs: Kwargs) -> None:
+        """Note that something of which nothing is known is called."""
+        trace = self.fn.trace
+        if not trace.unexplained:
+            trace.unexplained = has_tensor(tuple_of([*args, *kwargs.values()]))
+
     def call_value(self, node: ast.Call, callee: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call a value that is not a method of a known kind; in `Calls`."""
         raise NotImplementedError
@@ -82,8 +88,10 @@ class Functions(Expressions):
             return self._builtin(node, rest, args, kwargs)
         last = dotted.rpartition(".")[2]
         read = root in _READING_MODULES or last in torch_api.SHOWN_BY or dotted in self.inference.barrier_functions
-        if read and root != "torch" and has_tensor(tuple_of([*args, *kwargs.values()])):
-            self.hit()
+        if root != "torch":
+            if read and has_tensor(tuple_of([*args, *kwargs.values()])):
+                self.hit()
+            self.unexplained(args, kwargs)
         if any(value.kind is Kind.FOREIGN for value in args):
             self.hit()
         if root in sorts.modules():

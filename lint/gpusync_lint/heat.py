@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING
 from gpusync_lint.conventions import called
 from gpusync_lint.filling import Fillings, fills, kept_names, remembered, settles
 from gpusync_lint.model import Heat
-from gpusync_lint.summaries import ClassInfo, FunctionInfo, blocks
+from gpusync_lint.summaries import ClassInfo, blocks
 from gpusync_lint.walking import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gpusync_lint.filling import Methods
     from gpusync_lint.project import Project
+    from gpusync_lint.summaries import FileInfo, FunctionInfo
 
 _GUARD_WORDS = re.compile(
     r"(?<![a-z])(log(s|ger|gers|ged|ging)?|print|report|verbose|every|interval|freq(uency)?|debug|eval(uate)?|sav(e|ing)"
@@ -42,8 +43,43 @@ class Step:
 
     kind: str
     """`loop`, `guard`, `exit` (a block that leaves the loop around it) or `error` (one that raises)."""
-    node: ast.stmt
     parent: Step | None
+
+
+Key = tuple[str, int]
+"""Stands for a function: its file, and the line that it begins on; 0 for the body of the file."""
+
+
+@dataclass(eq=False, slots=True)
+class FunctionRun:
+    """All that tells how often the lines of one function run, without its source."""
+
+    convention: Heat
+    """How often a framework calls it."""
+    remembered: bool
+    """Whether it keeps what it gave back."""
+    method: bool
+    """Whether it is a method other than `forward`."""
+    inside: bool
+    """Whether it is a method of a module."""
+    signs: list[tuple[str, Step | None]]
+    """The signs of a step in it, each with the way to it."""
+    calls: list[tuple[Key, Step | None, bool]]
+    """The functions that it calls, the way there, and whether in a comprehension."""
+    batches: list[Step]
+    """Its loops over a data loader."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in its function a finding stands."""
+
+    function: Key
+    way: Step | None
+    repeated: bool
+    """In a comprehension."""
+    deferred: bool
+    """In what may be called later, or never."""
 
 
 def _combine(entry: Heat, chain: list[tuple[str, str]]) -> Heat:
@@ -67,40 +103,47 @@ def _combine(entry: Heat, chain: list[tuple[str, str]]) -> Heat:
     return heat
 
 
-class HeatMap:
-    """The heat of every statement of the functions that were interpreted."""
+class Recorder:
+    """Notes how the functions of a project run, once they have been interpreted."""
 
-    def __init__(self, project: Project, step_functions: Iterable[str]) -> None:
+    def __init__(self, project: Project, own: Iterable[FileInfo], step_functions: Iterable[str]) -> None:
         self._project = project
         self._extra = frozenset(step_functions)
-        self._ways: dict[int, dict[int, Step | None]] = {}
-        self._levels: dict[int, str] = {}
-        self._stepping: dict[int, int] = {}
-        """By function: 1 calls a model, 2 makes a training step, 3 holds a step loop; 0 none of these."""
-        self._entries: dict[int, Heat] = {}
+        self._ways: dict[int, _Ways] = {}
+        self.own: dict[Key, FunctionRun] = {}
+        """The functions of `own` files."""
+        files = {id(file) for file in own}
         functions = [fn for file in project.files if project.relevant(file) for fn in file.all_functions if fn.runs]
+        everything: dict[Key, FunctionRun] = {}
         seen = {id(fn) for fn in functions}
         for fn in functions:
             for site in fn.trace.calls:
                 if id(site.callee) not in seen:
                     seen.add(id(site.callee))
                     functions.append(site.callee)
-        self._functions = functions
-        self._find_step_loops()
-        self._spread()
+            everything[key_of(fn)] = running = self._record(fn)
+            if id(fn.file) in files:
+                self.own[key_of(fn)] = running
+        self._map = HeatMap(everything)
 
-    def heat(self, fn: FunctionInfo, statement: ast.stmt, repeated: bool = False) -> Heat:
-        """How often a statement of a function runs; `repeated` for what stands in a comprehension."""
-        entry = self._entries.get(id(fn), Heat.ONCE)
-        heat = _combine(entry, self._chain(self._way(fn).get(id(statement))))
-        return Heat.EPOCH if repeated and heat is Heat.ONCE else heat
+    def heat(self, fn: FunctionInfo, statement: ast.stmt) -> Heat:
+        """How often a statement of a function runs."""
+        return self.heat_at(self.place(fn, statement))
 
-    def _way(self, fn: FunctionInfo) -> dict[int, Step | None]:
-        ways = self._ways.get(id(fn))
-        if ways is None:
-            self._ways[id(fn)] = ways = {}
-            _walk(fn.node.body, None, ways, False, self._methods(fn))
-        return ways
+    def heat_at(self, place: Place) -> Heat:
+        """How often a place runs, as far as these files tell."""
+        return self._map.heat(place)
+
+    def place(self, fn: FunctionInfo, statement: ast.stmt, repeated: bool = False, deferred: bool = False) -> Place:
+        """Where a statement stands."""
+        return Place(key_of(fn), self._walked(fn).ways.get(id(statement)), repeated, deferred)
+
+    def _walked(self, fn: FunctionInfo) -> _Ways:
+        walked = self._ways.get(id(fn))
+        if walked is None:
+            self._ways[id(fn)] = walked = _Ways({}, {})
+            _walk(fn.node.body, None, walked, False, self._methods(fn))
+        return walked
 
     def _methods(self, fn: FunctionInfo) -> Methods:
         """The bodies of the methods of a function's class, inherited ones included."""
@@ -111,111 +154,151 @@ class HeatMap:
                     bodies.setdefault(label, method.node.body)
         return bodies
 
-    def _chain(self, way: Step | None) -> list[tuple[str, str]]:
-        chain = []
-        while way is not None:
-            chain.append((way.kind, self._levels.get(id(way.node), "repeat") if way.kind == "loop" else ""))
-            way = way.parent
-        chain.reverse()
-        return chain
+    def _record(self, fn: FunctionInfo) -> FunctionRun:
+        trace = fn.trace
+        extra = fn.name in self._extra or fn.qualname in self._extra
+        running = FunctionRun(
+            Heat.STEP if extra else called(fn, self._project),
+            remembered(fn.node),
+            fn.cls is not None and fn.name != "forward",
+            fn.cls is not None and self._project.is_module_class(fn.cls),
+            [],
+            [],
+            [],
+        )
+        if trace.marks or trace.calls or trace.batch_loops:
+            walked = self._walked(fn)
+            ways, loops = walked.ways, walked.loops
+            running.signs = [(sign, ways.get(id(statement))) for sign, statement in trace.marks]
+            sites = ((key_of(site.callee), ways.get(id(site.statement)), site.repeated) for site in trace.calls)
+            running.calls = list({(key, id(way), again): (key, way, again) for key, way, again in sites}.values())
+            running.batches = [loops[identity] for identity in trace.batch_loops if identity in loops]
+        return running
+
+
+def key_of(fn: FunctionInfo) -> Key:
+    """What stands for a function."""
+    return fn.file.path, getattr(fn.node, "lineno", 0)
+
+
+class HeatMap:
+    """The heat of every place in functions that call each other."""
+
+    def __init__(self, functions: Mapping[Key, FunctionRun]) -> None:
+        self._functions = functions
+        self._levels: dict[int, str] = {}
+        """By `id` of a loop's step."""
+        self._stepping: dict[Key, int] = dict.fromkeys(functions, 0)
+        """1 calls a model, 2 makes a training step, 3 holds a step loop; 0 none of these."""
+        self._entries = {key: running.convention for key, running in functions.items()}
+        self._find_step_loops()
+        self._spread()
+
+    def heat(self, place: Place) -> Heat:
+        """How often a place runs."""
+        heat = self._at(self._entries.get(place.function, Heat.ONCE), place.way, place.repeated)
+        return Heat.GUARDED if place.deferred and heat is Heat.STEP else heat
+
+    def _at(self, entry: Heat, way: Step | None, repeated: bool) -> Heat:
+        heat = entry
+        if way is not None:
+            chain = []
+            while way is not None:
+                chain.append((way.kind, self._levels.get(id(way), "repeat") if way.kind == "loop" else ""))
+                way = way.parent
+            chain.reverse()
+            heat = _combine(entry, chain)
+        return Heat.EPOCH if repeated and heat is Heat.ONCE else heat
 
     def _find_step_loops(self) -> None:
         """To a fixed point, because a function makes a step when one that it calls does."""
-        for fn in self._functions:
-            self._stepping[id(fn)] = 0
-        callers: dict[int, list[FunctionInfo]] = {}
-        for fn in self._functions:
-            for site in fn.trace.calls:
-                callers.setdefault(id(site.callee), []).append(fn)
-        queue = list(self._functions)
-        queued = {id(fn) for fn in queue}
-        rounds = 4 * len(queue) + 100
+        callers: dict[Key, list[Key]] = {}
+        for key, running in self._functions.items():
+            for callee in {callee for callee, _, _ in running.calls}:
+                callers.setdefault(callee, []).append(key)
+        queue = [key for key, running in self._functions.items() if running.signs or running.batches]
+        queued = set(queue)
+        rounds = 4 * len(self._functions) + 100
         while queue and rounds:
             rounds -= 1
-            fn = queue.pop()
-            queued.discard(id(fn))
-            level = self._classify(fn)
-            if level > self._stepping[id(fn)]:
-                self._stepping[id(fn)] = level
-                for caller in callers.get(id(fn), ()):
-                    if id(caller) not in queued:
-                        queued.add(id(caller))
+            key = queue.pop()
+            queued.discard(key)
+            level = self._classify(key)
+            if level > self._stepping[key]:
+                self._stepping[key] = level
+                for caller in callers.get(key, ()):
+                    if caller not in queued:
+                        queued.add(caller)
                         queue.append(caller)
 
-    def _classify(self, fn: FunctionInfo) -> int:
-        ways = self._way(fn)
+    def _classify(self, key: Key) -> int:
+        running = self._functions[key]
         signs: dict[int, set[str]] = {}
         loops: dict[int, Step] = {}
         outside = 0
-        module_class = fn.cls is not None and self._project.is_module_class(fn.cls)
 
-        def note(statement: ast.stmt, sign: str) -> None:
+        def note(way: Step | None, sign: str) -> None:
             nonlocal outside
-            way = ways.get(id(statement))
             while way is not None and way.kind != "loop":
                 way = way.parent
             if way is None or sign == "layer":  # a loop over layers is a part of one step
                 outside = max(outside, _LEVELS[sign])
                 return
-            loops[id(way.node)] = way
-            signs.setdefault(id(way.node), set()).add(sign)
+            loops[id(way)] = way
+            signs.setdefault(id(way), set()).add(sign)
 
-        for sign, statement in fn.trace.marks:
-            note(statement, sign)
-        for site in fn.trace.calls:
-            level = self._stepping.get(id(site.callee), 0)
-            if level and site.callee is not fn:
+        for sign, way in running.signs:
+            note(way, sign)
+        for callee, way, _ in running.calls:
+            level = self._stepping.get(callee, 0)
+            if level and callee != key:
                 sign = _SIGNS[level]
-                inside = module_class and site.callee.cls is not None and site.callee.name != "forward"
-                note(site.statement, "layer" if inside and sign == "weak" else sign)
-        for identity in fn.trace.batch_loops:
-            self._levels[identity] = "step"
-        ordered = sorted(loops.values(), key=_loop_depth, reverse=True)
-        pending = list(ordered)
+                layer = sign == "weak" and running.inside and self._functions[callee].method
+                note(way, "layer" if layer else sign)
+        batches = {id(way) for way in running.batches}
+        self._levels.update(dict.fromkeys(batches, "step"))
+        pending = sorted(loops.values(), key=_loop_depth, reverse=True)
         seen = set(loops)
         while pending:
-            way = pending.pop(0)
-            found = signs.get(id(way.node), set())
-            if id(way.node) in fn.trace.batch_loops or "strong" in found:
+            loop = pending.pop(0)
+            found = signs.get(id(loop), set())
+            if id(loop) in batches or "strong" in found:
                 standing = "step"
             elif "loop" in found:
                 standing = "epoch"
             else:
                 standing = "step" if "weak" in found else "repeat"
-            self._levels[id(way.node)] = standing
+            self._levels[id(loop)] = standing
             if standing == "repeat":
                 continue
-            parent = way.parent
+            parent = loop.parent
             while parent is not None and parent.kind != "loop":
                 parent = parent.parent
             if parent is None:
                 outside = 3
             else:
-                signs.setdefault(id(parent.node), set()).add("loop")
-                if id(parent.node) not in seen:
-                    seen.add(id(parent.node))
+                signs.setdefault(id(parent), set()).add("loop")
+                if id(parent) not in seen:
+                    seen.add(id(parent))
                     pending.append(parent)
                     pending.sort(key=_loop_depth, reverse=True)
         return outside
 
     def _spread(self) -> None:
-        for fn in self._functions:
-            self._entries[id(fn)] = self._by_convention(fn)
-        queue = list(self._functions)
+        queue = [key for key, running in self._functions.items() if running.calls]
         while queue:
-            fn = queue.pop()
-            for site in fn.trace.calls:
-                heat = self.heat(fn, site.statement, site.repeated)
-                if heat is Heat.STEP and remembered(site.callee.node):
+            key = queue.pop()
+            entry = self._entries[key]
+            for callee, way, repeated in self._functions[key].calls:
+                if callee not in self._entries:
+                    continue
+                heat = self._at(entry, way, repeated)
+                if heat is Heat.STEP and self._functions[callee].remembered:
                     heat = Heat.GUARDED
-                if heat.rank < self._entries.get(id(site.callee), Heat.ONCE).rank:
-                    self._entries[id(site.callee)] = heat
-                    queue.append(site.callee)
-
-    def _by_convention(self, fn: FunctionInfo) -> Heat:
-        if fn.name in self._extra or fn.qualname in self._extra:
-            return Heat.STEP
-        return called(fn, self._project)
+                if heat.rank < self._entries[callee].rank:
+                    self._entries[callee] = heat
+                    if self._functions[callee].calls:
+                        queue.append(callee)
 
 
 def _loop_depth(way: Step) -> int:
@@ -227,43 +310,52 @@ def _loop_depth(way: Step) -> int:
     return depth
 
 
-def _walk(body: list[ast.stmt], way: Step | None, ways: dict[int, Step | None], in_loop: bool, own: Methods) -> None:
+@dataclass(eq=False, slots=True)
+class _Ways:
+    """The ways through one function: to each statement, and of each loop the step that it is; by `id`."""
+
+    ways: dict[int, Step | None]
+    loops: dict[int, Step]
+
+
+def _walk(body: list[ast.stmt], way: Step | None, walked: _Ways, in_loop: bool, own: Methods) -> None:
+    ways = walked.ways
     last = body[-1] if body else None
     if isinstance(last, ast.Raise):
-        way = Step("error", last, way)
+        way = Step("error", way)
     elif in_loop and way is not None and isinstance(last, (ast.Return, ast.Break)):
-        way = Step("exit", last, way)
+        way = Step("exit", way)
     kept: dict[str, str] = {}
     fillings = Fillings(body, own)
     for place, statement in enumerate(body):
         ways[id(statement)] = way
         kind = type(statement)
         if kind in (ast.For, ast.AsyncFor, ast.While):
-            loop = Step("loop", statement, way)
+            walked.loops[id(statement)] = loop = Step("loop", way)
             if kind is ast.While:  # its test runs as often as its body
                 ways[id(statement)] = loop
-            _walk(statement.body, loop, ways, True, own)  # type: ignore[attr-defined]
-            _walk(statement.orelse, way, ways, False, own)  # type: ignore[attr-defined]
+            _walk(statement.body, loop, walked, True, own)  # type: ignore[attr-defined]
+            _walk(statement.orelse, way, walked, False, own)  # type: ignore[attr-defined]
         elif kind is ast.If:
             assert isinstance(statement, ast.If)
             guarded = _is_guard(statement.test) or fills(statement, own)
-            _walk(statement.body, Step("guard", statement, way) if guarded else way, ways, in_loop, own)
-            _walk(statement.orelse, way, ways, in_loop, own)
+            _walk(statement.body, Step("guard", way) if guarded else way, walked, in_loop, own)
+            _walk(statement.orelse, way, walked, in_loop, own)
             if _lets_pass(statement) or settles(statement, fillings.after(place), kept):
-                way = Step("guard", statement, way)
+                way = Step("guard", way)
         elif isinstance(statement, _TRY):
             for block in (statement.body, statement.orelse, statement.finalbody):
-                _walk(block, way, ways, in_loop, own)
+                _walk(block, way, walked, in_loop, own)
             for handler in statement.handlers:  # what goes wrong in every step is repaired, not caught
-                _walk(handler.body, Step("guard", statement, way), ways, in_loop, own)
+                _walk(handler.body, Step("guard", way), walked, in_loop, own)
         elif kind in (ast.FunctionDef, ast.AsyncFunctionDef):
             continue
         elif kind is ast.ClassDef:
-            _walk(statement.body, way, ways, False, own)  # type: ignore[attr-defined]
+            _walk(statement.body, way, walked, False, own)  # type: ignore[attr-defined]
         else:
             kept.update(kept_names(statement))
             for block in blocks(statement):
-                _walk(block, way, ways, in_loop, own)
+                _walk(block, way, walked, in_loop, own)
 
 
 def _lets_pass(statement: ast.If) -> bool:

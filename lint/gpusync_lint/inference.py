@@ -112,6 +112,10 @@ class Inference:
                         self.interpret(fn)
                         if self._is_small(fn):  # what it gives back for some arguments may be new
                             self.note_change(id(fn))
+            for file in [file for file in self.project.files if file.called_only]:
+                for fn in file.all_functions:
+                    if fn.runs and fn.runs < self.round * _MAX_RUNS and self._stale(fn):
+                        self.interpret(fn)
         self._called_by = None
 
     def _set_preparing_aside(self, files: list[FileInfo]) -> None:
@@ -127,6 +131,8 @@ class Inference:
         """Run one function, unless it is running already."""
         if fn.busy:
             return
+        if fn.file.called_only and not fn.is_module:
+            self._need(fn.file)
         fn.busy = True
         fn.runs += 1
         fn.seen = self._clock
@@ -141,6 +147,11 @@ class Inference:
             fn.busy = False
         if fn.returns != before:
             self.note_change(id(fn))
+
+    def _need(self, file: FileInfo) -> None:
+        """What the body of a file binds is asked for."""
+        if file.called_only and not file.body.runs:
+            self.interpret(file.body)
 
     # what has been read, and what has changed since
 
@@ -173,16 +184,28 @@ class Inference:
     def attribute(self, reader: FunctionInfo, cls: ClassInfo, label: str) -> Value | None:
         """What an attribute of instances holds, inherited ones included; None when never seen."""
         for base in self.project.lineage(cls):
-            if isinstance(base, ClassInfo) and label in base.attributes:
-                reader.reads.add((id(base), label))
-                return base.attributes[label]
+            if isinstance(base, ClassInfo):
+                if base.file.called_only and label not in base.attributes:
+                    self._need_attributes(base)
+                if label in base.attributes:
+                    reader.reads.add((id(base), label))
+                    return base.attributes[label]
         reader.missed[id(cls), label] = (cls, label)
         return None
 
     def member(self, reader: FunctionInfo, file: FileInfo, label: str) -> Value:
         """What a module of the project holds under a name."""
         reader.reads.add((id(file.body), label))
+        self._need(file)
         return self.project.member(file, label)
+
+    def _need_attributes(self, cls: ClassInfo) -> None:
+        """What instances of a class hold is asked for."""
+        self._need(cls.file)
+        if self._depth < _MAX_CALL_DEPTH:
+            for method in cls.methods.values():
+                if not method.runs:
+                    self.interpret(method)
 
     def moved(self, reader: FunctionInfo, cls: ClassInfo) -> bool:
         """Whether some instance of a class was moved to a device."""
@@ -257,7 +280,7 @@ class Inference:
         """What the parameters hold when a function starts."""
         node = fn.node
         if isinstance(node, ast.Module):
-            return dict(self.project.scope(fn.file))
+            return {}
         start: dict[str, Value] = {}
         arguments = node.args
         positional = [*arguments.posonlyargs, *arguments.args]
@@ -610,9 +633,8 @@ class Inference:
         return UNKNOWN
 
     def _static_name(self, caller: Expressions, path: str) -> Value:
-        scope = self.project.scope(caller.fn.file)
         first, *rest = path.split(".")
-        value = scope.get(first, UNKNOWN)
+        value = self.project.named(caller.fn.file, first) or UNKNOWN
         for word in rest:
             if value.kind is not Kind.NAME:
                 return UNKNOWN

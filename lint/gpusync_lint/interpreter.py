@@ -357,16 +357,19 @@ class Interpreter(Calls):
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
             label = alias.asname or alias.name.partition(".")[0]
-            dotted = alias.name if alias.asname else label
-            self.env.set(label, self.inference.project.resolve(self.fn.file, dotted))
+            self._bind_import(label, alias.name if alias.asname else label)
 
     def _import_from(self, node: ast.ImportFrom) -> None:
         base = "." * node.level + (node.module or "")
         joint = "" if not base or base.endswith(".") else "."
         for alias in node.names:
             if alias.name != "*":
-                value = self.inference.project.resolve(self.fn.file, f"{base}{joint}{alias.name}")
-                self.env.set(alias.asname or alias.name, value)
+                self._bind_import(alias.asname or alias.name, f"{base}{joint}{alias.name}")
+
+    def _bind_import(self, label: str, dotted: str) -> None:
+        if self.fn.is_module and label not in self.names:
+            return  # it is looked up where it is used
+        self.env.set(label, self.inference.project.resolve(self.fn.file, dotted))
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         info = self.fn.nested.get(id(node))

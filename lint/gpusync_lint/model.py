@@ -7,7 +7,10 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpusync_lint.catalogue import Barrier
+    from gpusync_lint.heat import FunctionRun, Key, Place
 
 
 class Heat(str, Enum):
@@ -25,7 +28,10 @@ class Heat(str, Enum):
     @property
     def rank(self) -> int:
         """0 for the hottest."""
-        return list(Heat).index(self)
+        return _HEAT_RANKS[self.value]
+
+
+_HEAT_RANKS = {heat.value: rank for rank, heat in enumerate(Heat)}
 
 
 class Confidence(str, Enum):
@@ -137,3 +143,16 @@ class Analysis:
     findings: tuple[Finding, ...]
     errors: tuple[FileError, ...]
     files: int
+    running: Running | None = None
+    """Of files that are a part of what belongs together: what their heat depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """How the functions of a part run, for the heat of its findings once the other parts are known."""
+
+    functions: Mapping[Key, FunctionRun]
+    places: tuple[Place | None, ...]
+    """Of each finding where it stands; None for one whose heat its rule has decided."""
+    looked_at: frozenset[int] = frozenset()
+    """Numbers of the files around it that had a say."""

@@ -32,6 +32,12 @@ class Parsed:
     message: str = ""
 
 
+def normalised(text: str) -> str:
+    """A text as it is parsed: without a byte order mark, with newlines alone between lines."""
+    text = text.removeprefix("\ufeff")
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
 def parse(text: str) -> Parsed:
     """Parse one file. Never raises for what a file may contain."""
     try:

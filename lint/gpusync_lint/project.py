@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from gpusync_lint.summaries import ClassInfo, FileInfo, FunctionInfo
+from gpusync_lint.parsing import normalised, parse
+from gpusync_lint.summaries import ClassInfo, FileInfo, FunctionInfo, summarise
 from gpusync_lint.values import UNKNOWN, Kind, Value, name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from gpusync_lint.model import Source
+
+_MAX_STARS = 2
+MAX_BESIDE = 1_500_000
+"""Characters of source that are read from around a part of a project, at most."""
 SOURCE_FOLDERS = ("src", "lib", "python")
 _MODULE_BASES = (
     "torch.nn.", "lightning.", "pytorch_lightning.", "torch_geometric.nn", "transformers.", "timm.",
@@ -29,20 +36,45 @@ _NOT_MODULES = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a part of a larger project lies in."""
+
+    modules: Mapping[tuple[str, ...], int]
+    """The files of the project that are not given, as `module_of` tells them, each with a number."""
+    source_of: Callable[[int], Source]
+    """Reads one of them, by its number, where something of it is asked for."""
+    device: bool
+    """Whether anything in the project speaks of a device."""
+
+
 class Project:
     """An index over files that belong together."""
 
-    def __init__(self, files: Sequence[FileInfo], roots: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, files: Sequence[FileInfo], roots: frozenset[str] = frozenset(), around: Surroundings | None = None
+    ) -> None:
         """`roots`: modules whose import makes a file relevant, beside those of the frameworks."""
-        self.files = files
+        self.files = list(files)
+        self._around = around
+        self._room = MAX_BESIDE
+        self._unread: set[tuple[str, ...]] = set()
+        """Modules around that there was no room for, or that cannot be read."""
+        self._beside = dict(around.modules) if around is not None else {}
+        self.looked_at: set[int] = set()
+        """Numbers of the files around that had a say, if only by what they do not hold."""
         self._roots = roots
         self._index = {file.parts: file for file in files}
         self._resolved: dict[tuple[tuple[str, ...], str], Value] = {}
-        self._scopes: dict[int, dict[str, Value]] = {}
+        self._names: dict[int, dict[str, Value | None]] = {}
         self._device: dict[int, bool] = {}
         self._relevant: set[int] = set()
         self._methods: dict[str, list[FunctionInfo]] | None = None
-        self._connect()
+        if around is None:
+            self._connect()
+        else:
+            for file in self.files:
+                self._admit(file, around)
 
     def relevant(self, file: FileInfo) -> bool:
         """Whether a file uses a framework itself or through the project's files that it imports."""
@@ -52,22 +84,48 @@ class Project:
         """Whether the file, or one that it is connected with by imports, speaks of a device."""
         return self._device[id(file)]
 
-    def scope(self, file: FileInfo) -> dict[str, Value]:
-        """The names that a file binds by import, `def` and `class`."""
-        scope = self._scopes.get(id(file))
-        if scope is None:
-            self._scopes[id(file)] = scope = {}
-            for star in file.stars:
-                target = self.resolve(file, star)
-                if target.kind is Kind.NAME and isinstance(target.ref, FileInfo) and target.ref is not file:
-                    scope.update(self.scope(target.ref))
-            for alias, dotted in file.imports.items():
-                scope[alias] = self.resolve(file, dotted)
-            for label, info in file.classes.items():
-                scope[label] = Value(Kind.CLASS, ref=info)
-            for label, function in file.functions.items():
-                scope[label] = Value(Kind.FUNCTION, ref=function)
-        return scope
+    def _admit(self, file: FileInfo, around: Surroundings) -> None:
+        self._device[id(file)] = around.device
+        self._relevant.add(id(file))
+
+    def _file_of(self, module: tuple[str, ...]) -> FileInfo | None:
+        """The file of a module; one that lies around those given is read when it is first asked for."""
+        found = self._index.get(module)
+        if found is None and self._around is not None and module in self._beside:
+            number = self._beside.pop(module)
+            self.looked_at.add(number)
+            source = self._around.source_of(number)
+            if len(source.text) <= self._room:
+                text = normalised(source.text)
+                tree = parse(text).tree
+                if tree is not None:
+                    self._room -= len(text)
+                    found = self._index[module] = summarise(source.path, text, tree)
+                    found.called_only = True
+                    self.files.append(found)
+                    self._admit(found, self._around)
+            if found is None:
+                self._unread.add(module)
+        return found
+
+    def take_apart(self) -> None:
+        """Let go of everything at once: what refers to each other in circles would wait for the garbage collector."""
+        for file in self.files:
+            parts: list[Any] = [*file.all_functions, *file.classes.values(), file]
+            for part in parts:
+                for label in part.__slots__:
+                    setattr(part, label, None)
+
+    def named(self, file: FileInfo, label: str) -> Value | None:
+        """What a file binds a name to by import, `def` or `class`; None for a name that it does not bind so.
+
+        Looked up one by one: what nobody asks for need not be read.
+        """
+        known = self._names.setdefault(id(file), {})
+        if label not in known:
+            known[label] = None  # breaks circles of imports
+            known[label] = self._exported(file, label, set())
+        return known[label]
 
     def resolve(self, file: FileInfo, dotted: str) -> Value:
         """What a dotted import names, seen from a file: a project's file, class or function, or an outside name."""
@@ -86,7 +144,7 @@ class Project:
         found = self._exported(file, attribute, set())
         if found is not None:
             return found
-        child = self._index.get((*file.parts, attribute))
+        child = self._file_of((*file.parts, attribute))
         return Value(Kind.NAME, ref=child) if child is not None else UNKNOWN
 
     def _exported(self, file: FileInfo, label: str, seen: set[int]) -> Value | None:
@@ -99,6 +157,8 @@ class Project:
             return self.resolve(file, file.imports[label])
         seen.add(id(file))
         for star in reversed(file.stars):
+            if self._beside and not self._may_export(file, star, label, len(seen)):
+                continue
             target = self.resolve(file, star)
             if target.kind is Kind.NAME and isinstance(target.ref, FileInfo) and id(target.ref) not in seen:
                 found = self._exported(target.ref, label, seen)
@@ -106,23 +166,44 @@ class Project:
                     return found
         return None
 
-    def _resolve(self, file: FileInfo, dotted: str) -> Value:
+    def _may_export(self, file: FileInfo, star: str, label: str, depth: int) -> bool:
+        """Whether the text of a module that has not been read yet may bind a name, itself or by a star of its own."""
+        for root, words in self._places(file, star):
+            number = self._beside.get((*root, *words))
+            if number is not None and self._around is not None:
+                self.looked_at.add(number)
+                source = self._around.source_of(number)
+                text = source.text
+                defines = any(f"{before}{label}" in text for before in ("class ", "def ", "\n"))
+                passes_on = source.path.endswith("__init__.py") and (
+                    label in text or (depth < _MAX_STARS and "import *" in text)
+                )
+                return defines or passes_on
+        return True
+
+    def _places(self, file: FileInfo, dotted: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Where a dotted import may be found, seen from a file: folders, each with the words that are left."""
         if dotted.startswith("."):
             stripped = dotted.lstrip(".")
             up = len(dotted) - len(stripped) - 1
-            roots = [file.folder[: len(file.folder) - up]]
-        else:
-            stripped = dotted
-            folder = file.folder
-            ancestors = [folder[:n] for n in range(len(folder), -1, -1)]
-            roots = [root for base in ancestors for root in (base, *((*base, sub) for sub in SOURCE_FOLDERS))]
-        words = tuple(stripped.split(".")) if stripped else ()
-        for root in roots:
+            yield file.folder[: len(file.folder) - up], tuple(stripped.split(".")) if stripped else ()
+            return
+        words = tuple(dotted.split(".")) if dotted else ()
+        for length in range(len(file.folder), -1, -1):
+            base = file.folder[:length]
+            yield base, words
+            for folder in SOURCE_FOLDERS:
+                yield (*base, folder), words
+
+    def _resolve(self, file: FileInfo, dotted: str) -> Value:
+        for root, words in self._places(file, dotted):
             for length in range(len(words), -1 if dotted.startswith(".") else 0, -1):
-                found = self._index.get((*root, *words[:length]))
+                found = self._file_of((*root, *words[:length]))
                 if found is not None and found is not file:
                     return self._walk(found, words[length:])
-        return name(stripped)
+                if found is None and (*root, *words[:length]) in self._unread:
+                    return name(".".join(words))
+        return name(dotted.lstrip("."))
 
     def _walk(self, file: FileInfo, words: tuple[str, ...]) -> Value:
         value = Value(Kind.NAME, ref=file)
@@ -246,7 +327,7 @@ class Project:
     def static(self, file: FileInfo, node: ast.expr) -> Value:
         """What an expression names by imports and definitions alone."""
         if isinstance(node, ast.Name):
-            return self.scope(file).get(node.id, UNKNOWN)
+            return self.named(file, node.id) or UNKNOWN
         if isinstance(node, ast.Attribute):
             base = self.static(file, node.value)
             if base.kind is Kind.NAME:

@@ -27,7 +27,7 @@ FRAMEWORK_ROOTS = frozenset(
 )  # fmt: skip
 _OTHER_ROOTS = frozenset({"jax", "flax", "tensorflow", "keras", "mxnet", "cupy", "paddle", "mindspore"})
 _ONLY_LOGGING = ("torch.utils.tensorboard", "lightning.pytorch.loggers", "pytorch_lightning.loggers")
-_DEVICE_WORDS = re.compile(r"cuda|accelerat|lightning|deepspeed|\bfabric\b|\bTrainer\b|\bdevice\b|\bgpus?\b|\bmps\b")
+DEVICE_WORDS = re.compile(r"cuda|accelerat|lightning|deepspeed|\bfabric\b|\bTrainer\b|\bdevice\b|\bgpus?\b|\bmps\b")
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -50,6 +50,8 @@ class Trace:
     `layer` (a module calls a part of itself)."""
     batch_loops: set[int] = field(default_factory=set)
     """`id` of loops that iterate over a data loader."""
+    unexplained: bool = False
+    """Whether it hands tensors to something of which nothing is known."""
     dead: set[int] = field(default_factory=set)
     """`id` of statements that run only where there is no GPU."""
 
@@ -145,6 +147,8 @@ class FileInfo:
     uses_others: bool = False
     """Imports another array library as well, whose arrays have methods of the same names."""
     uses_device: bool = False
+    called_only: bool = False
+    """Read beside others that import it: its functions are interpreted where those call them."""
     evidence_lines: list[int] | None = None
     """Lines that hold a word by which names may show what they are; None until they were looked for."""
 
@@ -153,20 +157,23 @@ class FileInfo:
         self.all_functions.append(self.body)
 
 
+def module_of(path: str) -> tuple[str, ...]:
+    """A path without its suffix, as words; a package's `__init__` stands under the folder."""
+    parts = tuple(path.removesuffix(".py").removesuffix(".pyi").split("/"))
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
 def summarise(path: str, text: str, tree: ast.Module) -> FileInfo:
     """Collect what a file defines."""
-    parts = tuple(path.removesuffix(".py").removesuffix(".pyi").split("/"))
-    folder = parts[:-1]
-    if parts[-1] == "__init__":
-        parts = folder
-    file = FileInfo(path, text, tree, parts, folder)
+    folder = tuple(path.split("/")[:-1])
+    file = FileInfo(path, text, tree, module_of(path), folder)
     _collect(file, tree.body, None, file.body, "")
     imported = [dotted for dotted in (*file.imports.values(), *file.stars) if not dotted.startswith(_ONLY_LOGGING)]
     roots = {dotted.partition(".")[0] for dotted in imported}
     file.uses_framework = not roots.isdisjoint(FRAMEWORK_ROOTS)
     file.uses_foreign = not roots.isdisjoint(sorts.modules())
     file.uses_others = not roots.isdisjoint(_OTHER_ROOTS)
-    file.uses_device = file.uses_framework and bool(_DEVICE_WORDS.search(text))
+    file.uses_device = file.uses_framework and bool(DEVICE_WORDS.search(text))
     return file
 
 

@@ -1,8 +1,10 @@
 """Which files are analysed together: what a run is divided into, so that it can be shared out, kept and forgotten.
 
 Files that no chain of imports connects know nothing of each other, so each connected component is a unit of its own.
-Only a component of more than `MAX_WHOLE` is cut: between the folders in which its paths first differ, which then are
-packages of their own. The division follows from the files alone: it is the same whatever the number of processes.
+A component of more than `MAX_WHOLE` is cut along its folders into units of about `PART`; beside each of these some
+files are read that import it, and what it imports is looked up where it is asked for. Files that no framework reaches
+hold no findings: they are units of another kind, which are only parsed. The division follows from the files alone: it
+is the same whatever the number of processes.
 
 Imports are looked for in the text, because parsing costs a hundred times as much. What stands in a comment or a string
 may be taken for one, which only connects more files.
@@ -11,17 +13,26 @@ may be taken for one, which only connects more files.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusync_lint.project import SOURCE_FOLDERS
+from gpusync_lint.summaries import DEVICE_WORDS, FRAMEWORK_ROOTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gpusync_lint.model import Source
 
-MAX_WHOLE = 20_000_000
-"""Characters of source in a component beyond which packages that import each other are analysed one by one."""
+MAX_WHOLE = 5_000_000
+"""Characters of source in a component that is analysed whole; all of its trees are in memory at once."""
+PART = 3_000_000
+"""Characters of source in the units that a larger component is cut into, about."""
+MAX_IMPORTERS = 200_000
+"""Characters of source that are read beside such a unit because they import it."""
+_PLAIN = 500_000
+"""Characters of source in a unit of files that are only parsed."""
 
 _IMPORT = re.compile(
     r"(?:^|[;:])[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import\b[ \t]*(\([^)]*\)|(?:[^\n#;\\]|\\\n)*)"
@@ -52,29 +63,123 @@ def _name(item: str) -> str:
     return words[0] if words and words[0] != "*" else ""
 
 
-def divide(sources: Sequence[Source], imported: Sequence[Imports]) -> list[tuple[int, ...]]:
-    """The units of a run, by the first path in each: indices into the sources, in their order."""
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Files that are analysed together: indices into the sources of a run, in their order."""
+
+    places: tuple[int, ...]
+    """What is reported on."""
+    importers: tuple[int, ...] = ()
+    """What is read beside them because it imports them."""
+    component: tuple[int, ...] = ()
+    """Of a part of a larger component: all of that."""
+    device: bool = False
+    """Of a part of a larger component: whether anything in that component speaks of a device."""
+    plain: bool = False
+    """Whether no framework reaches these files, so that they are only parsed."""
+
+
+def divide(sources: Sequence[Source], imported: Sequence[Imports], roots: frozenset[str]) -> list[Unit]:
+    """The units of a run, by the first path in each. `roots` are the top-level modules whose import matters."""
     links = _Links([source.path for source in sources])
     targets = [links.targets(place, found) for place, found in enumerate(imported)]
-    units: list[tuple[int, ...]] = []
-    for component in _components(range(len(sources)), targets):
-        if sum(len(sources[place].text) for place in component) <= MAX_WHOLE:
-            units.append(component)
-        else:
-            for package in _packages(component, sources):
-                units += _components(package, targets)
-    return sorted(units, key=lambda unit: sources[unit[0]].path)
+    graph = _Graph(sources, targets)
+    reached = graph.reached_from([place for place, found in enumerate(imported) if _uses(found, roots)])
+    units = graph.plain_units([place for place in range(len(sources)) if place not in reached])
+    for component in _components(sorted(reached), targets):
+        if graph.size(component) <= MAX_WHOLE:
+            units.append(Unit(component))
+            continue
+        device = any(
+            _uses(imported[place], FRAMEWORK_ROOTS) and speaks_of_device(sources[place].text) for place in component
+        )
+        inside = frozenset(component)
+        for part in graph.cut(sorted(component, key=lambda place: sources[place].path)):
+            units.append(Unit(part, graph.importers(part, inside), component, device))
+    return sorted(units, key=lambda unit: sources[unit.places[0]].path)
 
 
-def _packages(component: Sequence[int], sources: Sequence[Source]) -> list[list[int]]:
-    parts = {place: sources[place].path.split("/") for place in component}
-    common = 0
-    while len({folders[common] for folders in parts.values()}) == 1:
-        common += 1
-    packages: dict[str, list[int]] = {}
-    for place in component:
-        packages.setdefault(parts[place][common], []).append(place)
-    return list(packages.values())
+def weight(text: str) -> int:
+    """How much a text counts for: its characters, rounded up so that a small edit leaves the units as they are."""
+    size = len(text)
+    unit = 1 << max(0, size.bit_length() - 3)
+    return -(-size // unit) * unit
+
+
+def speaks_of_device(text: str) -> bool:
+    """Whether a text mentions a device."""
+    return DEVICE_WORDS.search(text) is not None
+
+
+def _uses(imported: Imports, roots: frozenset[str]) -> bool:
+    return any(module.partition(".")[0] in roots for module, _ in imported)
+
+
+class _Graph:
+    """The files of a run and what each imports."""
+
+    def __init__(self, sources: Sequence[Source], targets: Sequence[set[int]]) -> None:
+        self._sizes = [weight(source.text) for source in sources]
+        self._paths = [source.path for source in sources]
+        self._targets = targets
+        self._importers: list[list[int]] = [[] for _ in sources]
+        for place, found in enumerate(targets):
+            for target in found:
+                self._importers[target].append(place)
+
+    def size(self, places: Iterable[int]) -> int:
+        """Characters of source."""
+        return sum(self._sizes[place] for place in places)
+
+    def reached_from(self, start: Iterable[int]) -> frozenset[int]:
+        """These files, all that import them, directly or not, and all that any of those imports."""
+        found = set(start)
+        for links in (self._importers, self._targets):
+            stack = list(found)
+            while stack:
+                for place in links[stack.pop()]:
+                    if place not in found:
+                        found.add(place)
+                        stack.append(place)
+        return frozenset(found)
+
+    def plain_units(self, places: Iterable[int]) -> list[Unit]:
+        """Files that are only parsed, some at a time."""
+        groups: list[list[int]] = []
+        for place in places:
+            if not groups or self.size(groups[-1]) >= _PLAIN:
+                groups.append([])
+            groups[-1].append(place)
+        return [Unit(tuple(group), plain=True) for group in groups]
+
+    def cut(self, places: Sequence[int], depth: int = 0) -> list[tuple[int, ...]]:
+        """Divide files, given in the order of their paths, along folders; what fits into one unit stays together."""
+        if len(places) == 1 or self.size(places) <= PART:
+            return [tuple(places)]
+        folders: dict[str, list[int]] = {}
+        for place in places:
+            words = self._paths[place].split("/")
+            folders.setdefault("/".join(words[: depth + 1]), []).append(place)
+        merged: list[tuple[int, ...]] = []
+        for inside in folders.values():
+            for group in self.cut(inside, depth + 1):
+                if merged and self.size(merged[-1]) + self.size(group) <= PART:
+                    merged[-1] += group
+                else:
+                    merged.append(group)
+        return merged
+
+    def importers(self, part: Sequence[int], component: frozenset[int]) -> tuple[int, ...]:
+        """Some of the files outside a part that import it, those first that import most of it."""
+        inside = frozenset(part)
+        calls = Counter(place for own in part for place in self._importers[own] if place in component)
+        chosen: list[int] = []
+        room = MAX_IMPORTERS
+        for place in sorted(calls, key=lambda place: (-calls[place], self._sizes[place], self._paths[place])):
+            if place not in inside and self._sizes[place] <= room:
+                room -= self._sizes[place]
+                chosen.append(place)
+        return tuple(sorted(chosen))
 
 
 class _Links:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from gpusync_lint import sorts
 
-
 _Members = TypeVar("_Members", bound="type[int]")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import libcst as cst
 
     from gpusync_lint.catalogue import Barrier, Catalogue
-    from gpusync_lint.heat import HeatMap
+    from gpusync_lint.heat import Recorder
     from gpusync_lint.inference import Inference
     from gpusync_lint.model import EngineSettings, Fix
     from gpusync_lint.pairing import Pair, Pairing
@@ -85,7 +85,7 @@ class Look:
         catalogue: Catalogue,
         settings: EngineSettings,
         lines: list[str],
-        heat: HeatMap,
+        heat: Recorder,
     ) -> None:
         self.file = file
         self.catalogue = catalogue
@@ -205,7 +205,7 @@ class Look:
         queue = [fn]
         while queue:
             fn = queue.pop()
-            if fn.returns is None or fn.spots:
+            if fn.returns is None or fn.spots or fn.trace.unexplained:
                 return True
             queue += fn.nested.values()
             for site in fn.trace.calls:

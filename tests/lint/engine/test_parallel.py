@@ -94,7 +94,7 @@ def test_the_file_that_kills_its_worker_is_named_and_the_others_are_linted(small
         return real(sources, *rest)
 
     monkeypatch.setattr(engine, "analyze", analyze)
-    sources = [Source("a.py", CODE), Source("b.py", "deadly = 1\nimport c\n"), Source("c.py", CODE)]
+    sources = [Source("a.py", CODE), Source("b.py", "deadly = 1\nimport c, torch\n"), Source("c.py", CODE)]
     found = parts(sources, 2)
     assert [(error.path, error.message) for error in found.errors] == [
         ("b.py", "the process that analysed it died (signal 9); it is left out")
@@ -111,7 +111,7 @@ def test_files_that_only_kill_together_are_said_to(small, monkeypatch):
         return real(sources, *rest)
 
     monkeypatch.setattr(engine, "analyze", analyze)
-    found = parts([Source("a.py", "import b"), Source("b.py", ""), Source("c.py", CODE)], 2)
+    found = parts([Source("a.py", "import b, torch"), Source("b.py", ""), Source("c.py", CODE)], 2)
     assert [error.message for error in found.errors] == [
         "the process that analysed it and 1 files that belong with it died (signal 9)"
     ]

@@ -9,8 +9,16 @@ from gpusync_lint.model import Source
 
 def divided(**files):
     sources = [Source(f"{name.replace('__', '/')}.py", text) for name, text in files.items()]
-    found = units.divide(sources, [units.imports(source.text) for source in sources])
-    return [[sources[place].path for place in unit] for unit in found]
+    found = divide(sources)
+    return [[sources[place].path for place in unit.places] for unit in found]
+
+
+def divide(sources, roots=None):
+    """The units of files; without `roots` a framework reaches all of them."""
+    imported = [units.imports(source.text) for source in sources]
+    if roots is None:
+        imported = [(*found, ("torch", "")) for found in imported]
+    return units.divide(sources, imported, frozenset({"torch"}) if roots is None else roots)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +55,7 @@ def test_a_relative_import_finds_the_package():
 
 def test_an_import_of_a_package_means_its_init():
     sources = [Source("a.py", "from p import f"), Source("p/__init__.py", "")]
-    assert units.divide(sources, [units.imports(source.text) for source in sources]) == [(0, 1)]
+    assert [unit.places for unit in divide(sources)] == [(0, 1)]
 
 
 def test_an_outside_module_connects_nothing():
@@ -58,6 +66,7 @@ def test_packages_of_a_very_large_component_are_apart(monkeypatch):
     files = {"p__a": "import q.b", "p__c": "import p.a", "q__b": "x = 1"}
     assert len(divided(**files)) == 1
     monkeypatch.setattr(units, "MAX_WHOLE", 10)
+    monkeypatch.setattr(units, "PART", 20)
     assert divided(**files) == [["p/a.py", "p/c.py"], ["q/b.py"]]
 
 

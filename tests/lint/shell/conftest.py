@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint import rule_pages
+from gpusync_lint import rule_pages, units
 from gpusync_lint.catalogue import RuleDoc
 from gpusync_lint.model import (
     Analysis,
@@ -74,7 +74,9 @@ REPLACEMENTS = {
 _CALL = re.compile(r"\b(\w+)\(\)")
 
 
-def analyze(sources: Sequence[Source], settings: EngineSettings, context: Sequence[Source] = ()) -> Analysis:
+def analyze(
+    sources: Sequence[Source], settings: EngineSettings, context: Sequence[Source] = (), around: object = None
+) -> Analysis:
     """Reports each ``word()`` of WORDS; ``syntax_error()`` is a syntax error and ``boom()`` a bug of the engine."""
     findings: list[Finding] = []
     ordinals: Counter[tuple[str, str]] = Counter()
@@ -119,10 +121,11 @@ def _finding(path: str, line: int, match: re.Match[str], ordinal: int) -> Findin
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the stand-in in the engine's place."""
+    """Put the stand-in in the engine's place; it is asked about files that import no framework, too."""
     module = ModuleType("gpusync_lint.engine")
     module.analyze = analyze  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "gpusync_lint.engine", module)
+    monkeypatch.setattr(units._Graph, "reached_from", lambda graph, start: frozenset(range(len(graph._paths))))
     monkeypatch.setattr(rule_pages, "docs", lambda: dict(DOCS))
 
 

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from gpusync_lint import cache, engine
+from gpusync_lint import cache, engine, units
 from gpusync_lint.cli import main
 
 if TYPE_CHECKING:
@@ -105,6 +105,44 @@ def test_edits_are_seen_as_if_nothing_had_been_kept(root: Path, capsys: pytest.C
         tree.edit()
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_edits_of_a_project_that_is_cut_are_seen_as_well(
+    root: Path, capsys: pytest.CaptureFixture[str], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units, "MAX_WHOLE", 300)
+    monkeypatch.setattr(units, "PART", 250)
+    monkeypatch.setattr(units, "MAX_IMPORTERS", 200)
+    tree = Tree(root, seed)
+    for number in range(12):
+        assert lint(capsys) == lint(capsys, "--no-cache", "--jobs", "1")
+        tree.edit()
+        if number % 4 == 3:
+            for path in (root / ".gpusync_cache").glob("*.part-*.json"):
+                path.unlink()
+
+
+def test_what_a_caller_does_is_seen_in_another_part(
+    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(units, "MAX_WHOLE", 100)
+    monkeypatch.setattr(units, "PART", 150)
+    monkeypatch.setattr(units, "MAX_IMPORTERS", 0)
+    tree = Tree(root, 1)
+    tree.write("lib/read.py", "import torch\n\ndef value(x: torch.Tensor):\n    return x.cuda().item()\n")
+    call = "import torch\nfrom lib.read import value\n\ndef run(loader, model, opt):\n"
+    loop = "    for x in loader:\n        model(x).backward()\n        opt.step()\n        value(x)\n"
+    tree.write("zz_main.py", call + loop)
+
+    def heat() -> list[str]:
+        return [one["heat"] for one in lint(capsys)["findings"] if one["path"] == "lib/read.py"]
+
+    assert "step" in heat()
+    analysed.clear()
+    tree.write("zz_main.py", call + "    value(loader)\n")
+    assert "step" not in heat()
+    assert all("lib/read.py" not in paths for paths in analysed)
+
+
 def test_nothing_is_analysed_or_read_again_when_nothing_has_changed(
     root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]]
 ) -> None:
@@ -164,10 +202,10 @@ def test_a_change_that_leaves_time_and_size_is_seen_right_after_a_run(
         "[]",
         "{}",
         "not json",
-        '{"schema": "gpusync.cache/1"}',
+        '{"schema": "gpusync.cache/2"}',
         "[" * 5000,
-        '{"schema": "gpusync.cache/1", "identity": "IDENTITY", "written": 1, "units": [["u", [[1]]]], "files": []}',
-        '{"schema": "gpusync.cache/1", "identity": "IDENTITY", "written": 1, "units": [], "files": [["a.py", 1]]}',
+        '{"schema": "gpusync.cache/2", "identity": "IDENTITY", "written": 1, "units": [["u", [[1]]]], "files": []}',
+        '{"schema": "gpusync.cache/2", "identity": "IDENTITY", "written": 1, "units": [], "files": [["a.py", 1]]}',
     ],
 )
 def test_a_damaged_document_is_as_good_as_none(root: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:

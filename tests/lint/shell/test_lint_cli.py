@@ -213,7 +213,7 @@ def test_an_internal_error_on_every_file_is_not_repeated_for_each(project: Proje
 def test_an_internal_error_of_the_files_together_is_said(
     project: Project, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def analyze(sources: list[object], settings: object, context: object = ()) -> Analysis:
+    def analyze(sources: list[object], settings: object, context: object = (), around: object = None) -> Analysis:
         if len(sources) > 1:
             raise RuntimeError("together")
         return Analysis((), (), 1)
