@@ -6,8 +6,9 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint import conventions, dispatch, sorts, torch_api
-from gpusync_lint.expressions import combine, dotted_path, is_gpu_string
+from gpusync_lint.expressions import dotted_path
 from gpusync_lint.functions import Functions
+from gpusync_lint.tensors import combine, is_gpu_string
 from gpusync_lint.values import (
     ARRAY,
     GPU_TENSOR,

@@ -7,6 +7,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpusync_lint import sorts, torch_api
+from gpusync_lint.tensors import (
+    HOST_BATCH_ATTRIBUTES,
+    HOST_BATCH_NAMES,
+    combine,
+    device_comparison,
+    is_gpu_string,
+    selects,
+    tensor_attribute,
+)
 from gpusync_lint.values import (
     ARRAY,
     ARRAY_ELEMENT,
@@ -52,9 +61,6 @@ _PRESENT_NAMES = frozenset({"cuda", "use_cuda", "use_gpu", "gpu", "is_cuda", "on
 _ABSENT_NAMES = frozenset({"no_cuda", "no_gpu", "use_cpu", "cpu_only", "force_cpu", "is_cpu", "on_cpu", "no_accel"})
 _KEPT_ON_HOST = re.compile(r"(?<!is)(?<!on)(?<!use)(?<!to)(?<!no)(?<!force)_cpu$")
 """Names of tensors that people keep on the host on purpose, beside one on the device; not those of switches."""
-_HOST_BATCH_ATTRIBUTES = ("num_", "n_", "is_", "has_")
-# What batch objects keep on the host; the last three are fields of torch_geometric's batches.
-_HOST_BATCH_NAMES = frozenset({"shape", "keys", "batch_size", "metadata", "input_id", "node_types", "edge_types"})
 _BUILTINS = frozenset(
     {
         "abs", "all", "any", "bool", "bytes", "callable", "chr", "complex", "dict", "dir", "divmod",
@@ -253,7 +259,7 @@ class Expressions:
                 return Value(Kind.FUNCTION, ref=method, const=None if method.kind == "static" else base)
             return self.inference.attribute(self.fn, base.ref, attr) or UNKNOWN
         if kind is Kind.MOVED:
-            if attr.startswith(_HOST_BATCH_ATTRIBUTES) or attr in _HOST_BATCH_NAMES:
+            if attr.startswith(HOST_BATCH_ATTRIBUTES) or attr in HOST_BATCH_NAMES:
                 return HOST
             if attr == "device":
                 return GPU_DEVICE
@@ -388,7 +394,7 @@ class Expressions:
         if op in (ast.Is, ast.IsNot):
             return host(op is ast.Is) if values[1].kind is Kind.NONE and self._is_off(node.left) else HOST
         if len(values) == 2:
-            flag = _device_comparison(op, values[0], values[1])
+            flag = device_comparison(op, values[0], values[1])
             if flag is not None:
                 return flag
         if any(isinstance(value.const, str) for value in values):
@@ -668,50 +674,6 @@ def _on_host(value: Value) -> Value:
     return Value(Kind.TENSOR, Device.CPU, sure=False) if assumed or value.kind is Kind.UNKNOWN else value
 
 
-def tensor_attribute(base: Value, attr: str) -> Value:
-    """What an attribute of a tensor holds."""
-    if attr in torch_api.HOST_ATTRIBUTES:
-        return HOST
-    if attr == "device":
-        return Value(Kind.DEVICE, base.device)
-    if attr == "dtype":
-        return BOOL_DTYPE if base.boolean else DTYPE
-    if attr == "is_cuda":
-        return GPU_PRESENT
-    if attr in torch_api.SAME_TENSOR_ATTRIBUTES:
-        return base
-    if attr.startswith(_HOST_BATCH_ATTRIBUTES) or attr in _HOST_BATCH_NAMES:
-        return HOST
-    # An attribute that tensors do not have: an output object of a library (`outputs.loss`), or a batch.
-    mask = attr == "mask" or attr.endswith("_mask")
-    return base._replace(sure=False, zero_dim=True if attr == "loss" else None, boolean=mask, pinned=base.pinned)
-
-
-def combine(left: Value, right: Value) -> Value:
-    """The tensor that an operation on two values gives, at least one of which is a tensor."""
-    tensors = [value for value in (left, right) if value.kind is Kind.TENSOR]
-    if len(tensors) == 1:
-        tensor, other = tensors[0], right if tensors[0] is left else left
-        zero = tensor.zero_dim if other.kind in (Kind.HOST, Kind.FLAG) else None
-        return Value(Kind.TENSOR, tensor.device, tensor.sure, zero)
-    zero = True if left.zero_dim and right.zero_dim else False if False in (left.zero_dim, right.zero_dim) else None
-    devices = (left.device, right.device)
-    # Two tensors in one operation share a device (but for 0-dim ones on the host), so the better known one tells.
-    return Value(Kind.TENSOR, max(devices), left.sure and right.sure, zero)
-
-
-def selects(index: Value) -> bool:
-    """Whether an index is more than numbers and slices: a mask, or indices that may lie elsewhere than the tensor."""
-    if index.kind is Kind.TUPLE:
-        return any(selects(item) for item in index.items or ())
-    return index.kind in (Kind.TENSOR, Kind.ARRAY, Kind.LIST)
-
-
-def is_gpu_string(text: object) -> bool:
-    """Whether a string names a GPU."""
-    return isinstance(text, str) and text.startswith(("cuda", "gpu", "xpu", "hip"))
-
-
 def _is_string(node: ast.expr, value: Value) -> bool:
     return isinstance(value.const, str) or isinstance(node, ast.JoinedStr)
 
@@ -720,24 +682,4 @@ def _constant_path(node: ast.Subscript) -> str | None:
     if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
         base = dotted_path(node.value)
         return f"{base}.[{node.slice.value}]" if base else None
-    return None
-
-
-def _device_comparison(op: type, left: Value, right: Value) -> Value | None:
-    """`device == "cuda"`, `device.type != "cpu"`, `torch.cuda.device_count() > 1`."""
-    if left.kind is Kind.FLAG and op in (ast.Gt, ast.GtE, ast.NotEq):
-        return left if left.const else None
-    if isinstance(left.const, str) and not isinstance(right.const, str):
-        left, right = right, left
-    text = right.const
-    if not isinstance(text, str) or op not in (ast.Eq, ast.NotEq, ast.In, ast.NotIn):
-        return None
-    if is_gpu_string(text):
-        if isinstance(left.const, str) and not is_gpu_string(left.const) and left.const not in ("auto", ""):
-            return None
-        return GPU_PRESENT if op is ast.Eq else GPU_ABSENT if op is ast.NotEq else None
-    if text == "cpu" and not isinstance(left.const, str):
-        return GPU_ABSENT if op is ast.Eq else GPU_PRESENT if op is ast.NotEq else None
-    if text == "mps" and op is ast.Eq:
-        return GPU_ABSENT
     return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusync_lint import sorts, torch_api
-from gpusync_lint.expressions import Expressions, combine
+from gpusync_lint.expressions import Expressions
 from gpusync_lint.model import Heat
 from gpusync_lint.project import is_module_name
+from gpusync_lint.tensors import combine
 from gpusync_lint.values import (
     ARRAY,
     ARRAY_ELEMENT,

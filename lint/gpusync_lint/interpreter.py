@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from gpusync_lint import torch_api
 from gpusync_lint.calls import Calls
 from gpusync_lint.environment import Environment
-from gpusync_lint.expressions import combine, dotted_path, selects
+from gpusync_lint.expressions import dotted_path
 from gpusync_lint.summaries import FunctionInfo, Trace
+from gpusync_lint.tensors import combine, selects
 from gpusync_lint.values import (
     ARRAY,
     CPU_TENSOR,
