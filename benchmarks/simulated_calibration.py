@@ -39,6 +39,7 @@ def calls() -> dict[str, Call]:
     duplicated = torch.sparse_coo_tensor(
         torch.zeros(2, 3, dtype=torch.long, device=device), torch.ones(3, device=device), (4, 4)
     )
+    dense = torch.randn(4, 4, device=device)
     probabilities = torch.randn(50, 4, 20, device=device).log_softmax(2)
     targets = torch.randint(1, 20, (4, 10), device=device)
     lengths, target_lengths = [50] * 4, [10] * 4
@@ -63,6 +64,7 @@ def calls() -> dict[str, Call]:
         "aten::_to_sparse": lambda: x.to_sparse(),
         "aten::_to_sparse_csr": lambda: x.to_sparse_csr(),
         "aten::_coalesce": lambda: duplicated.coalesce(),
+        "sparse aten::mm": lambda: torch.mm(duplicated, dense),
     }
     try:
         import torchvision

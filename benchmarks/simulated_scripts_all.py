@@ -79,8 +79,7 @@ def _citations(folder: Path, papers: int = 2708, words: int = 50, links: int = 5
 def _planetoid(folder: Path, papers: int = 2708, words: int = 200, kinds: int = 7) -> None:
     import scipy.sparse
 
-    # Beside the repository's folder of examples, where the script looks for it.
-    raw = folder / "data" / "Planetoid" / "Cora" / "raw"
+    raw = folder.parent / "data" / "Planetoid" / "Cora" / "raw"
     raw.mkdir(parents=True, exist_ok=True)
     chance = np.random.default_rng(0)
     labels = np.eye(kinds, dtype=np.int32)[chance.integers(0, kinds, papers)]
@@ -136,13 +135,14 @@ def _pictures(folder: Path) -> None:
 
 
 _MADE_UP_CIFAR = """
-import torchvision
+import io, os, torchvision
+os.popen = lambda command: io.StringIO("24 80")
 class CIFAR10(torchvision.datasets.FakeData):
     def __init__(self, root, train, download, transform):
         super().__init__(96 if train else 200, (3, 32, 32), 10, transform)
 torchvision.datasets.CIFAR10 = CIFAR10
 """
-"""torchvision checks the sums of the real files."""
+"""torchvision checks the sums of the real files; the script asks how wide its terminal is."""
 
 _MADE_UP_DOWNLOAD = """
 import io, requests, tarfile
@@ -177,7 +177,7 @@ SCRIPTS = {
     "mingpt_adder": Script("minGPT/projects/adder/adder.py", "minGPT"),
     "mingpt_chargpt": Script("minGPT/projects/chargpt/chargpt.py", "minGPT", _text),
     "nanogpt": Script("nanoGPT/train.py", "nanoGPT", _tokens),
-    "pyg_gcn": Script("pytorch_geometric/examples/gcn.py", "pytorch_geometric", _planetoid),
+    "pyg_gcn": Script("pytorch_geometric/examples/gcn.py", "pytorch_geometric/examples", _planetoid),
     "pytorch_cifar": Script("pytorch-cifar/main.py", "pytorch-cifar", before=_MADE_UP_CIFAR),
     "unet": Script("Pytorch-UNet/train.py", "Pytorch-UNet", _pictures),
 }

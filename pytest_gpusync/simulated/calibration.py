@@ -14,6 +14,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from torch import Tensor, sparse_coo
+
 from . import autotuning, ledger
 
 if TYPE_CHECKING:
@@ -54,11 +56,18 @@ def _dense(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
     return not (arguments[0].is_sparse or arguments[0].is_sparse_csr)
 
 
+def _uncoalesced(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    return any(
+        isinstance(value, Tensor) and value.layout is sparse_coo and not value.is_coalesced() for value in arguments
+    )
+
+
 CONDITIONS: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], bool]] = {
     "nonempty": _nonempty,
     "equal_bounds": _equal_bounds,
     "no_output_size": _no_output_size,
     "dense": _dense,
+    "uncoalesced": _uncoalesced,
 }
 
 

@@ -216,3 +216,35 @@ def _suits_flash(
         and bool(query.numel() and key.numel())
         and query.dtype in (torch.float32, torch.float64, *_HALVES)
     )
+
+
+def flattening(flatten: Callable[[Any], None]) -> Callable[[Any], None]:
+    """``nn.RNNBase.flatten_parameters``, which on a GPU has cuDNN lay the weights out in one piece of memory: a program
+    that saves the module then copies one storage, not one for each weight.
+    """
+
+    def flatten_parameters(self: Any) -> None:
+        weights = self._flat_weights
+        if len(weights) != len(self._flat_weights_names) or not all(
+            isinstance(weight, torch.Tensor) and weight.is_cuda and weight.dtype == weights[0].dtype
+            for weight in weights
+        ):
+            return flatten(self)
+        if len({weight.data_ptr() for weight in weights}) != len(weights) or not torch.backends.cudnn.enabled:
+            return None
+        with torch.no_grad():
+            whole = torch.empty(
+                sum(weight.numel() for weight in weights), dtype=weights[0].dtype, device=weights[0].device
+            )
+            start = 0
+            for weight in weights:
+                part = whole[start : start + weight.numel()].view(weight.shape)
+                weight.data = part.copy_(weight)
+                start += weight.numel()
+        return None
+
+    return flatten_parameters
+
+
+def _can_join(weight: Any, first: Any) -> bool:
+    return isinstance(weight, torch.Tensor) and weight.is_cuda and bool(weight.dtype == first.dtype)

@@ -104,7 +104,7 @@ def kernel_for(op: Any, key: str) -> Callable[..., Any]:
     schema = Schema(op)
     if schema.name in _AS_THEY_ARE:
         return _kernel_on_parts(op, key)
-    announce = calibration.announcer(schema.name)
+    announce = calibration.announcer(f"sparse {schema.name}") or calibration.announcer(schema.name)
     finish = finisher(schema)
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:

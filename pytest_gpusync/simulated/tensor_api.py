@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import memory, pinned
+from . import memory, neural, pinned
 from .state import device_index
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def install(patches: Patches) -> None:
     for name, dtype in _LEGACY.items():
         patches.set(torch.cuda, name, _legacy_type(name, dtype))
     patches.set(torch, "set_default_tensor_type", _default_type(torch.set_default_tensor_type))
+    patches.set(torch.nn.RNNBase, "flatten_parameters", neural.flattening(torch.nn.RNNBase.flatten_parameters))
     patches.set(Tensor, "record_stream", lambda self, stream: None)
     patches.set(Tensor, "__cuda_array_interface__", property(_array_interface))
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+
 import pytest
 import torch
 from torch import nn
@@ -121,6 +123,19 @@ def test_recurrent_networks_give_the_values_of_the_cpu(cuda, network):
     torch.testing.assert_close(value.cpu(), expected)
     for parameter, gradient in zip(device.parameters(), wanted, strict=True):
         torch.testing.assert_close(parameter.grad.cpu(), gradient)
+
+
+def test_the_weights_of_a_recurrent_network_lie_in_one_piece_of_memory(cuda, kinds):
+    network = nn.LSTM(4, 3, 2)
+    before = [weight.detach().clone() for weight in network.parameters()]
+    network.to(cuda)
+    assert len({weight.untyped_storage().data_ptr() for weight in network.parameters()}) == 1
+    assert all(torch.equal(one, other.cpu()) for one, other in zip(before, network.parameters(), strict=True))
+    with kinds() as counted:
+        torch.save(network.state_dict(), io.BytesIO())
+    assert counted == {"stream": 1}
+    network.cpu()
+    network(torch.ones(1, 1, 4))[0].sum().backward()
 
 
 def test_rms_norm_gives_the_values_of_the_cpu(cuda):

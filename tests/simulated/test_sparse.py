@@ -54,7 +54,8 @@ def test_values_are_those_of_the_cpu(cuda, host, operation):
     [
         (lambda a, x: a.cpu(), 2),
         (lambda a, x: torch.sparse_coo_tensor(a._indices(), a._values(), (10, 10)), 0),
-        (lambda a, x: torch.sparse.mm(a, x), 0),
+        (lambda a, x: torch.sparse.mm(x.to_sparse(), x), 1),
+        (lambda a, x: torch.sparse.mm(a, x), 5),  # `a` is not coalesced
         (lambda a, x: x.to_sparse().to_dense(), 1),
         (lambda a, x: x.to_sparse_csr(), 2),
     ],
@@ -107,3 +108,15 @@ def test_memory_of_a_sparse_tensor_is_that_of_its_parts(cuda, host):
     assert torch.cuda.memory_allocated() - before == 1024
     del x
     assert torch.cuda.memory_allocated() == before
+
+
+def test_backward_of_a_product_coalesces_the_transposed_matrix(cuda, kinds):
+    """On an H200 this was 15 syncs in three products, and none in forward."""
+    adjacency = torch.eye(4, device=cuda).to_sparse()
+    x = torch.randn(4, 3, device=cuda, requires_grad=True)
+    with kinds() as forward:
+        result = torch.spmm(adjacency, x).sum()
+    with kinds() as backward:
+        result.backward()
+    assert (forward, backward) == ({}, {"stream": 5})
+    assert torch.equal(x.grad.cpu(), torch.ones(4, 3))
