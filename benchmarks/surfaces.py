@@ -12,6 +12,7 @@ and the status is 1. Parts:
     join        gpusync lint --observed over nanoGPT and minGPT (--nanogpt, --mingpt: checkouts), noise for data
     trace       gpusync trace of a script and a module; doctor
     callbacks   a Lightning and a transformers training that break a budget and keep one
+    notebook    record() in a notebook that is executed (takes jupyter and nbclient)
     tutorial    docs/tutorial.md to the letter
     speed       how long the tutorial's steps take before and after it, at two sizes (takes a GPU)
     xdist       pytest -n 4, its report equal to that of one process; a worker killed
@@ -285,6 +286,29 @@ def callbacks(scene: Scene) -> None:
         scene.run(f"python with_{name}.py 20")
 
 
+def notebook(scene: Scene) -> None:
+    """A notebook that is executed, and what its last cell shows."""
+    _training(scene)
+    cells = [
+        "import torch\nfrom train_slow import train\nfrom pytest_gpusync import record, simulated_cuda",
+        "if not torch.cuda.is_available():\n    simulated_cuda().__enter__()",
+        "with record(warmup=1) as seen:\n    history = train(5, 'cuda')\nseen",
+    ]
+    code = [
+        {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": one} for one in cells
+    ]
+    empty = {"cells": code, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    (scene.folder / "waits.ipynb").write_text(json.dumps(empty, indent=1))
+    scene.run("jupyter execute --inplace waits.ipynb")
+    outputs = json.loads((scene.folder / "waits.ipynb").read_text())["cells"][-1]["outputs"]
+    shown = next(one["data"] for one in outputs if "data" in one)
+    html = "".join(shown["text/html"])
+    scene.promise("10 syncs per step" in html and "train_slow.py:37" in html, "the cell shows its lines as a table")
+    scene.say(f"as text: {''.join(shown['text/plain'])}")
+    (scene.folder / "cell.html").write_text(f"<!doctype html><meta charset=utf-8><title>a cell</title>{html}\n")
+    scene.keep("waits.ipynb", "cell.html")
+
+
 def tutorial(scene: Scene) -> None:
     """The tutorial, block by block."""
     text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
@@ -430,6 +454,7 @@ def main() -> int:
         "join": lambda scene: join(scene, options.nanogpt, options.mingpt),
         "trace": trace,
         "callbacks": callbacks,
+        "notebook": notebook,
         "tutorial": tutorial,
         "speed": speed,
         "xdist": xdist,

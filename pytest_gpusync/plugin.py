@@ -220,7 +220,9 @@ def pytest_runtest_makereport(
     from pytest_gpusync.budgets import BudgetExceeded, NotMeasured
 
     if call.excinfo is not None and isinstance(call.excinfo.value, (BudgetExceeded, NotMeasured)):
-        report.longrepr = _failure(item, call.excinfo)  # type: ignore[assignment]
+        failure = _failure(item, call.excinfo)
+        report.longrepr = failure  # type: ignore[assignment]
+        report.gpusync_failure = failure.to_text()  # type: ignore[attr-defined]
     elif call.when == "call" and report.failed:
         report.sections += [("gpusync", text) for text in run.failed_verdicts()]
     if call.when == "call":
@@ -257,7 +259,13 @@ class _Reporter:
     def __init__(self, gpu: GpuSession) -> None:
         self._gpu = gpu
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        failure = getattr(report, "gpusync_failure", None)
+        if failure is not None and isinstance(report.longrepr, str):  # as it comes from a worker
+            from pytest_gpusync.reporting.failure import BudgetFailure
+
+            report.longrepr = BudgetFailure.from_text(failure)  # type: ignore[assignment]
         if report.when == "call":
             self._gpu.failed[report.nodeid] = (report.location[0], report.location[1] or 0) if report.failed else None
         document = getattr(report, "gpusync", None)

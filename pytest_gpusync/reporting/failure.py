@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,6 +31,16 @@ class BudgetFailure:
     reprcrash: Place
     asserted_at: str | None = None
     """``path:line`` of the assertion inside the test; None for a budget on the test as a whole."""
+
+    def to_text(self) -> str:
+        """Return it as JSON: workers of pytest-xdist send text home."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> BudgetFailure:
+        """Return what :meth:`to_text` made text of."""
+        fields = json.loads(text)
+        return cls(fields["text"], Place(**fields["reprcrash"]), fields["asserted_at"])
 
     def __str__(self) -> str:
         return f"{self.text}\n{self.asserted_at}" if self.asserted_at else self.text

@@ -84,6 +84,16 @@ def test_every_report_is_written_once_and_by_the_controller(run_apart, pytester)
     result.stdout.fnmatch_lines(["gpusync: *, budget 2 syncs per step, 2 workers"])
 
 
+@pytest.mark.parametrize("arguments", [(), ("-n1",)], ids=["one process", "a worker"])
+def test_a_broken_budget_is_drawn_alike_wherever_the_test_ran(run_apart, pytester, monkeypatch, arguments):
+    monkeypatch.setenv("COLUMNS", "60")
+    result = run_apart(*ARGUMENTS, *arguments, "--junitxml=junit.xml", "--color=yes", test_a=READS.format(3))
+    printed = result.stdout.str()
+    assert "\x1b[31m\x1b[1mTest made 3 syncs, budget 2\x1b[0m" in printed
+    assert "\n      value on the device (`.detach()`), and read it once\n" in printed
+    assert 'message="Test made 3 syncs, budget 2"' in (pytester.path / "junit.xml").read_text()
+
+
 def test_a_worker_that_dies_takes_no_other_result_with_it(run_apart, pytester):
     result = run_apart(
         *ARGUMENTS,
