@@ -82,7 +82,8 @@ class Options:
 class MarkerBudget:
     """The arguments of one ``gpu_sync_budget`` marker."""
 
-    budget: Budget
+    budget: Budget | None
+    """None: the test is held to none, not even to one for every test."""
     warmup: int | None
     """None where the marker does not say."""
 
@@ -221,8 +222,11 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     warmup = arguments.get("warmup")
     if warmup is not None and not _is_count(warmup):
         raise MarkerError(f"warmup of the marker {BUDGET_MARKER} is a number of steps from 0 on, not {warmup!r}")
+    exact = arguments.get("exact")
+    if limit is None and exact is None and (mark.args or "max" in arguments):
+        return MarkerBudget(None, warmup)  # max=None: none, whatever the others are held to
     try:
-        budget = Budget(max=limit, exact=arguments.get("exact"), source=f"marker {BUDGET_MARKER}")
+        budget = Budget(max=limit, exact=exact, source=f"marker {BUDGET_MARKER}")
     except ValueError as error:
         raise MarkerError(f"the marker {BUDGET_MARKER}: {error}") from None
     return MarkerBudget(budget, warmup)

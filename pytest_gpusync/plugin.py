@@ -15,7 +15,6 @@ from pytest_gpusync.fixtures import gpu_memory as gpu_memory
 from pytest_gpusync.fixtures import gpu_sync as gpu_sync
 from pytest_gpusync.fixtures import gpu_train as gpu_train
 from pytest_gpusync.options import (
-    BUDGET_MARKER,
     GPU_FIXTURES,
     GPU_ONLY_MARKER,
     GROWTH_MARKER,
@@ -137,7 +136,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(refusal, pytrace=False)
     if not gpu.options.measures_every_test and not _uses_gpu(item):
         return
-    is_marked = marked is not None or growth is not None
+    is_marked = (marked is not None and marked.budget is not None) or growth is not None
     from pytest_gpusync.reporting.terminal import LINES_SHOWN
     from pytest_gpusync.testrun import TestRun
 
@@ -426,9 +425,15 @@ def _is_worker(config: pytest.Config) -> bool:
 
 def _uses_gpu(item: pytest.Item) -> bool:
     """Tell whether a test itself asks to be measured."""
-    fixtures = getattr(item, "fixturenames", ())
-    marked = any(item.get_closest_marker(name) is not None for name in (BUDGET_MARKER, GROWTH_MARKER))
-    return marked or not GPU_FIXTURES.isdisjoint(fixtures)
+    if not GPU_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+        return True
+    if item.get_closest_marker(GROWTH_MARKER) is not None:
+        return True
+    try:
+        marked = marker_budget(item)
+    except MarkerError:  # said when the test is set up
+        return True
+    return marked is not None and marked.budget is not None
 
 
 def _failure(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> BudgetFailure:

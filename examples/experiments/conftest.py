@@ -7,6 +7,7 @@ plant the hazards: ``PLANT_HAZARDS=1 pytest examples/experiments``.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FIGURES: pytest.StashKey[list[str]] = pytest.StashKey()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave a budget for every test aside: what waits cost is what these measure."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("gpu_sync_budget") is None:
+            item.add_marker(pytest.mark.gpu_sync_budget(max=None))
 
 
 @pytest.fixture

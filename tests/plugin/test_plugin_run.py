@@ -423,3 +423,13 @@ def test_an_interrupted_test_shows_what_it_had_shown_and_is_no_measurement(run, 
         ["*lines with most syncs:", "*test_a.py:*", "*test_a.py::test_it: the test was interrupted"]
     )
     assert no_region_is_open()
+
+
+EXEMPT = THREE_SYNCS.replace("def test_", "@pytest.mark.gpu_sync_budget(max=None)\n    def test_")
+
+
+def test_a_test_that_waits_on_purpose_is_held_to_no_budget(run, pytester):
+    result = run("--gpu-sync-budget=1", "--gpu-sync-report=run.json", test_a=EXEMPT)
+    result.assert_outcomes(passed=1)
+    [region] = json.loads((pytester.path / "run.json").read_text())["regions"]
+    assert (region["outcome"], region["syncs_per_step"]["max"], region["verdicts"]) == ("measured", 3, [])
