@@ -281,25 +281,27 @@ def callbacks(scene: Scene) -> None:
     """Trainings of other people's loops."""
     scene.copy(SOURCES / "with_lightning.py")
     scene.copy(SOURCES / "with_transformers.py")
+    python = "python" if on_gpu() else "gpusync trace --quiet"  # which switches the simulated device on
     for name in ("lightning", "transformers"):
-        scene.run(f"python with_{name}.py 0", status=1)
-        scene.run(f"python with_{name}.py 20")
+        scene.run(f"{python} with_{name}.py 0", status=1)
+        scene.run(f"{python} with_{name}.py 20")
 
 
 def notebook(scene: Scene) -> None:
     """A notebook that is executed, and what its last cell shows."""
     _training(scene)
     cells = [
-        "import torch\nfrom train_slow import train\nfrom pytest_gpusync import record, simulated_cuda",
-        "if not torch.cuda.is_available():\n    simulated_cuda().__enter__()",
-        "with record(warmup=1) as seen:\n    history = train(5, 'cuda')\nseen",
+        "from contextlib import nullcontext\n\nimport torch\nfrom train_slow import train\n\n"
+        "from pytest_gpusync import record, simulated_cuda",
+        "device = nullcontext() if torch.cuda.is_available() else simulated_cuda()",
+        "with device, record(warmup=1) as seen:\n    history = train(5, 'cuda')\nseen",
     ]
     code = [
         {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": one} for one in cells
     ]
     empty = {"cells": code, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
     (scene.folder / "waits.ipynb").write_text(json.dumps(empty, indent=1))
-    scene.run("jupyter execute --inplace waits.ipynb")
+    scene.run("python -m jupyter execute --inplace waits.ipynb")
     outputs = json.loads((scene.folder / "waits.ipynb").read_text())["cells"][-1]["outputs"]
     shown = next(one["data"] for one in outputs if "data" in one)
     html = "".join(shown["text/html"])

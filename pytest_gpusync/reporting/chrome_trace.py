@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 UNIT_US: Final = 1000.0
 """Microseconds that stand for one sync where none was timed."""
 
+_TRACKS: Final = 1000
+"""Tracks of one region are numbered from here times its number on: Perfetto takes track 0 for the one that is numbered
+as its process, and tracks of one number for one."""
 _STEPS_TRACK: Final = 0
 _MICROSECONDS: Final = 1000.0
 """In a millisecond."""
@@ -66,7 +69,8 @@ def _region(region: Document, process: int) -> Iterator[Event]:
     if order["left_out"]:
         place = max(start + length, 0.0)
         said = f"{order['left_out']} later syncs are not listed"
-        yield {"ph": "i", "name": said, "pid": process, "tid": _STEPS_TRACK, "ts": place, "s": "p"}
+        track = _TRACKS * process + _STEPS_TRACK
+        yield {"ph": "i", "name": said, "pid": process, "tid": track, "ts": place, "s": "p"}
 
 
 def _is_timed(order: Document) -> bool:
@@ -104,7 +108,7 @@ def _details(site: Document) -> dict[str, Any]:
 def _slice(
     name: str, category: str, process: int, track: int, start: float, length: float, details: dict[str, Any]
 ) -> Event:
-    return {"ph": "X", "name": name, "cat": category, "pid": process, "tid": track} | {
+    return {"ph": "X", "name": name, "cat": category, "pid": process, "tid": _TRACKS * process + track} | {
         "ts": round(start, 1),
         "dur": round(length, 1),
         "args": details,
@@ -112,4 +116,4 @@ def _slice(
 
 
 def _name(what: str, process: int, track: int, name: str) -> Event:
-    return {"ph": "M", "name": what, "pid": process, "tid": track, "args": {"name": name}}
+    return {"ph": "M", "name": what, "pid": process, "tid": _TRACKS * process + track, "args": {"name": name}}

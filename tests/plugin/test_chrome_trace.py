@@ -62,7 +62,16 @@ def test_waits_lie_in_microseconds_where_they_were():
 
 
 def test_each_thread_has_a_track():
-    assert [event["tid"] for event in slices(trace(TIMED), "sync")] == [1, 2]
+    assert len({event["tid"] for event in slices(trace(TIMED), "sync")}) == 2
+
+
+def test_no_track_has_a_number_that_another_has_or_that_stands_for_a_process():
+    # Perfetto takes a track without a number, or with 0, for the one that is numbered as its process.
+    events = trace(TIMED, UNTIMED)["traceEvents"]
+    tracks = {(event["pid"], event["tid"]) for event in events}
+    numbers = [track for _, track in tracks]
+    assert len(set(numbers)) == len(numbers)
+    assert set(numbers).isdisjoint({0, *(process for process, _ in tracks)})
 
 
 def test_steps_lie_one_after_the_other_and_warm_up_is_marked():
