@@ -291,7 +291,7 @@ def notebook(scene: Scene) -> None:
     """A notebook that is executed, and what its last cell shows."""
     _training(scene)
     cells = [
-        "from contextlib import nullcontext\n\nimport torch\nfrom train_slow import train\n\n"
+        "from contextlib import nullcontext\n\nimport torch\nfrom train_slow import train",
         "from pytest_gpusync import record, simulated_cuda",
         "device = nullcontext() if torch.cuda.is_available() else simulated_cuda()",
         "with device, record(warmup=1) as seen:\n    history = train(5, 'cuda')\nseen",
