@@ -110,9 +110,9 @@ def _caption(drawn: Timeline) -> str:
         height = "their share of the time" if drawn.length_ms is not None else "their number"
         parts.append(f"those that stand close together are one block, as high as {height}")
     if drawn.warmup_ms is not None:
-        parts.append(f"{_time(drawn.warmup_ms)} of warm-up before are not drawn")
+        parts.append(f"{_time(drawn.warmup_ms)} of warm-up not drawn")
     if drawn.after_ms is not None:
-        parts.append(f"{_time(drawn.after_ms)} after the last step are not drawn")
+        parts.append(f"{_time(drawn.after_ms)} after the last step not drawn")
     if drawn.left_out:
         parts.append(f"{plural(drawn.left_out, 'later sync')} not listed")
     return "; ".join(parts)

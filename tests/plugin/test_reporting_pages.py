@@ -193,14 +193,14 @@ def test_the_axis_leaves_out_a_warmup_that_leaves_no_room_for_the_steps():
     assert (drawn.length_ms, drawn.waited_ms, drawn.syncs, drawn.warmup_ms) == (4, 2, 2, 100)
     assert [(span.step, span.start, span.end) for span in drawn.spans] == [(1, 0, 0.5), (2, 0.5, 1)]
     assert [(block.start, block.step) for block in drawn.lanes[0].blocks] == [(0.25, 0), (0.75, 0)]
-    assert "2 syncs: the host waited 2 ms of 4 ms (50 %); 100 ms of warm-up before are not drawn" in pages(found)[1]
+    assert "2 syncs: the host waited 2 ms of 4 ms (50 %); 100 ms of warm-up not drawn" in pages(found)[1]
 
 
 def test_the_axis_leaves_out_what_follows_the_last_step_where_it_leaves_no_room():
     found = steps_of(timed((1, 1), (50, 9), step_ends=(1, 2, 3), closed=100), 1)
     drawn = timeline(found)
     assert (drawn.length_ms, drawn.waited_ms, drawn.after_ms, drawn.warmup_ms) == (3, 1, 97, None)
-    assert "97 ms after the last step are not drawn" in pages(found)[1]
+    assert "97 ms after the last step not drawn" in pages(found)[1]
 
 
 def test_a_short_warmup_is_drawn():
