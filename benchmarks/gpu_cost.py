@@ -72,7 +72,7 @@ def step_ratios(least_pairs: int) -> list[dict[str, Any]]:
     # The host is the bottleneck of the small step, and shared: it takes many more pairs to see a hundredth of it.
     for name, make, steps, pairs in (
         ("GPT 124 M, bf16, one item", gpt_step, 4, least_pairs),
-        ("MLP 512-2048-512, one item", mlp_step, 60, 4 * least_pairs),
+        ("MLP 512-2048-512, one item", mlp_step, 20, 13 * least_pairs),
     ):
         step = make()
         for _ in range(2 * steps):

@@ -163,7 +163,7 @@ class Region:
         return to_fragment(self.result())
 
     def _optimizer_stepped(self, optimizer: int, noted: int) -> None:
-        self._optimizer_marks.append((_End(len(self._seen), noted), optimizer))
+        self._optimizer_marks.append((tuple.__new__(_End, (len(self._seen), noted)), optimizer))
         self._optimizer_times.append(time.perf_counter_ns())
         if self._samples_memory and self._explicit_marks is None:
             self._optimizer_samples.append(sample_memory())
@@ -517,7 +517,7 @@ class _Hub:
                 refusals.append(f"{name}: {refusal}")
                 continue
             self._recorder = recorder
-            phases.noted = recorder.noted
+            phases.count_by(recorder.calls)
             self._environment = _environment(recorder, found, refusals)
             self.reads_clock = recorder.reads_clock
             return
@@ -590,7 +590,7 @@ class _Hub:
             if sequence is not None:
                 phase = phases.at(sequence)
             else:
-                phase = (phases.current(thread) or phases.current(owner)) if phases.open_ranges else None
+                phase = (phases.current(thread) or phases.current(owner)) if phases.are_open() else None
             reasons = _allowed.get(owner)
             allowed = reasons[-1] if reasons else None
             name = _thread_name(owner)

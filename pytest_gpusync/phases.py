@@ -11,22 +11,32 @@ import sys
 import threading
 from bisect import bisect_right
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _lock = threading.Lock()
-noted: Callable[[], int] = int
-"""Says how many calls of the main thread the recorder has noted so far; at first 0."""
-_until: list[int] = []
-_phases: list[str | None] = []
-"""The past of the main thread: the phase that held for the calls noted before each of the numbers."""
 _main = threading.main_thread().ident or 0
 _users = 0
 _restore: list[Callable[[], None]] = []
 open_ranges: dict[int, list[str]] = {}
 """Names of the open ranges by thread, outermost first. Only the thread itself changes its list."""
+_of_main: list[str] = []
+"""Those of the main thread, which is in a hurry: torch's optimizers open two in every step."""
+
+
+class Counter(Protocol):
+    """Says how many calls of the main thread the recorder has noted so far."""
+
+    value: int
+
+
+_calls: Counter = SimpleNamespace(value=0)
+_until: list[int] = [0]
+_phases: list[str | None] = [None]
+"""The past of the main thread: the phase that held for the calls noted before each of the numbers."""
 
 
 if hasattr(os, "register_at_fork"):
@@ -36,14 +46,25 @@ if hasattr(os, "register_at_fork"):
 
 def current(thread: int) -> str | None:
     """Return the innermost open range of `thread`."""
-    ranges = open_ranges.get(thread)
+    ranges = _of_main if thread == _main else open_ranges.get(thread)
     return ranges[-1] if ranges else None
+
+
+def are_open() -> bool:
+    """Tell whether any thread is in a range."""
+    return bool(_of_main or open_ranges)
 
 
 def at(call: int) -> str | None:
     """Return the innermost open range of the main thread when it made its call number `call`, counted from 0."""
     position = bisect_right(_until, call)
     return _phases[position] if position < len(_until) else current(_main)
+
+
+def count_by(calls: Counter) -> None:
+    """Take what says how many calls of the main thread were noted, from now on."""
+    global _calls
+    _calls = calls
 
 
 def follow() -> None:
@@ -64,35 +85,35 @@ def unfollow() -> None:
             while _restore:
                 _restore.pop()()
             open_ranges.clear()
-            _until.clear()
-            _phases.clear()
+            _of_main.clear()
+            _until[:] = [0]
+            _phases[:] = [None]
 
 
 def _push(name: object) -> None:
-    thread = get_ident()
-    ranges = open_ranges.get(thread)
-    if ranges is None:
-        ranges = open_ranges[thread] = []
-    if thread == _main:
-        _remember(ranges)
-    ranges.append(str(name))
+    if get_ident() == _main:
+        if _calls.value != _until[-1]:
+            _keep_phase()
+        _of_main.append(str(name))
+    else:
+        open_ranges.setdefault(get_ident(), []).append(str(name))
 
 
 def _pop() -> None:
-    thread = get_ident()
-    ranges = open_ranges.get(thread)
+    if get_ident() == _main:
+        if _calls.value != _until[-1]:
+            _keep_phase()
+        ranges: list[str] | None = _of_main
+    else:
+        ranges = open_ranges.get(get_ident())
     if ranges:
-        if thread == _main:
-            _remember(ranges)
         ranges.pop()
 
 
-def _remember(ranges: list[str]) -> None:
-    """Keep the phase of the main thread that ends here, if any call was noted in it."""
-    calls = noted()
-    if calls and (not _until or _until[-1] != calls):
-        _until.append(calls)
-        _phases.append(ranges[-1] if ranges else None)
+def _keep_phase() -> None:
+    """Keep the phase of the main thread that ends here: calls were noted in it."""
+    _until.append(_calls.value)
+    _phases.append(_of_main[-1] if _of_main else None)
 
 
 def _wrap_entry_points() -> None:

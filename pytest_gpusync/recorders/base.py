@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from pytest_gpusync.events import RawSync
 
 if TYPE_CHECKING:
     from pytest_gpusync.events import Coverage
+    from pytest_gpusync.phases import Counter
 
 Sink = Callable[[RawSync], None]
 """Receives each sync on the thread that made it, before the call returns to the user's code."""
@@ -58,18 +60,17 @@ class Recorder(ABC):
     def flush(self) -> None:
         """Deliver to the sink what was seen but not delivered yet; called at the end of a step and of a region."""
 
+    calls: Counter = SimpleNamespace(value=0)
+    """How many calls of the main thread were noted so far; each may be delivered as a sync later."""
+
     def mark(self) -> int:
-        """Deliver as :meth:`flush` does, but for the calls of the main thread that were only noted; return `noted()`.
+        """Deliver as :meth:`flush` does, but for calls of the main thread that were only noted; return their number.
 
         It is for the ends of steps, which are many: what is delivered later tells by its ``sequence`` whether it came
         before.
         """
         self.flush()
-        return self.noted()
-
-    def noted(self) -> int:
-        """Return how many calls of the main thread were noted, each of which may be delivered as a sync later."""
-        return 0
+        return self.calls.value
 
     def plant(self) -> None:
         """Make exactly one known sync, for the self-check: wait for the current stream. Called while started."""

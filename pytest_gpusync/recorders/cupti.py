@@ -210,6 +210,7 @@ class CuptiRecorder(Recorder):
         # With expandable segments the second half of a copy is logged: the halves would not be in one order.
         notes = not self._logs_every_synchronize and entry.note_calls_of(main)
         self._noted_thread = main if notes else None
+        self.calls = entry.noted
         self._subscribe(cupti, entry)
         entry.open()
         self._follow_event_waits()
@@ -238,18 +239,14 @@ class CuptiRecorder(Recorder):
         while self._undo:
             self._undo.pop()()
 
-    def noted(self) -> int:
-        """See :meth:`Recorder.noted`."""
-        return 0 if self._gate is None else self._gate.noted
-
     def mark(self) -> int:
         """See :meth:`Recorder.mark`."""
         entry = self._gate
         if entry is None or self._noted_thread is None or len(self._threads) > 1:
             self.flush()
-        elif entry.has_logged:
+        elif entry.logged.value != entry.drained:
             self._deliver_logged()
-        return 0 if entry is None else entry.noted
+        return self.calls.value
 
     def flush(self) -> None:
         """Deliver the noted and the logged calls, and the copies that turned out to wait by themselves."""
@@ -436,7 +433,7 @@ class CuptiRecorder(Recorder):
                     # Python was entered for it: it is the last one, unless an exception was raised in there.
                     where = frame or (sys._getframe(1) if get_ident() == own else None)
                     charge = attribution.charge(where, own)
-                    if frame is not None and entry.noted == sequence + 1:
+                    if frame is not None and entry.noted.value == sequence + 1:
                         self._places.learn(entry, place, frame, charge)
                 found[0](found[1], _new(_Call, (where, charge, *noted[3:], sequence)), thread)
 

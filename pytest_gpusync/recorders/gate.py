@@ -170,9 +170,11 @@ class CallGate:
             capacity=_NOTES,
             calls=ctypes.addressof(self._calls),
         )
-        # Read at every step and every range of a profile: one call each.
-        self._logged_counter = ctypes.c_uint64.from_buffer(self._context, _Context.head.offset)
-        self._noted_counter = ctypes.c_uint64.from_buffer(self._context, _Context.noted.offset)
+        # Read at every step and every range of a profile, so without a function of Python's around them.
+        self.logged = ctypes.c_uint64.from_buffer(self._context, _Context.head.offset)
+        """Its value is how many records were logged in the gate's life."""
+        self.noted = ctypes.c_uint64.from_buffer(self._context, _Context.noted.offset)
+        """Its value is how many calls were noted in the gate's life."""
         self._frames_are_readable = self._find_frames()
         self._known_places = _Table(self._context.places, _PLACES)
         self._known_stops = _Table(self._context.stops, _STOPS)
@@ -181,7 +183,8 @@ class CallGate:
         self.user_data = ctypes.addressof(self._context)
         self._code = executable(CODE)
         self.function = CALLBACK(self._code)
-        self._drained = 0
+        self.drained = 0
+        """Records that were drained."""
         self._drain_lock = threading.Lock()
         self._entered: dict[int, tuple[int, int, int]] = {}
         """Logged calls that were entered and not left, by thread: (domain, id, time stamp)."""
@@ -247,15 +250,10 @@ class CallGate:
         self._context.noted_thread = thread if self._frames_are_readable else 0
         return self._frames_are_readable
 
-    @property
-    def noted(self) -> int:
-        """How many calls were noted in the gate's life."""
-        return self._noted_counter.value
-
     def take(self) -> Iterator[tuple[int, NotedCall]]:
         """Yield the noted calls, each with how many were noted before it; keep others out meanwhile."""
         context, calls, mask = self._context, self._calls, _NOTES - 1
-        while (sequence := context.taken) != self._noted_counter.value:
+        while (sequence := context.taken) != self.noted.value:
             values = _CALL.unpack_from(calls, (sequence & mask) * _CALL.size)
             context.taken = sequence + 1
             yield sequence, values
@@ -316,16 +314,11 @@ class CallGate:
         if time.perf_counter_ns() - self._clocks[1] > _CLOCK_INTERVAL_NS:
             self._compare_clocks()
 
-    @property
-    def has_logged(self) -> bool:
-        """True if calls were logged since the last drain."""
-        return self._logged_counter.value != self._drained
-
     def drain(self) -> list[LoggedCall]:
         """Return the calls logged since the last drain; an empty list while another thread is draining."""
         self._context.asked = 0  # the interpreter may have had no room to be asked
         # A pending call may run inside a drain on the same thread: never wait here.
-        if self._context.head == self._drained or not self._drain_lock.acquire(blocking=False):
+        if self._context.head == self.drained or not self._drain_lock.acquire(blocking=False):
             return []
         try:
             calls = self._drain()
@@ -337,16 +330,16 @@ class CallGate:
     def _drain(self) -> list[LoggedCall]:
         calls: list[LoggedCall] = []
         head = self._context.head
-        if head - self._drained > _CAPACITY:
-            self.lost += head - self._drained - _CAPACITY
-            self._drained = head - _CAPACITY
+        if head - self.drained > _CAPACITY:
+            self.lost += head - self.drained - _CAPACITY
+            self.drained = head - _CAPACITY
             self._entered.clear()
-        while self._drained < head:
-            offset = (self._drained & (_CAPACITY - 1)) * _RECORD.size
+        while self.drained < head:
+            offset = (self.drained & (_CAPACITY - 1)) * _RECORD.size
             callback_id, site, domain, _, thread, ticks, context, ticket = _RECORD.unpack_from(self._ring, offset)
-            if ticket != self._drained + 1:
+            if ticket != self.drained + 1:
                 break  # the thread that took this slot has not finished writing it
-            self._drained += 1
+            self.drained += 1
             if callback_id == _CALIBRATION_ID:
                 continue
             if site == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -28,7 +29,7 @@ class ScriptedRecorder(Recorder):
         self.planted = 0
         self.held: list[RawSync] = []
         self.late: list[RawSync] = []
-        self.notes = 0
+        self.calls = SimpleNamespace(value=0)
 
     def start(self, sink):
         if self.refusal:
@@ -60,15 +61,12 @@ class ScriptedRecorder(Recorder):
     def mark(self):
         while self.held:
             self.sink(self.held.pop(0))
-        return self.notes
-
-    def noted(self):
-        return self.notes
+        return self.calls.value
 
     def note(self, kind="stream", **details):
         """Make one sync that is delivered only when the recorder is flushed, which the end of a step does not do."""
-        self.late.append(RawSync(kind, sys._getframe(1), threading.get_ident(), sequence=self.notes, **details))
-        self.notes += 1
+        self.late.append(RawSync(kind, sys._getframe(1), threading.get_ident(), sequence=self.calls.value, **details))
+        self.calls.value += 1
 
     def hold(self, kind="event"):
         """Make one sync that is delivered only when the recorder is flushed."""
