@@ -1,0 +1,44 @@
+"""The recorder cannot hang a process by the GIL under the allocator's lock; and a callback that took it there would."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_gpusync.recorders import gate
+
+pytestmark = [
+    pytest.mark.skipif(not gate.supported(), reason="the gate is machine code for Linux on x86-64"),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="the allocator is a few lines of C, and there is no gcc"),
+]
+
+HERE = Path(__file__).parent
+
+
+def hazard(*arguments):
+    paths = [str(HERE.parents[1]), str(HERE.parents[1] / "lint"), str(HERE), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [sys.executable, str(HERE / "hazard.py"), *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_threads_that_free_under_the_allocators_lock_are_counted_and_hang_nobody():
+    done = hazard("3")
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_callback_that_took_the_gil_there_would_hang():
+    done = hazard("5", "--into-python")
+    assert done.returncode != 0
+    assert "Timeout" in done.stdout
