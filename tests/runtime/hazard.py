@@ -1,11 +1,11 @@
 """The order of locks that can hang a training job, without a GPU: usage: hazard.py SECONDS [--into-python]
 
-torch's allocator frees memory while it holds its own lock, and a thread that drops a tensor holds the GIL and wants that
-lock. Here a mutex is the allocator's, and CUPTI's callbacks are made by hand: threads call cudaFree and
+torch's allocator frees memory while it holds its own lock, and a thread that drops a tensor holds the GIL and wants
+that lock. Here a mutex is the allocator's, and CUPTI's callbacks are made by hand: threads call cudaFree and
 cudaEventSynchronize under the mutex without the GIL; others take the mutex while they hold the GIL; others synchronize
-and copy, without the mutex; and the main thread opens and closes regions and waits in them. It prints what was counted;
-it ends with status 1 if a count is wrong, and with the stacks of all threads when nothing moves for a while. With
---into-python the callbacks under the mutex enter Python, which must hang.
+without the mutex; and so does the main thread, which reads the notes as at the end of a region. It prints what was
+counted; it ends with status 1 if a count is wrong, and with the stacks of all threads when nothing moves for a while.
+With --into-python the callbacks under the mutex enter Python, which must hang.
 """
 
 from __future__ import annotations
