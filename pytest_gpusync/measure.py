@@ -88,9 +88,8 @@ class Region:
         self._thread = threading.get_ident()
         self._seen: list[_Seen] = []
         self._opened = time.perf_counter_ns()
-        self._optimizer_marks: list[tuple[_End, int]] = []
-        self._optimizer_times: list[int] = []
-        """When each ``optimizer.step()`` returned; the times of marks likewise."""
+        self._optimizer_calls: list[tuple[int, int, int, int]] = []
+        """Where each ``optimizer.step()`` returned: syncs delivered, calls noted, identity of the optimizer, time."""
         self._explicit_marks: list[_End] | None = None
         self._explicit_times: list[int] = []
         self._step_source = "optimizer.step()"
@@ -162,9 +161,9 @@ class Region:
 
         return to_fragment(self.result())
 
-    def _optimizer_stepped(self, optimizer: int, noted: int) -> None:
-        self._optimizer_marks.append((tuple.__new__(_End, (len(self._seen), noted)), optimizer))
-        self._optimizer_times.append(time.perf_counter_ns())
+    def _optimizer_stepped(self, optimizer: int, noted: int, now: int) -> None:
+        # This runs in every step, as cold code: an object less is a microsecond less.
+        self._optimizer_calls.append((len(self._seen), noted, optimizer, now))
         if self._samples_memory and self._explicit_marks is None:
             self._optimizer_samples.append(sample_memory())
 
@@ -180,7 +179,8 @@ class Region:
         if self._explicit_marks is not None:
             ends, source = self._explicit_marks, self._step_source
         else:
-            ends, source = steps.boundaries(self._optimizer_marks), self._step_source
+            calls = [self._optimizer_calls[index] for index in self._boundary_calls()]
+            ends, source = [_End(seen, noted) for seen, noted, _, _ in calls], self._step_source
             if len(ends) < 2:
                 # One optimizer.step() does not repeat: the region itself is the step.
                 ends, source = [], "whole region"
@@ -232,12 +232,12 @@ class Region:
         if self._explicit_marks is not None:
             step_ends = self._explicit_times
         else:
-            step_ends = [self._optimizer_times[index] for index in self._boundary_calls()]
+            step_ends = [self._optimizer_calls[index][3] for index in self._boundary_calls()]
         return RegionTimes(tuple(end - self._opened for end in step_ends), closed)
 
     def _boundary_calls(self) -> list[int]:
         """Return which of the calls of ``optimizer.step()`` ended a step."""
-        return steps.boundaries([(index, optimizer) for index, (_, optimizer) in enumerate(self._optimizer_marks)])
+        return steps.boundaries([(index, call[2]) for index, call in enumerate(self._optimizer_calls)])
 
     def _memory(self, ends: int) -> tuple[MemorySample, ...] | None:
         """Return the samples at the ends of steps; in a region without steps there are none to tell growth from."""
@@ -452,8 +452,10 @@ class _Hub:
         if recorder is not None:
             if "jaxlib" in sys.modules:
                 self.follow_jax()
+            noted = recorder.mark()
             # One that sees less, and took over, notes none: those before it were noted all the same.
-            self._noted = max(self._noted, recorder.mark())
+            if noted > self._noted:
+                self._noted = noted
         return self._noted
 
     def forget_in_forked_child(self) -> None:
@@ -573,9 +575,9 @@ class _Hub:
             )
 
     def _optimizer_stepped(self, optimizer: object, _args: object, _kwargs: object) -> None:
-        noted = self.mark()
+        noted, now = self.mark(), time.perf_counter_ns()
         for region in self._regions:
-            region._optimizer_stepped(id(optimizer), noted)
+            region._optimizer_stepped(id(optimizer), noted, now)
 
     def _sink(self, raw: RawSync) -> None:
         planting = self._planting

@@ -8,7 +8,7 @@ steps again, and ends at the last call before that.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,19 +40,16 @@ class OptimizerSteps:
             self.handle = None
 
 
-_Position = TypeVar("_Position")
-
-
-def boundaries(marks: list[tuple[_Position, int]]) -> list[_Position]:
+def boundaries(marks: list[tuple[int, int]]) -> list[int]:
     """Return the positions at which steps end.
 
     Args:
-        marks: (position, optimizer) for every ``optimizer.step()``, in order; a position is whatever the caller likes.
+        marks: (position, optimizer) for every ``optimizer.step()``, in order.
 
     Returns:
         One position per step: that of the last call before an optimizer of the step steps again.
     """
-    ends: list[_Position] = []
+    ends: list[int] = []
     stepped: set[int] = set()
     for index, (position, optimizer) in enumerate(marks):
         if optimizer in stepped:

@@ -80,6 +80,9 @@ _COPY_WORDS: Final = 3
 _RUNTIME_COPY_WORDS: Final = 4
 """Parameters of a copy that are of use: destination, source, bytes; in the runtime API its kind as well."""
 
+_BETWEEN_HALVES_NS: Final = 5_000_000
+"""From a copy to the synchronize that completes it, made by the same instruction of Python's, it takes microseconds."""
+
 _MEMORY_TYPE_ATTRIBUTE: Final = 2
 """CU_POINTER_ATTRIBUTE_MEMORY_TYPE; cuPointerGetAttribute refuses pageable pointers."""
 
@@ -254,10 +257,8 @@ class CuptiRecorder(Recorder):
             self._gate.keep_time()
         self._deliver_noted()
         self._deliver_logged()
-        own = get_ident()
         for thread in list(self._threads.values()):
-            # Another thread may be waiting in the synchronize that its copy is the first half of.
-            if thread.ident == own or (self._gate is not None and not self._gate.is_in_call(thread.slot)):
+            if self._has_let_go(thread):
                 self._settle(thread)
         if self._error is not None:
             error, self._error = self._error, None
@@ -431,7 +432,8 @@ class CuptiRecorder(Recorder):
                 charge = charges.get(place)
                 if charge is None:
                     # Python was entered for it: it is the last one, unless an exception was raised in there.
-                    where = frame or (sys._getframe(1) if get_ident() == own else None)
+                    # Or another thread reads it while the noted one is about to: that one's frame has not changed.
+                    where = frame or (sys._getframe(1) if get_ident() == own else sys._current_frames().get(own))
                     charge = attribution.charge(where, own)
                     if frame is not None and entry.noted.value == sequence + 1:
                         self._places.learn(entry, place, frame, charge)
@@ -521,6 +523,17 @@ class CuptiRecorder(Recorder):
         copy, thread.copy = thread.copy, None
         if copy is not None and copy.host and self._is_pageable(copy.host):
             self._report("pageable", thread.ident, copy.call, copy.direction, copy.call.nbytes)
+
+    def _has_let_go(self, thread: _Thread) -> bool:
+        """Tell whether no synchronize can complete the last copy of a thread any more."""
+        copy, entry = thread.copy, self._gate
+        if copy is None or entry is None or thread.ident == get_ident():
+            return True
+        # Another thread may be waiting in the synchronize that its copy is the first half of, or be just before it.
+        took, began = entry.span(copy.call.entered, copy.call.left)
+        if entry.is_in_call(thread.slot) or time.perf_counter_ns() < began + took + _BETWEEN_HALVES_NS:
+            return thread.ident not in sys._current_frames()
+        return True
 
     def _is_pageable(self, pointer: int) -> bool:
         """Tell pageable host memory, which the driver does not know, from pinned."""

@@ -366,3 +366,27 @@ def test_a_child_forked_while_calls_are_counted_leaves_cupti_to_its_parent(calls
         assert pipe.read() == f"0 {FORKED}"
     calls.wait()
     assert calls.kinds() == [("stream", None, None)]
+
+
+def test_a_copy_of_the_main_thread_is_not_settled_by_another_before_its_synchronize(calls):
+    copy, wait = list(both_sites("cudaMemcpyAsync", D2H, PAGEABLE)), list(both_sites("cudaStreamSynchronize"))
+
+    def flushed_between():
+        thread = threading.Thread(target=calls.recorder.flush)
+        thread.start()
+        thread.join()
+
+    for number, (name, data) in enumerate([*copy, *wait]):
+        if number == 2:
+            flushed_between()
+        calls.gate.function(calls.gate.user_data, gates.RUNTIME, IDS[name], ctypes.addressof(data))
+    assert calls.kinds() == [("stream", "D2H", SMALL)]
+
+
+def test_notes_that_another_thread_reads_have_their_lines(calls):
+    for _ in range(4):
+        calls.wait()
+    thread = threading.Thread(target=calls.recorder.flush)
+    thread.start()
+    thread.join()
+    assert [raw.charged.site.function.split(".")[-1] for raw in calls.seen] == ["wait"] * 4

@@ -107,7 +107,7 @@ def test_memory_is_sampled_at_each_marked_step(counted):
 def test_memory_is_sampled_where_an_optimizer_ends_a_step(counted):
     with record(memory=True) as region:
         for optimizer in (1, 2, 1, 2, 1, 2):
-            region._optimizer_stepped(optimizer, 0)
+            region._optimizer_stepped(optimizer, 0, 0)
     assert allocated(region) == [1, 3, 5]
 
 
@@ -115,7 +115,7 @@ def test_an_optimizer_is_not_sampled_where_steps_are_marked(counted):
     with record(memory=True) as region:
         for _ in range(3):
             region.mark_step()
-            region._optimizer_stepped(1, 0)
+            region._optimizer_stepped(1, 0, 0)
     assert (allocated(region), len(counted)) == ([0, 1, 2], 3)
 
 
