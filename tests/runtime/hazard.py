@@ -98,13 +98,13 @@ def main() -> int:
 
     works = [(under_lock, (name,)) for name in NAMES for _ in range(2)]
     works += [(drop_tensors, ()), (drop_tensors, ()), (synchronize, ()), (synchronize, ())]
+    faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
     recorder.start(lambda raw: seen.append(raw.kind))
     threads = [threading.Thread(target=work, args=arguments, daemon=True) for work, arguments in works]
     for thread in threads:
         thread.start()
     entry, left = (data for _, data in both_sites("cudaStreamSynchronize"))
     calls = 0
-    faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
     while any(thread.is_alive() for thread in threads):
         began = time.monotonic()
         while time.monotonic() - began < REGION_S:
