@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -256,10 +257,11 @@ QUICK = """
 import pytest_gpusync.ranks, pytest_gpusync.watch
 pytest_gpusync.ranks.ENDING_SECONDS = 6.0
 pytest_gpusync.watch.REACTION_SECONDS = 1.0
+pytest_gpusync.watch.SILENCE_SECONDS = 5.0
 """
 
 DIES = """
-import os, signal, time
+import os, pathlib, signal, time
 import torch
 
 def test_before():
@@ -267,11 +269,28 @@ def test_before():
 
 def test_dies():
     torch.ones(1, device="cuda").item()
+    there = pathlib.Path("there")
     if os.environ["RANK"] == "1":
-        time.sleep(1)
+        while not there.exists():
+            time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGKILL)
+    there.touch()
     {waits}
 """
+
+
+def launch(folder, plugin, *how):
+    """Start torchrun with a pytest per rank."""
+    options = ["--gpu-device=simulated", "--gpu-sync-budget=1", "--gpu-sync-report=run.json"]
+    test = ["-m", "pytest", "-p", "no:cacheprovider", *plugin, *options, "test_ranks.py"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "torch.distributed.run", *how, *test],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lint")])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -290,22 +309,12 @@ def test_a_rank_that_is_killed_is_named_and_the_others_report(tmp_path, plugin, 
     pytest.importorskip("torch.distributed.run")
     (tmp_path / "conftest.py").write_text(QUICK)
     (tmp_path / "test_ranks.py").write_text(DIES.replace("{waits}", waits))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    options = ["--gpu-device=simulated", "--gpu-sync-budget=1", "--gpu-sync-report=run.json"]
     began = time.monotonic()
-    done = subprocess.run(
-        [*launch, "-m", "pytest", "-p", "no:cacheprovider", *plugin, *options, "test_ranks.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lint")])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode != 0
+    launched = launch(tmp_path, plugin, "--standalone", "--nproc-per-node=2")
+    printed, _ = launched.communicate(timeout=150)
+    assert launched.returncode != 0
     assert time.monotonic() - began < 60
-    assert "rank 1 is gone: it died or was killed; it was in test_ranks.py::test_dies" in done.stdout
+    assert "rank 1 is gone: it died or was killed; it was in test_ranks.py::test_dies" in printed
     run = json.loads((tmp_path / "run.json").read_text())
     regions = {region["name"]: region for region in run["regions"]}
     assert {name: region["outcome"] for name, region in regions.items()} == {
@@ -314,3 +323,21 @@ def test_a_rank_that_is_killed_is_named_and_the_others_report(tmp_path, plugin, 
         "test_ranks.py::test_dies [rank 1]": "not_measured",
     }
     assert said in regions["test_ranks.py::test_dies [rank 0]"]["problem"]
+
+
+def test_a_rank_that_is_killed_on_another_node_is_missed(tmp_path, plugin):
+    pytest.importorskip("torch.distributed.run")
+    (tmp_path / "conftest.py").write_text(QUICK)
+    (tmp_path / "test_ranks.py").write_text(DIES.replace("{waits}", "while True: time.sleep(0.1)"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    where = ["--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    nodes = [launch(tmp_path, plugin, *where, f"--node-rank={number}") for number in range(2)]
+    printed = [node.communicate(timeout=150)[0] for node in nodes]
+    assert [node.returncode != 0 for node in nodes] == [True, True]
+    assert "rank 1 gave no sign of life for 5 s" in printed[0]
+    assert "rank 1 is gone: it died or was killed; it was in test_ranks.py::test_dies" in printed[0]
+    outcomes = {one["name"]: one["outcome"] for one in json.loads((tmp_path / "run.json").read_text())["regions"]}
+    assert outcomes["test_ranks.py::test_before"] == "passed"
+    assert outcomes["test_ranks.py::test_dies [rank 1]"] == "not_measured"
