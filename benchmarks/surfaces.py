@@ -12,6 +12,7 @@ and the status is 1. Parts:
     join        gpusync lint --observed over nanoGPT and minGPT (--nanogpt, --mingpt: checkouts), noise for data
     trace       gpusync trace of a script and a module; doctor
     callbacks   a Lightning and a transformers training that break a budget and keep one
+    launchers   gpusync trace of accelerate launch, two ranks (takes accelerate; on GPUs, two)
     notebook    record() in a notebook that is executed (takes jupyter and nbclient)
     tutorial    docs/tutorial.md to the letter
     speed       how long the tutorial's steps take before and after it, at two sizes (takes a GPU)
@@ -287,6 +288,17 @@ def callbacks(scene: Scene) -> None:
         scene.run(f"{python} with_{name}.py 20")
 
 
+def launchers(scene: Scene) -> None:
+    """Programs that start the ranks."""
+    scene.copy(SOURCES / "with_accelerate.py")
+    how = "--num_processes 2 --num_machines 1 --multi_gpu --mixed_precision no --dynamo_backend no"
+    trace = "gpusync trace --json run.json"
+    scene.run(f"{trace} -m accelerate.commands.launch {how} with_accelerate.py 2> errors.txt")
+    regions = _regions(scene.folder / "run.json")
+    ranks = [f"with_accelerate.py [rank {number}]" for number in range(2)]
+    scene.promise(sorted(regions) == ranks, "both ranks are in the report")
+
+
 def notebook(scene: Scene) -> None:
     """A notebook that is executed, and what its last cell shows."""
     _training(scene)
@@ -456,6 +468,7 @@ def main() -> int:
         "join": lambda scene: join(scene, options.nanogpt, options.mingpt),
         "trace": trace,
         "callbacks": callbacks,
+        "launchers": launchers,
         "notebook": notebook,
         "tutorial": tutorial,
         "speed": speed,
