@@ -194,6 +194,9 @@ def judge_growth(measurement: Measurement, budget: GrowthBudget) -> Verdict:
     return Verdict(outcome, _told(outcome, text), budget, estimate=estimate)
 
 
+_PROCESS: Final = "gpu_train(..., process=True) asks the driver, and NVML has to tell this process from others"
+
+
 def judge_dispatch(measurement: Measurement, budget: DispatchBudget) -> Verdict:
     """Hold `budget` against the ratio of time to issue by time to complete of the steps after warm-up."""
     estimate = timing.dispatch_ratio(measurement)
@@ -204,6 +207,9 @@ def judge_dispatch(measurement: Measurement, budget: DispatchBudget) -> Verdict:
         f"Time to issue was {estimate.value:.2f} of time to complete, {budget} "
         f"(median of {_span(measurement)}, {_confidence(estimate)} interval {estimate.low:.2f} to {estimate.high:.2f})"
     )
+    if measurement.disturbance is not None and measurement.disturbance.spoils:
+        text = f"Not to be told: {measurement.disturbance.note}. {text}"
+        return Verdict("undecided", text, budget, estimate=estimate)
     if outcome == "failed" and timing.may_have_waited_for_room(measurement):
         waited = "the host ran so far ahead that launches may have waited for room in the driver's queue"
         return Verdict("undecided", f"Not to be told: {waited}. {text}", budget, estimate=estimate)
@@ -244,6 +250,7 @@ def _why_no_growth(measurement: Measurement, budget: GrowthBudget) -> str:
         _why_too_few("memory growth", measurement)
         or (measurement.memory is None and "memory was not sampled in this region")
         or (not measurement.device_used and "nothing ran on the device")
+        or (budget.of == "process" and f"process memory is not told here: {_PROCESS}")
         or f"{budget.of} memory is not counted here"
     )
 

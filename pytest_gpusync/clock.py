@@ -16,11 +16,13 @@ from pytest_gpusync.devices import simulation_is_on
 from pytest_gpusync.estimates import median_estimate
 from pytest_gpusync.events import StepTime
 from pytest_gpusync.measure import aside
+from pytest_gpusync.nvml import Watch, watch_current
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpusync.estimates import Estimate
+    from pytest_gpusync.measure import Region
 
 
 class _Mark(NamedTuple):
@@ -76,6 +78,33 @@ class StepClock:
         return [_step_time(mark, last.end, completed) for mark in self._marks]
 
 
+class Timekeeper:
+    """The clock of a run of steps, and a watch over the GPU for as long as the ``with`` block lasts."""
+
+    def __init__(self) -> None:
+        self.clock = StepClock()
+        self._watch: Watch | None = None
+
+    def __enter__(self) -> Timekeeper:
+        if _is_timed():
+            self._watch = watch_current()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+    def tell(self, region: Region, only_if: int | None = None) -> None:
+        """Give a region the times of its steps; if `only_if`, only where it has as many steps as that."""
+        times = self.clock.collect()
+        if self._watch is None and times is not None:
+            self._watch = watch_current()  # CUDA was initialised by the first step
+        disturbance = None if self._watch is None else self._watch.close()
+        self._watch = None
+        if only_if is None or region.steps == only_if:
+            region.time_steps(times, disturbance)
+
+
 def measure_dispatch(step: Callable[[], object], *, steps: int, warmup: int) -> Estimate:
     """Time steps on the current GPU; see :meth:`pytest_gpusync.fixtures.GpuElapsed.dispatch_ratio`."""
     from pytest_gpusync.pairs import no_garbage_collection, settle
@@ -95,12 +124,18 @@ def measure_dispatch(step: Callable[[], object], *, steps: int, warmup: int) -> 
 
 def _event() -> Any:
     """Record an event on the current stream; None where no device can be timed. Initialises nothing."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized() or simulation_is_on():
+    if not _is_timed():
         return None
+    torch: Any = sys.modules["torch"]
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
+
+
+def _is_timed() -> bool:
+    """Tell whether there is a device to time; initialises nothing."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized() and not simulation_is_on()
 
 
 def _step_time(mark: _Mark, last: Any, completed: int) -> StepTime:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 if TYPE_CHECKING:
     from types import FrameType
 
+    from pytest_gpusync.nvml import Disturbance
+
 Kind = Literal["stream", "device", "event", "copy", "pageable", "free"]
 """What the host called: a stream, device or event synchronize; a copy call that blocks by itself; a ``non_blocking``
 copy of pageable memory that waits all the same; freeing device memory. A blocking torch copy is an asynchronous copy
@@ -142,6 +144,10 @@ class MemorySample(NamedTuple):
     """Resident set of the process; None where the system does not tell."""
     device_mallocs: int | None
     """Calls of ``cudaMalloc`` and its like since the process began; None where the allocator does not count them."""
+    device_frees: int | None = None
+    """Calls of ``cudaFree`` and its like, likewise."""
+    process: int | None = None
+    """Memory of the process on all GPUs as the driver sees it; None where it was not asked, or does not tell."""
 
 
 class StepTime(NamedTuple):
@@ -156,6 +162,16 @@ class StepTime(NamedTuple):
     """How much longer than the host the device was at it: from the step's return to the end of its work."""
     in_flight: int | None = None
     """Steps that the device had not done when this one returned, itself included; None where that was not asked."""
+
+
+class GrownLine(NamedTuple):
+    """A line whose allocations outlived their steps."""
+
+    path: str
+    """Relative to the working directory where it lies below it, with forward slashes."""
+    line: int
+    function: str
+    bytes_per_step: float
 
 
 class RegionTimes(NamedTuple):
@@ -187,7 +203,11 @@ class Measurement:
     """False when the process had not initialised CUDA by the end of the region: nothing ran on the device."""
     memory: tuple[MemorySample, ...] | None = None
     """Memory at the end of each step, warm-up included; None unless it was asked for."""
+    grown: tuple[GrownLine, ...] | None = None
+    """The lines that allocated what grew, most first; None where memory was not seen to grow, or nothing kept them."""
     timing: tuple[StepTime, ...] | None = None
     """Time of each step, warm-up included; None unless it was asked for and steps ran on a real GPU."""
+    disturbance: Disturbance | None = None
+    """What NVML saw of throttling and other processes while the steps were timed; None where it was not asked."""
     times: RegionTimes | None = None
     """None where the recorder reads no clock, as on the simulated device: times of the host would say nothing there."""

@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpusync.budgets import (
-    Budget,
-    DispatchBudget,
-    FlightBudget,
-    GrowthBudget,
-    NotMeasured,
-    judge_dispatch,
-    judge_growth,
-    judge_in_flight,
-)
+from pytest_gpusync.asked import check_numbers, growth_budget, sync_budget
+from pytest_gpusync.budgets import judge_growth
 from pytest_gpusync.estimates import LEAST_SAMPLES
 from pytest_gpusync.overlap import TOLERANCE as OVERLAP_TOLERANCE
 from pytest_gpusync.pairs import LEAST_ROUNDS, ROUNDS, TOLERANCE, Ratio, measure_ratio
+from pytest_gpusync.progress import Progress
 from pytest_gpusync.stalls import ROUNDS as STALL_ROUNDS
+from pytest_gpusync.training import GpuTrain, TrainingRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from pytest_gpusync.budgets import Budget
     from pytest_gpusync.decomposition import Decomposition
     from pytest_gpusync.estimates import Estimate
-    from pytest_gpusync.events import Measurement, SiteCount
     from pytest_gpusync.measure import Region
-    from pytest_gpusync.memory import Mallocs, Of
+    from pytest_gpusync.memory import Of
     from pytest_gpusync.overlap import Overlap
-    from pytest_gpusync.ring import EventRing
     from pytest_gpusync.stalls import Stalls
     from pytest_gpusync.testrun import Record, TestRun
 
-
-Made = TypeVar("Made", DispatchBudget, FlightBudget)
+__all__ = ["GpuElapsed", "GpuMemory", "GpuSync", "GpuTrain", "TrainingRun"]
 
 
 class GpuSync:
@@ -63,7 +55,7 @@ class GpuSync:
             ValueError: neither or both of `max` and `exact` were given.
         """
         __tracebackhide__ = True
-        return self._hold(_budget(max, exact, "gpu_sync.budget"), warmup, name)
+        return self._hold(sync_budget(max, exact, "gpu_sync.budget"), warmup, name)
 
     @contextmanager
     def _hold(self, budget: Budget, warmup: int | None, name: str | None) -> Iterator[Region]:
@@ -101,192 +93,6 @@ class GpuSync:
         return allow(reason)
 
 
-class TrainingRun:
-    """Steps that ran, and what they made the host wait for."""
-
-    def __init__(self, run: TestRun, kept: Record, note: str | None) -> None:
-        self._run = run
-        self._kept = kept
-        self.note = note
-        """Why fewer steps ran than were asked for, or None."""
-
-    @property
-    def measurement(self) -> Measurement:
-        """All that was measured, warm-up included."""
-        return self._kept.measurement
-
-    @property
-    def steps(self) -> int:
-        """Steps that ran, warm-up included."""
-        return self.measurement.steps
-
-    @property
-    def syncs_per_step(self) -> list[int]:
-        """Syncs of each step after warm-up, in order; allowed ones and those of other threads left out."""
-        from pytest_gpusync.measure import syncs_per_step
-
-        return syncs_per_step(self.measurement)
-
-    @property
-    def sites(self) -> list[SiteCount]:
-        """The lines that synced, most syncs first."""
-        from pytest_gpusync.measure import site_counts
-
-        return site_counts(self.measurement)
-
-    def assert_syncs(self, max: int | None = None, exact: int | None = None) -> None:
-        """Fail the test if a step after warm-up made more than `max` syncs, or another number than `exact`.
-
-        Raises:
-            BudgetExceeded: with the sentence and the offending lines.
-            NotMeasured: the syncs could not be counted.
-            ValueError: neither or both of `max` and `exact` were given.
-        """
-        __tracebackhide__ = True
-        self._run.hold(self._kept, _budget(max, exact, "assert_syncs"), subject="Run")
-
-    def memory_growth(self, of: Of = "allocated") -> Estimate | None:
-        """Return the bytes that memory grew by per step after warm-up, with an interval; None if not measured."""
-        from pytest_gpusync.memory import growth
-
-        return growth(self.measurement, of)
-
-    def assert_memory_growth(self, max: int | str, of: Of = "allocated") -> None:
-        """Fail the test if memory surely grew by more than `max` per step after warm-up.
-
-        Where the interval of the growth straddles `max` the test goes on, and the summary of the session says that it
-        could not be told; under ``--gpu-require`` it fails.
-
-        Args:
-            max: bytes, or a size like "1 MiB".
-            of: "allocated": tensors on the GPU; "reserved": torch's cache as well; "host": the process's resident set.
-
-        Raises:
-            BudgetExceeded: with the sentence.
-            NotMeasured: too few steps ran, or nothing was measured.
-            ValueError: `max` is no size, or `of` no memory.
-        """
-        __tracebackhide__ = True
-        budget = _growth_budget(max, of, "assert_memory_growth")
-        self._run.settle(self._kept, judge_growth(self.measurement, budget))
-
-    @property
-    def device_mallocs(self) -> Mallocs | None:
-        """Calls of ``cudaMalloc`` and its like per step after warm-up, median and most; None where not counted."""
-        from pytest_gpusync.memory import device_mallocs_per_step
-
-        return device_mallocs_per_step(self.measurement)
-
-    @property
-    def dispatch_ratio(self) -> Estimate | None:
-        """Time to issue a step by time to complete it, in the median, with an interval; None without a real GPU."""
-        from pytest_gpusync.timing import dispatch_ratio
-
-        return dispatch_ratio(self.measurement)
-
-    def assert_dispatch_ratio(self, max: float) -> None:
-        """Fail the test if the time to issue a step is surely more than `max` of the time to complete it.
-
-        Where that cannot be told the test goes on, as in :meth:`assert_memory_growth`. On the simulated device the test
-        is skipped here: time is not simulated.
-
-        Raises:
-            BudgetExceeded: with the sentence.
-            NotMeasured: too few steps ran, or they could not be timed.
-            ValueError: `max` is no ratio.
-        """
-        __tracebackhide__ = True
-        budget = _made(DispatchBudget, max, "assert_dispatch_ratio")
-        if self.measurement.environment.device == "simulated":
-            self._run.skip_untimed()
-        self._run.settle(self._kept, judge_dispatch(self.measurement, budget))
-
-    @property
-    def max_in_flight(self) -> int | None:
-        """The most steps that the device had not done when one after warm-up returned; None without a real GPU."""
-        from pytest_gpusync.timing import most_in_flight
-
-        return most_in_flight(self.measurement)
-
-    def assert_max_in_flight(self, max: int) -> None:
-        """Fail the test if more than `max` steps were in flight: issued by the host and not done by the device.
-
-        A step counts itself, so 1 is the least there is. On the simulated device the test is skipped here: what runs
-        at once is a matter of time, and time is not simulated.
-
-        Raises:
-            BudgetExceeded: with the sentence.
-            NotMeasured: the steps could not be timed.
-            ValueError: `max` is no number of steps.
-        """
-        __tracebackhide__ = True
-        budget = _made(FlightBudget, max, "assert_max_in_flight")
-        if self.measurement.environment.device == "simulated":
-            self._run.skip_untimed()
-        self._run.settle(self._kept, judge_in_flight(self.measurement, budget))
-
-
-class GpuTrain:
-    """What the fixture ``gpu_train`` gives: call it to run real steps."""
-
-    def __init__(self, run: TestRun) -> None:
-        self._run = run
-
-    def __call__(
-        self,
-        step: Callable[..., object],
-        batches: Iterable[Any] | None = None,
-        steps: int | None = None,
-        warmup: int = 3,
-        in_flight: int | None = None,
-    ) -> TrainingRun:
-        """Run `steps` steps and measure each; the first `warmup` of them are left out of budgets.
-
-        Args:
-            step: called as ``step(batch)``, or as ``step()`` without batches. It need not call an optimizer.
-            batches: a DataLoader, a list, a generator. What can be iterated again is, until `steps` have run; a
-                generator that ends before ends the run, and ``note`` of the result says so.
-            steps: steps to run, warm-up included; by default one pass over `batches`.
-            warmup: steps that are run first and left out of budgets.
-            in_flight: let the host run no further ahead than this: a step begins when the one so many before it is
-                done. The waits are the fixture's own and not counted. By default nothing holds the host back.
-
-        Raises:
-            ValueError: the arguments leave no step to measure.
-            NotMeasured: nothing can be measured here, or the batches ran out before the end of warm-up.
-        """
-        __tracebackhide__ = True
-        steps = _number_of_steps(batches, steps, warmup)
-        from pytest_gpusync.clock import StepClock
-        from pytest_gpusync.measure import aside
-
-        ring = _ring(in_flight)
-        region, ran, clock = None, 0, StepClock()
-        try:
-            with self._run.region(None, "gpu_train", warmup, memory=True) as region:
-                for arguments in _arguments(batches, steps):
-                    if ring is not None:
-                        with aside():
-                            ring.wait()
-                    clock.begin()
-                    step(*arguments)
-                    clock.end()
-                    if ring is not None:
-                        ring.mark()
-                    region.mark_step("gpu_train")
-                    ran += 1
-                region.time_steps(clock.collect())
-        finally:
-            if region is not None:
-                kept = self._run.keep(region)
-                if ran > warmup:
-                    self._run.runs.append(kept)
-        note = None if ran == steps else f"{ran} of {steps} steps ran: the batches ran out"
-        if ran <= warmup:
-            raise NotMeasured(f"Not measured: {note}, and the first {warmup} are warm-up")
-        return TrainingRun(self._run, kept, note)
-
-
 class GpuMemory:
     """What the fixture ``gpu_memory`` gives: regions of a test in which memory is sampled at the end of each step."""
 
@@ -294,16 +100,17 @@ class GpuMemory:
         self._run = run
 
     @contextmanager
-    def record(self, name: str | None = None, warmup: int | None = None) -> Iterator[Region]:
+    def record(self, name: str | None = None, warmup: int | None = None, process: bool = False) -> Iterator[Region]:
         """Sample memory in the ``with`` block and only look: ``result().memory`` of what it yields.
 
-        A step ends at ``optimizer.step()``, or where ``mark_step()`` of what it yields is called.
+        A step ends at ``optimizer.step()``, or where ``mark_step()`` of what it yields is called. With `process` the
+        driver is asked as well what the process holds, which takes some tenths of a millisecond per step.
 
         Raises:
             NotMeasured: nothing can be measured here.
         """
         __tracebackhide__ = True
-        with self._open(name, "gpu_memory.record", warmup) as (region, _):
+        with self._open(name, "gpu_memory.record", warmup, process) as (region, _):
             yield region
 
     @contextmanager
@@ -316,19 +123,21 @@ class GpuMemory:
         exception of the block's own is left alone.
         """
         __tracebackhide__ = True
-        budget = _growth_budget(max, of, "gpu_memory.budget")
-        with self._open(name, "gpu_memory.budget", warmup) as (region, kept):
+        budget = growth_budget(max, of, "gpu_memory.budget")
+        with self._open(name, "gpu_memory.budget", warmup, of == "process") as (region, kept):
             yield region
         self._run.settle(kept[0], judge_growth(kept[0].measurement, budget))
 
     @contextmanager
-    def _open(self, name: str | None, kind: str, warmup: int | None) -> Iterator[tuple[Region, list[Record]]]:
+    def _open(
+        self, name: str | None, kind: str, warmup: int | None, process: bool
+    ) -> Iterator[tuple[Region, list[Record]]]:
         """Open a region; its record is in the list once it is closed."""
         __tracebackhide__ = True
         region: Region | None = None
         kept: list[Record] = []
         try:
-            with self._run.region(name, kind, warmup, memory=True) as region:
+            with self._run.region(name, kind, warmup, memory=True, process_memory=process) as region:
                 yield region, kept
         finally:
             if region is not None:
@@ -509,98 +318,12 @@ class GpuElapsed:
     def _need(self, method: str, tolerance: float = TOLERANCE, **numbers: tuple[int | None, int]) -> None:
         """Refuse arguments that cannot be meant; skip the test, or fail it, where no time can be measured."""
         __tracebackhide__ = True
-        _check_numbers(f"gpu_elapsed.{method}", **numbers)
+        check_numbers(f"gpu_elapsed.{method}", **numbers)
         if not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
             raise ValueError(
                 f"gpu_elapsed.{method}: tolerance is a part between 0 and 1, as in 0.02, not {tolerance!r}"
             )
         self._run.need_time()
-
-
-def _check_numbers(source: str, **numbers: tuple[int | None, int]) -> None:
-    """Refuse what is no whole number from its least on."""
-    __tracebackhide__ = True
-    for name, (value, least) in numbers.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise ValueError(f"{source}: {name} is a whole number from {least} on, not {value!r}")
-
-
-def _growth_budget(max: int | str, of: Of, source: str) -> GrowthBudget:
-    """Return a budget of memory growth; the traceback of a wrong one ends at the line that asked for it."""
-    __tracebackhide__ = True
-    try:
-        return GrowthBudget.parse(max, of, source)
-    except ValueError as error:
-        complaint = str(error)
-    raise ValueError(f"{source}: {complaint}")
-
-
-def _made(kind: Callable[[Any, str], Made], max: float, source: str) -> Made:
-    """Return a budget of this kind; the traceback of a wrong one ends at the line that asked for it."""
-    __tracebackhide__ = True
-    try:
-        return kind(max, source)
-    except ValueError as error:
-        complaint = str(error)
-    raise ValueError(f"{source}: {complaint}")
-
-
-def _budget(max: int | None, exact: int | None, source: str) -> Budget:
-    """Return a budget; the traceback of a wrong one ends at the line that asked for it."""
-    __tracebackhide__ = True
-    try:
-        return Budget(max=max, exact=exact, source=source)
-    except ValueError as error:
-        complaint = str(error)
-    raise ValueError(f"{source}: {complaint}")
-
-
-def _ring(limit: int | None) -> EventRing | None:
-    __tracebackhide__ = True
-    if limit is None:
-        return None
-    from pytest_gpusync.ring import EventRing
-
-    try:
-        return EventRing(limit)
-    except ValueError as error:
-        complaint = str(error)
-    raise ValueError(f"gpu_train: in_flight: {complaint}")
-
-
-def _number_of_steps(batches: Iterable[Any] | None, steps: int | None, warmup: int) -> int:
-    __tracebackhide__ = True
-    for name, value in (("steps", steps), ("warmup", warmup)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise ValueError(f"gpu_train: {name} is a whole number from 0 on, not {value!r}")
-    if steps is None:
-        try:
-            steps = len(batches)  # type: ignore[arg-type]
-        except TypeError:
-            raise ValueError("gpu_train needs steps=... when the batches have no length") from None
-    if steps <= warmup:
-        raise ValueError(
-            f"gpu_train: steps={steps} are all warm-up (warmup={warmup}): give more steps or a smaller warmup"
-        )
-    return steps
-
-
-def _arguments(batches: Iterable[Any] | None, steps: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the arguments of each step, going over `batches` again where that gives anything."""
-    if batches is None:
-        yield from ((),) * steps
-        return
-    yielded = 0
-    while yielded < steps:
-        before = yielded
-        iterator = iter(batches)
-        for batch in iterator:
-            yield (batch,)
-            yielded += 1
-            if yielded == steps:
-                return
-        if iterator is batches or yielded == before:
-            return
 
 
 @pytest.fixture
@@ -612,7 +335,10 @@ def gpu_sync(request: pytest.FixtureRequest) -> GpuSync:
 @pytest.fixture
 def gpu_train(request: pytest.FixtureRequest) -> GpuTrain:
     """Run real training steps and count their syncs: gpu_train(step, batches, steps=20).assert_syncs(max=1)."""
-    return GpuTrain(_run_of(request))
+    config = request.config
+    # A worker of pytest-xdist has no terminal.
+    writer = config.get_terminal_writer() if config.pluginmanager.hasplugin("terminalreporter") else None
+    return GpuTrain(_run_of(request), lambda steps: Progress(writer, steps))
 
 
 @pytest.fixture

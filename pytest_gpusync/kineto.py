@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpusync.pairs import settle
@@ -104,6 +105,19 @@ def trace_steps(step: Callable[[], object], count: int) -> list[TracedStep]:
     listed: Any = profiler.kineto_results
     # The first step bears what a trace costs once.
     return split([_event(event) for event in listed.events()], marks)[1:]
+
+
+def busy_ms(steps: Sequence[TracedStep]) -> float | None:
+    """Return the milliseconds in which the device had work in a step, whatever the stream, in the median."""
+    found = []
+    for step in steps:
+        spans = sorted((call.work.start, call.work.end) for call in step.calls if call.work is not None)
+        busy = until = 0
+        for start, end in spans:
+            busy += max(0, end - max(start, until))
+            until = max(until, end)
+        found.append(busy / 1e6)
+    return median(found) if found else None
 
 
 def _mark() -> int:

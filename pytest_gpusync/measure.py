@@ -22,13 +22,14 @@ from pytest_gpusync import attribution, devices, phases, steps
 from pytest_gpusync.devices import simulation_is_on as _simulation_is_on
 from pytest_gpusync.events import Environment, Measurement, RegionTimes, Site, SiteCount, Sync
 from pytest_gpusync.lines import counted_per_step, lines
-from pytest_gpusync.memory import sample as sample_memory
+from pytest_gpusync.memory import Sampler
 from pytest_gpusync.recorders import RecorderUnavailable, candidates, create, jax_waits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_gpusync.events import Direction, Kind, MemorySample, RawSync, StepTime
+    from pytest_gpusync.nvml import Disturbance
     from pytest_gpusync.recorders import Recorder
 
 DeviceChoice = Literal["auto", "cuda", "simulated"]
@@ -77,13 +78,14 @@ class _End(NamedTuple):
 class Region:
     """A stretch of a program that is being measured, or was."""
 
-    def __init__(self, name: str, warmup: int | None = None, *, samples_memory: bool = False) -> None:
+    def __init__(self, name: str, warmup: int | None = None, *, sampler: Sampler | None = None) -> None:
         self.name = name
-        self._samples_memory = samples_memory
+        self._sampler = sampler
         self._optimizer_samples: list[MemorySample] = []
         """Memory at each ``optimizer.step()``, as the marks are, for as long as that ends steps."""
         self._explicit_samples: list[MemorySample] = []
         self._timing: tuple[StepTime, ...] | None = None
+        self._disturbance: Disturbance | None = None
         self._warmup = warmup
         self._thread = threading.get_ident()
         self._seen: list[_Seen] = []
@@ -104,12 +106,18 @@ class Region:
             self._step_source = source
         self._explicit_marks.append(_End(len(self._seen), noted))
         self._explicit_times.append(time.perf_counter_ns())
-        if self._samples_memory:
-            self._explicit_samples.append(sample_memory())
+        if self._sampler is not None:
+            self._sampler.take(self._explicit_samples)
 
-    def time_steps(self, times: Sequence[StepTime] | None) -> None:
-        """Keep how long each step took; None where steps could not be timed."""
+    def record_allocations_from(self, step: int) -> None:
+        """If memory grows, record which lines allocate, from the end of this step on at the earliest."""
+        if self._sampler is not None:
+            self._sampler.allocations.not_before = step
+
+    def time_steps(self, times: Sequence[StepTime] | None, disturbance: Disturbance | None = None) -> None:
+        """Keep how long each step took, and what NVML saw meanwhile; None where steps could not be timed."""
         self._timing = None if times is None else tuple(times)
+        self._disturbance = disturbance
 
     def warm_up(self, count: int) -> None:
         """Leave the first `count` steps out of budgets."""
@@ -164,8 +172,8 @@ class Region:
     def _optimizer_stepped(self, optimizer: int, noted: int, now: int) -> None:
         # This runs in every step, as cold code: an object less is a microsecond less.
         self._optimizer_calls.append((len(self._seen), noted, optimizer, now))
-        if self._samples_memory and self._explicit_marks is None:
-            self._optimizer_samples.append(sample_memory())
+        if self._sampler is not None and self._explicit_marks is None:
+            self._sampler.take(self._optimizer_samples)
 
     def _fail(self, problem: str) -> None:
         """Remember the first reason why this measurement cannot be trusted."""
@@ -173,6 +181,8 @@ class Region:
             self._problem = problem
 
     def _close(self) -> None:
+        if self._sampler is not None:
+            self._sampler.close()
         self._result = self._measurement(complete=self._problem is None)
 
     def _measurement(self, *, complete: bool) -> Measurement:
@@ -203,7 +213,9 @@ class Region:
             problem=problem,
             device_used=_cuda_initialised() or bool(self._seen),
             memory=self._memory(len(ends)),
+            grown=None if self._sampler is None else self._sampler.grown,
             timing=self._timing,
+            disturbance=self._disturbance,
             times=self._times(len(ends)),
         )
 
@@ -241,7 +253,7 @@ class Region:
 
     def _memory(self, ends: int) -> tuple[MemorySample, ...] | None:
         """Return the samples at the ends of steps; in a region without steps there are none to tell growth from."""
-        if not self._samples_memory or not ends:
+        if self._sampler is None or not ends:
             return None
         if self._explicit_marks is not None:
             return tuple(self._explicit_samples)
@@ -272,6 +284,7 @@ def record(
     recorder: str = "auto",
     device: DeviceChoice = "auto",
     memory: bool = False,
+    process_memory: bool = False,
 ) -> Iterator[Region]:
     """Measure the syncs of a ``with`` block.
 
@@ -281,6 +294,7 @@ def record(
         recorder: "auto", or one of :data:`pytest_gpusync.recorders.NAMES`.
         device: "auto" takes the simulated device if it is on, else the GPU.
         memory: read the memory counters at the end of each step, for its growth.
+        process_memory: then also ask the driver what the process holds, which takes some tenths of a millisecond.
 
     Yields:
         The open region; its ``syncs``, ``sites`` and ``result()`` are final once the block is left.
@@ -288,7 +302,8 @@ def record(
     Raises:
         MeasurementError: nothing can be measured here.
     """
-    region = Region(name, warmup, samples_memory=memory)
+    sampler = Sampler(DEFAULT_WARMUP if warmup is None else warmup, process_memory) if memory else None
+    region = Region(name, warmup, sampler=sampler)
     _hub.open(region, recorder, device)
     try:
         yield region

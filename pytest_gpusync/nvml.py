@@ -100,11 +100,18 @@ class Watch:
         return 0
 
 
+def uuid_of(index: int) -> str:
+    """Return NVML's identifier of torch's GPU with this index."""
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+
+
 def watch_current() -> Watch:
     """Return a watch over torch's current GPU."""
     import torch
 
-    return Watch(f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}")
+    return Watch(uuid_of(torch.cuda.current_device()))
 
 
 def _processes(number: int) -> str:

@@ -92,7 +92,13 @@ class TestRun:
 
     @contextmanager
     def region(
-        self, name: str | None, kind: str, warmup: int | None = None, *, memory: bool = False
+        self,
+        name: str | None,
+        kind: str,
+        warmup: int | None = None,
+        *,
+        memory: bool = False,
+        process_memory: bool = False,
     ) -> Iterator[Region]:
         """Open a region for a fixture, sampling memory if asked.
 
@@ -100,7 +106,7 @@ class TestRun:
             NotMeasured: nothing can be measured here.
         """
         self.device.switch_on()
-        with _open(self._name(name or kind), warmup, self.device, memory) as region:
+        with _open(self._name(name or kind), warmup, self.device, memory, process_memory) as region:
             yield region
 
     def keep(self, region: Region) -> Record:
@@ -277,12 +283,16 @@ class TestRun:
 
 
 @contextmanager
-def _open(name: str, warmup: int | None, device: SessionDevice, memory: bool) -> Iterator[Region]:
+def _open(
+    name: str, warmup: int | None, device: SessionDevice, memory: bool, process_memory: bool = False
+) -> Iterator[Region]:
     if device.refusal is not None:
         raise NotMeasured(f"Not measured: {device.refusal}")
     with ExitStack() as stack:
         try:
-            region = stack.enter_context(record(name, warmup=warmup, device=device.choice, memory=memory))
+            region = stack.enter_context(
+                record(name, warmup=warmup, device=device.choice, memory=memory, process_memory=process_memory)
+            )
         except MeasurementError as error:
             raise NotMeasured(f"Not measured: {error}") from None
         yield region

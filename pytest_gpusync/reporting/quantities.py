@@ -31,10 +31,13 @@ def memory_document(measurement: Measurement) -> Document | None:
     """Return the memory object of a region; None where memory was not sampled."""
     if measurement.memory is None:
         return None
-    mallocs = memory.device_mallocs_per_step(measurement)
+    mallocs, frees = memory.device_mallocs_per_step(measurement), memory.device_frees_per_step(measurement)
+    grown = measurement.grown
     return {
         **{of: _memory_of(measurement, of) for of in memory.OF},
         "device_mallocs_per_step": None if mallocs is None else mallocs._asdict(),
+        "device_frees_per_step": None if frees is None else frees._asdict(),
+        "grown": None if grown is None else [line._asdict() for line in grown],
     }
 
 
@@ -97,6 +100,7 @@ def _memory_of(measurement: Measurement, of: memory.Of) -> Document | None:
         "first": samples[0],
         "last": samples[-1],
         "max": max(samples),
+        "peak_over_baseline": memory.peak_over_baseline(measurement, of),
         "growth": None if growth is None else estimate_document(growth),
     }
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpusync.budgets import WHOLE_REGION, why_not_measured
 from pytest_gpusync.events import Environment
 from pytest_gpusync.lines import counted_per_step, lines
-from pytest_gpusync.reporting.sites import draw, row
+from pytest_gpusync.reporting.sites import draw, row, source_text
+from pytest_gpusync.sizes import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +24,9 @@ LINES_SHOWN: Final = 10
 """Lines shown at normal verbosity; ``-v`` shows all."""
 
 MORE: Final = "-v shows all"
+
+GROWN: Final = ("allocated_growth", "reserved_growth")
+"""Budgets of memory whose allocations torch knows."""
 
 
 def environment_from(document: dict[str, Any]) -> Environment:
@@ -50,9 +54,27 @@ def render_verdict(verdict: Verdict, measurement: Measurement, *, limit: int | N
     return [
         verdict.sentence,
         *_rows(verdict.offenders, measurement, limit),
+        *_grown_rows(verdict, measurement, limit),
         *_under("not counted:", verdict.excused, measurement, limit),
         f"  {device_text(measurement.environment)}",
     ]
+
+
+def _grown_rows(verdict: Verdict, measurement: Measurement, limit: int | None) -> list[str]:
+    """Return the lines that allocated what grew, for a broken budget of torch's memory."""
+    if verdict.outcome != "failed" or verdict.budget.quantity not in GROWN or not measurement.grown:
+        return []
+    shown = measurement.grown if limit is None else measurement.grown[:limit]
+    places = [f"{line.path}:{line.line}" for line in shown]
+    width = max(map(len, places))
+    rows = [
+        f"  {place:<{width}}  {source_text(line.path, line.line) or line.function}  "
+        f"{format_size(line.bytes_per_step)} per step"
+        for place, line in zip(places, shown, strict=True)
+    ]
+    if len(shown) < len(measurement.grown):
+        rows.append(f"  and {plural(len(measurement.grown) - len(shown), 'line')} more ({MORE})")
+    return ["  allocated by:", *rows]
 
 
 def render_measurement(

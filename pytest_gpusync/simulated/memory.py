@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -21,6 +21,9 @@ from .ledger import conditions
 from .lifetimes import CAPACITY, Lifetimes
 from .native import cells
 from .state import current_device, device_index, process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _LARGEST_EXCESS: Final = 20 << 20
 """Bytes by which a segment may be larger than the block it is made for."""
@@ -43,6 +46,8 @@ _blocks: dict[int, tuple[int, Block]] = {}
 _shrunk: dict[int, int] = {}
 """Keys of storages that were resized to nothing and live on, by the address of their memory."""
 _settling = False
+on_birth: Callable[[int], None] | None = None
+"""Told the key of each new tensor's memory, on the thread that makes it."""
 _lifetimes: Lifetimes | None = None
 
 
@@ -65,12 +70,20 @@ def note(key: int, nbytes: int, index: int, died: int) -> None:
     Raises:
         torch.OutOfMemoryError: the device has no room for it.
     """
+    if on_birth is not None:
+        on_birth(key)
     stream = streams.current_id(index)
     _events.append((died, key, nbytes, index, stream, conditions.pool))
     room = _room.get(index, 0) - nbytes - _LARGEST_EXCESS
     _room[index] = room
     if room < 0 or len(_events) >= _SETTLE_AT:
         _settle()
+
+
+def living() -> dict[int, int]:
+    """Return the bytes of living memory by key."""
+    _settle()
+    return {key: block.size for key, (_, block) in _blocks.items()}
 
 
 def _allocator(index: int) -> CachingAllocator:

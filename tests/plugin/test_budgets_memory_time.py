@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from measurements import H200, SIMULATED, stepped, sync, whole
@@ -15,9 +16,11 @@ from pytest_gpusync.budgets import (
     judge_growth,
     judge_in_flight,
 )
-from pytest_gpusync.events import MemorySample, StepTime
-from pytest_gpusync.memory import device_mallocs_per_step
+from pytest_gpusync.events import GrownLine, MemorySample, StepTime
+from pytest_gpusync.memory import device_mallocs_per_step, peak_over_baseline
+from pytest_gpusync.nvml import Disturbance
 from pytest_gpusync.reporting.json_ import region_document
+from pytest_gpusync.reporting.terminal import render_verdict
 from pytest_gpusync.timing import dispatch_ratio
 
 KIB, MIB, MS = 1024, 1024**2, 1_000_000
@@ -236,7 +239,7 @@ def test_a_dispatch_limit_that_is_no_ratio_is_refused(limit):
 
 
 def test_a_kind_of_memory_that_there_is_not_is_refused():
-    with pytest.raises(ValueError, match="memory is of 'allocated', 'reserved', 'host', not 'gpu'"):
+    with pytest.raises(ValueError, match="memory is of 'allocated', 'reserved', 'process', 'host', not 'gpu'"):
         GrowthBudget(0, "gpu")
 
 
@@ -269,3 +272,41 @@ def test_a_region_is_not_passed_if_a_verdict_is_open(outcome):
     document = region_document(region, verdicts)
     assert document["outcome"] == outcome
     assert (document["problem"] is None) == (outcome == "undecided")
+
+
+def test_the_peak_is_over_the_end_of_warm_up():
+    samples = tuple(MemorySample(nbytes, None, None, None) for nbytes in (900, 100, 300, 250))
+    measurement = stepped([0] * 4, warmup=2, memory=samples)
+    assert peak_over_baseline(measurement, "allocated") == 200
+    assert peak_over_baseline(measurement, "reserved") is None
+
+
+def test_a_disturbed_gpu_decides_no_dispatch_ratio():
+    times = tuple(StepTime(9, 10, 1) for _ in range(20))
+    quiet = stepped([0] * 20, environment=H200, timing=times)
+    spoilt = replace(quiet, disturbance=Disturbance("another process kept the GPU busy", spoils=True))
+    assert judge_dispatch(quiet, DispatchBudget(0.5)).outcome == "failed"
+    verdict = judge_dispatch(spoilt, DispatchBudget(0.5))
+    assert verdict.outcome == "undecided"
+    assert verdict.sentence.startswith("Not to be told: another process kept the GPU busy. Time to issue was 0.90")
+
+
+def test_the_memory_of_the_process_has_to_be_asked_for():
+    samples = (MemorySample(5, 5, 5, 0),) * 20
+    verdict = judge_growth(stepped([0] * 20, memory=samples, environment=H200), GrowthBudget(0, "process"))
+    assert verdict.outcome == "not_measured"
+    assert "gpu_train(..., process=True) asks the driver" in verdict.sentence
+
+
+def test_a_broken_budget_of_memory_names_the_lines_that_allocated():
+    samples = tuple(MemorySample(step << 20, 0, 0, 0) for step in range(20))
+    allocated = (GrownLine("train.py", 7, "step", 1 << 20), GrownLine("net.py", 21, "forward", 512.0))
+    measurement = stepped([0] * 20, memory=samples, environment=H200, grown=allocated)
+    text = render_verdict(judge_growth(measurement, GrowthBudget(0)), measurement)
+    assert text[1:4] == [
+        "  allocated by:",
+        "  train.py:7  step  1 MiB per step",
+        "  net.py:21   forward  512 B per step",
+    ]
+    kept = render_verdict(judge_growth(measurement, GrowthBudget(2 << 20)), measurement)
+    assert "  allocated by:" not in kept

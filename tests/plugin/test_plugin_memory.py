@@ -283,3 +283,109 @@ def test_a_budget_of_syncs_alone_samples_no_memory(inside, tmp_path):
     path = tmp_path / "run.json"
     inside("train(leak(9))", "plain", "--gpu-sync-budget=5", f"--gpu-sync-report={path}")
     assert [region["memory"] for region in json.loads(path.read_text())["regions"]] == [None]
+
+
+def test_the_lines_that_allocated_what_grew_are_in_the_failure(inside):
+    result = inside("gpu_train(leak(2 << 20), steps=20).assert_memory_growth(max=0)")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "Allocated memory grew 2.0 MiB per step*",
+            "  allocated by:",
+            '  test_a.py:*  kept.append(torch.empty(nbytes, dtype=torch.uint8, device="cuda"))  2 MiB per step',
+        ]
+    )
+
+
+def test_lines_that_grew_are_told_of_a_region_that_marks_its_steps(inside):
+    result = inside(
+        """
+with gpu_memory.budget(max=0) as region:
+    for _ in range(20):
+        leak(1 << 20)()
+        region.mark_step()
+"""
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["  allocated by:", "  test_a.py:*1 MiB per step"])
+
+
+def test_what_each_step_replaces_is_no_line_that_grew(inside):
+    inside(
+        """
+held = {}
+
+def step():
+    held["last"] = torch.ones(1 << 20, device="cuda")
+    leak(1 << 10)()
+
+[line] = gpu_train(step, steps=20).grown
+assert line.bytes_per_step == 1 << 10
+assert gpu_train(lambda: held.update(last=torch.ones(1 << 20, device="cuda")), steps=20).grown is None
+"""
+    ).assert_outcomes(passed=1)
+
+
+def test_a_whole_training_is_measured_by_its_optimizer_steps(inside):
+    inside(
+        """
+run = gpu_train.whole(train, leak(1 << 20), steps=20)
+assert (run.steps, len(run.per_step)) == (20, 17)
+assert run.measurement.step_source == "optimizer.step()"
+run.assert_syncs(max=0)
+assert run.memory_growth().value == 1 << 20
+assert [step.allocated - before.allocated for before, step in zip(run.per_step, run.per_step[1:])] == [1 << 20] * 16
+assert run.peak_over_baseline() == 17 << 20
+"""
+    ).assert_outcomes(passed=1)
+
+
+def test_a_training_without_enough_steps_is_not_measured(inside):
+    result = inside("gpu_train.whole(train, leak(0), steps=3)")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*Not measured: 3 calls of optimizer.step() were seen, and the first 3 steps are warm-up*"]
+    )
+
+
+def test_the_steps_of_trainers_are_called_as_their_trainers_do(inside):
+    inside(
+        """
+class Module:
+    def training_step(self, batch, batch_idx):
+        seen.append((batch, batch_idx))
+
+class Trainer:
+    model = "model"
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        seen.append((model, inputs))
+
+seen = []
+gpu_train(Module().training_step, ["a", "b"], steps=4, warmup=1)
+assert seen == [("a", 0), ("b", 1), ("a", 2), ("b", 3)]
+seen = []
+gpu_train(Trainer().training_step, ["a", "b"], steps=2, warmup=1)
+assert seen == [("model", "a"), ("model", "b")]
+"""
+    ).assert_outcomes(passed=1)
+
+
+def test_each_step_has_its_figures(inside):
+    inside(
+        """
+value = torch.ones(1, device="cuda")
+
+def step():
+    leak(1 << 20)()
+    value.item()
+
+figures = gpu_train(step, steps=20, process=True, trace=2)
+assert figures.busy_ms is None
+first = figures.per_step[0]
+assert first.syncs == 1
+assert {first.blocked_ms, first.issue_ms, first.complete_ms, first.in_flight, first.process} == {None}
+assert first.reserved >= first.allocated > 3 << 20
+assert (first.device_mallocs, first.device_frees) in [(0, 0), (1, 0)]
+"""
+    ).assert_outcomes(passed=1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from run_schema import SCHEMA, violations
 
 from pytest_gpusync.budgets import Budget, DispatchBudget, GrowthBudget, judge, judge_dispatch, judge_growth
 from pytest_gpusync.decomposition import Decomposition
-from pytest_gpusync.events import MemorySample, StepTime
+from pytest_gpusync.estimates import median_estimate
+from pytest_gpusync.events import GrownLine, MemorySample, Site, StepTime
 from pytest_gpusync.nvml import Disturbance
 from pytest_gpusync.overlap import Triple, overlap_of
 from pytest_gpusync.pairs import Pair, disturbed, ratio_of
@@ -25,6 +28,7 @@ from pytest_gpusync.reporting.json_ import (
     write_atomic,
 )
 from pytest_gpusync.rulenames import Rule
+from pytest_gpusync.stalls import Stall, Stalls
 
 
 def written(environment, *regions):
@@ -54,7 +58,8 @@ FULL = stepped(
 SAMPLED = stepped(
     [1] * 10,
     environment=H200,
-    memory=tuple(MemorySample(step, 2 * step, 3 * step, step) for step in range(10)),
+    memory=tuple(MemorySample(step, 2 * step, 3 * step, step, step, 4 * step) for step in range(10)),
+    grown=(GrownLine("train.py", 5, "step", 1.5),),
     timing=(StepTime(2_000_000, 9_000_000, 7_000_000),) * 10,
 )
 SAMPLED_VERDICTS = [
@@ -63,6 +68,16 @@ SAMPLED_VERDICTS = [
     judge_growth(stepped([0]), GrowthBudget(0)),
 ]
 NOTHING = MemorySample(None, None, None, None)
+STALL = Stall(Site("train.py", 9, "step"), 1.0, 0.5, 0.25, 0.25, 0.2, 0.3, "measured")
+STALLS = Stalls(
+    step_ms=2.0,
+    replayed_ms=2.1,
+    busy_ms=1.5,
+    sites=(STALL, replace(STALL, low_ms=-inf, high_ms=inf, outcome="too noisy to tell")),
+    rounds=16,
+    steps=30,
+    confidence=0.99,
+)
 RATIO = ratio_of([Pair(2.0, 1.0)] * 12, calls=3, tolerance=0.02)
 BUSY = Disturbance("another process kept the GPU busy", spoils=True)
 SPOILT = disturbed(RATIO, BUSY)
@@ -85,6 +100,8 @@ PARTS = Decomposition(100, 0.1, 0.2, 0.05, each_ms=36.0, end_ms=20.4)
         pytest.param(written(H200, elapsed_region_document("a", OVERLAP)), id="an overlap"),
         pytest.param(written(H200, elapsed_region_document("a", SPOILT_OVERLAP)), id="a spoilt overlap"),
         pytest.param(written(H200, elapsed_region_document("a", PARTS)), id="a decomposition"),
+        pytest.param(written(H200, elapsed_region_document("a", STALLS)), id="stalls"),
+        pytest.param(written(H200, elapsed_region_document("a", median_estimate([0.5] * 20))), id="a dispatch ratio"),
         pytest.param(written(H200, unmeasured_document("test_a.py::test_b", "no recorder")), id="unmeasured"),
     ],
 )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpusync import measure, memory
+from pytest_gpusync import memory
+from pytest_gpusync.driver_memory import DriverMemory
 from pytest_gpusync.events import MemorySample
 from pytest_gpusync.measure import record
 
 PAGE = 4096
+OWN = os.getpid()
 
 
 class Cuda:
@@ -56,6 +59,11 @@ def test_memory_is_that_of_all_gpus(cuda):
     assert memory.sample() == MemorySample(11, 22, PAGE, 7)
 
 
+def test_frees_are_counted_as_mallocs_are(cuda):
+    cuda(gpu(10, 20, num_device_alloc=3, num_device_free=2), gpu(1, 2, num_device_alloc=4, num_device_free=1))
+    assert memory.sample().device_frees == 3
+
+
 def test_an_allocator_that_counts_no_mallocs_has_none(cuda):
     cuda(gpu(10, 20))
     assert memory.sample() == MemorySample(10, 20, PAGE, None)
@@ -89,7 +97,7 @@ def counted(scripted, monkeypatch):
         taken.append(MemorySample(len(taken), None, None, None))
         return taken[-1]
 
-    monkeypatch.setattr(measure, "sample_memory", sample)
+    monkeypatch.setattr(memory, "sample", sample)
     return taken
 
 
@@ -129,3 +137,53 @@ def test_a_region_without_steps_has_no_memory_to_compare(counted):
     with record(memory=True) as region:
         pass
     assert region.result().memory is None
+
+
+class Driver:
+    """Stands in for the module pynvml: processes by id with what they hold, on each of two GPUs."""
+
+    def __init__(self, *processes, used=1000):
+        self.processes, self.used, self.open = processes, used, 0
+
+    def nvmlInit(self):
+        self.open += 1
+
+    def nvmlShutdown(self):
+        self.open -= 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        return uuid
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.processes]
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        return SimpleNamespace(used=self.used)
+
+
+@pytest.mark.parametrize(
+    ("processes", "told"),
+    [
+        pytest.param([(OWN, 300), (77, 5)], 600, id="found by its id"),
+        pytest.param([(77, None)], 2000, id="the only one, under another id"),
+        pytest.param([], 2000, id="none is listed, as in a container"),
+        pytest.param([(77, 5), (78, 6)], None, id="one of several, unknown which"),
+        pytest.param([(OWN, None), (78, 6)], None, id="what it holds is not told"),
+    ],
+)
+def test_the_driver_tells_what_the_process_holds(monkeypatch, processes, told):
+    nvml = Driver(*processes)
+    properties = lambda index: SimpleNamespace(uuid=index)  # noqa: E731
+    cuda = SimpleNamespace(device_count=lambda: 2, get_device_properties=properties)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    driver = DriverMemory()
+    assert driver.bytes() == told
+    driver.close()
+    assert nvml.open == 0
+
+
+def test_without_a_driver_nothing_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    assert DriverMemory().bytes() is None
