@@ -52,6 +52,7 @@ def timing_document(measurement: Measurement) -> Document | None:
         "complete_ms": _spread(found.complete),
         "dispatch_ratio": estimate_document(ratio),
         "max_in_flight": timing.most_in_flight(measurement),
+        "note": None if measurement.disturbance is None else measurement.disturbance.note,
         **_NOT_ELAPSED,
     }
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_gpusync import memory
+from pytest_gpusync.allocations import Allocations
 from pytest_gpusync.driver_memory import DriverMemory
 from pytest_gpusync.events import MemorySample
 from pytest_gpusync.measure import record
@@ -187,3 +188,77 @@ def test_without_a_driver_nothing_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
     assert DriverMemory().bytes() is None
+
+
+class History:
+    """Stands in for torch and its memory history: blocks as a snapshot lists them, with frames where they were kept."""
+
+    def __init__(self, snapshots, is_on=False):
+        self.snapshots, self.calls = iter(snapshots), []
+        history = SimpleNamespace(
+            _record_memory_history=lambda **options: self.calls.append(options), _snapshot=lambda: next(self.snapshots)
+        )
+        self.cuda = SimpleNamespace(is_initialized=lambda: True, memory=history)
+        self._C = SimpleNamespace(_cuda_isHistoryEnabled=lambda: is_on)
+
+
+def snapshot(*blocks):
+    listed = [
+        {
+            "state": state,
+            "size": size,
+            "frames": [{"filename": name, "line": line, "name": "f"} for name, line in frames],
+        }
+        for state, size, frames in blocks
+    ]
+    return {"segments": [{"blocks": listed}, {"blocks": [{"state": "active_allocated", "size": 9}]}]}
+
+
+def rising(steps):
+    return [MemorySample(step << 20, 0, 0, 0) for step in range(steps)]
+
+
+LIBRARY = "/usr/lib/python3/dist-packages/library/tensor.py"
+HERE = __file__
+
+
+def followed(allocations, steps):
+    """Let `allocations` look at the end of each step; what it makes of them."""
+    for step in range(1, steps + 1):
+        allocations.look(rising(step))
+    return allocations.close(steps)
+
+
+def test_a_line_that_has_more_at_the_end_grew(monkeypatch):
+    leak, cache = [(LIBRARY, 5), (HERE, 31)], [(HERE, 40)]
+    first = snapshot(("active_allocated", 100, leak), ("active_allocated", 70, cache), ("inactive", 50, leak))
+    last = snapshot(("active_allocated", 400, leak), ("active_allocated", 70, cache))
+    torch = History([first, last])
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    # After warm-up six steps are looked at; the seventh is the first that is recorded, the tenth the last.
+    [line] = followed(Allocations(warmup=2), 12)
+    assert (line.line, line.function, line.bytes_per_step) == (31, "f", 100.0)
+    assert line.path.endswith("test_memory.py")
+    assert torch.calls == [{"enabled": "state", "context": "state", "stacks": "python"}, {"enabled": None}]
+
+
+def test_nothing_is_recorded_of_memory_that_does_not_grow(monkeypatch):
+    torch = History([])
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    allocations = Allocations(warmup=0)
+    for step in range(1, 20):
+        allocations.look([MemorySample(7, 7, 7, 0)] * step)
+    assert (allocations.close(20), torch.calls) == (None, [])
+
+
+def test_a_history_that_somebody_else_records_is_left_alone(monkeypatch):
+    torch = History([], is_on=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert (followed(Allocations(warmup=0), 20), torch.calls) == (None, [])
+
+
+def test_a_history_that_began_with_the_last_step_tells_nothing_and_ends(monkeypatch):
+    torch = History([])
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert followed(Allocations(warmup=0, not_before=9), 9) is None
+    assert torch.calls[-1] == {"enabled": None}
