@@ -14,9 +14,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-from torch import Tensor, sparse_coo
+import torch
 
 from . import autotuning, ledger
+from .labels import as_cpu
+from .state import process
 
 if TYPE_CHECKING:
     from pytest_gpusync.events import Direction
@@ -34,6 +36,8 @@ class Entry:
     syncs: int
     per_matrix: int = 0
     when: str | None = None
+    more: int = 0
+    more_when: str | None = None
     at_least: bool = False
     direction: Direction | None = None
 
@@ -58,8 +62,22 @@ def _dense(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
 
 def _uncoalesced(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
     return any(
-        isinstance(value, Tensor) and value.layout is sparse_coo and not value.is_coalesced() for value in arguments
+        isinstance(value, torch.Tensor) and value.layout is torch.sparse_coo and not value.is_coalesced()
+        for value in arguments
     )
+
+
+_LARGEST_NORM = {torch.float64: 2.996158913811580e-01, torch.complex128: 2.996158913811580e-01}
+"""1-norms above which torch computes a matrix exponential in another way; in other types:"""
+_LARGEST_NORM_OF_OTHERS = 1.461661507209034
+
+
+def _large_norm(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    x = arguments[0]
+    if not process.values or not x.numel():
+        return False
+    norm = as_cpu(x).abs().sum(-2).amax()
+    return bool(norm > _LARGEST_NORM.get(x.dtype, _LARGEST_NORM_OF_OTHERS))
 
 
 CONDITIONS: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], bool]] = {
@@ -68,6 +86,7 @@ CONDITIONS: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], bool]] = {
     "no_output_size": _no_output_size,
     "dense": _dense,
     "uncoalesced": _uncoalesced,
+    "large_norm": _large_norm,
 }
 
 
@@ -101,6 +120,7 @@ def announcer(name: str) -> Announce | None:
         return _autotuned().get(name)
     condition = CONDITIONS[entry.when] if entry.when else None
     syncs, per_matrix, direction = entry.syncs, entry.per_matrix, entry.direction
+    more, more_when = entry.more, CONDITIONS[entry.more_when] if entry.more_when else None
 
     def announce(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         if condition is not None and not condition(arguments, keywords):
@@ -112,6 +132,8 @@ def announcer(name: str) -> Announce | None:
             for length in shape[:-2]:
                 matrices *= length
             count += per_matrix * matrices
+        if more_when is not None and more_when(arguments, keywords):
+            count += more
         ledger.sync("stream", count, direction=direction)
 
     return announce

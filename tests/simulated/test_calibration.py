@@ -45,3 +45,11 @@ def test_an_entry_can_be_read(entry):
 def test_an_entry_names_an_operator_of_torch(name):
     base, _, overload = name.removeprefix("aten::").partition(".")
     assert hasattr(getattr(torch.ops.aten, base), overload or "default")
+
+
+@pytest.mark.parametrize(("scale", "syncs"), [(1e-3, 3), (10.0, 6)])
+def test_a_matrix_exponential_waits_more_for_a_large_matrix(cuda, kinds, scale, syncs):
+    x = scale * torch.eye(4, device=cuda)
+    with kinds() as counted:
+        torch.linalg.matrix_exp(x)
+    assert counted == {"stream": syncs}
