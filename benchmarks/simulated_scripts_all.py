@@ -136,7 +136,7 @@ def _pictures(folder: Path) -> None:
 
 _MADE_UP_CIFAR = """
 import io, os, torchvision
-os.popen = lambda command: io.StringIO("24 80")
+os.popen = lambda *_: io.StringIO("24 80")
 class CIFAR10(torchvision.datasets.FakeData):
     def __init__(self, root, train, download, transform):
         super().__init__(96 if train else 200, (3, 32, 32), 10, transform)
