@@ -87,7 +87,10 @@ class GpuSession:
             parts = [f"simulated CUDA device{why}", "recorder simulated", "coverage simulated"]
         else:
             driver = f" (driver {device.found.driver})" if device.found.driver else ""
-            parts = [f"{device.found.gpu}{driver}", "recorder cupti, else torch-hooks"]
+            parts = [
+                f"{device.found.gpu}{driver}",
+                "recorder cupti, coverage driver (else torch-hooks, coverage torch)",
+            ]
         if self.options.budget is not None:
             noun = "sync" if self.options.budget.max == 1 else "syncs"
             parts.append(f"{self.options.budget} {noun} per step")

@@ -191,6 +191,15 @@ def test_header_and_summary_name_device_recorder_and_coverage(run):
     )
 
 
+@pytest.mark.parametrize(("budget", "said"), [(1, "budget 1 sync per step"), (2, "budget 2 syncs per step")])
+def test_on_a_gpu_the_header_says_what_each_recorder_can_see(run, monkeypatch, budget, said):
+    found = Device("cuda", gpu="NVIDIA H200", driver="580.159")
+    monkeypatch.setattr(devices, "detect", lambda: found)
+    result = run(f"--gpu-sync-budget={budget}", test_a="def test_a(): pass")
+    seen = "recorder cupti, coverage driver (else torch-hooks, coverage torch)"
+    result.stdout.fnmatch_lines([f"gpusync: NVIDIA H200 (driver 580.159), {seen}, {said}"])
+
+
 @pytest.mark.parametrize("quiet", ["-q", "--no-header"])
 def test_the_header_is_left_out_on_request(run, quiet):
     run("--gpu-sync-budget=3", quiet, test_a=THREE_SYNCS).stdout.no_fnmatch_line("gpusync: *")
