@@ -6,8 +6,8 @@
 ``count`` is ``gpusync trace`` with what follows EXECUTED.json, and counts besides how often each line of the program
 ran. ``compare`` sets that beside script NAME of TRUTH.json, which holds for each script ``sync_lines`` (file, line and
 syncs of the lines that made the host wait, as a CUPTI callback saw them) and ``executed`` (how often each line of each
-file ran). Counts are compared per execution of the line, so that the two runs may differ in length; those of a line that
-waited on the GPU in a few executions only, as at first use, in all. A line is
+file ran). Counts are compared per execution of the line, so that the two runs may differ in length; those of a line
+that waited on the GPU in a few executions only, as at first use, in all. A line is
 
     equal        as many syncs per execution, or in all
     differs      another number, but the host waits in both
