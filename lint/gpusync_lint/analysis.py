@@ -42,6 +42,9 @@ class Part:
 class Files(Protocol):
     """The files of a run by their numbers, which are those in its units."""
 
+    exports: dict[tuple[int, str, bool], bool]
+    """What `Surroundings` keep of them."""
+
     def path(self, place: int) -> str:
         """The path of one."""
 
@@ -57,6 +60,7 @@ class Given:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
+        self.exports: dict[tuple[int, str, bool], bool] = {}
 
     def path(self, place: int) -> str:
         """The path of one."""
@@ -132,8 +136,9 @@ def _analysed(unit: units.Unit, files: Files, settings: EngineSettings, without:
     around: Surroundings | None = None
     if unit.component:
         given = frozenset((*unit.places, *unit.importers))
+        idle = frozenset(files.path(place) for place in unit.idle)
         modules = {module_of(files.path(place)): place for place in unit.component if place not in given}
-        around = Surroundings(modules, files.source, unit.device)
+        around = Surroundings(modules, files.source, idle, unit.device, files.exports)
     analysis, tracebacks = analyse(own, settings, [files.source(place) for place in unit.importers], around)
     return Part(unit, analysis, tuple(tracebacks))
 

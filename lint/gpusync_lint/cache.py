@@ -64,6 +64,7 @@ class _Unit:
     analysis: Analysis
     own: tuple[str, ...]
     importers: tuple[str, ...]
+    idle: tuple[str, ...]
     looked_at: tuple[str, ...]
     """Paths of the other files that had a say."""
     component: int
@@ -155,6 +156,7 @@ class Memory:
         alike = (
             stored.own == tuple(paths[place] for place in unit.places)
             and stored.importers == tuple(paths[place] for place in unit.importers)
+            and stored.idle == tuple(paths[place] for place in unit.idle)
             and (stored.component >= 0, stored.device, stored.plain) == (bool(unit.component), unit.device, unit.plain)
         )
         if not alike or not all(
@@ -187,6 +189,7 @@ class Memory:
             unit = units.Unit(
                 tuple(places[path] for path in stored.own),
                 tuple(places[path] for path in stored.importers),
+                tuple(places[path] for path in stored.idle),
                 component if stored.component in components else (),
                 stored.device,
                 stored.plain,
@@ -233,6 +236,7 @@ class Memory:
             replace(part.analysis, running=None),
             own,
             tuple(files.path(place) for place in part.unit.importers),
+            tuple(files.path(place) for place in part.unit.idle),
             tuple(files.path(place) for place in sorted(running.looked_at)) if running is not None else (),
             component,
             part.unit.device,
@@ -297,6 +301,7 @@ class Memory:
                         _plain(one.analysis),
                         [numbers[path] for path in one.own],
                         [numbers[path] for path in one.importers],
+                        [numbers[path] for path in one.idle],
                         [numbers[path] for path in one.looked_at],
                         one.component,
                         int(one.device),
@@ -319,6 +324,7 @@ class _Lazily:
     def __init__(self, listed: Sequence[Listed], sources: Sequence[Source]) -> None:
         self._listed = listed
         self._sources = {source.path: source for source in sources}
+        self.exports: dict[tuple[int, str, bool], bool] = {}
         self.places = {one.path: place for place, one in enumerate(listed)}
 
     def path(self, place: int) -> str:
@@ -429,12 +435,13 @@ def _load(memory: Memory) -> int:
                 _restored(found),
                 tuple(paths[place] for place in own),
                 tuple(paths[place] for place in importers),
+                tuple(paths[place] for place in idle),
                 tuple(paths[place] for place in looked_at),
                 int(component),
                 bool(device),
                 bool(plain),
             )
-            for found, own, importers, looked_at, component, device, plain in document["units"]
+            for found, own, importers, idle, looked_at, component, device, plain in document["units"]
         ]
         entries = {
             str(path): _Entry(int(mtime), int(size), str(digest), str(outline), int(unit), bool(loud))

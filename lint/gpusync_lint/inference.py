@@ -186,7 +186,7 @@ class Inference:
         for base in self.project.lineage(cls):
             if isinstance(base, ClassInfo):
                 if base.file.called_only and label not in base.attributes:
-                    self._need_attributes(base)
+                    self._need_attribute(base, label)
                 if label in base.attributes:
                     reader.reads.add((id(base), label))
                     return base.attributes[label]
@@ -199,13 +199,15 @@ class Inference:
         self._need(file)
         return self.project.member(file, label)
 
-    def _need_attributes(self, cls: ClassInfo) -> None:
-        """What instances of a class hold is asked for."""
+    def _need_attribute(self, cls: ClassInfo, label: str) -> None:
+        """What instances of a class hold under a name is asked for: the methods that mention it are interpreted."""
         self._need(cls.file)
-        if self._depth < _MAX_CALL_DEPTH:
-            for method in cls.methods.values():
-                if not method.runs:
-                    self.interpret(method)
+        if self._depth >= _MAX_CALL_DEPTH:
+            return
+        mention = re.compile(rf"\.{label}\b")
+        for method in cls.methods.values():
+            if not method.runs and mention.search(cls.file.source_of(method.node)):
+                self.interpret(method)
 
     def moved(self, reader: FunctionInfo, cls: ClassInfo) -> bool:
         """Whether some instance of a class was moved to a device."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpusync_lint.model import Source
 
 _MAX_STARS = 2
-MAX_BESIDE = 1_500_000
+MAX_BESIDE = 1_000_000
 """Characters of source that are read from around a part of a project, at most."""
 SOURCE_FOLDERS = ("src", "lib", "python")
 _MODULE_BASES = (
@@ -44,8 +44,12 @@ class Surroundings:
     """The files of the project that are not given, as `module_of` tells them, each with a number."""
     source_of: Callable[[int], Source]
     """Reads one of them, by its number, where something of it is asked for."""
+    idle: frozenset[str]
+    """Paths of those given that use no framework, not even through what they import."""
     device: bool
     """Whether anything in the project speaks of a device."""
+    exports: dict[tuple[int, str, bool], bool]
+    """What was found out about the texts, for all parts of the project."""
 
 
 class Project:
@@ -61,6 +65,9 @@ class Project:
         self._unread: set[tuple[str, ...]] = set()
         """Modules around that there was no room for, or that cannot be read."""
         self._beside = dict(around.modules) if around is not None else {}
+        self._unasked = set(self._beside.values())
+        """Numbers of the files around that have not been read."""
+        self._stars: dict[int, list[tuple[str, int]]] = {}
         self.looked_at: set[int] = set()
         """Numbers of the files around that had a say, if only by what they do not hold."""
         self._roots = roots
@@ -85,6 +92,7 @@ class Project:
         return self._device[id(file)]
 
     def _admit(self, file: FileInfo, around: Surroundings) -> None:
+        file.called_only = file.called_only or file.path in around.idle
         self._device[id(file)] = around.device
         self._relevant.add(id(file))
 
@@ -93,6 +101,7 @@ class Project:
         found = self._index.get(module)
         if found is None and self._around is not None and module in self._beside:
             number = self._beside.pop(module)
+            self._unasked.discard(number)
             self.looked_at.add(number)
             source = self._around.source_of(number)
             if len(source.text) <= self._room:
@@ -141,7 +150,7 @@ class Project:
         bound = file.body.scope.get(attribute, UNKNOWN)
         if bound.kind:
             return bound
-        found = self._exported(file, attribute, set())
+        found = self.named(file, attribute)
         if found is not None:
             return found
         child = self._file_of((*file.parts, attribute))
@@ -156,8 +165,8 @@ class Project:
         if label in file.imports:
             return self.resolve(file, file.imports[label])
         seen.add(id(file))
-        for star in reversed(file.stars):
-            if self._beside and not self._may_export(file, star, label, len(seen)):
+        for star, number in self._stars_of(file):
+            if number in self._unasked and not self._may_export(number, label, len(seen)):
                 continue
             target = self.resolve(file, star)
             if target.kind is Kind.NAME and isinstance(target.ref, FileInfo) and id(target.ref) not in seen:
@@ -166,20 +175,26 @@ class Project:
                     return found
         return None
 
-    def _may_export(self, file: FileInfo, star: str, label: str, depth: int) -> bool:
+    def _stars_of(self, file: FileInfo) -> list[tuple[str, int]]:
+        """The stars of a file, the last one first, each with the number of the file around that it means, or -1."""
+        known = self._stars.get(id(file))
+        if known is None:
+            around = self._around.modules if self._around is not None else {}
+            known = self._stars[id(file)] = [
+                (star, next((around[place] for place in map(_joined, self._places(file, star)) if place in around), -1))
+                for star in reversed(file.stars)
+            ]
+        return known
+
+    def _may_export(self, number: int, label: str, depth: int) -> bool:
         """Whether the text of a module that has not been read yet may bind a name, itself or by a star of its own."""
-        for root, words in self._places(file, star):
-            number = self._beside.get((*root, *words))
-            if number is not None and self._around is not None:
-                self.looked_at.add(number)
-                source = self._around.source_of(number)
-                text = source.text
-                defines = any(f"{before}{label}" in text for before in ("class ", "def ", "\n"))
-                passes_on = source.path.endswith("__init__.py") and (
-                    label in text or (depth < _MAX_STARS and "import *" in text)
-                )
-                return defines or passes_on
-        return True
+        assert self._around is not None
+        self.looked_at.add(number)
+        known = self._around.exports
+        key = (number, label, depth < _MAX_STARS)
+        if key not in known:
+            known[key] = _may_bind(self._around.source_of(number), label, key[2])
+        return known[key]
 
     def _places(self, file: FileInfo, dotted: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
         """Where a dotted import may be found, seen from a file: folders, each with the words that are left."""
@@ -337,6 +352,18 @@ class Project:
         if isinstance(node, ast.Subscript):
             return self.static(file, node.value)
         return UNKNOWN
+
+
+def _joined(place: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[str, ...]:
+    return (*place[0], *place[1])
+
+
+def _may_bind(source: Source, label: str, near: bool) -> bool:
+    """Whether the text of a module may bind a name, itself or, of one that is `near`, by a star of its own."""
+    text = source.text
+    if source.path.endswith("__init__.py") and (label in text or (near and "import *" in text)):
+        return True
+    return label in text and any(f"{before}{label}" in text for before in ("class ", "def ", "\n"))
 
 
 def is_unknown_class(dotted: str) -> bool:

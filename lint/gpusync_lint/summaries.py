@@ -26,6 +26,7 @@ FRAMEWORK_ROOTS = frozenset(
     }
 )  # fmt: skip
 _OTHER_ROOTS = frozenset({"jax", "flax", "tensorflow", "keras", "mxnet", "cupy", "paddle", "mindspore"})
+_LINE_END = re.compile("\n")
 _ONLY_LOGGING = ("torch.utils.tensorboard", "lightning.pytorch.loggers", "pytorch_lightning.loggers")
 DEVICE_WORDS = re.compile(r"cuda|accelerat|lightning|deepspeed|\bfabric\b|\bTrainer\b|\bdevice\b|\bgpus?\b|\bmps\b")
 
@@ -148,13 +149,23 @@ class FileInfo:
     """Imports another array library as well, whose arrays have methods of the same names."""
     uses_device: bool = False
     called_only: bool = False
-    """Read beside others that import it: its functions are interpreted where those call them."""
+    """Its functions are interpreted where others call them: it uses no framework, or nobody asked about it."""
+    _starts: list[int] | None = None
+    """Where each line begins; None until it was asked for."""
     evidence_lines: list[int] | None = None
     """Lines that hold a word by which names may show what they are; None until they were looked for."""
 
     def __post_init__(self) -> None:
         self.body = FunctionInfo(self.tree, "<module>", "<module>", self)
         self.all_functions.append(self.body)
+
+    def source_of(self, node: ast.stmt | ast.Module) -> str:
+        """The lines that a statement stands on."""
+        if isinstance(node, ast.Module):
+            return self.text
+        if self._starts is None:
+            self._starts = [0, *(match.end() for match in _LINE_END.finditer(self.text)), len(self.text)]
+        return self.text[self._starts[node.lineno - 1] : self._starts[node.end_lineno or node.lineno]]
 
 
 def module_of(path: str) -> tuple[str, ...]:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model import Source
 
-MAX_WHOLE = 5_000_000
+MAX_WHOLE = 7_500_000
 """Characters of source in a component that is analysed whole; all of its trees are in memory at once."""
-PART = 3_000_000
+PART = 4_000_000
 """Characters of source in the units that a larger component is cut into, about."""
 MAX_IMPORTERS = 200_000
 """Characters of source that are read beside such a unit because they import it."""
@@ -71,6 +71,8 @@ class Unit:
     """What is reported on."""
     importers: tuple[int, ...] = ()
     """What is read beside them because it imports them."""
+    idle: tuple[int, ...] = ()
+    """Of a part, those of its files that use no framework, not even through what they import."""
     component: tuple[int, ...] = ()
     """Of a part of a larger component: all of that."""
     device: bool = False
@@ -84,7 +86,8 @@ def divide(sources: Sequence[Source], imported: Sequence[Imports], roots: frozen
     links = _Links([source.path for source in sources])
     targets = [links.targets(place, found) for place, found in enumerate(imported)]
     graph = _Graph(sources, targets)
-    reached = graph.reached_from([place for place, found in enumerate(imported) if _uses(found, roots)])
+    users = graph.importers_of(place for place, found in enumerate(imported) if _uses(found, roots))
+    reached = graph.imported_by(users)
     units = graph.plain_units([place for place in range(len(sources)) if place not in reached])
     for component in _components(sorted(reached), targets):
         if graph.size(component) <= MAX_WHOLE:
@@ -95,7 +98,8 @@ def divide(sources: Sequence[Source], imported: Sequence[Imports], roots: frozen
         )
         inside = frozenset(component)
         for part in graph.cut(sorted(component, key=lambda place: sources[place].path)):
-            units.append(Unit(part, graph.importers(part, inside), component, device))
+            idle = tuple(place for place in part if place not in users)
+            units.append(Unit(part, graph.importers(part, inside), idle, component, device))
     return sorted(units, key=lambda unit: sources[unit.places[0]].path)
 
 
@@ -131,17 +135,13 @@ class _Graph:
         """Characters of source."""
         return sum(self._sizes[place] for place in places)
 
-    def reached_from(self, start: Iterable[int]) -> frozenset[int]:
-        """These files, all that import them, directly or not, and all that any of those imports."""
-        found = set(start)
-        for links in (self._importers, self._targets):
-            stack = list(found)
-            while stack:
-                for place in links[stack.pop()]:
-                    if place not in found:
-                        found.add(place)
-                        stack.append(place)
-        return frozenset(found)
+    def importers_of(self, start: Iterable[int]) -> frozenset[int]:
+        """These files, and all that import them, directly or not."""
+        return _closure(start, self._importers)
+
+    def imported_by(self, start: Iterable[int]) -> frozenset[int]:
+        """These files, and all that they import, directly or not."""
+        return _closure(start, self._targets)
 
     def plain_units(self, places: Iterable[int]) -> list[Unit]:
         """Files that are only parsed, some at a time."""
@@ -180,6 +180,17 @@ class _Graph:
                 room -= self._sizes[place]
                 chosen.append(place)
         return tuple(sorted(chosen))
+
+
+def _closure(start: Iterable[int], links: Sequence[Iterable[int]]) -> frozenset[int]:
+    found = set(start)
+    stack = list(found)
+    while stack:
+        for place in links[stack.pop()]:
+            if place not in found:
+                found.add(place)
+                stack.append(place)
+    return frozenset(found)
 
 
 class _Links:

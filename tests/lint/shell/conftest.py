@@ -125,7 +125,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("gpusync_lint.engine")
     module.analyze = analyze  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "gpusync_lint.engine", module)
-    monkeypatch.setattr(units._Graph, "reached_from", lambda graph, start: frozenset(range(len(graph._paths))))
+    monkeypatch.setattr(units._Graph, "imported_by", lambda graph, start: frozenset(range(len(graph._paths))))
     monkeypatch.setattr(rule_pages, "docs", lambda: dict(DOCS))
 
 
