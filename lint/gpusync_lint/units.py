@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model import Source
 
-MAX_WHOLE = 7_500_000
+MAX_WHOLE = 8_000_000
 """Characters of source in a component that is analysed whole; all of its trees are in memory at once."""
 PART = 4_000_000
 """Characters of source in the units that a larger component is cut into, about."""
