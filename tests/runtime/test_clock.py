@@ -6,10 +6,11 @@ import sys
 
 import pytest
 
-from pytest_gpusync import clock, measure
-from pytest_gpusync.clock import StepClock
+from pytest_gpusync import clock, measure, pairs
+from pytest_gpusync.clock import StepClock, Timekeeper, measure_dispatch
 from pytest_gpusync.events import StepTime
 from pytest_gpusync.measure import record
+from pytest_gpusync.nvml import Disturbance
 from pytest_gpusync.timing import times
 
 MS = 1_000_000
@@ -188,3 +189,61 @@ def test_times_leave_warm_up_out(scripted):
         for _ in range(3):
             region.mark_step()
     assert times(region.result()) == ([1, 2], [11, 12], [1, 2])
+
+
+class Watch:
+    """Stands in for a watch over a GPU; counts how often it is closed."""
+
+    def __init__(self):
+        self.closed = 0
+
+    def close(self):
+        self.closed += 1
+        return Disturbance("another process kept the GPU busy", spoils=True)
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    watch = Watch()
+    monkeypatch.setattr(clock, "watch_current", lambda: watch)
+    monkeypatch.setattr(clock, "_is_timed", lambda: True)
+    return watch
+
+
+def test_a_run_of_steps_is_told_what_was_seen_of_the_gpu(machine, watch, scripted):
+    with record(warmup=1) as region, Timekeeper() as timekeeper:
+        for _ in range(3):
+            timekeeper.clock.begin()
+            machine.issue(1, 5)
+            timekeeper.clock.end()
+            region.mark_step()
+        timekeeper.tell(region)
+    measurement = region.result()
+    assert [step.complete for step in measurement.timing] == [5 * MS] * 3
+    assert measurement.disturbance.spoils
+    assert watch.closed == 1
+
+
+def test_steps_that_do_not_match_their_times_are_not_timed(machine, watch, scripted):
+    with record(warmup=1) as region, Timekeeper() as timekeeper:
+        for _ in range(3):
+            timekeeper.clock.begin()
+            timekeeper.clock.end()
+            region.mark_step()
+        timekeeper.tell(region, only_if=6)
+    assert region.result().timing is None
+    assert watch.closed == 1
+
+
+def test_a_run_that_fails_lets_go_of_the_watch(watch):
+    with pytest.raises(KeyError), Timekeeper():
+        raise KeyError
+    assert watch.closed == 1
+
+
+def test_the_dispatch_ratio_of_a_function_is_that_of_its_steps(machine, monkeypatch):
+    monkeypatch.setattr(pairs, "settle", machine.wait)
+    found = measure_dispatch(lambda: machine.issue(1, 5), steps=20, warmup=1)
+    # Each is issued in 1 ms, and done 5 ms after the one before it.
+    assert found.samples == 20
+    assert found.value == pytest.approx(0.2)
