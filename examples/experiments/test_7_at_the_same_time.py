@@ -128,7 +128,11 @@ def test_ray_tasks_gathered_once_run_side_by_side(planted):
 
     ray.init(num_cpus=RAY_TASKS, include_dashboard=False, log_to_driver=False)
     try:
-        nap = ray.remote(num_cpus=1)(time.sleep)
+
+        @ray.remote(num_cpus=1)
+        def nap(seconds):
+            time.sleep(seconds)
+
         ray.get([nap.remote(0.0) for _ in range(RAY_TASKS)])
         begun = time.perf_counter()
         for _ in range(RAY_TASKS):
