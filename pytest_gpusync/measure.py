@@ -78,8 +78,11 @@ class _End(NamedTuple):
 class Region:
     """A stretch of a program that is being measured, or was."""
 
-    def __init__(self, name: str, warmup: int | None = None, *, sampler: Sampler | None = None) -> None:
+    def __init__(
+        self, name: str, warmup: int | None = None, *, sampler: Sampler | None = None, all_threads: bool = False
+    ) -> None:
         self.name = name
+        self._all_threads = all_threads
         self._sampler = sampler
         self._optimizer_samples: list[MemorySample] = []
         """Memory at each ``optimizer.step()``, as the marks are, for as long as that ends steps."""
@@ -271,7 +274,7 @@ class Region:
             thread=seen.thread,
             device=seen.device,
             allowed=seen.allowed,
-            background=seen.owner != self._thread,
+            background=seen.owner != self._thread and not self._all_threads,
             began_ns=None if seen.began_ns is None else seen.began_ns - self._opened,
         )
 
@@ -285,6 +288,7 @@ def record(
     device: DeviceChoice = "auto",
     memory: bool = False,
     process_memory: bool = False,
+    all_threads: bool = False,
 ) -> Iterator[Region]:
     """Measure the syncs of a ``with`` block.
 
@@ -295,6 +299,8 @@ def record(
         device: "auto" takes the simulated device if it is on, else the GPU.
         memory: read the memory counters at the end of each step, for its growth.
         process_memory: then also ask the driver what the process holds, which takes some tenths of a millisecond.
+        all_threads: count the syncs of other threads too; otherwise only those of the thread that opens the region, and
+            of autograd's threads for it, count, and the others are reported as background.
 
     Yields:
         The open region; its ``syncs``, ``sites`` and ``result()`` are final once the block is left.
@@ -303,7 +309,7 @@ def record(
         MeasurementError: nothing can be measured here.
     """
     sampler = Sampler(DEFAULT_WARMUP if warmup is None else warmup, process_memory) if memory else None
-    region = Region(name, warmup, sampler=sampler)
+    region = Region(name, warmup, sampler=sampler, all_threads=all_threads)
     _hub.open(region, recorder, device)
     try:
         yield region

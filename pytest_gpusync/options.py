@@ -62,6 +62,8 @@ class Options:
     """The simulated device computes values, not shapes only."""
     memory: int | None = None
     """Bytes of the simulated device; None for as many as the host has."""
+    all_threads: bool = False
+    """Hold the syncs of other threads than the test's own to the budgets as well."""
     lines: bool = False
     """Record which lines of the project ran."""
     asked: bool = False
@@ -140,6 +142,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="put into the .json report which lines of the project ran, for gpusync lint --observed",
     )
     group.addoption(
+        "--gpu-sync-all-threads",
+        action="store_const",
+        const="true",
+        help="hold the syncs of other threads (loaders, background transfers) to the budgets as well",
+    )
+    group.addoption(
         "--gpu-no-values",
         action="store_const",
         const="true",
@@ -156,6 +164,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("gpu_require", "like --gpu-require: true or false")
     parser.addini("gpu_sync_report", "like --gpu-sync-report: paths, relative to this file", type="paths")
     parser.addini("gpu_sync_baseline", "like --gpu-sync-baseline: a path, relative to this file", type="paths")
+    parser.addini("gpu_sync_all_threads", "like --gpu-sync-all-threads: true or false")
     parser.addini("gpu_no_values", "like --gpu-no-values: true or false")
     parser.addini("gpu_simulated_memory", "like --gpu-simulated-memory")
     parser.addini("gpu_sync_lines", "like --gpu-sync-lines: true or false")
@@ -177,6 +186,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     require, require_source = _closest(config, namespace, "gpu_require")
     reports, reports_source = _closest(config, namespace, "gpu_sync_report")
     baseline, baseline_source = _closest(config, namespace, "gpu_sync_baseline")
+    threads, threads_source = _closest(config, namespace, "gpu_sync_all_threads")
     lines, lines_source = _closest(config, namespace, "gpu_sync_lines")
     no_values, no_values_source = _closest(config, namespace, "gpu_no_values")
     memory, memory_source = _closest(config, namespace, "gpu_simulated_memory")
@@ -193,6 +203,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         update_baseline=update,
         values=not (no_values_source and _truth(no_values, no_values_source)),
         memory=_size(memory, memory_source) if memory_source else None,
+        all_threads=_truth(threads, threads_source) if threads_source else False,
         lines=_truth(lines, lines_source) if lines_source else False,
         asked=bool(
             budget_source or growth_source or device_source or require_source or reports_source or baseline_source

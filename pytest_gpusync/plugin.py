@@ -152,6 +152,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         strict=gpu.options.require,
         call_is_region=is_marked or gpu.options.measures_every_test,
         holds_back=gpu.rank is not None,
+        all_threads=gpu.options.all_threads,
         limit=LINES_SHOWN if item.config.option.verbose <= 0 else None,
     )
     if gpu.ratchet is not None:

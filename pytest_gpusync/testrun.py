@@ -59,6 +59,7 @@ class TestRun:
         strict: bool = False,
         call_is_region: bool = False,
         holds_back: bool = False,
+        all_threads: bool = False,
         limit: int | None = LINES_SHOWN,
     ) -> None:
         self.nodeid = nodeid
@@ -79,6 +80,7 @@ class TestRun:
         self.holds_back = holds_back
         """True if a broken budget fails the test only at its end: the test of a distributed run, where the other ranks
         would wait for this one at the next collective."""
+        self._all_threads = all_threads
         self.limit = limit
         self._held_back: AssertionError | None = None
         self.records: list[Record] = []
@@ -106,7 +108,8 @@ class TestRun:
             NotMeasured: nothing can be measured here.
         """
         self.device.switch_on()
-        with _open(self._name(name or kind), warmup, self.device, memory, process_memory) as region:
+        options = {"memory": memory, "process_memory": process_memory}
+        with _open(self._name(name or kind), warmup, self.device, all_threads=self._all_threads, **options) as region:
             yield region
 
     def keep(self, region: Region) -> Record:
@@ -210,7 +213,9 @@ class TestRun:
             return
         region = None
         try:
-            with _open(self.nodeid, self.warmup, self.device, self.growth is not None) as region:
+            samples_memory = self.growth is not None
+            options = {"memory": samples_memory, "all_threads": self._all_threads}
+            with _open(self.nodeid, self.warmup, self.device, **options) as region:
                 yield
         except BaseException as error:
             if region is None:
@@ -283,16 +288,13 @@ class TestRun:
 
 
 @contextmanager
-def _open(
-    name: str, warmup: int | None, device: SessionDevice, memory: bool, process_memory: bool = False
-) -> Iterator[Region]:
+def _open(name: str, warmup: int | None, device: SessionDevice, **options: bool) -> Iterator[Region]:
+    """Open a region; `options` are those of :func:`record`."""
     if device.refusal is not None:
         raise NotMeasured(f"Not measured: {device.refusal}")
     with ExitStack() as stack:
         try:
-            region = stack.enter_context(
-                record(name, warmup=warmup, device=device.choice, memory=memory, process_memory=process_memory)
-            )
+            region = stack.enter_context(record(name, warmup=warmup, device=device.choice, **options))
         except MeasurementError as error:
             raise NotMeasured(f"Not measured: {error}") from None
         yield region

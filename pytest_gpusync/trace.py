@@ -81,7 +81,10 @@ def main(argv: Sequence[str]) -> int:
     name = f"-m {target}" if options.is_module else target
     lines = LinesRan() if options.lines else None
     try:
-        with lines.recording() if lines is not None else nullcontext(), record(name) as region:
+        with (
+            lines.recording() if lines is not None else nullcontext(),
+            record(name, all_threads=options.all_threads) as region,
+        ):
             code = _run(options, region_limit=options.limit)
     except RecordingUnavailable as error:
         return _refuse(f"--lines: {error}")
@@ -124,6 +127,9 @@ def _parser() -> argparse.ArgumentParser:
         "--lines",
         action="store_true",
         help="also record which lines ran, for gpusync lint --observed; slows every line down before Python 3.12",
+    )
+    parser.add_argument(
+        "--all-threads", action="store_true", help="count the syncs of every thread, not of the program's own alone"
     )
     parser.add_argument("--quiet", action="store_true", help="print no report, only write those that are asked for")
     parser.add_argument("--all", action="store_true", help="show every line, and those outside the measured steps")
@@ -191,6 +197,8 @@ def _trace_ranks(options: argparse.Namespace) -> int:
         passed += ["--limit", str(options.limit)]
     if options.lines:
         passed.append("--lines")
+    if options.all_threads:
+        passed.append("--all-threads")
     runs = launchers.run(lambda: _run(options, region_limit=None), passed)
     for lost in runs.lost:
         print(f"gpusync: {lost} was started and left no run: it was killed", file=sys.stderr)

@@ -51,10 +51,16 @@ def test_the_ini_budget_names_its_file(options):
     [
         ("--gpu-device=cuda", "gpu_device = simulated", "device", "cuda"),
         ("--gpu-require", "gpu_require = false", "require", True),
+        ("--gpu-sync-all-threads", "gpu_sync_all_threads = false", "all_threads", True),
     ],
 )
 def test_the_command_line_beats_the_ini_file(options, argument, ini, name, value):
     assert getattr(options(argument, ini=ini), name) == value
+
+
+def test_other_threads_are_asked_for_in_the_ini_file_too(options):
+    assert options(ini="gpu_sync_all_threads = yes").all_threads
+    assert not options().all_threads
 
 
 def test_a_command_line_budget_beats_the_ini_file(options):

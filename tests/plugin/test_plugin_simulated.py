@@ -34,3 +34,16 @@ def test_without_values_a_line_that_needs_one_fails(run):
 
 def test_without_values_what_only_prints_passes(run):
     run("print(torch.ones(2, device='cuda').sum().item())", "--gpu-no-values").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(("arguments", "outcome"), [((), {"passed": 1}), (("--gpu-sync-all-threads",), {"failed": 1})])
+def test_other_threads_are_held_to_the_budget_where_that_is_asked_for(run, arguments, outcome):
+    body = (
+        "import threading\n"
+        "    x = torch.ones(2, device='cuda')\n"
+        "    with gpu_sync.budget(max=0):\n"
+        "        thread = threading.Thread(target=x.cpu)\n"
+        "        thread.start()\n"
+        "        thread.join()"
+    )
+    run(body, *arguments).assert_outcomes(**outcome)

@@ -184,6 +184,16 @@ def test_syncs_of_other_threads_are_background(scripted):
     assert {(c.thread, c.background) for c in seen.sites} == {("MainThread", False), ("loader", True)}
 
 
+def test_syncs_of_other_threads_count_where_that_is_asked_for(scripted):
+    with record(all_threads=True) as all_of_them, record() as own:
+        thread = threading.Thread(target=lambda: scripted.sync(), name="loader")
+        thread.start()
+        thread.join()
+        scripted.sync()
+    assert (all_of_them.syncs, own.syncs) == (2, 1)
+    assert {(c.thread, c.background) for c in all_of_them.sites} == {("MainThread", False), ("loader", False)}
+
+
 def test_regions_nest_and_both_see(scripted):
     with record("outer") as outer:
         scripted.sync()

@@ -33,6 +33,14 @@ def test_the_lines_that_synced_are_reported(program, capsys):
     assert "recorder scripted, coverage driver" in report
 
 
+@pytest.mark.parametrize(("options", "syncs"), [((), 1), (("--all-threads",), 2)])
+def test_other_threads_count_where_that_is_asked_for(program, tmp_path, options, syncs):
+    source = "import threading\nt = threading.Thread(target=sync)\nt.start()\nt.join()\nsync()\n"
+    assert program(source, "--json", "run.json", *options) == 0
+    (region,) = json.loads((tmp_path / "run.json").read_text())["regions"]
+    assert region["syncs"] == syncs
+
+
 def test_the_program_sees_its_own_arguments_and_folder(program, capsys):
     source = "import sys, os\nprint(sys.argv, __name__, os.path.basename(sys.path[0]) == os.path.basename(os.getcwd()))"
     assert program(source, arguments=("--limit", "3", "-m", "x")) == 0
