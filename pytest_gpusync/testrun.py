@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import pytest
 
@@ -108,8 +108,8 @@ class TestRun:
             NotMeasured: nothing can be measured here.
         """
         self.device.switch_on()
-        options = {"memory": memory, "process_memory": process_memory}
-        with _open(self._name(name or kind), warmup, self.device, all_threads=self._all_threads, **options) as region:
+        asked = _Asked(memory, process_memory, self._all_threads)
+        with _open(self._name(name or kind), warmup, self.device, asked) as region:
             yield region
 
     def keep(self, region: Region) -> Record:
@@ -214,8 +214,8 @@ class TestRun:
         region = None
         try:
             samples_memory = self.growth is not None
-            options = {"memory": samples_memory, "all_threads": self._all_threads}
-            with _open(self.nodeid, self.warmup, self.device, **options) as region:
+            asked = _Asked(samples_memory, False, self._all_threads)
+            with _open(self.nodeid, self.warmup, self.device, asked) as region:
                 yield
         except BaseException as error:
             if region is None:
@@ -287,14 +287,21 @@ class TestRun:
         return f"{self.nodeid} {name}" if number == 1 else f"{self.nodeid} {name} {number}"
 
 
+class _Asked(NamedTuple):
+    """What a region is to measure besides, as :func:`record` takes it."""
+
+    memory: bool
+    process_memory: bool
+    all_threads: bool
+
+
 @contextmanager
-def _open(name: str, warmup: int | None, device: SessionDevice, **options: bool) -> Iterator[Region]:
-    """Open a region; `options` are those of :func:`record`."""
+def _open(name: str, warmup: int | None, device: SessionDevice, asked: _Asked) -> Iterator[Region]:
     if device.refusal is not None:
         raise NotMeasured(f"Not measured: {device.refusal}")
     with ExitStack() as stack:
         try:
-            region = stack.enter_context(record(name, warmup=warmup, device=device.choice, **options))
+            region = stack.enter_context(record(name, warmup=warmup, device=device.choice, **asked._asdict()))
         except MeasurementError as error:
             raise NotMeasured(f"Not measured: {error}") from None
         yield region
