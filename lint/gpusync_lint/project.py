@@ -74,6 +74,10 @@ class Project:
         self._index = {file.parts: file for file in files}
         self._resolved: dict[tuple[tuple[str, ...], str], Value] = {}
         self._names: dict[int, dict[str, Value | None]] = {}
+        self._asking: set[tuple[int, str]] = set()
+        """The names that are being looked up."""
+        self._circles = 0
+        """How often a look-up has come back to itself."""
         self._device: dict[int, bool] = {}
         self._relevant: set[int] = set()
         self._methods: dict[str, list[FunctionInfo]] | None = None
@@ -131,10 +135,19 @@ class Project:
         Looked up one by one: what nobody asks for need not be read.
         """
         known = self._names.setdefault(id(file), {})
-        if label not in known:
-            known[label] = None  # breaks circles of imports
-            known[label] = self._exported(file, label, set())
-        return known[label]
+        if label in known:
+            return known[label]
+        key = (id(file), label)
+        if key in self._asking:  # packages import in circles
+            self._circles += 1
+            return None
+        circles = self._circles
+        self._asking.add(key)
+        found = self._exported(file, label, set())
+        self._asking.discard(key)
+        if self._circles == circles or not self._asking:  # else it may be another's answer to the same question
+            known[label] = found
+        return found
 
     def resolve(self, file: FileInfo, dotted: str) -> Value:
         """What a dotted import names, seen from a file: a project's file, class or function, or an outside name."""
@@ -171,7 +184,7 @@ class Project:
             target = self.resolve(file, star)
             if target.kind is Kind.NAME and isinstance(target.ref, FileInfo) and id(target.ref) not in seen:
                 found = self._exported(target.ref, label, seen)
-                if found is not None:
+                if found is not None and found.kind:  # unknown: it imports the name from where it is being looked for
                     return found
         return None
 
