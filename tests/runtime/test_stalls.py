@@ -136,7 +136,7 @@ def test_the_parts_of_the_step_are_told():
     assert (found.rounds, found.steps) == (16, STEPS)
     first, row, _ = repr(found).splitlines()
     assert first.startswith("a step takes 2.2")
-    assert row.startswith("  train.py:5: 1 syncs per step, the device idle for 0.2")
+    assert row.startswith("  train.py:5: 1 sync per step, the device idle for 0.2")
 
 
 def test_by_how_much_the_replay_misses_the_step_is_in_the_interval():
