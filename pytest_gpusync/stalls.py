@@ -86,8 +86,9 @@ class Stall:
 
     def __str__(self) -> str:
         where = f"{self.site.path}:{self.site.line}"
+        rate = f"{self.syncs:g} {'sync' if self.syncs == 1 else 'syncs'} per step"
         text = (
-            f"{where}: {self.syncs:g} {'sync' if self.syncs == 1 else 'syncs'} per step, the device idle for {self.idle_ms:.3g} ms after them; without "
+            f"{where}: {rate}, the device idle for {self.idle_ms:.3g} ms after them; without "
             f"{self.gain_ms:.3g} ms less ({self.low_ms:.3g} to {self.high_ms:.3g} ms)"
         )
         return text if self.outcome == "measured" else f"too noisy to tell: {text}"
