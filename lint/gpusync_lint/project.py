@@ -154,7 +154,7 @@ class Project:
         key = (file.folder, dotted)
         found = self._resolved.get(key)
         if found is None:
-            self._resolved[key] = name(dotted.lstrip("."))  # breaks import cycles
+            self._resolved[key] = UNKNOWN  # breaks circles of imports
             found = self._resolved[key] = self._resolve(file, dotted)
         return found
 

@@ -91,9 +91,9 @@ def test_a_package_that_imports_itself_in_circles_is_seen_through(lint):
 
 def test_a_name_that_two_modules_of_a_package_pass_in_a_circle_is_found(lint):
     found = lint(
-        pkg____init__="from .make import *\nfrom .old import *\n",
+        pkg____init__="from .new import *\nfrom .old import *\n",
         pkg__old="from pkg import make\n",
-        pkg__make="import torch\ndef make():\n    return torch.zeros(3, device='cuda')\n",
+        pkg__new="import torch\ndef make():\n    return torch.zeros(3, device='cuda')\n",
         train=TRAIN + "from pkg import make\nfor i in range(9):\n    print(make())\n",
     )
     assert [(finding.path, finding.code) for finding in found] == [("train.py", "GS206")]
