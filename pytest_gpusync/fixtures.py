@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -335,10 +335,12 @@ def gpu_sync(request: pytest.FixtureRequest) -> GpuSync:
 @pytest.fixture
 def gpu_train(request: pytest.FixtureRequest) -> GpuTrain:
     """Run real training steps and count their syncs: gpu_train(step, batches, steps=20).assert_syncs(max=1)."""
-    config = request.config
-    # A worker of pytest-xdist has no terminal.
-    writer = config.get_terminal_writer() if config.pluginmanager.hasplugin("terminalreporter") else None
-    return GpuTrain(_run_of(request), lambda steps: Progress(writer, steps))
+    # A worker of pytest-xdist has no reporter; --color=yes gives a log file the markup of a terminal.
+    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
+    writer = request.config.get_terminal_writer() if getattr(reporter, "isatty", False) else None
+    capture = request.config.pluginmanager.get_plugin("capturemanager")
+    uncaptured = nullcontext if capture is None else capture.global_and_fixture_disabled
+    return GpuTrain(_run_of(request), lambda steps: Progress(writer, steps, uncaptured))
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 
 from pytest_gpusync import progress
@@ -66,3 +68,18 @@ def test_what_is_no_terminal_is_left_alone(clock, writer):
     shown.show(5)
     shown.close()
     assert writer is None or writer.written == []
+
+
+def test_what_is_shown_is_written_past_the_capture(clock):
+    terminal, entered = Terminal(), []
+
+    @contextmanager
+    def uncaptured():
+        entered.append(len(terminal.written))
+        yield
+
+    shown = Progress(terminal, 20, uncaptured)
+    clock[0] += 3.0
+    shown.show(5)
+    shown.close()
+    assert entered == [0, 1]
