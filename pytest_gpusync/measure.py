@@ -164,6 +164,8 @@ class Region:
 
     def __repr__(self) -> str:
         state = "open" if self._result is None else "closed"
+        if self._result is None:
+            _hub.flush()  # a recorder may hold syncs back
         return f"<Region {self.name!r} {state}: {len(self._seen)} syncs seen>"
 
     def _repr_html_(self) -> str:

@@ -72,6 +72,12 @@ def test_a_late_sync_is_no_sync_of_a_region_that_opened_after_it(scripted):
     assert (outer.syncs, inner.syncs) == (3, 1)
 
 
+def test_a_late_sync_is_among_those_an_open_region_says_it_has_seen(scripted):
+    with record("loop") as seen:
+        scripted.note()
+        assert repr(seen) == "<Region 'loop' open: 1 syncs seen>"
+
+
 def test_a_late_sync_is_allowed_where_it_was_made(scripted):
     with record() as seen:
         scripted.note()
