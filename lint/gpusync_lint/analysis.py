@@ -42,7 +42,7 @@ class Part:
 class Files(Protocol):
     """The files of a run by their numbers, which are those in its units."""
 
-    exports: dict[tuple[int, str, bool], bool]
+    exports: dict[int, tuple[frozenset[str], bool]]
     """What `Surroundings` keep of them."""
 
     def path(self, place: int) -> str:
@@ -60,7 +60,7 @@ class Given:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
-        self.exports: dict[tuple[int, str, bool], bool] = {}
+        self.exports: dict[int, tuple[frozenset[str], bool]] = {}
 
     def path(self, place: int) -> str:
         """The path of one."""

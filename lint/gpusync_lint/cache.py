@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from dataclasses import astuple, dataclass, field, replace
+from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,7 @@ from gpusync_lint._version import __version__
 from gpusync_lint.atomic import replace_file
 from gpusync_lint.discovery import read
 from gpusync_lint.model import Analysis, Confidence, Edit, FileError, Finding, Fix, Heat, Source, Span
+from gpusync_lint.summaries import bindable, weight
 from gpusync_lint.suppressions import MARKER
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class _Entry:
     digest: str
     outline: str
     """A digest of what decides which files are analysed together."""
+    names: str
+    """A digest of the names that it may bind; empty where nobody asked for them."""
     unit: int
     """The number of its unit; -1 for a file that cannot be read, or holds no Python."""
     loud: bool
@@ -65,8 +69,10 @@ class _Unit:
     own: tuple[str, ...]
     importers: tuple[str, ...]
     idle: tuple[str, ...]
-    looked_at: tuple[str, ...]
-    """Paths of the other files that had a say."""
+    read: tuple[str, ...]
+    """Paths of the other files that were read."""
+    asked: tuple[str, ...]
+    """Paths of those that had a say by the names that they may bind."""
     component: int
     """Of a part, the number of the component; -1 for a unit that is whole."""
     device: bool
@@ -74,8 +80,8 @@ class _Unit:
 
     @property
     def beside(self) -> tuple[str, ...]:
-        """Paths of all files but its own that what was found in it depends on."""
-        return (*self.importers, *self.looked_at)
+        """Paths of all files but its own on whose text depends what was found in it."""
+        return (*self.importers, *self.read)
 
 
 @dataclass(slots=True)
@@ -120,7 +126,11 @@ class Memory:
         places = {source.path: place for place, source in enumerate(sources)}
 
         def known(unit: units.Unit) -> Analysis | None:
-            return self._known(unit, [source.path for source in sources], places, digests)
+            return self._known(unit, [source.path for source in sources], places, digests, same_names)
+
+        @cache
+        def same_names(path: str) -> bool:
+            return _names(path, sources[places[path]].text) == self.entries[path].names
 
         parts = analysis.parts(sources, self.settings, imported, jobs=jobs, done=done, known=known)
         loud = self._loud(parts, analysis.Given(sources))
@@ -136,17 +146,23 @@ class Memory:
             for place, path in zip(part.unit.places, stored.own, strict=True):
                 one = listed[path]
                 outline = _outline(sources[place].text, imported[place])
-                entries[path] = _Entry(one.mtime, one.size, digests[path], outline, len(self.kept), path in loud)
+                entries[path] = _Entry(one.mtime, one.size, digests[path], outline, "", len(self.kept), path in loud)
             self.kept.append(stored)
         for path, one in listed.items():
             if path not in entries and path not in digests:
-                entries[path] = _Entry(one.mtime, one.size, "", "", -1, True)
+                entries[path] = _Entry(one.mtime, one.size, "", "", "", -1, True)
         self.entries = entries
+        self._name_those_asked(places, analysis.Given(sources))
         self.stamps = [""] * len(components)
         return parts
 
     def _known(
-        self, unit: units.Unit, paths: Sequence[str], places: Mapping[str, int], digests: Mapping[str, str]
+        self,
+        unit: units.Unit,
+        paths: Sequence[str],
+        places: Mapping[str, int],
+        digests: Mapping[str, str],
+        same_names: Callable[[str], bool],
     ) -> Analysis | None:
         """What was found in a unit before, if nothing that it depends on has changed."""
         entry = self.entries.get(paths[unit.places[0]])
@@ -159,10 +175,12 @@ class Memory:
             and stored.idle == tuple(paths[place] for place in unit.idle)
             and (stored.component >= 0, stored.device, stored.plain) == (bool(unit.component), unit.device, unit.plain)
         )
-        if not alike or not all(
-            path in digests and path in self.entries and self.entries[path].digest == digests[path]
-            for path in (*stored.own, *stored.beside)
-        ):
+        depends = (*stored.own, *stored.beside, *stored.asked)
+        if not alike or not all(path in digests and path in self.entries for path in depends):
+            return None
+        if any(self.entries[path].digest != digests[path] for path in (*stored.own, *stored.beside)):
+            return None
+        if any(self.entries[path].digest != digests[path] and not same_names(path) for path in stored.asked):
             return None
         if not unit.component:
             return stored.analysis
@@ -219,13 +237,24 @@ class Memory:
             entry = self.entries[one.path]
             if one.path in again:
                 text = files.source(places[one.path]).text
-                entry = _Entry(one.mtime, one.size, text_digest(text), entry.outline, entry.unit, one.path in loud)
+                names = _names(one.path, text) if entry.names else ""
+                entry = _Entry(
+                    one.mtime, one.size, text_digest(text), entry.outline, names, entry.unit, one.path in loud
+                )
             self.entries[one.path] = entry
+        self._name_those_asked(places, files)
         for path in [path for path, entry in self.entries.items() if entry.unit in failed]:
             del self.entries[path]
         return parts
 
     # both
+
+    def _name_those_asked(self, places: Mapping[str, int], files: analysis.Files) -> None:
+        """Note the names that files may bind which were asked for them."""
+        for path in {path for stored in self.kept for path in stored.asked}:
+            entry = self.entries.get(path)
+            if entry is not None and not entry.names:
+                self.entries[path] = replace(entry, names=_names(path, files.source(places[path]).text))
 
     def _stored(self, part: analysis.Part, component: int, files: analysis.Files) -> _Unit:
         running = part.analysis.running
@@ -237,7 +266,8 @@ class Memory:
             own,
             tuple(files.path(place) for place in part.unit.importers),
             tuple(files.path(place) for place in part.unit.idle),
-            tuple(files.path(place) for place in sorted(running.looked_at)) if running is not None else (),
+            tuple(files.path(place) for place in sorted(running.read)) if running is not None else (),
+            tuple(files.path(place) for place in sorted(running.asked)) if running is not None else (),
             component,
             part.unit.device,
             part.unit.plain,
@@ -266,12 +296,13 @@ class Memory:
             if document["stamp"] != self.stamps[number]:
                 return None
             run = running.restored(document["parts"][stored.own[0]])
-            looked_at = frozenset(places[path] for path in stored.looked_at)
+            read_before = frozenset(places[path] for path in stored.read)
+            asked = frozenset(places[path] for path in stored.asked)
         except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return None
         if len(run.places) != len(stored.analysis.findings):
             return None
-        return replace(stored.analysis, running=replace(run, looked_at=looked_at))
+        return replace(stored.analysis, running=replace(run, read=read_before, asked=asked))
 
     def _runs_file(self, component: int) -> Path:
         return self.location.with_name(f"{self.location.stem}.part-{component}.json")
@@ -302,7 +333,8 @@ class Memory:
                         [numbers[path] for path in one.own],
                         [numbers[path] for path in one.importers],
                         [numbers[path] for path in one.idle],
-                        [numbers[path] for path in one.looked_at],
+                        [numbers[path] for path in one.read],
+                        [numbers[path] for path in one.asked],
                         one.component,
                         int(one.device),
                         int(one.plain),
@@ -310,7 +342,7 @@ class Memory:
                     for one in self.kept
                 ],
                 "files": [
-                    [path, one.mtime, one.size, one.digest, one.outline, one.unit, int(one.loud)]
+                    [path, one.mtime, one.size, one.digest, one.outline, one.names, one.unit, int(one.loud)]
                     for path, one in self.entries.items()
                 ],
             }
@@ -324,7 +356,7 @@ class _Lazily:
     def __init__(self, listed: Sequence[Listed], sources: Sequence[Source]) -> None:
         self._listed = listed
         self._sources = {source.path: source for source in sources}
-        self.exports: dict[tuple[int, str, bool], bool] = {}
+        self.exports: dict[int, tuple[frozenset[str], bool]] = {}
         self.places = {one.path: place for place, one in enumerate(listed)}
 
     def path(self, place: int) -> str:
@@ -361,6 +393,7 @@ def open_memory(
     if not memory.entries:
         return memory
     changed: set[str] = set()
+    renamed: set[str] = set()
     whole = len(listed) == len(memory.entries)
     later = False
     for one in listed:
@@ -375,16 +408,18 @@ def open_memory(
             whole = False
         elif text_digest(file.source.text) != entry.digest:
             changed.add(one.path)
+            if entry.names and entry.names != _names(one.path, file.source.text):
+                renamed.add(one.path)
             whole = whole and _outline(file.source.text, units.imports(file.source.text)) == entry.outline
         else:
             later = True
-            memory.entries[one.path] = _Entry(one.mtime, one.size, entry.digest, entry.outline, entry.unit, entry.loud)
+            memory.entries[one.path] = replace(entry, mtime=one.mtime, size=one.size)
     if not whole:  # which files belong together has to be found out again
         return memory
     memory.touched = frozenset(
         number
         for number, unit in enumerate(memory.kept)
-        if changed and not changed.isdisjoint((*unit.own, *unit.beside))
+        if changed and not (changed.isdisjoint((*unit.own, *unit.beside)) and renamed.isdisjoint(unit.asked))
     )
     memory.quiet = frozenset(
         path for path, entry in memory.entries.items() if not entry.loud and entry.unit not in memory.touched
@@ -398,8 +433,14 @@ def text_digest(text: str) -> str:
     return blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
 
 
+def _names(path: str, text: str) -> str:
+    names, passes_on = bindable(text, package=path.endswith("__init__.py"))
+    told = (sorted(names), passes_on, weight(text))
+    return blake2b(repr(told).encode(errors="surrogatepass"), digest_size=6).hexdigest()
+
+
 def _outline(text: str, imported: units.Imports) -> str:
-    told = (imported, units.weight(text), units.speaks_of_device(text))
+    told = (imported, weight(text), units.speaks_of_device(text))
     return blake2b(repr(told).encode(errors="surrogatepass"), digest_size=6).hexdigest()
 
 
@@ -436,16 +477,17 @@ def _load(memory: Memory) -> int:
                 tuple(paths[place] for place in own),
                 tuple(paths[place] for place in importers),
                 tuple(paths[place] for place in idle),
-                tuple(paths[place] for place in looked_at),
+                tuple(paths[place] for place in read_before),
+                tuple(paths[place] for place in asked),
                 int(component),
                 bool(device),
                 bool(plain),
             )
-            for found, own, importers, idle, looked_at, component, device, plain in document["units"]
+            for found, own, importers, idle, read_before, asked, component, device, plain in document["units"]
         ]
         entries = {
-            str(path): _Entry(int(mtime), int(size), str(digest), str(outline), int(unit), bool(loud))
-            for path, mtime, size, digest, outline, unit, loud in document["files"]
+            str(path): _Entry(int(mtime), int(size), str(digest), str(outline), str(names), int(unit), bool(loud))
+            for path, mtime, size, digest, outline, names, unit, loud in document["files"]
         }
         if any(entry.unit >= len(known) for entry in entries.values()):
             return 0

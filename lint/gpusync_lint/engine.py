@@ -101,7 +101,8 @@ def _analyze(
             found += zip(numbered(finding for finding, _ in judged), (place for _, place in judged), strict=True)
         found.sort(key=lambda item: (item[0].path, item[0].span, item[0].code))
         if around is not None:
-            running = Running(heat.own, tuple(place for _, place in found), frozenset(project.looked_at))
+            places = tuple(place for _, place in found)
+            running = Running(heat.own, places, frozenset(project.read), frozenset(project.asked - project.read))
     project.take_apart()
     errors.sort(key=lambda error: error.path)
     return Analysis(tuple(finding for finding, _ in found), tuple(errors), len(sources), running)

@@ -154,5 +154,7 @@ class Running:
     functions: Mapping[Key, FunctionRun]
     places: tuple[Place | None, ...]
     """Of each finding where it stands; None for one whose heat its rule has decided."""
-    looked_at: frozenset[int] = frozenset()
-    """Numbers of the files around it that had a say."""
+    read: frozenset[int] = frozenset()
+    """Numbers of the files around it that were read."""
+    asked: frozenset[int] = frozenset()
+    """Numbers of those that had a say only by the names that they may bind, and by their size."""

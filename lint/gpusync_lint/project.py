@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpusync_lint.parsing import normalised, parse
-from gpusync_lint.summaries import ClassInfo, FileInfo, FunctionInfo, summarise
+from gpusync_lint.summaries import ClassInfo, FileInfo, FunctionInfo, bindable, summarise, weight
 from gpusync_lint.values import UNKNOWN, Kind, Value, name
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpusync_lint.model import Source
 
 _MAX_STARS = 2
-MAX_BESIDE = 1_000_000
+MAX_BESIDE = 800_000
 """Characters of source that are read from around a part of a project, at most."""
 SOURCE_FOLDERS = ("src", "lib", "python")
 _MODULE_BASES = (
@@ -48,8 +48,8 @@ class Surroundings:
     """Paths of those given that use no framework, not even through what they import."""
     device: bool
     """Whether anything in the project speaks of a device."""
-    exports: dict[tuple[int, str, bool], bool]
-    """What was found out about the texts, for all parts of the project."""
+    exports: dict[int, tuple[frozenset[str], bool]]
+    """What the files may bind, `bindable`, for those that were asked for it; for all parts of the project."""
 
 
 class Project:
@@ -68,8 +68,10 @@ class Project:
         self._unasked = set(self._beside.values())
         """Numbers of the files around that have not been read."""
         self._stars: dict[int, list[tuple[str, int]]] = {}
-        self.looked_at: set[int] = set()
-        """Numbers of the files around that had a say, if only by what they do not hold."""
+        self.read: set[int] = set()
+        """Numbers of the files around that were read."""
+        self.asked: set[int] = set()
+        """Numbers of those that were asked for the names that they may bind, or were too large to be read."""
         self._roots = roots
         self._index = {file.parts: file for file in files}
         self._resolved: dict[tuple[tuple[str, ...], str], Value] = {}
@@ -106,17 +108,19 @@ class Project:
         if found is None and self._around is not None and module in self._beside:
             number = self._beside.pop(module)
             self._unasked.discard(number)
-            self.looked_at.add(number)
             source = self._around.source_of(number)
-            if len(source.text) <= self._room:
+            if weight(source.text) <= self._room:
+                self.read.add(number)
                 text = normalised(source.text)
                 tree = parse(text).tree
                 if tree is not None:
-                    self._room -= len(text)
+                    self._room -= weight(source.text)
                     found = self._index[module] = summarise(source.path, text, tree)
                     found.called_only = True
                     self.files.append(found)
                     self._admit(found, self._around)
+            else:
+                self.asked.add(number)
             if found is None:
                 self._unread.add(module)
         return found
@@ -202,12 +206,13 @@ class Project:
     def _may_export(self, number: int, label: str, depth: int) -> bool:
         """Whether the text of a module that has not been read yet may bind a name, itself or by a star of its own."""
         assert self._around is not None
-        self.looked_at.add(number)
+        self.asked.add(number)
         known = self._around.exports
-        key = (number, label, depth < _MAX_STARS)
-        if key not in known:
-            known[key] = _may_bind(self._around.source_of(number), label, key[2])
-        return known[key]
+        if number not in known:
+            source = self._around.source_of(number)
+            known[number] = bindable(source.text, package=source.path.endswith("__init__.py"))
+        names, passes_on = known[number]
+        return label in names or (passes_on and depth < _MAX_STARS)
 
     def _places(self, file: FileInfo, dotted: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
         """Where a dotted import may be found, seen from a file: folders, each with the words that are left."""
@@ -369,14 +374,6 @@ class Project:
 
 def _joined(place: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[str, ...]:
     return (*place[0], *place[1])
-
-
-def _may_bind(source: Source, label: str, near: bool) -> bool:
-    """Whether the text of a module may bind a name, itself or, of one that is `near`, by a star of its own."""
-    text = source.text
-    if source.path.endswith("__init__.py") and (label in text or (near and "import *" in text)):
-        return True
-    return label in text and any(f"{before}{label}" in text for before in ("class ", "def ", "\n"))
 
 
 def is_unknown_class(dotted: str) -> bool:

@@ -26,6 +26,7 @@ FRAMEWORK_ROOTS = frozenset(
     }
 )  # fmt: skip
 _OTHER_ROOTS = frozenset({"jax", "flax", "tensorflow", "keras", "mxnet", "cupy", "paddle", "mindspore"})
+_WORD = re.compile(r"\w+")
 _LINE_END = re.compile("\n")
 _ONLY_LOGGING = ("torch.utils.tensorboard", "lightning.pytorch.loggers", "pytorch_lightning.loggers")
 DEVICE_WORDS = re.compile(r"cuda|accelerat|lightning|deepspeed|\bfabric\b|\bTrainer\b|\bdevice\b|\bgpus?\b|\bmps\b")
@@ -166,6 +167,28 @@ class FileInfo:
         if self._starts is None:
             self._starts = [0, *(match.end() for match in _LINE_END.finditer(self.text)), len(self.text)]
         return self.text[self._starts[node.lineno - 1] : self._starts[node.end_lineno or node.lineno]]
+
+
+def weight(text: str) -> int:
+    """How much a text counts for: its characters, rounded up so that a small edit leaves the units as they are."""
+    size = len(text)
+    unit = 1 << max(0, size.bit_length() - 3)
+    return -(-size // unit) * unit
+
+
+def bindable(text: str, *, package: bool) -> tuple[frozenset[str], bool]:
+    """The names that a module may bind, going by its text, and whether it passes on all that other modules bind.
+
+    Of a `package`, an `__init__`, every word may be one that it imports.
+    """
+    if package:
+        return frozenset(_WORD.findall(text)), "import *" in text
+    names: set[str] = set()
+    for line in text.split("\n"):
+        if line[:1].isidentifier() or line.lstrip().startswith(("class ", "def ", "async def ")):
+            words = _WORD.findall(line[:200])
+            names.update(words[:3])
+    return frozenset(names), False
 
 
 def module_of(path: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusync_lint.project import SOURCE_FOLDERS
-from gpusync_lint.summaries import DEVICE_WORDS, FRAMEWORK_ROOTS
+from gpusync_lint.summaries import DEVICE_WORDS, FRAMEWORK_ROOTS, weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_WHOLE = 8_000_000
 """Characters of source in a component that is analysed whole; all of its trees are in memory at once."""
-PART = 4_000_000
+PART = 3_000_000
 """Characters of source in the units that a larger component is cut into, about."""
 MAX_IMPORTERS = 200_000
 """Characters of source that are read beside such a unit because they import it."""
@@ -101,13 +101,6 @@ def divide(sources: Sequence[Source], imported: Sequence[Imports], roots: frozen
             idle = tuple(place for place in part if place not in users)
             units.append(Unit(part, graph.importers(part, inside), idle, component, device))
     return sorted(units, key=lambda unit: sources[unit.places[0]].path)
-
-
-def weight(text: str) -> int:
-    """How much a text counts for: its characters, rounded up so that a small edit leaves the units as they are."""
-    size = len(text)
-    unit = 1 << max(0, size.bit_length() - 3)
-    return -(-size // unit) * unit
 
 
 def speaks_of_device(text: str) -> bool:
