@@ -126,6 +126,8 @@ INTERRUPTED = """
 import os, signal, threading, torch
 from pytest_gpusync.simulated import switch_on
 switch_on()
+# A process that is started in the background of a shell ignores it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 model = torch.nn.Linear(4, 1).cuda()
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
