@@ -1,11 +1,13 @@
 """Time `gpusync lint`, cold and warm, and other linters over the same files.
 
-usage: lint_speed.py [--python-env NAME=FOLDER]... [--sample N] [--repeat N] [--out FOLDER] TREE...
+usage: lint_speed.py [--python-env NAME=FOLDER]... [--sample N] [--repeat N] [--shares] [--out FOLDER] TREE...
 
 TREE is a folder of Python files; nothing is fetched and nothing in it is changed: a copy is linted. Each NAME=FOLDER is
 a virtual environment that is searched for torchfix, fixit, flake8, pylint with perflint, and ruff. The slow tools take
 minutes per 100,000 lines, so `--sample N` gives every N-th file to all tools alike, and the whole to gpusync and ruff
-as well. Other linters run other rules: this is what a tree costs, not equal work.
+as well. Other linters run other rules: this is what a tree costs, not equal work. `--shares` lints a tenth, a fifth,
+two fifths and all of each tree as well, in the order of paths, to see how time grows. Findings with and without
+processes and cache are compared.
 
 Processor time is that of the whole process tree, and the figure to compare on a machine that others use too; of several
 runs the one with the least counts.
@@ -76,6 +78,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python-env", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--sample", type=int, default=1, metavar="N")
+    parser.add_argument("--shares", action="store_true")
     parser.add_argument("--repeat", type=int, default=1, metavar="N")
     parser.add_argument("--out", type=Path, metavar="FOLDER")
     parser.add_argument("trees", nargs="+", type=Path, metavar="TREE")
@@ -86,6 +89,11 @@ def main() -> int:
         whole, sample = Path(scratch, "whole"), Path(scratch, "sample")
         _copy(options.trees, whole, 1)
         rows = _ours(whole, options.repeat)
+        same = (
+            _findings([*LINT, "--no-cache", "--jobs", "1"], whole) == _findings(LINT, whole) == _findings(LINT, whole)
+        )
+        shutil.rmtree(whole / ".gpusync_cache", ignore_errors=True)
+        shares = _shares(options.trees, Path(scratch, "shares")) if options.shares else []
         rows += _others(whole, environments, ("ruff",), options.repeat) if options.sample > 1 else []
         sampled: list[Row] = []
         if options.sample > 1:
@@ -95,6 +103,9 @@ def main() -> int:
         else:
             rows += _others(whole, environments, tuple(TOOLS), options.repeat)
     report = _markdown(rows, sampled, options.sample, [tree.name for tree in options.trees], started)
+    report += f"\nFindings of one process without a cache, of {os.cpu_count()} with one, and from the cache alone: "
+    report += "the same.\n" if same else "NOT the same.\n"
+    report += _table("Shares of each tree", shares) if shares else ""
     print(report)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -107,9 +118,36 @@ def main() -> int:
             "sample": options.sample,
             "whole": [asdict(row) for row in rows],
             "sampled": [asdict(row) for row in sampled],
+            "shares": [asdict(row) for row in shares],
+            "same_findings": same,
         }
         (options.out / "lint-speed.json").write_text(json.dumps(document, indent=1) + "\n")
-    return 0
+    return 0 if same else 1
+
+
+def _findings(command: list[str], folder: Path) -> object:
+    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    return json.loads(done.stdout)
+
+
+def _shares(trees: list[Path], target: Path) -> list[Row]:
+    version = _version(Path(sys.executable), ("pytest-gpusync", "libcst"))
+    rows = []
+    for share in (0.1, 0.2, 0.4, 1.0):
+        folder = target / str(share)
+        for tree in trees:
+            paths = sorted(tree.rglob("*.py"))
+            sizes = [path.stat().st_size for path in paths]
+            left = share * sum(sizes)
+            for path, size in zip(paths, sizes, strict=True):
+                if left <= 0:
+                    break
+                left -= size
+                place = folder / tree.name / path.relative_to(tree)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, place)
+        rows.append(_best(f"gpusync lint, {share:.0%}", version, [*LINT, "--no-cache"], folder, 1))
+    return rows
 
 
 def _copy(trees: list[Path], target: Path, every: int) -> None:
@@ -138,6 +176,8 @@ def _ours(folder: Path, repeat: int, single: bool = False) -> list[Row]:
     changed.write_text(changed.read_text() + "\n_changed = 1\n")
     rows.append(_best("gpusync lint, one file changed", version, LINT, folder, 1))
     shutil.rmtree(folder / ".gpusync_cache", ignore_errors=True)
+    staged = [str(paths[len(paths) * part // 4].relative_to(folder)) for part in (1, 2, 3)]
+    rows.append(_best("gpusync lint, three files given", version, [*LINT[:-1], *staged], folder, max(3, repeat)))
     return rows
 
 
