@@ -56,7 +56,7 @@ class SimulatedDevice:
         """
         if devices < 1:
             raise SimulationUnavailable(f"cannot simulate {devices} CUDA devices: ask for at least 1")
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized() and _gpus_found():
             raise SimulationUnavailable(
                 "this process already uses a GPU: switch the simulated device on before the first use of cuda, or in a "
                 "process of its own"
@@ -147,6 +147,15 @@ class SimulatedDevice:
         # The check was not a use by the program: a process forked now may still use the device.
         torch.cuda._initialized, process.blocked = False, True
         memory.reset()
+
+
+def _gpus_found() -> int:
+    """How many GPUs the driver has found for this process; none where it was told to find none."""
+    count = getattr(torch._C, "_cuda_getDeviceCount", None)
+    try:
+        return int(count()) if count is not None else 0
+    except RuntimeError:
+        return 0
 
 
 @contextmanager
