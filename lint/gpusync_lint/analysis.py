@@ -258,7 +258,7 @@ def _after_a_death(files: Files, settings: EngineSettings, unit: units.Unit, dea
         message = f"the process that analysed it{more} died ({again.how})"
         errors.append(FileError(files.path(sound[0]), None, message))
         return Part(unit, Analysis((), tuple(errors), len(places)))
-    found = Analysis(again.analysis.findings, (*again.analysis.errors, *errors), len(places))
+    found = replace(again.analysis, errors=(*again.analysis.errors, *errors), files=len(places))
     return Part(unit, found, again.tracebacks)
 
 
