@@ -195,7 +195,7 @@ def test_header_and_summary_name_device_recorder_and_coverage(run):
 def test_on_a_gpu_the_header_says_what_each_recorder_can_see(run, monkeypatch, budget, said):
     found = Device("cuda", gpu="NVIDIA H200", driver="580.159")
     monkeypatch.setattr(devices, "detect", lambda: found)
-    # Nothing is run: on a machine with a CUDA build of torch and no driver, CUPTI would be asked about a GPU in earnest.
+    # Nothing is run: with a CUDA build of torch and no driver, CUPTI would be asked about a GPU in earnest.
     result = run(f"--gpu-sync-budget={budget}", "--collect-only", test_a="def test_a(): pass")
     seen = "recorder cupti, coverage driver (else torch-hooks, coverage torch)"
     result.stdout.fnmatch_lines([f"gpusync: NVIDIA H200 (driver 580.159), {seen}, {said}"])
