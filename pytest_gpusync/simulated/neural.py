@@ -244,7 +244,3 @@ def flattening(flatten: Callable[[Any], None]) -> Callable[[Any], None]:
         return None
 
     return flatten_parameters
-
-
-def _can_join(weight: Any, first: Any) -> bool:
-    return isinstance(weight, torch.Tensor) and weight.is_cuda and bool(weight.dtype == first.dtype)
