@@ -146,7 +146,7 @@ class _SimulatedHistory:
     def start(self) -> bool:
         from pytest_gpusync.simulated import memory
 
-        memory.on_birth = self._born
+        memory.watch(self._born)
         return True
 
     def _born(self, key: int) -> None:
@@ -168,4 +168,4 @@ class _SimulatedHistory:
     def stop(self) -> None:
         from pytest_gpusync.simulated import memory
 
-        memory.on_birth = None
+        memory.watch(None)

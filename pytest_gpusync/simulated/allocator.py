@@ -29,6 +29,11 @@ SHARED: Final[PoolId] = (0, 0)
 _FreeBlock = tuple[int, int, "Block"]
 
 
+def most_taken(nbytes: int) -> int:
+    """Bytes that a block of `nbytes` may take from the device at most: its own segment's."""
+    return nbytes + (SMALL_SEGMENT if nbytes <= SMALL or nbytes >= OWN_SEGMENT else LARGE_SEGMENT)
+
+
 class OutOfMemory(Exception):
     """The device has no room for a segment of `nbytes`."""
 

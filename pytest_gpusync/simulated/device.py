@@ -21,6 +21,7 @@ from . import (
     profiling,
     refusals,
     registration,
+    shortcut,
     streams,
     tensor_api,
     unknown,
@@ -72,6 +73,7 @@ class SimulatedDevice:
             process.on = True
             self._check()
             process.values = values
+            process.changed()
             if not values:
                 # The rules for shapes; torch itself loads them late.
                 importlib.import_module("torch._meta_registrations")
@@ -104,6 +106,7 @@ class SimulatedDevice:
     def switch_off(self) -> None:
         """Put back everything that was replaced but the device guard; harmless when nothing was."""
         process.on, process.blocked, process.values = False, True, True
+        process.changed()
         self._patches.undo()
         refusals.reset()
         children.reset()
@@ -129,10 +132,10 @@ class SimulatedDevice:
         if self._checked or process.bad_fork:
             return
         try:
-            with torch.enable_grad(), torch.inference_mode(mode=False):
-                x = torch.full((2,), 3.0, device="cuda", requires_grad=True)
-                (x * x).sum().backward()
-                works = x.grad is not None and x.grad.is_cuda and x.grad.tolist() == [6.0, 6.0]
+            works = _trains()
+            if works:
+                shortcut.install()
+                works = _trains()
         except Exception as error:
             raise SimulationUnavailable(
                 f"a first computation on the simulated device failed with torch {torch.__version__} "
@@ -146,7 +149,15 @@ class SimulatedDevice:
         self._checked = True
         # The check was not a use by the program: a process forked now may still use the device.
         torch.cuda._initialized, process.blocked = False, True
+        process.changed()
         memory.reset()
+
+
+def _trains() -> bool:
+    with torch.enable_grad(), torch.inference_mode(mode=False):
+        x = torch.full((2,), 3.0, device="cuda", requires_grad=True)
+        (x * x).sum().backward()
+        return x.grad is not None and x.grad.is_cuda and x.grad.tolist() == [6.0, 6.0]
 
 
 def _gpus_found() -> int:

@@ -11,6 +11,7 @@ import torch
 from . import memory
 from .allocator import SHARED
 from .ledger import conditions
+from .state import process
 
 _Step = tuple[Callable[..., Any], list[Any], dict[str, Any], Any]
 """A CPU operator, its arguments, its keywords, and the result that later results are copied into."""
@@ -67,11 +68,13 @@ class CUDAGraph:
         self._holds_pool = True
         _capture.steps = []
         conditions.capturing, conditions.pool = True, self._pool
+        process.changed()
 
     def capture_end(self) -> None:
         """Stop noting kernels; the graph can be replayed from now on."""
         self._steps, _capture.steps = _capture.steps, None
         conditions.capturing, conditions.pool = False, SHARED
+        process.changed()
 
     def replay(self) -> None:
         """Run the kernels again, into the tensors they wrote when they were captured."""

@@ -1,4 +1,4 @@
-"""Learns when a simulated tensor's memory is given back, without running Python there.
+"""Learns when a simulated tensor's memory is given back, and born past Python, without running Python there.
 
 Memory dies anywhere: on a thread without the GIL, while an exception passes, inside the garbage collector. So what
 torch calls to give memory back, the ``deleter`` of the DLPack structure that a tensor was made from, is replaced by a
@@ -9,8 +9,9 @@ deleter::
     context.ring[ticket & context.mask] = rdi (the structure)
     jump to context.deleter
 
-x86-64, System V calling convention. The deaths are read whenever somebody asks what is allocated. An address can be
-used again only after its death was written: deaths with a ticket below the head that a birth saw came before it.
+x86-64, System V calling convention. Tensors that are made past Python (shortcut.cpp) are written there, too: two words,
+the first with the highest bit set. The ring is read whenever somebody asks what is allocated. An address can be used
+again only after its death was written: deaths with a ticket below the head that a birth saw came before it.
 """
 
 from __future__ import annotations
@@ -29,9 +30,6 @@ from pytest_gpusync.machine_code import executable, never_release
 from .native import cells
 from .versions import SimulationUnavailable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _MACHINE_CODE: Final = (
     # movabs r10, context; mov eax, 1; lock xadd [r10], rax; and rax, [r10+8]; mov r11, [r10+16]
     "49ba{context}b801000000f0490fc102492342084d8b5a10"
@@ -39,7 +37,35 @@ _MACHINE_CODE: Final = (
     "49893cc341ff6218"
 )
 CAPACITY: Final = 1 << 20
-"""Deaths that fit between two readings: more memory than this is never alive at once."""
+"""Words of the ring: more memory than this is never alive at once."""
+DEVICES: Final = 128
+"""More than torch can tell apart."""
+_WORD, _POINTER = ctypes.c_uint64, ctypes.c_void_p
+
+
+class Context(ctypes.Structure):
+    """What the native code knows: ``struct context`` of shortcut.cpp, which describes it."""
+
+    _fields_ = [  # noqa: RUF012
+        *((name, _WORD) for name in ("head", "mask", "ring", "dlpack_deleter", "open", "read", "at_most")),
+        ("room", ctypes.c_int64 * DEVICES),
+        ("taken", _WORD * DEVICES),
+        ("taken_by_python", _WORD * DEVICES),
+        *((name, _WORD) for name in ("devices", "calls", "key_set", "device", "storage", "dimension")),
+        *((name, _WORD) for name in ("memory", "deleter", "memory_device", "nbytes")),
+        *((name, _WORD) for name in ("cuda", "cuda_inference", "host", "host_inference", "keys")),
+        *((name, _WORD) for name in ("host_device", "host_memory_device")),
+        *((name, _WORD) for name in ("none", "tensor", "real", "integer", "boolean", "generic", "text", "place")),
+        *((name, _POINTER) for name in ("host_deleter", "undefined", "shallow_copy", "allocate", "deallocate")),
+        ("seen", _WORD * 2 * 32),
+        ("listed", _WORD * 2 * 2 * 2),
+    ]
+
+
+READ_AT: Final = CAPACITY // 16
+"""Unread words at which the ring is to be read unasked."""
+BORN: Final = -1 << 63
+"""The bit of a word that announces a birth; words are signed."""
 POINTER_IN_CAPSULE: Final = 2
 """The cell of a ``PyCapsule`` that holds its pointer; it follows the two of every object."""
 DELETER: Final = 7
@@ -55,12 +81,20 @@ class Lifetimes:
 
     def __init__(self) -> None:
         # Private: a forked child has deaths of its own.
-        self._memory = mmap.mmap(-1, (CAPACITY + 4) * 8, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        size = ctypes.sizeof(Context)
+        self._memory = mmap.mmap(-1, CAPACITY * 8 + size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         never_release(self._memory)
-        self._context = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self.head = self._context >> 3
-        """The cell that holds how many have died."""
-        self._ring = self.head + 4
+        self.context = Context.from_buffer(self._memory)
+        address = ctypes.addressof(self.context)
+        self.head = address >> 3
+        """The cell that holds how many words were written."""
+        self.room = (address + Context.room.offset) >> 3
+        """Cells, by device: bytes that it had left when the books were last brought up to date."""
+        self.taken = (address + Context.taken.offset) >> 3
+        """Cells, by device: bytes that may have been taken since then past Python."""
+        self.taken_by_python = (address + Context.taken_by_python.offset) >> 3
+        """Cells, by device: bytes that may have been taken since then otherwise."""
+        self._ring = (address + size) >> 3
         capsule = _to_dlpack(torch.empty(1))
         structure = cells[(id(capsule) >> 3) + POINTER_IN_CAPSULE]
         if structure != _pointer_of(capsule, b"dltensor"):
@@ -68,9 +102,10 @@ class Lifetimes:
                 f"Python {sys.version.split()[0]} lays out its objects in an unknown way (a debug or free-threaded "
                 "build): use an ordinary build of Python 3.10 to 3.13"
             )
-        for offset, value in enumerate((0, CAPACITY - 1, self._ring << 3, cells[(structure >> 3) + DELETER])):
-            cells[self.head + offset] = value
-        code = bytes.fromhex(_MACHINE_CODE.format(context=self._context.to_bytes(8, "little").hex()))
+        self.context.mask, self.context.ring = CAPACITY - 1, self._ring << 3
+        self.context.dlpack_deleter = cells[(structure >> 3) + DELETER]
+        self.context.at_most = READ_AT
+        code = bytes.fromhex(_MACHINE_CODE.format(context=address.to_bytes(8, "little").hex()))
         try:
             self.deleter = executable(code)
         except OSError as error:
@@ -79,16 +114,24 @@ class Lifetimes:
             ) from None
         self._read = 0
 
-    def deaths(self, before: int) -> Iterator[int]:
-        """The structures that died, in order, up to the ticket `before`, as far as they were not read yet."""
-        ring, mask = self._ring, CAPACITY - 1
-        while self._read < before:
-            place = ring + (self._read & mask)
-            structure = cells[place]
-            while not structure:
+    def unread(self) -> int:
+        """How many words have been written and not yet read."""
+        return cells[self.head] - self._read
+
+    def words(self, before: int) -> list[int]:
+        """What was written up to the ticket `before`, as far as it was not read yet: the key of memory that died, or
+        for memory that was born :data:`BORN` | device << 48 | bytes, followed by its key.
+        """
+        read, ring, mask = self._read, self._ring, CAPACITY - 1
+        words = []
+        for ticket in range(read, before):
+            place = ring + (ticket & mask)
+            word = cells[place]
+            while not word:
                 # Another thread is between the two instructions that take a place and fill it.
                 time.sleep(0)
-                structure = cells[place]
+                word = cells[place]
             cells[place] = 0
-            self._read += 1
-            yield structure
+            words.append(word)
+        self._read = self.context.read = max(read, before)
+        return words

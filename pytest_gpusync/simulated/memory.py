@@ -16,39 +16,47 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from . import ledger, streams
-from .allocator import SHARED, Block, CachingAllocator, OutOfMemory, PoolId
+from .allocator import SHARED, Block, CachingAllocator, OutOfMemory, PoolId, most_taken
 from .ledger import conditions
-from .lifetimes import CAPACITY, Lifetimes
+from .lifetimes import CAPACITY, DEVICES, READ_AT, Lifetimes
 from .native import cells
 from .state import current_device, device_index, process
+from .uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LARGEST_EXCESS: Final = 20 << 20
-"""Bytes by which a segment may be larger than the block it is made for."""
 _SETTLE_AT: Final = 1 << 16
 """Events after which the books are brought up to date unasked."""
+_MOST: Final = CAPACITY - 4 * _SETTLE_AT
+"""Tensors that may live at once, so that the ring holds all their deaths."""
 _FREED: Final = -1
+_NBYTES: Final = (1 << 48) - 1
+"""The bits of a word that tell how many bytes were born."""
 
 _Event = tuple[int, int, int, int, int, PoolId]
-"""Deaths before it, key, bytes (or :data:`_FREED`), device, stream, pool. The key of a tensor's memory is the address
-of its DLPack structure.
+"""Words of the ring before it, key, bytes (or :data:`_FREED`), device, stream, pool. The key of a tensor's memory is the
+address of its DLPack structure; of one that was made past Python, the memory's own.
 """
 
 _lock = threading.RLock()
 _events: list[_Event] = []
 _allocators: dict[int, CachingAllocator] = {}
-_room: dict[int, int] = {}
-"""Bytes that each device can be sure to have left, whatever happened since the books were last brought up to date."""
 _blocks: dict[int, tuple[int, Block]] = {}
 """Living memory by key, with its device."""
 _shrunk: dict[int, int] = {}
 """Keys of storages that were resized to nothing and live on, by the address of their memory."""
 _settling = False
 on_birth: Callable[[int], None] | None = None
-"""Told the key of each new tensor's memory, on the thread that makes it."""
+"""See :func:`watch`."""
 _lifetimes: Lifetimes | None = None
+
+
+def watch(born: Callable[[int], None] | None) -> None:
+    """Tell `born` the key of each new tensor's memory from now on, on the thread that makes it; None ends it."""
+    global on_birth
+    on_birth = born
+    process.changed()
 
 
 def lifetimes() -> Lifetimes:
@@ -65,7 +73,8 @@ def total() -> int:
 
 
 def note(key: int, nbytes: int, index: int, died: int) -> None:
-    """Count new memory of ``cuda:index``; `died` is how many had died when its key was made.
+    """Count new memory of ``cuda:index``; `died` is how many words the ring had when its
+    key was made.
 
     Raises:
         torch.OutOfMemoryError: the device has no room for it.
@@ -74,9 +83,11 @@ def note(key: int, nbytes: int, index: int, died: int) -> None:
         on_birth(key)
     stream = streams.current_id(index)
     _events.append((died, key, nbytes, index, stream, conditions.pool))
-    room = _room.get(index, 0) - nbytes - _LARGEST_EXCESS
-    _room[index] = room
-    if room < 0 or len(_events) >= _SETTLE_AT:
+    learner = lifetimes()
+    taken = cells[learner.taken_by_python + index] + most_taken(nbytes)
+    cells[learner.taken_by_python + index] = taken
+    left = cells[learner.room + index] - cells[learner.taken + index] - taken
+    if left < 0 or len(_events) >= _SETTLE_AT or learner.unread() >= READ_AT:
         _settle()
 
 
@@ -99,48 +110,72 @@ def _settle() -> None:
     Raises:
         torch.OutOfMemoryError: an allocation did not fit.
     """
-    global _settling
-    refused: tuple[int, int] | None = None
+    if not _events and not lifetimes().unread():
+        return
     with _lock:
         # A finaliser that runs in here may ask, too: it is told what is known so far.
         if _settling:
             return
-        _settling = True
-        try:
-            events = _events[:]
-            del _events[: len(events)]
-            for died, key, nbytes, index, stream, pool in events:
-                _bury(died)
-                if nbytes == _FREED:
-                    _free(key)
-                    continue
-                allocator = _allocator(index)
-                try:
-                    _blocks[key] = (index, allocator.allocate(nbytes, stream, pool))
-                except OutOfMemory as error:
-                    refused = (index, error.nbytes)
-            learner = lifetimes()
-            _bury(cells[learner.head])
-            freed_by_force = 0
-            for index, allocator in _allocators.items():
-                limit = allocator.capacity if allocator.limit is None else min(allocator.limit, allocator.capacity)
-                _room[index] = limit - allocator.reserved
-                freed_by_force += allocator.freed_on_retry
-                allocator.freed_on_retry = 0
-            if len(_blocks) > CAPACITY - 2 * _SETTLE_AT:
-                raise NotImplementedError(f"the simulated device holds at most {CAPACITY - 2 * _SETTLE_AT:,} tensors")
-        finally:
-            _settling = False
+        freed_by_force, refused = uninterrupted(_bring_up_to_date)
     if freed_by_force:
         ledger.sync("free", freed_by_force, device=current_device())
     if refused is not None:
         raise out_of_memory(*refused)
 
 
-def _bury(before: int) -> None:
-    """Free what died up to the ticket `before`."""
-    for key in lifetimes().deaths(before):
-        _free(key)
+def _bring_up_to_date() -> tuple[int, tuple[int, int] | None]:
+    """Tell the allocators what has happened; returns how many segments they had to give back, and of an allocation
+    that did not fit the device and the bytes.
+    """
+    global _settling
+    _settling = True
+    try:
+        refused = None
+        events = _events[:]
+        del _events[: len(events)]
+        for died, key, nbytes, index, stream, pool in events:
+            refused = _replay(died) or refused
+            if nbytes == _FREED:
+                _free(key)
+            else:
+                refused = _take(key, nbytes, index, stream, pool) or refused
+        learner = lifetimes()
+        refused = _replay(cells[learner.head]) or refused
+        freed_by_force = 0
+        for index, allocator in _allocators.items():
+            limit = allocator.capacity if allocator.limit is None else min(allocator.limit, allocator.capacity)
+            cells[learner.room + index] = limit - allocator.reserved
+            cells[learner.taken + index] = cells[learner.taken_by_python + index] = 0
+            freed_by_force += allocator.freed_on_retry
+            allocator.freed_on_retry = 0
+        if len(_blocks) > _MOST:
+            raise NotImplementedError(f"the simulated device holds at most {_MOST:,} tensors")
+        return freed_by_force, refused
+    finally:
+        _settling = False
+
+
+def _replay(before: int) -> tuple[int, int] | None:
+    """Take over what the ring tells up to the ticket `before`; returns the device and the bytes of an allocation that
+    did not fit.
+    """
+    refused = None
+    words = iter(lifetimes().words(before))
+    for word in words:
+        if word < 0:
+            nbytes, index = word & _NBYTES, (word >> 48) & 0x7F
+            refused = _take(next(words), nbytes, index, 0, SHARED) or refused
+        else:
+            _free(word)
+    return refused
+
+
+def _take(key: int, nbytes: int, index: int, stream: int, pool: PoolId) -> tuple[int, int] | None:
+    try:
+        _blocks[key] = (index, _allocator(index).allocate(nbytes, stream, pool))
+    except OutOfMemory as error:
+        return index, error.nbytes
+    return None
 
 
 def _free(key: int) -> None:
@@ -208,12 +243,13 @@ def release(key: int) -> None:
 def shrink(address: int) -> None:
     """Give back the memory at `address`, whose storage is resized to nothing and lives on."""
     _settle()
-    for key in _blocks:
-        # The first cell of the structure is the address of the memory, as long as its storage lives.
-        if cells[key >> 3] == address:
-            _shrunk[address] = key
-            release(key)
-            return
+    key = address if address in _blocks else None
+    if key is None:
+        # The first cell of a structure is the address of the memory, as long as its storage lives.
+        key = next((key for key in _blocks if cells[key >> 3] == address), None)
+    if key is not None:
+        _shrunk[address] = key
+        release(key)
 
 
 def is_shrunk(address: int) -> bool:
@@ -248,7 +284,7 @@ def empty_cache() -> None:
     """Give cached memory back: one sync for each segment, as ``cudaFree`` waits."""
     _settle()
     with _lock:
-        freed = sum(_allocator(index).empty_cache() for index in range(process.devices))
+        freed = uninterrupted(lambda: sum(_allocator(index).empty_cache() for index in range(process.devices)))
     ledger.sync("free", freed, device=current_device())
 
 
@@ -256,7 +292,7 @@ def set_fraction(fraction: float, device: Any = None) -> None:
     """Allow the process `fraction` of a device's memory."""
     allocator = _up_to_date(device)
     allocator.limit = int(fraction * allocator.capacity)
-    _room[device_index(device)] = 0
+    cells[lifetimes().room + device_index(device)] = 0
 
 
 def allowed_fraction(device: Any = None) -> float:
@@ -319,12 +355,18 @@ def snapshot(*_: Any) -> dict[str, Any]:
 def reset() -> None:
     """Forget everything; tensors that still live are no longer counted."""
     with _lock:
-        del _events[:]
-        _bury(cells[lifetimes().head])
-        _blocks.clear()
-        _shrunk.clear()
-        _allocators.clear()
-        _room.clear()
+        uninterrupted(_forget)
+
+
+def _forget() -> None:
+    learner = lifetimes()
+    del _events[:]
+    learner.words(cells[learner.head])
+    _blocks.clear()
+    _shrunk.clear()
+    _allocators.clear()
+    for index in range(DEVICES):
+        cells[learner.room + index] = cells[learner.taken + index] = cells[learner.taken_by_python + index] = 0
 
 
 def host_statistics() -> dict[str, Any]:

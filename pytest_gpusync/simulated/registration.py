@@ -40,6 +40,8 @@ _libraries: list[torch.library.Library] = []
 """Kernels live as long as the library that registered them."""
 _by_namespace: dict[str, torch.library.Library] = {}
 _known: set[str] = set()
+derived: set[str] = set()
+"""Operators whose kernel was derived from their schema."""
 
 
 def register() -> None:
@@ -69,7 +71,7 @@ def register() -> None:
         )
         for key, host_key in _SPARSE_KEYS.items():
             for name in {*_operators(host_key), *_operators(key)}:
-                op = _overload(name)
+                op = overload(name)
                 if name.startswith("aten::") and op is not None:
                     _implement(name, sparse.kernel_for(op, key), key)
         for key in _REFUSED_KEYS:
@@ -101,6 +103,11 @@ def loading(load_library: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
+def known() -> Iterable[str]:
+    """The operators that have a kernel here."""
+    return sorted(_known)
+
+
 def _operators(key: str) -> list[str]:
     names: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key(key)
     return names
@@ -110,12 +117,13 @@ def _register_derived(names: Iterable[str]) -> None:
     for name in names:
         if name in _known:
             continue
-        op = _overload(name)
+        op = overload(name)
         if op is not None:
             _implement(name, kernels.kernel_for(op))
+            derived.add(name)
 
 
-def _overload(name: str) -> Any:
+def overload(name: str) -> Any:
     """The operator overload called `name`, or None for a name that torch registers but does not expose."""
     namespace, _, rest = name.partition("::")
     base, _, overload = rest.partition(".")
@@ -131,7 +139,7 @@ def _implement(name: str, kernel: Callable[..., Any], key: str = "CUDA") -> None
     if library is None:
         library = _by_namespace[namespace] = torch.library.Library(namespace, "IMPL")
         _libraries.append(library)
-    if _overload(name) is None:
+    if overload(name) is None:
         return
     if namespace == "aten":
         # Newer releases route some operators through Python, to the CUDA kernel: it must not stay within reach.

@@ -31,6 +31,8 @@ class _Process:
     """Operators compute values; otherwise shapes only."""
     tell_guard: Callable[[int], None] | None = None
     """Tells C++ the calling thread's current device; None before there is a device guard to tell."""
+    changed: Callable[[], None] = staticmethod(lambda: None)
+    """Told when something may have changed that decides whether kernels may be taken past Python."""
     memory: int | None = None
     """Bytes of each device; None for as much as the host has."""
 
@@ -105,11 +107,13 @@ def admit() -> None:
     if not process.on:
         raise RuntimeError("the simulated device has been switched off: its tensors can no longer be used")
     process.blocked = False
+    process.changed()
 
 
 def _after_fork_in_child() -> None:
     if process.on and torch.cuda._initialized:
         process.bad_fork = process.blocked = True
+        process.changed()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

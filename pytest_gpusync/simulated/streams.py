@@ -17,7 +17,7 @@ import torch
 
 from . import ledger
 from .ledger import conditions
-from .state import device_index
+from .state import device_index, process
 
 _identifiers = itertools.count(1)
 MODELLED_TIME = (
@@ -221,6 +221,8 @@ class _PerThread(threading.local):
 
 _current = _PerThread()
 _defaults: dict[int, Stream] = {}
+_aside = 0
+"""Current streams of all threads that are not the default ones."""
 
 
 def _ordinal(device: torch.device | int | str | None) -> int:
@@ -249,11 +251,22 @@ def current_id(index: int) -> int:
 
 def set_stream(stream: Stream | None) -> None:
     """Make `stream` the calling thread's current one of its device; None changes nothing."""
+    global _aside
     if stream is not None:
+        before = current_id(stream.device_index)
         _current.streams[stream.device_index] = stream
+        _aside += bool(stream.stream_id) - bool(before)
+        process.changed()
+
+
+def aside() -> bool:
+    """Whether some thread works on a stream that is not the default one of its device."""
+    return _aside > 0
 
 
 def reset() -> None:
     """Forget the calling thread's current streams and that time was said to be modelled."""
+    global _aside
     _current.streams.clear()
+    _aside = 0
     Event._told = False

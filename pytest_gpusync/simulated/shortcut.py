@@ -1,0 +1,351 @@
+"""Puts native code in the place of most kernels of the CUDA key: the shortcut past Python.
+
+To enter Python, relabel each tensor and come back costs some five microseconds, as much as a small operator takes four
+times over. The Python kernels stay registered; only the function that torch calls to enter them is replaced in the
+operators' dispatch tables, by a few bytes that name a plan of the operator and jump to shortcut.cpp. That code does the
+plain cases itself and hands all others to the Python kernel.
+
+Where torch keeps what it touches is found out here, by looking at objects whose contents are known. What cannot be
+found, or does not compute what the Python kernels compute, leaves everything as it was: slower, and no less right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet, _from_dlpack, _to_dlpack
+
+from pytest_gpusync.machine_code import executable, never_release
+
+from . import calibration, kernels, memory, native, registration, streams
+from .ledger import conditions
+from .lifetimes import POINTER_IN_CAPSULE
+from .native import cells
+from .shortcut_code import CODE, PLACES
+from .state import process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from .lifetimes import Context
+
+Tensor = torch.Tensor
+_TENSOR_WORDS: Final = 23
+"""Words of a tensor's structure that every release has."""
+_ENTRY_WORDS: Final = 512
+"""Words of an operator's entry in which the cells of its CPU and CUDA kernels lie."""
+_MOST_ARGUMENTS, _MOST_RESULTS = 32, 8
+_ONLY_DEVICE, _ONCE = 1, 2
+_THUNK: Final = struct.Struct("<2sQ2sQ2s")
+"""mov r8, plan; mov rax, function; jmp rax"""
+
+
+class NotFound(Exception):
+    """Something of torch is not where or what it was expected to be."""
+
+
+class _Plan(ctypes.Structure):
+    """What shortcut.cpp knows of an operator: ``struct plan`` there."""
+
+    _fields_ = [  # noqa: RUF012
+        ("python", ctypes.c_uint64),
+        ("host", ctypes.c_uint64),
+        ("arguments", ctypes.c_uint32),
+        ("results", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("pinning", ctypes.c_int32),
+        ("written", ctypes.c_int8 * _MOST_RESULTS),
+    ]
+
+
+class _Shortcut:
+    """What was found of torch, and the native code."""
+
+    def __init__(self) -> None:
+        self.context = memory.lifetimes().context
+        _find_tensors(self.context)
+        self._code = _loaded(self.context)
+        self._host_cell, self._cuda_cell, self._python = _find_values(self.context, self._code)
+        self._plans: list[Any] = []
+
+    def take(self, names: Iterable[str]) -> None:
+        """Replace what enters the Python kernels of those of the operators `names` that are plain."""
+        chosen = []
+        for name in names:
+            op = registration.overload(name)
+            plan = None if op is None else self._plan(op, name)
+            if plan is not None:
+                chosen.append((op, *plan))
+        plans = (_Plan * len(chosen))()
+        thunks = bytearray()
+        for place, (_, plan, entry) in enumerate(chosen):
+            plans[place] = plan
+            thunks += _thunk(ctypes.addressof(plans[place]), self._code + PLACES[entry])
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(plans))
+        first = executable(bytes(thunks))
+        for place, (op, _, _) in enumerate(chosen):
+            cells[_entry(op) + self._cuda_cell + 1] = first + place * _THUNK.size
+
+    def _plan(self, op: Any, name: str) -> tuple[_Plan, str] | None:
+        entry = _entry(op)
+        host = entry + self._host_cell
+        if cells[entry + self._cuda_cell + 1] != self._python or cells[host + 1] in (0, self._python):
+            return None
+        schema = kernels.Schema(op)
+        arguments, results = len(schema.arguments), len(schema.returns)
+        plan = _Plan(self._python, host << 3, arguments, results, 0, -1)
+        if schema.view:
+            return plan, "view"
+        if not _is_plain(op, schema) or arguments > _MOST_ARGUMENTS or results > _MOST_RESULTS:
+            return None
+        if name in _WITHIN_THE_DEVICE:
+            plan.flags |= _ONLY_DEVICE
+        if "batch_norm" in name:
+            # It changes its running statistics unannounced: it must not run again because there is no room.
+            plan.flags |= _ONCE
+        plan.pinning = schema.arguments.index("pin_memory") if "pin_memory" in schema.arguments else -1
+        for place, written in enumerate(schema.returns):
+            plan.written[place] = -1 if written is None else written
+        return plan, "compute"
+
+
+_WITHIN_THE_DEVICE: Final = frozenset({"aten::copy_", "aten::_to_copy"})
+"""Operators with a kernel written by hand, which is like any other where no tensor of the host takes part."""
+
+
+def _is_plain(op: Any, schema: kernels.Schema) -> bool:
+    """Whether the operator's Python kernel does no more than run the CPU's."""
+    name = schema.name
+    return (
+        (name in registration.derived or name in _WITHIN_THE_DEVICE)
+        and name not in kernels.replacements
+        and name not in kernels.MIXED_DEVICES - _WITHIN_THE_DEVICE
+        and calibration.announcer(name) is None
+        and schema.generator < 0
+        and not schema.outs
+        and not (schema.writes and None in schema.returns)
+        and torch.Tag.inplace_view not in op.tags
+        and all(str(result.type) in {"Tensor", "List[Tensor]"} for result in op._schema.returns)
+    )
+
+
+_shortcut: _Shortcut | None = None
+unavailable: str | None = None
+"""Why there is no shortcut, where there is none."""
+
+
+def install() -> None:
+    """Take the shortcut in the kernels that are registered, once per process, where it is found to work."""
+    global _shortcut, unavailable
+    if _shortcut is not None or unavailable is not None:
+        return
+    try:
+        _shortcut = _Shortcut()
+    except (NotFound, OSError, native.SimulationUnavailable) as error:
+        unavailable = str(error)
+        return
+    _shortcut.take(name for name in registration.known() if name.startswith("aten::"))
+    process.changed = reconsider
+    reconsider()
+
+
+def reconsider() -> None:
+    """Open the shortcut, or close it where the Python kernels do more than to run the CPU's."""
+    if _shortcut is not None:
+        _shortcut.context.devices = process.devices
+        _shortcut.context.open = not (
+            process.blocked
+            or not process.values
+            or conditions.capturing
+            or memory.on_birth is not None
+            or streams.aside()
+        )
+
+
+def calls() -> int:
+    """How many calls took the shortcut so far."""
+    return int(_shortcut.context.calls) if _shortcut is not None else 0
+
+
+# ---- what is where in torch ----
+
+
+def _words(address: int, count: int) -> list[int]:
+    return cells[address >> 3 : (address >> 3) + count].tolist()
+
+
+def _only(found: Sequence[int], what: str) -> int:
+    if len(found) != 1:
+        raise NotFound(f"torch {torch.__version__} keeps {what} in {len(found)} places")
+    return found[0]
+
+
+def _labelled(tensor: Tensor, index: int) -> Tensor:
+    """`tensor` as one of ``cuda:index``, which no books know."""
+    capsule = _to_dlpack(tensor)
+    cells[(cells[(id(capsule) >> 3) + POINTER_IN_CAPSULE] >> 3) + 1] = 2 | index << 32
+    labelled: Tensor = _from_dlpack(capsule)
+    return labelled
+
+
+def _key_set(tensor: Tensor) -> int:
+    raw: int = torch._C._dispatch_keys(tensor).raw_repr()
+    return raw
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _device_offset(pairs: Sequence[tuple[int, bytes]], size: int, what: str) -> int:
+    """Where the structures at the addresses `pairs` have the two bytes of their devices."""
+    contents = [(ctypes.string_at(address, size), device) for address, device in pairs]
+    return _only(
+        [offset for offset in range(16, size, 2) if all(held[offset : offset + 2] == d for held, d in contents)], what
+    )
+
+
+def _find_tensors(context: Context) -> None:
+    """Find where tensors and storages have what the native code reads and writes."""
+    with torch.inference_mode(mode=False):
+        tensors = [torch.zeros(shape, device="cpu") for shape in ((), (2,), (2, 3, 4), (2, 3, 4, 5))]
+    cpu, three, five = tensors[2], _labelled(tensors[2], 3), _labelled(tensors[3], 5)
+    with torch.inference_mode():
+        cpu_inference = torch.zeros(2, device="cpu")
+        inference = _labelled(cpu_inference, 3)
+    host, cuda = _key_set(cpu), _key_set(three)
+    held = {id(x): _words(x._cdata, _TENSOR_WORDS) for x in (*tensors, three, five, inference, cpu_inference)}
+
+    def word(what: str, *expected: tuple[Tensor, int]) -> int:
+        places = range(2, _TENSOR_WORDS)
+        return 8 * _only([n for n in places if all(held[id(x)][n] == _signed(value) for x, value in expected)], what)
+
+    context.key_set = word("the keys", (cpu, host), (three, cuda), (five, cuda))
+    context.host, context.cuda = host, cuda
+    context.host_inference, context.cuda_inference = _key_set(cpu_inference), _key_set(inference)
+    context.keys = DispatchKeySet(DispatchKey.CPU).raw_repr()
+    if len({host, cuda, context.host_inference, context.cuda_inference}) != 4:
+        raise NotFound("key sets are alike")
+    context.storage = word("the storage", *((x, x.untyped_storage()._cdata) for x in (cpu, three, five)))
+    context.dimension = word("the dimension", *((x, x.dim()) for x in (*tensors, three, five)))
+    devices = [(cpu._cdata, b"\0\xff"), (three._cdata, b"\1\3"), (five._cdata, b"\1\5")]
+    context.device = _device_offset(devices, 8 * _TENSOR_WORDS, "the device")
+    # One reference that is Python's, and the weak one of all strong ones.
+    if cells[(tensors[1]._cdata >> 3) + 1] != _signed(1 << 63 | 1 << 32 | 1):
+        raise NotFound(f"torch {torch.__version__} counts references in another way")
+    _find_storages(context, [tensors[2], tensors[3]], three, five)
+
+
+def _find_storages(context: Context, hosts: Sequence[Tensor], three: Tensor, five: Tensor) -> None:
+    size = 9
+    stored = [x.untyped_storage() for x in (*hosts, three, five)]
+    held = [_words(storage._cdata, size) for storage in stored]
+    pointers = [[n for n in range(2, size) if words[n] == x.data_ptr()] for x, words in zip(hosts, held, strict=False)]
+    if pointers[0] != [2, 4] or pointers[1] != [2, 4] or held[0][3] != held[1][3]:
+        # A pointer, what gives it back, and what that is told.
+        raise NotFound(f"torch {torch.__version__} keeps the memory of tensors in another way")
+    context.memory, context.deleter = 16, 24
+    context.host_deleter = held[0][3]
+    context.nbytes = 8 * _only(
+        [n for n in range(5, size) if all(w[n] == s.nbytes() for s, w in zip(stored, held, strict=True))], "sizes"
+    )
+    devices = [(stored[0]._cdata, b"\0\xff"), (stored[2]._cdata, b"\1\3"), (stored[3]._cdata, b"\1\5")]
+    context.memory_device = _device_offset(devices, 8 * size, "the device of memory")
+    context.host_device = context.host_memory_device = 0xFF00
+
+
+def _entry(op: Any) -> int:
+    """The cell at which the dispatcher's entry of an operator begins."""
+    # A Python object's two words, a pointer to the C++ object, whose first word points to the entry.
+    return cells[cells[(id(op._handle) >> 3) + 2] >> 3] >> 3
+
+
+_probes: list[Any] = []
+
+
+def _find_values(context: Context, code: int) -> tuple[int, int, int]:
+    """Find the cells of CPU and CUDA kernels in operators' entries, what enters a Python kernel, and how arguments
+    are tagged.
+    """
+    library = torch.library.Library("gpusync_shortcut", "DEF")
+    _probes.append(library)
+    library.define(
+        "probe(Tensor x, Tensor? absent, Scalar real, int whole, bool flag, Device? place, str text, int[] sizes, "
+        "Tensor[] many) -> Tensor"
+    )
+    op = torch.ops.gpusync_shortcut.probe.default
+    entry = _entry(op)
+
+    def kernel(x: Tensor, *_: Any) -> Tensor:
+        return x
+
+    found = []
+    for key in ("CPU", "CUDA"):
+        before = _words(entry << 3, _ENTRY_WORDS)
+        library.impl("probe", kernel, key)
+        after = _words(entry << 3, _ENTRY_WORDS)
+        changed = [n for n, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+        # The kernel's object, and what enters it, which was that of another Python kernel before, if there is a fallback.
+        if not changed or changed[1:] not in ([], [changed[0] + 1]):
+            raise NotFound(f"torch {torch.__version__} keeps an operator's kernels in another way")
+        found.append(changed[0])
+    host_cell, cuda_cell = found
+    python = cells[entry + cuda_cell + 1]
+    if python != cells[entry + host_cell + 1] or cells[_entry(torch.ops.aten.add.Tensor) + cuda_cell + 1] != python:
+        raise NotFound(f"torch {torch.__version__} enters Python kernels in several ways")
+    plan = _Plan(python, (entry + host_cell) << 3, 9, 1, 0, -1)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(plan))
+    cells[entry + cuda_cell + 1] = executable(_thunk(ctypes.addressof(plan), code + PLACES["inspect"]))
+    x = _labelled(torch.zeros(3, device="cpu"), 0)
+    op(x, None, 2.5, 77, True, torch.device("cuda", 4), "text", [11, 12], [x, x])
+    seen = [(value[0], value[1] & 0xFFFFFFFF) for value in context.seen]
+    tensor, none, real, whole, flag, place, text, sizes, many = [tag for _, tag in seen[:9]]
+    integers, tensors = ([(value[0], value[1] & 0xFFFFFFFF) for value in items] for items in context.listed)
+    right = (
+        seen[0][0] == x._cdata
+        and seen[2][0] == struct.unpack("<Q", struct.pack("<d", 2.5))[0]
+        and seen[3][0] == 77
+        and seen[4][0] & 0xFF == 1
+        and seen[5][0] & 0xFFFF == 0x401
+        and integers == [(11, whole), (12, whole)]
+        and tensors == [(x._cdata, tensor)] * 2
+        and sizes == many
+        and len({tensor, none, real, whole, flag, place, text, sizes}) == 8
+    )
+    if not right:
+        raise NotFound(f"torch {torch.__version__} passes arguments in another way")
+    context.tensor, context.none, context.real, context.integer = tensor, none, real, whole
+    context.boolean, context.place, context.text, context.generic = flag, place, text, sizes
+    return host_cell, cuda_cell, python
+
+
+# ---- the native code ----
+
+
+def _thunk(plan: int, function: int) -> bytes:
+    return _THUNK.pack(b"\x49\xb8", plan, b"\x48\xb8", function, b"\xff\xe0")
+
+
+def _loaded(context: Context) -> int:
+    """Put the native code into memory and tell the C++ runtime how to unwind it; returns its address."""
+    context.undefined = native.symbol("libc10.so", "_ZN3c1019UndefinedTensorImpl10_singletonE")
+    context.shallow_copy = native.symbol(
+        "libc10.so", "_ZNK3c1010TensorImpl23shallow_copy_and_detachERKNS_15VariableVersionEb"
+    )
+    context.allocate = native.symbol("libc10.so", "malloc")
+    context.deallocate = native.symbol("libc10.so", "free")
+    code = bytearray(CODE)
+    for name, address in (
+        ("context_slot", ctypes.addressof(context)),
+        ("begin_catch_slot", native.symbol("libc10.so", "__cxa_begin_catch")),
+        ("end_catch_slot", native.symbol("libc10.so", "__cxa_end_catch")),
+        ("DW.ref.__gxx_personality_v0", native.symbol("libc10.so", "__gxx_personality_v0")),
+    ):
+        code[PLACES[name] : PLACES[name] + 8] = address.to_bytes(8, "little")
+    loaded = executable(bytes(code))
+    register = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(native.symbol("libc10.so", "__register_frame"))
+    register(loaded + PLACES["frames"])
+    return loaded

@@ -1,0 +1,45 @@
+"""Work that no signal handler interrupts, because half of it would be worse than none."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Result = TypeVar("_Result")
+_SIGNALS = sorted(signal.valid_signals(), key=lambda number: number == signal.SIGINT)
+
+
+def uninterrupted(work: Callable[[], _Result]) -> _Result:
+    """Call `work` and return its result; signals with a handler in Python are handled after it.
+
+    Such handlers run on the main thread, between any two steps of the interpreter, and may raise there, as that of
+    Ctrl-C does. Elsewhere `work` is simply called.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    arrived: set[int] = set()
+    handlers: dict[int, Any] = {}
+    try:
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                handlers[number] = handler
+                signal.signal(number, lambda number, frame: arrived.add(number))
+        return work()
+    finally:
+        interruption = None
+        while handlers:
+            try:
+                for number in list(handlers):
+                    signal.signal(number, handlers[number])
+                    del handlers[number]
+            except BaseException as error:  # noqa: BLE001 - of a handler that is back already
+                interruption = error
+        for number in sorted(arrived):
+            signal.raise_signal(number)
+        if interruption is not None:
+            raise interruption
