@@ -34,7 +34,8 @@ LAYOUT = """SECTIONS {
     /DISCARD/ : { *(.comment) *(.note*) *(.group) }
 }
 """
-ENTRIES = ("compute", "view", "inspect", "frames", "context_slot", "begin_catch_slot", "end_catch_slot")
+SLOTS = ("context_slot", "begin_catch_slot", "end_catch_slot", "rethrow_slot", "resume_slot")
+ENTRIES = ("compute", "view", "inspect", "frames", *SLOTS)
 PERSONALITY = "__gxx_personality_v0"
 LINE = 55
 """Bytes on a line of the file."""

@@ -15,8 +15,8 @@ typedef unsigned int u32;
 typedef unsigned long u64;
 typedef long i64;
 
-enum { MOST_ARGUMENTS = 32, MOST_RESULTS = 8, ELEMENTS_AT_HAND = 64, DEVICES = 128 };
-enum { ONLY_DEVICE = 1, ONCE = 2 };
+enum { MOST_ARGUMENTS = 32, MOST_RESULTS = 8, ELEMENTS_AT_HAND = 64, DEVICES = 128, STORAGE_WORDS = 16 };
+enum { ONLY_DEVICE = 1, ONCE = 2, WRITES = 4 };
 
 struct value { /* c10::IValue */
     u64 payload;
@@ -48,7 +48,8 @@ struct plan {
     boxed python;
     cell *host;
     u32 arguments, results, flags;
-    int pinning; /* the argument that asks for pinned memory, or -1 */
+    i8 never; /* the argument that must not be true, or -1 */
+    i8 alike; /* the argument that must be the data type of the first one, or -1 */
     i8 written[MOST_RESULTS]; /* the argument that a result is, or -1 */
 };
 
@@ -63,9 +64,9 @@ struct context {
     i64 room[DEVICES];
     u64 taken[DEVICES], taken_by_python[DEVICES];
     u64 devices;
-    u64 calls; /* that did not go to Python */
+    u64 calls, retried; /* that did not go to Python, and that were begun here and then did */
 
-    u64 key_set, device, storage, dimension;                /* where a TensorImpl has them */
+    u64 key_set, device, type, storage, dimension;          /* where a TensorImpl has them */
     u64 memory, deleter, memory_device, nbytes;             /* where a StorageImpl has them */
     u64 cuda, cuda_inference, host, host_inference;         /* key sets */
     u64 keys;                                               /* of a call to a CPU kernel */
@@ -76,6 +77,9 @@ struct context {
     object *(*shallow_copy)(object **result, const object *tensor, const void *version, bool change);
     void *(*allocate)(u64);
     void (*deallocate)(void *);
+    const void *version;
+    void *(*make)(u64); /* operator new */
+    u64 storage_words, empty_storage[STORAGE_WORDS]; /* a StorageImpl of the host, to be filled */
     value seen[MOST_ARGUMENTS], listed[2][2];
 };
 
@@ -84,8 +88,20 @@ extern "C" {
 __attribute__((section(".slots"), used)) context *volatile context_slot = nullptr;
 __attribute__((section(".slots"), used)) void *(*volatile begin_catch_slot)(void *) = nullptr;
 __attribute__((section(".slots"), used)) void (*volatile end_catch_slot)() = nullptr;
+__attribute__((section(".slots"), used)) void (*volatile rethrow_slot)() = nullptr;
+__attribute__((section(".slots"), used)) void (*volatile resume_slot)(void *) = nullptr;
 
 void *__cxa_begin_catch(void *exception) noexcept { return begin_catch_slot(exception); }
+[[noreturn]] void __cxa_rethrow()
+{
+    rethrow_slot();
+    __builtin_unreachable();
+}
+[[noreturn]] void _Unwind_Resume(void *exception)
+{
+    resume_slot(exception);
+    __builtin_unreachable();
+}
 void __cxa_end_catch() { end_catch_slot(); }
 }
 
@@ -178,21 +194,36 @@ static bool plain(const context *c, const value *given, const plan *p, int &inde
             return false;
         }
     }
-    if (p->pinning >= 0 && given[p->pinning].tag == c->boolean && (given[p->pinning].payload & 1))
+    if (p->never >= 0 && given[p->never].tag == c->boolean && (given[p->never].payload & 1))
+        return false;
+    if (p->alike >= 0 && given[p->alike].payload != field<u16>((object *)given[0].payload, c->type))
         return false;
     return index >= 0;
 }
 
 /* ---- what is lent to the CPU kernel ---- */
 
-/* A tensor of the host over the memory of `tensor`, which keeps no count of changes. */
+static void lent_died(void *storage) noexcept { release((object *)storage); }
+
+/* A tensor of the host over the memory of `tensor`, with a storage of its own, since views look there for their device. All that
+ * are lent have one count of changes. */
 static object *lend(const context *c, const object *tensor)
 {
     object *lent;
-    const void *no_version = nullptr;
-    c->shallow_copy(&lent, tensor, &no_version, false);
-    field<u64>(lent, c->key_set) = c->host_inference;
+    c->shallow_copy(&lent, tensor, c->version, false);
+    field<u64>(lent, c->key_set) = field<u64>(tensor, c->key_set) == c->cuda ? c->host : c->host_inference;
     field<u16>(lent, c->device) = c->host_device;
+    object *&storage = field<object *>(lent, c->storage), *original = storage;
+    if (original) {
+        u64 *made = (u64 *)c->make(c->storage_words * sizeof(u64));
+        for (u64 n = 0; n < c->storage_words; n++)
+            made[n] = c->empty_storage[n];
+        storage = (object *)made;
+        field<u64>(made, c->memory) = field<u64>(original, c->memory);
+        field<u64>(made, c->nbytes) = field<u64>(original, c->nbytes);
+        field<void (*)(void *) noexcept>(made, c->deleter) = lent_died;
+        field<object *>(made, c->deleter + sizeof(u64)) = original;
+    }
     return lent;
 }
 
@@ -364,6 +395,8 @@ static bool computed(context *c, const void *op, values *stack, const plan *p, i
         p->host->run(p->host->functor, op, c->keys, stack);
     } catch (...) {
         restore(c, stack, base, p->arguments, l);
+        if (p->flags & WRITES)
+            throw; /* it may have written already */
         return false;
     }
     value *results = stack->begin + base;
@@ -416,6 +449,7 @@ void compute(void *functor, const void *op, u64 keys, values *stack, const plan 
                 __atomic_fetch_add(&c->calls, 1, __ATOMIC_RELAXED);
                 return;
             }
+            __atomic_fetch_add(&c->retried, 1, __ATOMIC_RELAXED);
         }
     }
     p->python(functor, op, keys, stack);

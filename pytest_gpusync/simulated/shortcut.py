@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 _TENSOR_WORDS: Final = 23
 """Words of a tensor's structure that every release has."""
+_TYPES: Final = {torch.uint8: 0, torch.int64: 4, torch.float32: 6, torch.bool: 11, torch.bfloat16: 15}
+"""Data types by their numbers."""
 _ENTRY_WORDS: Final = 512
 """Words of an operator's entry in which the cells of its CPU and CUDA kernels lie."""
 _MOST_ARGUMENTS, _MOST_RESULTS = 32, 8
-_ONLY_DEVICE, _ONCE = 1, 2
+_ONLY_DEVICE, _ONCE, _WRITES = 1, 2, 4
 _THUNK: Final = struct.Struct("<2sQ2sQ2s")
 """mov r8, plan; mov rax, function; jmp rax"""
 
@@ -56,7 +58,8 @@ class _Plan(ctypes.Structure):
         ("arguments", ctypes.c_uint32),
         ("results", ctypes.c_uint32),
         ("flags", ctypes.c_uint32),
-        ("pinning", ctypes.c_int32),
+        ("never", ctypes.c_int8),
+        ("alike", ctypes.c_int8),
         ("written", ctypes.c_int8 * _MOST_RESULTS),
     ]
 
@@ -96,7 +99,7 @@ class _Shortcut:
             return None
         schema = kernels.Schema(op)
         arguments, results = len(schema.arguments), len(schema.returns)
-        plan = _Plan(self._python, host << 3, arguments, results, 0, -1)
+        plan = _Plan(self._python, host << 3, arguments, results, 0, -1, -1)
         if schema.view:
             return plan, "view"
         if not _is_plain(op, schema) or arguments > _MOST_ARGUMENTS or results > _MOST_RESULTS:
@@ -106,7 +109,13 @@ class _Shortcut:
         if "batch_norm" in name:
             # It changes its running statistics unannounced: it must not run again because there is no room.
             plan.flags |= _ONCE
-        plan.pinning = schema.arguments.index("pin_memory") if "pin_memory" in schema.arguments else -1
+        if schema.writes:
+            plan.flags |= _WRITES
+        for place, argument in enumerate(schema.arguments):
+            if argument in {"pin_memory", "half_to_float"}:
+                plan.never = place
+            elif argument == "input_dtype":
+                plan.alike = place
         for place, written in enumerate(schema.returns):
             plan.written[place] = -1 if written is None else written
         return plan, "compute"
@@ -116,12 +125,23 @@ _WITHIN_THE_DEVICE: Final = frozenset({"aten::copy_", "aten::_to_copy"})
 """Operators with a kernel written by hand, which is like any other where no tensor of the host takes part."""
 
 
+_LIKE_THE_HOSTS: Final = frozenset(
+    {
+        "aten::_softmax",
+        "aten::_softmax_backward_data",
+        "aten::_log_softmax",
+        "aten::_log_softmax_backward_data",
+    }
+)
+"""Operators that are replaced for a type of result that the CPU's do not have; without it they are the CPU's."""
+
+
 def _is_plain(op: Any, schema: kernels.Schema) -> bool:
     """Whether the operator's Python kernel does no more than run the CPU's."""
     name = schema.name
     return (
         (name in registration.derived or name in _WITHIN_THE_DEVICE)
-        and name not in kernels.replacements
+        and (name not in kernels.replacements or name in _LIKE_THE_HOSTS)
         and name not in kernels.MIXED_DEVICES - _WITHIN_THE_DEVICE
         and calibration.announcer(name) is None
         and schema.generator < 0
@@ -200,11 +220,11 @@ def _signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-def _device_offset(pairs: Sequence[tuple[int, bytes]], size: int, what: str) -> int:
-    """Where the structures at the addresses `pairs` have the two bytes of their devices."""
-    contents = [(ctypes.string_at(address, size), device) for address, device in pairs]
+def _offset_of_two_bytes(pairs: Sequence[tuple[int, bytes]], size: int, what: str) -> int:
+    """Where the structures at the addresses `pairs` have what is beside each."""
+    contents = [(ctypes.string_at(address, size), expected) for address, expected in pairs]
     return _only(
-        [offset for offset in range(16, size, 2) if all(held[offset : offset + 2] == d for held, d in contents)], what
+        [offset for offset in range(16, size, 2) if all(held[offset : offset + 2] == two for held, two in contents)], what
     )
 
 
@@ -231,12 +251,36 @@ def _find_tensors(context: Context) -> None:
         raise NotFound("key sets are alike")
     context.storage = word("the storage", *((x, x.untyped_storage()._cdata) for x in (cpu, three, five)))
     context.dimension = word("the dimension", *((x, x.dim()) for x in (*tensors, three, five)))
+    typed = [(torch.zeros(1, dtype=dtype, device="cpu"), number) for dtype, number in _TYPES.items()]
+    types = [(x._cdata, number.to_bytes(2, "little")) for x, number in typed]
+    context.type = _offset_of_two_bytes(types, 8 * _TENSOR_WORDS, "the data type")
     devices = [(cpu._cdata, b"\0\xff"), (three._cdata, b"\1\3"), (five._cdata, b"\1\5")]
-    context.device = _device_offset(devices, 8 * _TENSOR_WORDS, "the device")
+    context.device = _offset_of_two_bytes(devices, 8 * _TENSOR_WORDS, "the device")
     # One reference that is Python's, and the weak one of all strong ones.
     if cells[(tensors[1]._cdata >> 3) + 1] != _signed(1 << 63 | 1 << 32 | 1):
         raise NotFound(f"torch {torch.__version__} counts references in another way")
+    context.version = _version(context.storage // 8)
     _find_storages(context, [tensors[2], tensors[3]], three, five)
+
+
+_lent: list[Tensor] = []
+
+
+def _version(storage: int) -> int:
+    """Address of a tensor's pointer to its count of changes, which it shares with what was detached from it."""
+    with torch.inference_mode(mode=False):
+        one, other = torch.zeros(2, device="cpu"), torch.zeros(2, device="cpu")
+        same = one.detach()
+    words = [_words(x._cdata, _TENSOR_WORDS) for x in (one, same, other)]
+    place = _only(
+        [n for n, (a, b, c) in enumerate(zip(*words, strict=True)) if n != storage and a == b != c and a > 4096],
+        "the count of changes",
+    )
+    torch._C._autograd._unsafe_set_version_counter((one,), (4321,))
+    if cells[(words[0][place] >> 3) + 2] & 0xFFFFFFFF != 4321:
+        raise NotFound(f"torch {torch.__version__} counts changes in another way")
+    _lent.append(one)
+    return one._cdata + 8 * place
 
 
 def _find_storages(context: Context, hosts: Sequence[Tensor], three: Tensor, five: Tensor) -> None:
@@ -253,8 +297,24 @@ def _find_storages(context: Context, hosts: Sequence[Tensor], three: Tensor, fiv
         [n for n in range(5, size) if all(w[n] == s.nbytes() for s, w in zip(stored, held, strict=True))], "sizes"
     )
     devices = [(stored[0]._cdata, b"\0\xff"), (stored[2]._cdata, b"\1\3"), (stored[3]._cdata, b"\1\5")]
-    context.memory_device = _device_offset(devices, 8 * size, "the device of memory")
+    context.memory_device = _offset_of_two_bytes(devices, 8 * size, "the device of memory")
     context.host_device = context.host_memory_device = 0xFF00
+    _find_empty_storage(context)
+
+
+def _find_empty_storage(context: Context) -> None:
+    """Keep what a storage looks like that has memory of somebody else's."""
+    borrowed = _from_dlpack(_to_dlpack(torch.zeros(5, device="cpu")))
+    address = cells[(borrowed._cdata + context.storage) >> 3]
+    words = _words(address, 11)
+    if words[1] != 1 << 32 | 1 or words[6] != 20 or any(words[8:]):
+        raise NotFound(f"torch {torch.__version__} makes storages in another way")
+    # As large as what torch asked for was made: allocators may be told the size again when it is given back.
+    usable = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)(native.symbol("libc10.so", "malloc_usable_size"))
+    context.storage_words = usable(address) // 8
+    if not 11 <= context.storage_words <= len(context.empty_storage):
+        raise NotFound(f"torch {torch.__version__} makes storages of another size")
+    context.empty_storage[:11] = [word & (1 << 64) - 1 for word in words]
 
 
 def _entry(op: Any) -> int:
@@ -296,7 +356,7 @@ def _find_values(context: Context, code: int) -> tuple[int, int, int]:
     python = cells[entry + cuda_cell + 1]
     if python != cells[entry + host_cell + 1] or cells[_entry(torch.ops.aten.add.Tensor) + cuda_cell + 1] != python:
         raise NotFound(f"torch {torch.__version__} enters Python kernels in several ways")
-    plan = _Plan(python, (entry + host_cell) << 3, 9, 1, 0, -1)
+    plan = _Plan(python, (entry + host_cell) << 3, 9, 1, 0, -1, -1)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(plan))
     cells[entry + cuda_cell + 1] = executable(_thunk(ctypes.addressof(plan), code + PLACES["inspect"]))
     x = _labelled(torch.zeros(3, device="cpu"), 0)
@@ -337,11 +397,14 @@ def _loaded(context: Context) -> int:
     )
     context.allocate = native.symbol("libc10.so", "malloc")
     context.deallocate = native.symbol("libc10.so", "free")
+    context.make = native.symbol("libc10.so", "_Znwm")
     code = bytearray(CODE)
     for name, address in (
         ("context_slot", ctypes.addressof(context)),
         ("begin_catch_slot", native.symbol("libc10.so", "__cxa_begin_catch")),
         ("end_catch_slot", native.symbol("libc10.so", "__cxa_end_catch")),
+        ("rethrow_slot", native.symbol("libc10.so", "__cxa_rethrow")),
+        ("resume_slot", native.symbol("libc10.so", "_Unwind_Resume")),
         ("DW.ref.__gxx_personality_v0", native.symbol("libc10.so", "__gxx_personality_v0")),
     ):
         code[PLACES[name] : PLACES[name] + 8] = address.to_bytes(8, "little")
