@@ -87,7 +87,12 @@ def gate() -> bytes:
 def shortcut() -> tuple[bytes, dict[str, int]]:
     """Return the image of the shortcut, which may lie anywhere, and what lies where in it."""
     with tempfile.TemporaryDirectory() as folder:
-        made, linked, code, layout = f"{folder}/made.o", f"{folder}/linked", Path(folder, "code"), Path(folder, "layout")
+        made, linked, code, layout = (
+            f"{folder}/made.o",
+            f"{folder}/linked",
+            Path(folder, "code"),
+            Path(folder, "layout"),
+        )
         layout.write_text(LAYOUT, encoding="utf-8")
         output("g++", *OPTIONS, *SHORTCUT_OPTIONS, "-c", str(SHORTCUT), "-o", made)
         # The one absolute address is filled in when the image is loaded.

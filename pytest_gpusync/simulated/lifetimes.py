@@ -51,12 +51,18 @@ class Context(ctypes.Structure):
         ("room", ctypes.c_int64 * DEVICES),
         ("taken", _WORD * DEVICES),
         ("taken_by_python", _WORD * DEVICES),
-        *((name, _WORD) for name in ("devices", "calls", "retried", "key_set", "device", "type", "storage", "dimension")),
+        *(
+            (name, _WORD)
+            for name in ("devices", "calls", "retried", "key_set", "device", "type", "storage", "dimension")
+        ),
         *((name, _WORD) for name in ("memory", "deleter", "memory_device", "nbytes")),
         *((name, _WORD) for name in ("cuda", "cuda_inference", "host", "host_inference", "keys")),
         *((name, _WORD) for name in ("host_device", "host_memory_device")),
         *((name, _WORD) for name in ("none", "tensor", "real", "integer", "boolean", "generic", "text", "place")),
-        *((name, _POINTER) for name in ("host_deleter", "undefined", "shallow_copy", "allocate", "deallocate", "version", "make")),
+        *(
+            (name, _POINTER)
+            for name in ("host_deleter", "undefined", "shallow_copy", "allocate", "deallocate", "version", "make")
+        ),
         ("storage_words", _WORD),
         ("empty_storage", _WORD * 16),
         ("seen", _WORD * 2 * 32),

@@ -224,7 +224,8 @@ def _offset_of_two_bytes(pairs: Sequence[tuple[int, bytes]], size: int, what: st
     """Where the structures at the addresses `pairs` have what is beside each."""
     contents = [(ctypes.string_at(address, size), expected) for address, expected in pairs]
     return _only(
-        [offset for offset in range(16, size, 2) if all(held[offset : offset + 2] == two for held, two in contents)], what
+        [offset for offset in range(16, size, 2) if all(held[offset : offset + 2] == two for held, two in contents)],
+        what,
     )
 
 
