@@ -1,9 +1,9 @@
-"""Compile the C and C++ sources of the package into Python files that hold their machine code; `--check` compares instead.
+"""Compile the native sources of the package into Python files that hold their machine code; `--check` compares instead.
 
 usage: python docs/write_gate_code.py [--check]
 
-pytest_gpusync/recorders/gate.c becomes gate_code.py, pytest_gpusync/simulated/shortcut.cpp becomes shortcut_code.py. Needs g++ and
-binutils on x86-64. Another version of gcc may write other instructions for the same source.
+pytest_gpusync/recorders/gate.c becomes gate_code.py, pytest_gpusync/simulated/shortcut.cpp becomes shortcut_code.py.
+Needs gcc, g++ and binutils on x86-64. Another version of gcc may write other instructions for the same source.
 """
 
 from __future__ import annotations
@@ -87,12 +87,8 @@ def gate() -> bytes:
 def shortcut() -> tuple[bytes, dict[str, int]]:
     """Return the image of the shortcut, which may lie anywhere, and what lies where in it."""
     with tempfile.TemporaryDirectory() as folder:
-        made, linked, code, layout = (
-            f"{folder}/made.o",
-            f"{folder}/linked",
-            Path(folder, "code"),
-            Path(folder, "layout"),
-        )
+        made, linked = f"{folder}/made.o", f"{folder}/linked"
+        code, layout = Path(folder, "code"), Path(folder, "layout")
         layout.write_text(LAYOUT, encoding="utf-8")
         output("g++", *OPTIONS, *SHORTCUT_OPTIONS, "-c", str(SHORTCUT), "-o", made)
         # The one absolute address is filled in when the image is loaded.

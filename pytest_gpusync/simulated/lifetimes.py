@@ -20,7 +20,7 @@ import ctypes
 import mmap
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 from torch._C import _to_dlpack
@@ -46,7 +46,7 @@ _WORD, _POINTER = ctypes.c_uint64, ctypes.c_void_p
 class Context(ctypes.Structure):
     """What the native code knows: ``struct context`` of shortcut.cpp, which describes it."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         *((name, _WORD) for name in ("head", "mask", "ring", "dlpack_deleter", "open", "read", "at_most")),
         ("room", ctypes.c_int64 * DEVICES),
         ("taken", _WORD * DEVICES),

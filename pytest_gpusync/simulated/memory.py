@@ -35,8 +35,8 @@ _NBYTES: Final = (1 << 48) - 1
 """The bits of a word that tell how many bytes were born."""
 
 _Event = tuple[int, int, int, int, int, PoolId]
-"""Words of the ring before it, key, bytes (or :data:`_FREED`), device, stream, pool. The key of a tensor's memory is the
-address of its DLPack structure; of one that was made past Python, the memory's own.
+"""Words of the ring before it, key, bytes (or :data:`_FREED`), device, stream, pool. The key of a tensor's memory is
+the address of its DLPack structure; of one that was made past Python, the memory's own.
 """
 
 _lock = threading.RLock()

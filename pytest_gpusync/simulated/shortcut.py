@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch._C import DispatchKey, DispatchKeySet, _from_dlpack, _to_dlpack
 
-from pytest_gpusync.machine_code import executable, never_release
+from pytest_gpusync.machine_code import executable
 
 from . import calibration, kernels, memory, native, registration, streams
 from .ledger import conditions
@@ -26,6 +26,7 @@ from .lifetimes import POINTER_IN_CAPSULE
 from .native import cells
 from .shortcut_code import CODE, PLACES
 from .state import process
+from .versions import SimulationUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,7 +53,7 @@ class NotFound(Exception):
 class _Plan(ctypes.Structure):
     """What shortcut.cpp knows of an operator: ``struct plan`` there."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("python", ctypes.c_uint64),
         ("host", ctypes.c_uint64),
         ("arguments", ctypes.c_uint32),
@@ -72,7 +73,6 @@ class _Shortcut:
         _find_tensors(self.context)
         self._code = _loaded(self.context)
         self._host_cell, self._cuda_cell, self._python = _find_values(self.context, self._code)
-        self._plans: list[Any] = []
 
     def take(self, names: Iterable[str]) -> None:
         """Replace what enters the Python kernels of those of the operators `names` that are plain."""
@@ -84,9 +84,9 @@ class _Shortcut:
                 chosen.append((op, *plan))
         plans = (_Plan * len(chosen))()
         thunks = bytearray()
-        for place, (_, plan, entry) in enumerate(chosen):
-            plans[place] = plan
-            thunks += _thunk(ctypes.addressof(plans[place]), self._code + PLACES[entry])
+        for place, (_, made, function) in enumerate(chosen):
+            plans[place] = made
+            thunks += _thunk(ctypes.addressof(plans[place]), self._code + PLACES[function])
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(plans))
         first = executable(bytes(thunks))
         for place, (op, _, _) in enumerate(chosen):
@@ -123,8 +123,6 @@ class _Shortcut:
 
 _WITHIN_THE_DEVICE: Final = frozenset({"aten::copy_", "aten::_to_copy"})
 """Operators with a kernel written by hand, which is like any other where no tensor of the host takes part."""
-
-
 _LIKE_THE_HOSTS: Final = frozenset(
     {
         "aten::_softmax",
@@ -164,7 +162,7 @@ def install() -> None:
         return
     try:
         _shortcut = _Shortcut()
-    except (NotFound, OSError, native.SimulationUnavailable) as error:
+    except (NotFound, OSError, SimulationUnavailable) as error:
         unavailable = str(error)
         return
     _shortcut.take(name for name in registration.known() if name.startswith("aten::"))
@@ -349,7 +347,7 @@ def _find_values(context: Context, code: int) -> tuple[int, int, int]:
         library.impl("probe", kernel, key)
         after = _words(entry << 3, _ENTRY_WORDS)
         changed = [n for n, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
-        # The kernel's object, and what enters it, which was that of another Python kernel before, if there is a fallback.
+        # The kernel's object, and what enters it; that stays where a fallback in Python was before.
         if not changed or changed[1:] not in ([], [changed[0] + 1]):
             raise NotFound(f"torch {torch.__version__} keeps an operator's kernels in another way")
         found.append(changed[0])

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _Result = TypeVar("_Result")
-_SIGNALS = sorted(signal.valid_signals(), key=lambda number: number == signal.SIGINT)
+_SIGNALS = sorted(
+    (number for number in signal.valid_signals() if isinstance(number, signal.Signals)),
+    key=lambda number: number == signal.SIGINT,
+)
 
 
 def uninterrupted(work: Callable[[], _Result]) -> _Result:
@@ -22,7 +25,7 @@ def uninterrupted(work: Callable[[], _Result]) -> _Result:
     if threading.current_thread() is not threading.main_thread():
         return work()
     arrived: set[int] = set()
-    handlers: dict[int, Any] = {}
+    handlers: dict[signal.Signals, Any] = {}
     try:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
@@ -37,9 +40,9 @@ def uninterrupted(work: Callable[[], _Result]) -> _Result:
                 for number in list(handlers):
                     signal.signal(number, handlers[number])
                     del handlers[number]
-            except BaseException as error:  # noqa: BLE001 - of a handler that is back already
+            except BaseException as error:  # of a handler that is back already
                 interruption = error
-        for number in sorted(arrived):
-            signal.raise_signal(number)
+        for late in sorted(arrived):
+            signal.raise_signal(late)
         if interruption is not None:
             raise interruption
