@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C import DispatchKey, DispatchKeySet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 Tensor = torch.Tensor
 _HALVES = (torch.float16, torch.bfloat16)
+_CPU_KEYS = DispatchKeySet(DispatchKey.CPU)
+_FLASH = 1
+"""The answer of ``_fused_sdp_choice`` that means the CPU's flash attention."""
 
 
 def lstm_cell(
@@ -183,7 +187,19 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Attention by the kernel that the CPU's dispatcher would choose, so that the values are those of a CPU run."""
-    if _suits_flash(query, key, value, attn_mask, dropout_p, enable_gqa):
+    choice = aten._fused_sdp_choice.default.redispatch(
+        _CPU_KEYS, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+    )
+    if choice == _FLASH and query.dim() == 3:
+        # From torch 2.15 on, as one sequence of many heads.
+        while attn_mask is not None and attn_mask.dim() < 4:
+            attn_mask = attn_mask.unsqueeze(0)
+        query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
+        result = scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        return result.squeeze(0)
+    if choice == _FLASH:
         if attn_mask is not None and attn_mask.dtype == torch.bool:
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
                 attn_mask.logical_not(), float("-inf")
@@ -196,26 +212,6 @@ def scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )
     return outputs[0]
-
-
-def _suits_flash(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, enable_gqa: bool
-) -> bool:
-    if dropout_p != 0.0 or enable_gqa or query.dim() != 4 or not torch.backends.cuda.flash_sdp_enabled():
-        return False
-    if mask is not None and (
-        mask.dtype not in (torch.bool, query.dtype) or mask.requires_grad or mask.dim() not in (2, 4)
-    ):
-        return False
-    return (
-        query.is_cuda
-        and query.size(-1) == key.size(-1) == value.size(-1)
-        and query.stride(-1) == key.stride(-1) == value.stride(-1) == 1
-        and query.size(0) == key.size(0)
-        and query.size(1) == key.size(1)
-        and bool(query.numel() and key.numel())
-        and query.dtype in (torch.float32, torch.float64, *_HALVES)
-    )
 
 
 def flattening(flatten: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -42,6 +42,10 @@ def test_training_gives_the_same_bits(cuda, optimizer, options):
     [
         lambda x: nn.functional.conv2d(x[None, None], x[None, None, :3, :3]),
         lambda x: nn.functional.scaled_dot_product_attention(*[x.view(1, 2, 8, 4)] * 3, is_causal=True),
+        lambda x: nn.functional.scaled_dot_product_attention(*[x.view(2, 8, 4)] * 3),
+        lambda x: nn.functional.scaled_dot_product_attention(
+            x.view(1, 4, 4, 4), *[x[:4].view(1, 2, 4, 4)] * 2, enable_gqa=True
+        ),
         lambda x: nn.functional.batch_norm(x, None, None, training=True),
         lambda x: torch.fft.rfft(x).abs(),
         lambda x: torch.linalg.svdvals(x),
@@ -52,7 +56,21 @@ def test_training_gives_the_same_bits(cuda, optimizer, options):
         lambda x: x.to(torch.bfloat16).float(),
         lambda x: torch.view_as_complex(x.view(8, 4, 2)).conj().real,
     ],
-    ids=["conv", "sdpa", "batch-norm", "fft", "svd", "softmax", "einsum", "sort", "embed", "cast", "conj"],
+    ids=[
+        "conv",
+        "sdpa",
+        "sdpa, one sequence",
+        "sdpa, shared heads",
+        "batch-norm",
+        "fft",
+        "svd",
+        "softmax",
+        "einsum",
+        "sort",
+        "embed",
+        "cast",
+        "conj",
+    ],
 )
 def test_forward_and_gradient_give_the_same_bits(cuda, function):
     torch.manual_seed(0)
