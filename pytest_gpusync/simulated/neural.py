@@ -18,8 +18,8 @@ aten = torch.ops.aten
 Tensor = torch.Tensor
 _HALVES = (torch.float16, torch.bfloat16)
 _CPU_KEYS = DispatchKeySet(DispatchKey.CPU)
-_FLASH = 1
-"""The answer of ``_fused_sdp_choice`` that means the CPU's flash attention."""
+_MATH, _FLASH = 0, 1
+"""Answers of ``_fused_sdp_choice``: plain operators, and the CPU's flash attention."""
 
 
 def lstm_cell(
@@ -187,9 +187,13 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """Attention by the kernel that the CPU's dispatcher would choose, so that the values are those of a CPU run."""
-    choice = aten._fused_sdp_choice.default.redispatch(
-        _CPU_KEYS, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )
+    try:
+        choice = aten._fused_sdp_choice.default.redispatch(
+            _CPU_KEYS, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    except RuntimeError:
+        # Only backends are allowed that a CPU does not have.
+        choice = _MATH
     if choice == _FLASH and query.dim() == 3:
         # From torch 2.15 on, as one sequence of many heads.
         while attn_mask is not None and attn_mask.dim() < 4:
