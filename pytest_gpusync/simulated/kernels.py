@@ -35,6 +35,7 @@ MIXED_DEVICES = frozenset(
         "aten::index.Tensor_out",
         "aten::_index_put_impl_",
         "aten::_foreach_copy_",
+        "aten::_nested_from_padded",
     }
 )
 """Operators whose CUDA kernels take CPU tensors beside cuda tensors; elsewhere only a 0-dim CPU tensor is taken."""

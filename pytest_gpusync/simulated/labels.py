@@ -38,14 +38,16 @@ def _refuse(tensor: torch.Tensor, *_: Any) -> Any:
     raise _not_simulated(str(tensor.layout))
 
 
-class _SparseLayouts:
-    """What relabels sparse tensors; it comes with their kernels."""
+class _OtherTensors:
+    """What relabels sparse and nested tensors; it comes with their kernels."""
 
     to_host: Callable[[torch.Tensor], torch.Tensor] = staticmethod(_refuse)
     to_device: Callable[[torch.Tensor, int], torch.Tensor] = staticmethod(_refuse)
+    nested_to_host: Callable[[torch.Tensor], torch.Tensor] = staticmethod(_refuse)
+    nested_to_device: Callable[[torch.Tensor, int], torch.Tensor] = staticmethod(_refuse)
 
 
-sparse_layouts = _SparseLayouts()
+other_tensors = _OtherTensors()
 
 
 def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
@@ -53,10 +55,15 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
     bits; without values, a meta tensor.
     """
     if tensor.layout is not _strided:
-        return sparse_layouts.to_host(tensor)
+        return other_tensors.to_host(tensor)
     if not process.values:
         return unknown.meta_of(tensor)
-    capsule = _to_dlpack(tensor)
+    try:
+        capsule = _to_dlpack(tensor)
+    except RuntimeError:
+        if not tensor.is_nested:
+            raise
+        return other_tensors.nested_to_host(tensor)
     cells[(cells[(id(capsule) >> 3) + POINTER_IN_CAPSULE] >> 3) + _DEVICE] = _DL_CPU
     result: torch.Tensor = _from_dlpack(capsule)
     if tensor.is_conj():
@@ -73,11 +80,15 @@ def as_cuda(tensor: torch.Tensor, index: int) -> torch.Tensor:
         torch.OutOfMemoryError: the device has no room for it.
     """
     if tensor.layout is not _strided:
-        return sparse_layouts.to_device(tensor, index)
+        return other_tensors.to_device(tensor, index)
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()
     try:
         capsule = _to_dlpack(tensor)
+    except RuntimeError:
+        if not tensor.is_nested:
+            raise
+        return other_tensors.nested_to_device(tensor, index)
     except BufferError:
         raise _not_simulated("quantized" if tensor.is_quantized else str(tensor.dtype)) from None
     address = cells[(id(capsule) >> 3) + POINTER_IN_CAPSULE]

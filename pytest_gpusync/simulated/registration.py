@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import batch_norm, kernels, neural, sparse, special, torchvision_ops
+from . import batch_norm, kernels, nested, neural, sparse, special, torchvision_ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -34,7 +34,6 @@ _COMPOSITES = frozenset(
 """Composite operators taken whole: their parts would need kernels that exist for cuda alone, or be slower."""
 
 _SPARSE_KEYS = {"SparseCUDA": "SparseCPU", "SparseCsrCUDA": "SparseCsrCPU"}
-_REFUSED_KEYS = ("QuantizedCUDA", "NestedTensorCUDA")
 
 _libraries: list[torch.library.Library] = []
 """Kernels live as long as the library that registered them."""
@@ -60,6 +59,8 @@ def register() -> None:
         kernels.replacements["aten::_efficientzerotensor"] = special.zero_tensor
         for name, kernel in special.kernels().items():
             _implement(f"aten::{name}", kernel)
+        for name in nested.MAKERS:
+            _implement(f"aten::{name}", nested.maker_for(overload(f"aten::{name}")))
         for key in ("AutogradCUDA", "CUDA"):
             _implement("aten::scaled_dot_product_attention", neural.scaled_dot_product_attention, key)
         _register_derived(_operators("CPU"))
@@ -74,10 +75,15 @@ def register() -> None:
                 op = overload(name)
                 if name.startswith("aten::") and op is not None:
                     _implement(name, sparse.kernel_for(op, key), key)
-        for key in _REFUSED_KEYS:
-            for name in {*_operators(key), *_operators(key.replace("CUDA", "CPU"))}:
-                if name.startswith("aten::"):
-                    _implement(name, _refusal(name, key), key)
+        on_host = set(_operators("NestedTensorCPU")) - nested.ONLY_ON_HOST
+        for name in {*_operators("NestedTensorCUDA"), *on_host}:
+            op = overload(name)
+            if name.startswith("aten::") and op is not None:
+                kernel = nested.kernel_for(op) if name in on_host else _refusal(name, "nested")
+                _implement(name, kernel, "NestedTensorCUDA")
+        for name in {*_operators("QuantizedCUDA"), *_operators("QuantizedCPU")}:
+            if name.startswith("aten::"):
+                _implement(name, _refusal(name, "quantized"), "QuantizedCUDA")
 
 
 def register_late() -> None:
@@ -151,8 +157,7 @@ def _implement(name: str, kernel: Callable[..., Any], key: str = "CUDA") -> None
         _known.add(name)
 
 
-def _refusal(name: str, key: str) -> Callable[..., Any]:
-    kind = key.removesuffix("CUDA").removesuffix("Tensor").lower()
+def _refusal(name: str, kind: str) -> Callable[..., Any]:
     instead = "layout=torch.jagged" if kind == "nested" else "dense tensors"
 
     def refuse(*arguments: Any, **keywords: Any) -> Any:

@@ -72,7 +72,7 @@ class _Shortcut:
         self.context = memory.lifetimes().context
         _find_tensors(self.context)
         self._code = _loaded(self.context)
-        self._host_cell, self._cuda_cell, self._python = _find_values(self.context, self._code)
+        self._kernels = _find_values(self.context, self._code)
 
     def take(self, names: Iterable[str]) -> None:
         """Replace what enters the Python kernels of those of the operators `names` that are plain."""
@@ -90,16 +90,16 @@ class _Shortcut:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(plans))
         first = executable(bytes(thunks))
         for place, (op, _, _) in enumerate(chosen):
-            cells[_entry(op) + self._cuda_cell + 1] = first + place * _THUNK.size
+            self._kernels.enter_by(_entry(op), first + place * _THUNK.size)
 
     def _plan(self, op: Any, name: str) -> tuple[_Plan, str] | None:
-        entry = _entry(op)
-        host = entry + self._host_cell
-        if cells[entry + self._cuda_cell + 1] != self._python or cells[host + 1] in (0, self._python):
+        entry, kernels_of = _entry(op), self._kernels
+        host, python = entry + kernels_of.host, kernels_of.python
+        if kernels_of.registered(entry) is None or cells[host + 1] in (0, python):
             return None
         schema = kernels.Schema(op)
         arguments, results = len(schema.arguments), len(schema.returns)
-        plan = _Plan(self._python, host << 3, arguments, results, 0, -1, -1)
+        plan = _Plan(python, host << 3, arguments, results, 0, -1, -1)
         if schema.view:
             return plan, "view"
         if not _is_plain(op, schema) or arguments > _MOST_ARGUMENTS or results > _MOST_RESULTS:
@@ -322,13 +322,71 @@ def _entry(op: Any) -> int:
     return cells[cells[(id(op._handle) >> 3) + 2] >> 3] >> 3
 
 
+class _Kernels:
+    """Where operators' entries have their kernels, by the example of one with Python kernels for CPU and CUDA.
+
+    Each kernel is there twice: in the table that calls look into, and in a list of what was registered for its key, by
+    which torch makes the table and checks it before it reports an error. Both have the kernel's object, and after that
+    what enters it. The lists are in a hash table, whose slots have five words: how far from its place, the key, the
+    list's first and last node, its length. A node has the next and the previous one, and the kernel.
+    """
+
+    def __init__(self, entry: int, host: int, cuda: int) -> None:
+        self.host, self.cuda = host, cuda
+        self.python = cells[entry + cuda + 1]
+        readable = _readable()
+        found = []
+        for place in range(_ENTRY_WORDS, 2 * _ENTRY_WORDS):
+            slots, mask = cells[entry + place], cells[entry + place + 1]
+            if not 0 < mask < 256 or mask & (mask + 1) or not _within(slots, 40 * (mask + 1), readable):
+                continue
+            for slot in range(slots >> 3, (slots >> 3) + 5 * (mask + 1), 5):
+                node = cells[slot + 2]
+                if _within(node, 32, readable) and cells[(node >> 3) + 2] == cells[entry + cuda]:
+                    found.append((place, cells[slot + 1] & 0xFFFF))
+        if len(found) != 1:
+            raise NotFound(f"torch {torch.__version__} keeps registered kernels in {len(found)} places")
+        self._lists, self._key = found[0]
+
+    def registered(self, entry: int) -> int | None:
+        """The cell of what enters the CUDA kernel where that was registered; None for one that is not in Python."""
+        kernel = cells[entry + self.cuda]
+        if cells[entry + self.cuda + 1] != self.python:
+            return None
+        slots, mask = cells[entry + self._lists] >> 3, cells[entry + self._lists + 1]
+        # Slots beyond the last take what does not find a place before; the very last of all is no slot.
+        for slot in range(slots, slots + 5 * (mask + max(4, mask.bit_length())), 5):
+            if cells[slot] & 0xFF < 128 and cells[slot + 1] & 0xFFFF == self._key:
+                node = cells[slot + 2] >> 3
+                return node + 3 if (cells[node + 2], cells[node + 3]) == (kernel, self.python) else None
+        return None
+
+    def enter_by(self, entry: int, function: int) -> None:
+        """Have `function` called in the place of what enters the CUDA kernel, which is in Python."""
+        registered = self.registered(entry)
+        if registered is not None:
+            cells[registered] = cells[entry + self.cuda + 1] = function
+
+
+def _readable() -> list[tuple[int, int]]:
+    """The memory that this process may read."""
+    with open("/proc/self/maps", encoding="ascii", errors="replace") as lines:
+        areas = [line.split(maxsplit=2)[:2] for line in lines]
+    return [
+        (int(start, 16), int(end, 16))
+        for start, _, end in (place.partition("-") for place, rights in areas if rights.startswith("r"))
+    ]
+
+
+def _within(address: int, size: int, areas: Sequence[tuple[int, int]]) -> bool:
+    return address % 8 == 0 and any(start <= address and address + size <= end for start, end in areas)
+
+
 _probes: list[Any] = []
 
 
-def _find_values(context: Context, code: int) -> tuple[int, int, int]:
-    """Find the cells of CPU and CUDA kernels in operators' entries, what enters a Python kernel, and how arguments
-    are tagged.
-    """
+def _find_values(context: Context, code: int) -> _Kernels:
+    """Find where operators' entries have the kernels, and how arguments are tagged."""
     library = torch.library.Library("gpusync_shortcut", "DEF")
     _probes.append(library)
     library.define(
@@ -351,13 +409,12 @@ def _find_values(context: Context, code: int) -> tuple[int, int, int]:
         if not changed or changed[1:] not in ([], [changed[0] + 1]):
             raise NotFound(f"torch {torch.__version__} keeps an operator's kernels in another way")
         found.append(changed[0])
-    host_cell, cuda_cell = found
-    python = cells[entry + cuda_cell + 1]
-    if python != cells[entry + host_cell + 1] or cells[_entry(torch.ops.aten.add.Tensor) + cuda_cell + 1] != python:
+    kernels_of = _Kernels(entry, *found)
+    if kernels_of.registered(entry) is None or kernels_of.registered(_entry(torch.ops.aten.add.Tensor)) is None:
         raise NotFound(f"torch {torch.__version__} enters Python kernels in several ways")
-    plan = _Plan(python, (entry + host_cell) << 3, 9, 1, 0, -1, -1)
+    plan = _Plan(kernels_of.python, (entry + kernels_of.host) << 3, 9, 1, 0, -1, -1)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(plan))
-    cells[entry + cuda_cell + 1] = executable(_thunk(ctypes.addressof(plan), code + PLACES["inspect"]))
+    kernels_of.enter_by(entry, executable(_thunk(ctypes.addressof(plan), code + PLACES["inspect"])))
     x = _labelled(torch.zeros(3, device="cpu"), 0)
     op(x, None, 2.5, 77, True, torch.device("cuda", 4), "text", [11, 12], [x, x])
     seen = [(value[0], value[1] & 0xFFFFFFFF) for value in context.seen]
@@ -378,7 +435,7 @@ def _find_values(context: Context, code: int) -> tuple[int, int, int]:
         raise NotFound(f"torch {torch.__version__} passes arguments in another way")
     context.tensor, context.none, context.real, context.integer = tensor, none, real, whole
     context.boolean, context.place, context.text, context.generic = flag, place, text, sizes
-    return host_cell, cuda_cell, python
+    return kernels_of
 
 
 # ---- the native code ----

@@ -14,7 +14,7 @@ from torch._C import DispatchKey, DispatchKeySet
 
 from . import calibration, unknown
 from .kernels import Schema, finisher
-from .labels import as_cpu, as_cuda, sparse_layouts
+from .labels import as_cpu, as_cuda, other_tensors
 from .state import admit, current_device, process
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _rebuilt(x: Tensor, relabel: Callable[[Tensor], Tensor], device: str) -> Ten
     return rebuilt
 
 
-sparse_layouts.to_host, sparse_layouts.to_device = to_host, to_device
+other_tensors.to_host, other_tensors.to_device = to_host, to_device
 
 
 def kernel_for(op: Any, key: str) -> Callable[..., Any]:

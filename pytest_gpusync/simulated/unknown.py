@@ -57,6 +57,8 @@ def _line() -> str:
 
 def meta_of(x: Tensor) -> Tensor:
     """A tensor like `x` without memory."""
+    if x.is_nested:
+        refuse("an operator on nested tensors")
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
 

@@ -79,7 +79,6 @@ def test_a_cpu_tensor_still_has_no_cuda_array_interface(cuda):
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
-        (lambda x: torch.nested.nested_tensor([x, x]) + 1, "nested"),
         (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "quantized"),
         (lambda x: torch.quantize_per_tensor(x.cpu(), 0.1, 0, torch.qint8).cuda(), "quantized"),
     ],

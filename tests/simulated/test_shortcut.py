@@ -53,6 +53,16 @@ def test_torch_is_where_it_was_expected(cuda):
     assert shortcut.unavailable is None
 
 
+@pytest.mark.parametrize("name", ["aten::add.Tensor", "aten::view", "aten::cat", "aten::add_.Tensor", "aten::sinh"])
+def test_torch_finds_its_tables_in_order(cuda, name):
+    torch._C._dispatch_check_invariants(name)
+
+
+def test_a_missing_kernel_is_reported_as_ever(cuda):
+    with pytest.raises(NotImplementedError, match=r"Could not run .* with arguments from the 'SparseCPU'"):
+        torch.ones(2, 2).to_sparse().cumsum(0)
+
+
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_plain_operator_goes_past_python_and_computes_what_the_cpu_does(past_python, name):
     expected = PLAIN[name](*_inputs("cpu"))
