@@ -1,11 +1,12 @@
 """Run the experiments many times, with their hazards and without: each test has to fail with them and pass without.
 
-usage: gpu_experiments.py [--times N] [--keep EXPRESSION] [--ddp] [--log FILE] [--json OUT]
+usage: gpu_experiments.py [--times N] [--minutes M] [--keep EXPRESSION] [--ddp] [--log FILE] [--json OUT]
 
 Each test runs N times in each of two sessions, one with the hazards planted; with two GPUs the sessions run at the same
-time, each on a GPU of its own, and the tests of two GPUs after them. The test that starts ranks of its own is left to
-`--ddp`, which repeats its measurement within one launch and holds each round to what the test asserts. Ray's tasks,
-which take no GPU, run as well where Ray is installed.
+time, each on a GPU of its own, and the tests of two GPUs after them. Rounds are of all tests, one after the other; where
+M minutes are over no further round begins. The test that starts ranks of its own is left to `--ddp`, which repeats
+its measurement within one launch and holds each round to what the test asserts. Ray's tasks, which take no GPU, run as
+well where Ray is installed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter, defaultdict
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,14 +34,28 @@ EXPERIMENTS = ROOT / "examples" / "experiments"
 class Repeated:
     """A pytest plugin that runs every test many times and counts how each ended."""
 
-    def __init__(self, times: int) -> None:
+    def __init__(self, times: int, minutes: float) -> None:
         self.times = times
+        self.rounds = 0
         self.outcomes: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._until = time.monotonic() + 60 * minutes
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         metafunc.fixturenames.append("repetition")
         metafunc.parametrize("repetition", range(self.times), ids=lambda number: f"round{number}")
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=_round)  # stable: the tests of a round keep their order
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        if _round(item) == self.rounds:
+            if time.monotonic() > self._until:
+                item.session.shouldstop = "the time is up"
+                return True  # as if it had run: nobody else is asked to run it
+            self.rounds += 1
+        return None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         name = re.sub(r"-?\bround\d+\b(?=\])|\bround\d+-", "", report.nodeid.rpartition("/")[2]).replace("[]", "")
@@ -48,23 +64,30 @@ class Repeated:
             self.outcomes[name][report.outcome] += 1
 
 
-def run(times: int, keep: str) -> None:
+def _round(item: pytest.Item) -> int:
+    found = re.search(r"\bround(\d+)\b", item.nodeid.rpartition("[")[2])
+    return int(found[1]) if found else 0
+
+
+def run(times: int, minutes: float, keep: str) -> None:
     """Run the experiments in this process, and print what became of them as JSON."""
-    counted = Repeated(times)
+    counted = Repeated(times, minutes)
     arguments = ["-q", "-p", "no:cacheprovider", "--tb=line", "--show-capture=no", "-k", keep, str(EXPERIMENTS)]
     arguments += ["--no-header", "-p", "pytest_gpusync.plugin"]
     pytest.main(arguments, plugins=[counted])
-    print(MARK + json.dumps({"outcomes": counted.outcomes, "seconds": counted.seconds}), flush=True)
+    found = {"rounds": counted.rounds, "outcomes": counted.outcomes, "seconds": counted.seconds}
+    print(MARK + json.dumps(found), flush=True)
 
 
-def sessions(times: int, keep: str, gpus: list[str], log: Path | None) -> list[dict[str, Any]]:
+def sessions(times: int, minutes: float, keep: str, gpus: list[str], log: Path | None) -> list[dict[str, Any]]:
     """Run the session without the hazards and the one with them, at the same time if there is a GPU for each."""
     with ExitStack() as stack:
         running = []
         for number, planted in enumerate("01"):
             visible = gpus[number] if len(gpus) > 1 else gpus[0]
             environment = {**os.environ, "PLANT_HAZARDS": planted, "CUDA_VISIBLE_DEVICES": visible}
-            command = [sys.executable, __file__, "--session", "--times", str(times), "--keep", keep]
+            command = [sys.executable, __file__, "--session", "--times", str(times), "--minutes", str(minutes)]
+            command += ["--keep", keep]
             output = stack.enter_context(tempfile.TemporaryFile("w+"))
             process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
             running.append((process, output))
@@ -113,6 +136,7 @@ def ddp(times: int) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--minutes", type=float, default=60.0, help="of each session; 60 by default")
     parser.add_argument("--keep", default="", help="as pytest -k")
     parser.add_argument("--ddp", action="store_true")
     parser.add_argument("--log", type=Path, help="where the sessions' output goes")
@@ -122,7 +146,7 @@ def main() -> int:
     import torch
 
     if options.session:
-        run(options.times, options.keep)
+        run(options.times, options.minutes, options.keep)
         return 0
     if not torch.cuda.is_available():
         print("gpu_experiments.py needs a GPU, and there is none", file=sys.stderr)
@@ -131,28 +155,31 @@ def main() -> int:
     result: dict[str, Any] = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "gpus": count}
     also = f" and ({options.keep})" if options.keep else ""
     two = "test_5_the_other_gpu"
-    parts = [sessions(options.times, f"not {two} and not reduction_hides{also}", ["0", "1"][:count], options.log)]
+    asked = options.times, options.minutes
+    parts = [sessions(*asked, f"not {two} and not reduction_hides{also}", ["0", "1"][:count], options.log)]
     if count > 1:
-        parts.append(sessions(options.times, two + also, ["0,1"], options.log))
+        parts.append(sessions(*asked, two + also, ["0,1"], options.log))
     wrong = 0
     rows = []
     for clean, planted in parts:
         for name, outcomes in clean["outcomes"].items():
             passed, failed = outcomes.get("passed", 0), planted["outcomes"].get(name, {}).get("failed", 0)
             skipped = outcomes.get("skipped", 0)
-            row = {"test": name, "times": options.times, "passed": passed, "failed_planted": failed, "skipped": skipped}
+            times = clean["rounds"], planted["rounds"]
+            row = {"test": name, "passed": passed, "failed_planted": failed, "skipped": skipped, "rounds": times}
             rows.append(row)
-            wrong += not skipped and (passed, failed) != (options.times, options.times)
+            wrong += not skipped and (passed, failed) != times
             seconds = (clean["seconds"][name], planted["seconds"].get(name, 0.0))
             state = "skipped" if skipped else f"passes {passed:>3}  fails planted {failed:>3}"
             print(f"{state:<34}{seconds[0]:7.1f} {seconds[1]:7.1f} s  {name}", flush=True)
+        print(f"{clean['rounds']} rounds without the hazards, {planted['rounds']} with them", flush=True)
     result["tests"] = rows
     if options.ddp:
         result["reduction beside backward"] = ddp(options.times)
         for way, row in result["reduction beside backward"].items():
             print(f"reduction beside backward, {way}: {row['passed']} of {options.times} passed")
             wrong += row["passed"] != (options.times if way == "clean" else 0)
-    print(f"{len(rows)} tests, {wrong} not as they should be in every one of {options.times} rounds")
+    print(f"{len(rows)} tests, {wrong} not as they should be in every round")
     if options.json:
         Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
     return 1 if wrong else 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpusync.devices import simulation_is_on
@@ -42,20 +43,34 @@ class StepClock:
         self._marks: list[_Mark] = []
         self._start: Any = None
         self._begun = 0
+        self._make_event: Callable[[], Any] | None = None
+        """None until there is a device to time."""
         self._in_flight: deque[Any] = deque()
         """Ends of steps that the device was not known to have come to."""
 
     def begin(self) -> None:
         """A step begins."""
-        self._start = _event()
+        self._start = self._event()
         self._begun = time.perf_counter_ns()
 
     def end(self) -> None:
         """The step has returned to the host."""
         returned = time.perf_counter_ns()
-        end = _event()
+        end = self._event()
         in_flight = None if end is None else self._count_in_flight(end)
         self._marks.append(_Mark(returned - self._begun, returned, self._start, end, in_flight))
+
+    def _event(self) -> Any:
+        """Record an event on the current stream; None where no device can be timed. Initialises nothing."""
+        if self._make_event is None:
+            if not _is_timed():
+                return None
+            torch: Any = sys.modules["torch"]
+            # torch.cuda.Event does in Python what this does natively: cold, between steps, that is 20 us an event.
+            self._make_event = partial(torch.Event, torch.device("cuda"), enable_timing=True)
+        event = self._make_event()
+        event.record()
+        return event
 
     def _count_in_flight(self, end: Any) -> int:
         """Return how many steps the device has not done, the one that ends with `end` included. Waits for nothing."""
@@ -120,16 +135,6 @@ def measure_dispatch(step: Callable[[], object], *, steps: int, warmup: int) -> 
             clock.end()
         times = clock.collect() or []
     return median_estimate([time.issue / time.complete for time in times if time.complete])
-
-
-def _event() -> Any:
-    """Record an event on the current stream; None where no device can be timed. Initialises nothing."""
-    if not _is_timed():
-        return None
-    torch: Any = sys.modules["torch"]
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
 
 
 def _is_timed() -> bool:

@@ -43,7 +43,8 @@ class RawSync(NamedTuple):
     nbytes: int | None = None
     """Bytes of the copy that the sync completes; None where there is none."""
     blocked_ns: int | None = None
-    """Time the host spent in the call; None where no clock was read, always None on the simulated device."""
+    """Time the host spent in the call, a blocking copy's from its first half on; None where no clock was read, always
+    None on the simulated device."""
     device: int | None = None
     charged: Charge | None = None
     """Where it belongs, when the recorder had to settle that before it handed the sync over."""

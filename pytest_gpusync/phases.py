@@ -90,13 +90,13 @@ def unfollow() -> None:
             _phases[:] = [None]
 
 
-def _push(name: object) -> None:
+def _push(name: str) -> None:
     if get_ident() == _main:
         if _calls.value != _until[-1]:
             _keep_phase()
-        _of_main.append(str(name))
+        _of_main.append(name)
     else:
-        open_ranges.setdefault(get_ident(), []).append(str(name))
+        open_ranges.setdefault(get_ident(), []).append(name)
 
 
 def _pop() -> None:
@@ -127,16 +127,29 @@ def _wrap_entry_points() -> None:
     enter, leave = record_function.__enter__, record_function.__exit__
     push, pop = nvtx.range_push, nvtx.range_pop
 
+    # Optimizers open ranges in every step, as cold code, where to call a function is a microsecond more: these two do
+    # the main thread's part of _push() and _pop() themselves.
     def __enter__(self: Any) -> Any:  # noqa: N807 (takes the place of the method of that name)
-        _push(self.name)
+        if get_ident() == _main:
+            if _calls.value != _until[-1]:
+                _keep_phase()
+            _of_main.append(self.name)
+        else:
+            _push(self.name)
         return enter(self)
 
     def __exit__(self: Any, *exc: Any) -> Any:  # noqa: N807
-        _pop()
+        if get_ident() == _main:
+            if _calls.value != _until[-1]:
+                _keep_phase()
+            if _of_main:
+                _of_main.pop()
+        else:
+            _pop()
         return leave(self, *exc)
 
     def range_push(msg: str) -> Any:
-        _push(msg)
+        _push(str(msg))
         return push(msg)
 
     def range_pop() -> Any:

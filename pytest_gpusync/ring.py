@@ -31,20 +31,19 @@ class EventRing:
         self._limit = limit
         self._events: deque[Any] = deque()
 
-    def wait(self) -> None:
-        """Wait, before a step, until fewer than `limit` steps are in flight."""
+    def due(self) -> Any:
+        """Before a step: return the event that the device has to come to first; None if it has, or there is none."""
         if len(self._events) < self._limit:
-            return
+            return None
         event = self._events.popleft()
-        if not event.query():
-            event.synchronize()
+        return None if event.query() else event
 
     def mark(self) -> None:
         """Record the end of a step; before CUDA is initialised there is nothing to mark."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return
-        event = torch.cuda.Event()
+        event = torch.Event(torch.device("cuda"))
         event.record()
         self._events.append(event)
 
@@ -66,7 +65,9 @@ def _limited(batches: Iterable[Batch], ring: EventRing, reason: str) -> Iterator
     from pytest_gpusync.measure import allow
 
     for batch in batches:
-        with allow(reason):
-            ring.wait()
+        event = ring.due()
+        if event is not None:
+            with allow(reason):
+                event.synchronize()
         yield batch
         ring.mark()

@@ -251,9 +251,10 @@ class GpuTrain:
                     batch = next(arguments, None)
                     if batch is None:
                         break
-                    if ring is not None:
+                    event = None if ring is None else ring.due()
+                    if event is not None:
                         with aside():
-                            ring.wait()
+                            event.synchronize()
                     timekeeper.clock.begin()
                     call(ran, *batch)
                     timekeeper.clock.end()

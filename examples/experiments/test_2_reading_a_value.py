@@ -47,7 +47,7 @@ def test_a_value_that_nobody_reads_waits_for_nothing(reader, planted, weight, gp
             READERS[reader](value)
 
 
-@pytest.mark.parametrize(("reader", "many"), [("print", 16), ("item", 100), ("numpy", 100)])
+@pytest.mark.parametrize(("reader", "many"), [("print", 16), ("item", 300), ("numpy", 300)])
 def test_one_reading_costs_what_a_barrier_costs(reader, many, planted, gpu_elapsed, weight, figure):
     def read():
         value = queue(weight, weight, BEFORE).sum()

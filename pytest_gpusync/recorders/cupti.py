@@ -452,7 +452,7 @@ class CuptiRecorder(Recorder):
             self._report(kind, thread.ident, call)
         elif copy.call.instruction == call.instruction and copy.call.caller == call.caller:
             thread.copy = None
-            self._report(kind, thread.ident, call, copy.direction, copy.call.nbytes, copy.call.charge)
+            self._report(kind, thread.ident, call, copy.direction, copy.call.nbytes, copy.call)
         else:
             self._settle(thread)
             self._report(kind, thread.ident, call)
@@ -492,18 +492,24 @@ class CuptiRecorder(Recorder):
         call: _Call,
         direction: Direction | None = None,
         nbytes: int | None = None,
-        charge: Charge | None = None,
+        first: _Call | None = None,
     ) -> None:
-        """Make a sync of a call and hand it to the sink."""
+        """Make a sync of a call and hand it to the sink.
+
+        Args:
+            first: the call of its first half. The host may have waited there: a copy of pageable memory returns when
+                it is done, and the synchronize after it has nothing left to wait for.
+        """
         sink, entry = self._sink, self._gate
         if sink is None or entry is None:
             return
-        blocked, began = entry.span(call.entered, call.left)
+        blocked, began = entry.span((first or call).entered, call.left)
         try:
             device = self._device_of_context[call.context]
         except KeyError:
             device = self._device_of(call.context)
-        details = (direction, nbytes, blocked, device, charge or call.charge, began, call.sequence)
+        charge = call.charge if first is None else first.charge or call.charge
+        details = (direction, nbytes, blocked, device, charge, began, call.sequence)
         sink(_new(RawSync, (kind, call.frame, ident, *details)))
 
     def _emit(self, raw: RawSync) -> None:
@@ -558,19 +564,10 @@ class CuptiRecorder(Recorder):
             device = self._device_of(call.context)
             copy = self._copy_completed_by(kind, call.thread)
             if copy is not None:
-                self._emit(
-                    RawSync(
-                        kind,
-                        None,
-                        call.thread,
-                        copy.direction,
-                        copy.call.nbytes,
-                        call.blocked_ns,
-                        device,
-                        copy.call.charge,
-                        call.began_ns,
-                    )
-                )
+                _, began = entry.span(copy.call.entered, copy.call.left)
+                blocked = call.began_ns + call.blocked_ns - began
+                details = (copy.direction, copy.call.nbytes, blocked, device, copy.call.charge, began)
+                self._emit(RawSync(kind, None, call.thread, *details))
                 continue
             # Frames of this package above the caller's are skipped when the line is looked for.
             where = (frame or sys._getframe(1)) if call.thread == own else sys._current_frames().get(call.thread)

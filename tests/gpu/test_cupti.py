@@ -175,6 +175,16 @@ def test_a_sync_begins_where_the_host_began_to_wait(x):
     assert last.began_ns + last.blocked_ns < after - opened + 1_000_000
 
 
+def test_a_copy_of_pageable_memory_blocks_though_its_synchronize_has_nothing_left_to_wait_for(x):
+    with record(recorder="cupti") as seen:
+        torch.cuda._sleep(20_000_000)
+        before = time.perf_counter_ns()
+        x.cpu()
+        took = time.perf_counter_ns() - before
+    [sync] = seen.result().all_syncs
+    assert 3_000_000 < 0.8 * took < sync.blocked_ns <= took
+
+
 def test_threads_are_told_apart(x):
     def work() -> None:
         for _ in range(50):

@@ -114,7 +114,7 @@ def test_the_lines_that_allocated_what_grew_are_named(gpu_train):
     run = gpu_train(step, steps=20)
     [line] = run.grown
     assert (line.line - step.__code__.co_firstlineno, line.bytes_per_step) == (1, 1 << 20)
-    with pytest.raises(BudgetExceeded, match=r"allocated by:\n  \S+test_stalls.py:\d+  kept.append"):
+    with pytest.raises(BudgetExceeded, match=r"allocated by:\n  \S+test_gpu_stalls.py:\d+  kept.append"):
         run.assert_memory_growth(max=0)
 
 

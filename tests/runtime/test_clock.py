@@ -56,7 +56,7 @@ class Event:
 @pytest.fixture
 def machine(monkeypatch):
     machine = Machine()
-    monkeypatch.setattr(clock, "_event", machine.event)
+    monkeypatch.setattr(StepClock, "_event", lambda _: machine.event())
     monkeypatch.setattr(clock.time, "perf_counter_ns", lambda: machine.now)
     return machine
 
@@ -156,7 +156,7 @@ def test_without_a_device_nothing_is_timed(machine):
 
 def test_a_clock_does_not_import_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert clock._event() is None
+    assert StepClock()._event() is None
 
 
 def test_the_wait_at_the_end_is_not_counted(scripted, machine, monkeypatch):

@@ -28,6 +28,7 @@ IDS = {
 H2D, D2H, D2D = 1, 2, 3
 PINNED, PAGEABLE = 0x1000, 0x2000
 SMALL, LARGE = 4, 8 << 20
+SLOW_S = 0.02
 CONTEXT_OF_DEVICE = {0: 70, 1: 71}
 
 
@@ -61,9 +62,11 @@ class Calls:
         recorder._pointer_attribute = lambda _kind, _attribute, pointer: int(pointer.value == PAGEABLE)
         recorder.start(self.seen.append)
 
-    def make(self, *calls):
-        """Report calls from one instruction, as a blocking copy of torch's makes them."""
+    def make(self, *calls, slow=None):
+        """Report calls from one instruction, as a blocking copy of torch's makes them; the one named `slow` lasts."""
         for name, arguments in [report for call in calls for report in both_sites(*call)]:
+            if name == slow and arguments[0]:
+                time.sleep(SLOW_S)
             self.gate.function(self.gate.user_data, gates.RUNTIME, IDS[name], ctypes.addressof(arguments))
 
     def wait(self, device=0):
@@ -205,6 +208,24 @@ def test_a_pageable_copy_that_waited_began_when_it_was_issued(calls):
     calls.kinds()
     (raw,) = calls.seen
     assert raw.began_ns < issued + 50_000
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+@pytest.mark.parametrize("slow", ["cudaMemcpyAsync", "cudaStreamSynchronize"])
+def test_a_blocking_copy_waited_in_whichever_half_did(monkeypatch, expandable, slow):
+    if expandable:
+        monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    calls = Calls()
+    try:
+        began = time.perf_counter_ns()
+        calls.make(("cudaMemcpyAsync", D2H, PAGEABLE), ("cudaStreamSynchronize",), slow=slow)
+        ended = time.perf_counter_ns()
+        assert calls.kinds() == [("stream", "D2H", SMALL)]
+    finally:
+        calls.recorder.stop()
+    (raw,) = calls.seen
+    assert SLOW_S * 1e9 < raw.blocked_ns < ended - began + 50_000
+    assert began - 50_000 < raw.began_ns < ended - SLOW_S * 1e9
 
 
 def handed(calls):

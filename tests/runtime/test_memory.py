@@ -9,29 +9,30 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpusync import memory
 from pytest_gpusync.allocations import Allocations
 from pytest_gpusync.driver_memory import DriverMemory
 from pytest_gpusync.events import MemorySample
 from pytest_gpusync.measure import record
+from pytest_gpusync.memory import Counters
 
 PAGE = 4096
 OWN = os.getpid()
 
 
-class Cuda:
-    """Stands in for torch.cuda: as many GPUs as there are statistics."""
+class Torch:
+    """Stands in for torch: as many GPUs as there are statistics, of which some have a context."""
 
-    def __init__(self, *gpus, refusal=None):
+    def __init__(self, *gpus, refusal=None, contexts=None):
         self.gpus, self.refusal = gpus, refusal
+        self.contexts = list(range(len(gpus))) if contexts is None else contexts
+        self.asked = []
+        self.cuda = SimpleNamespace(is_initialized=lambda: True, device_count=lambda: len(gpus))
+        self._C = SimpleNamespace(
+            _cuda_memoryStats=self.statistics, _cuda_hasPrimaryContext=lambda index: index in self.contexts
+        )
 
-    def is_initialized(self):
-        return True
-
-    def device_count(self):
-        return len(self.gpus)
-
-    def memory_stats_as_nested_dict(self, device):
+    def statistics(self, device):
+        self.asked.append(device)
         if self.refusal is not None:
             raise self.refusal
         return self.gpus[device]
@@ -46,49 +47,76 @@ def gpu(allocated, reserved, **more):
 
 
 @pytest.fixture
+def counters():
+    counters = Counters()
+    yield counters
+    counters.close()
+
+
+@pytest.fixture
 def cuda(monkeypatch):
     """Put a torch in place that has these GPUs."""
-    monkeypatch.setattr(memory, "_resident", lambda: PAGE)
+    monkeypatch.setattr(Counters, "_resident", lambda _: PAGE)
 
     def cuda(*gpus, **more):
-        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=Cuda(*gpus, **more)))
+        torch = Torch(*gpus, **more)
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        return torch
 
     return cuda
 
 
-def test_memory_is_that_of_all_gpus(cuda):
+def test_memory_is_that_of_all_gpus(cuda, counters):
     cuda(gpu(10, 20, num_device_alloc=3), gpu(1, 2, num_device_alloc=4))
-    assert memory.sample() == MemorySample(11, 22, PAGE, 7)
+    assert counters.read() == MemorySample(11, 22, PAGE, 7)
 
 
-def test_frees_are_counted_as_mallocs_are(cuda):
+def test_frees_are_counted_as_mallocs_are(cuda, counters):
     cuda(gpu(10, 20, num_device_alloc=3, num_device_free=2), gpu(1, 2, num_device_alloc=4, num_device_free=1))
-    assert memory.sample().device_frees == 3
+    assert counters.read().device_frees == 3
 
 
-def test_an_allocator_that_counts_no_mallocs_has_none(cuda):
+def test_a_gpu_is_asked_from_when_it_is_used(cuda, counters):
+    torch = cuda(gpu(10, 20), gpu(1, 2), gpu(100, 200), contexts=[0])
+    assert counters.read().allocated == 10
+    torch.contexts.append(2)
+    assert counters.read().allocated == 110
+    assert torch.asked == [0, 0, 2]
+
+
+def test_an_allocator_that_counts_no_mallocs_has_none(cuda, counters):
     cuda(gpu(10, 20))
-    assert memory.sample() == MemorySample(10, 20, PAGE, None)
+    assert counters.read() == MemorySample(10, 20, PAGE, None)
 
 
-def test_an_allocator_without_statistics_leaves_the_host(cuda):
+def test_an_allocator_without_statistics_leaves_the_host(cuda, counters):
     cuda(gpu(10, 20), refusal=RuntimeError("no statistics"))
-    assert memory.sample() == MemorySample(None, None, PAGE, None)
+    assert counters.read() == MemorySample(None, None, PAGE, None)
 
 
-def test_a_process_without_torch_has_host_memory_alone(monkeypatch):
+def test_a_process_without_torch_has_host_memory_alone(monkeypatch, counters):
     monkeypatch.setitem(sys.modules, "torch", None)
-    sampled = memory.sample()
+    sampled = counters.read()
     assert (sampled.allocated, sampled.reserved, sampled.device_mallocs) == (None, None, None)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the resident set is read from /proc")
-def test_the_resident_set_grows_with_what_is_touched():
-    before = memory.sample().host
+def test_the_resident_set_grows_with_what_is_touched(counters):
+    before = counters.read().host
     with mmap.mmap(-1, 64 << 20) as kept:  # pages that the process has not had before, whatever it has freed
         for start in range(0, len(kept), mmap.PAGESIZE):
             kept[start] = 1
-        assert memory.sample().host - before > 32 << 20
+        assert counters.read().host - before > 32 << 20
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="open files are listed in /proc")
+def test_a_region_that_samples_memory_leaves_no_file_open(scripted):
+    before = os.listdir("/proc/self/fd")
+    with record(memory=True) as region:
+        for _ in range(3):
+            region.mark_step()
+    assert region.result().memory[0].host > 0
+    assert os.listdir("/proc/self/fd") == before
 
 
 @pytest.fixture
@@ -96,11 +124,11 @@ def counted(scripted, monkeypatch):
     """Each sample is numbered in the order it was taken."""
     taken = []
 
-    def sample():
+    def read(*_):
         taken.append(MemorySample(len(taken), None, None, None))
         return taken[-1]
 
-    monkeypatch.setattr(memory, "sample", sample)
+    monkeypatch.setattr(Counters, "read", read)
     return taken
 
 
