@@ -3,10 +3,10 @@
 usage: gpu_experiments.py [--times N] [--minutes M] [--keep EXPRESSION] [--ddp] [--log FILE] [--json OUT]
 
 Each test runs N times in each of two sessions, one with the hazards planted; with two GPUs the sessions run at the same
-time, each on a GPU of its own, and the tests of two GPUs after them. Rounds are of all tests, one after the other; where
-M minutes are over no further round begins. The test that starts ranks of its own is left to `--ddp`, which repeats
-its measurement within one launch and holds each round to what the test asserts. Ray's tasks, which take no GPU, run as
-well where Ray is installed.
+time, each on a GPU of its own, and the tests of two GPUs after them. Each round is of all tests; when M minutes are
+over no further one begins. The test that starts ranks of its own is left to `--ddp`, which repeats its measurement
+within one launch and holds each round to what the test asserts. Ray's tasks take no GPU, and run as well where Ray is
+installed.
 """
 
 from __future__ import annotations
@@ -156,9 +156,11 @@ def main() -> int:
     also = f" and ({options.keep})" if options.keep else ""
     two = "test_5_the_other_gpu"
     asked = options.times, options.minutes
-    parts = [sessions(*asked, f"not {two} and not reduction_hides{also}", ["0", "1"][:count], options.log)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = (visible.split(",") if visible else [str(index) for index in range(count)])[:2]
+    parts = [sessions(*asked, f"not {two} and not reduction_hides{also}", gpus, options.log)]
     if count > 1:
-        parts.append(sessions(*asked, two + also, ["0,1"], options.log))
+        parts.append(sessions(*asked, two + also, [",".join(gpus)], options.log))
     wrong = 0
     rows = []
     for clean, planted in parts:
