@@ -86,6 +86,8 @@ def sessions(times: int, minutes: float, keep: str, gpus: list[str], log: Path |
         for number, planted in enumerate("01"):
             visible = gpus[number] if len(gpus) > 1 else gpus[0]
             environment = {**os.environ, "PLANT_HAZARDS": planted, "CUDA_VISIBLE_DEVICES": visible}
+            # Two processes with a thread for every core each would wait for each other's.
+            environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // 4)))
             command = [sys.executable, __file__, "--session", "--times", str(times), "--minutes", str(minutes)]
             command += ["--keep", keep]
             output = stack.enter_context(tempfile.TemporaryFile("w+"))

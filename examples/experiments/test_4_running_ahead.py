@@ -16,7 +16,16 @@ BATCHES = {"steps": 150, "warmup": 20}
 
 
 @pytest.fixture
-def infer(simulated):
+def one_host_thread():
+    """Fill batches from one thread: of several some may wait for a core, and then the batch takes 8 ms."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def infer(simulated, one_host_thread):
     """Return a step that makes a batch in pinned memory, copies it and runs a deep network over it."""
     rows, columns, width = (8, 16, 16) if simulated else (1024, 512, 2048)
     hidden = [torch.nn.Linear(width, width) for _ in range(LAYERS)]
@@ -65,7 +74,7 @@ def test_overlap_costs_less_than_a_barrier(infer, planted, gpu_elapsed, figure):
         for _ in range(10):
             infer()
 
-    barrier, overlap = (gpu_elapsed.ratio(way, none, rounds=14, calls=1) for way in (barrier_in_each, one_of_overlap))
-    figure(f"barrier in each against none: {barrier}")
-    figure(f"one batch of overlap against none: {overlap}")
-    assert overlap.high < barrier.low
+    figure(f"one batch of overlap against none: {gpu_elapsed.ratio(one_of_overlap, none, rounds=14, calls=1)}")
+    ratio = gpu_elapsed.ratio(barrier_in_each, one_of_overlap, rounds=24, calls=1)
+    figure(f"a barrier in each against one batch of overlap: {ratio}")
+    assert ratio.low > 1.0

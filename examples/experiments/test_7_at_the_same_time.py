@@ -72,8 +72,10 @@ def test_two_buffers_let_copies_hide_behind_kernels(simulated, planted, gpu_elap
 @pytest.fixture
 def small_layers():
     """Return many small layers and their input: what takes longer to launch than to run."""
-    layers = torch.nn.Sequential(*[torch.nn.Linear(128, 128) for _ in range(64)]).cuda()
-    return layers, torch.ones(32, 128, device="cuda")
+    layers = [
+        layer for _ in range(32) for layer in (torch.nn.Linear(128, 128), torch.nn.LayerNorm(128), torch.nn.GELU())
+    ]
+    return torch.nn.Sequential(*layers).to("cuda", torch.bfloat16), torch.ones(32, 128, device="cuda").bfloat16()
 
 
 @pytest.mark.gpu_only
