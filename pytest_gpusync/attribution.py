@@ -22,7 +22,7 @@ import gpusync_lint
 from pytest_gpusync.events import Charge, Site
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     _Place = tuple[int, int]
@@ -57,6 +57,9 @@ _PACKAGE_FOLDERS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os
 _BACKWARD_FUNCTION = "_engine_run_backward"
 _STACK_ENTRY = re.compile(r'\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>\S+)')
 _BACKWARD_FILE = os.path.join("torch", "autograd", "graph.py")
+
+made_at: Callable[[int], str | None] | None = None
+"""Where autograd's operator of a number was made, while a recorder can tell; line and function."""
 
 _version = 0
 _class_of_file: dict[str, int] = {}
@@ -318,7 +321,7 @@ def _is_engine(frame: FrameType) -> bool:
 
 
 def _with_operator(site: Site) -> Site:
-    """Name the operator whose gradient this thread is computing, and its line in forward where anomaly mode kept it."""
+    """Name the operator whose gradient this thread is computing, and its line in forward where that is known."""
     current: Any = getattr(sys.modules.get("torch._C"), "_current_autograd_node", None)
     node = None if current is None else current()
     if node is None:
@@ -327,6 +330,10 @@ def _with_operator(site: Site) -> Site:
     forward = _line_of_the_users(node.metadata.get("traceback_", ()))
     if forward is not None:
         operator += f" of {forward}"
+    elif made_at is not None:
+        made = made_at(node._sequence_nr())
+        if made is not None:
+            operator += f", made at {made} or just before"
     via = operator if site.via is None else f"{site.via}, {operator}"
     key = (site.path, site.function, site.line, via)
     named = _sites.get(key)

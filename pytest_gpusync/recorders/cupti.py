@@ -31,6 +31,7 @@ from pytest_gpusync import attribution
 from pytest_gpusync.events import PAGEABLE_H2D_WAITS_ABOVE, RawSync
 from pytest_gpusync.recorders import cupti_api, gate, obstacles
 from pytest_gpusync.recorders.base import FORKED, Recorder, RecorderUnavailable
+from pytest_gpusync.recorders.forward_lines import ForwardLines, counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,6 +108,8 @@ class _Call(NamedTuple):
     nbytes: int
     direction: int
     """A copy's cudaMemcpyKind; 0 where the call does not say."""
+    made: int
+    """Operators that autograd had made on its thread; 0 where that was not asked."""
     sequence: int | None
     """How many calls of its thread were noted before it; None on a thread whose calls are not."""
 
@@ -188,6 +191,8 @@ class CuptiRecorder(Recorder):
         self._places = _Places()
         self._taking = threading.RLock()
         """Held by who reads the gate's notes; a signal handler may begin to while its own thread does."""
+        self._is_reading = False
+        self._forward = ForwardLines()
         self._device_of_context: dict[int, int | None] = {}
         self._error: Exception | None = None
         self._logs_every_synchronize = False
@@ -212,12 +217,16 @@ class CuptiRecorder(Recorder):
         main = threading.main_thread().ident or 0
         # With expandable segments the second half of a copy is logged: the halves would not be in one order.
         notes = not self._logs_every_synchronize and entry.note_calls_of(main)
+        if not entry.counts_operators:
+            entry.count_operators(counter())
         self._noted_thread = main if notes else None
         self.calls = entry.noted
         self._subscribe(cupti, entry)
         entry.open()
         self._follow_event_waits()
         self._make_room_for_profiler()
+        attribution.made_at = self._made_at
+        self._undo.append(_forget_made_at)
 
     def stop(self) -> None:
         """See :meth:`Recorder.stop`."""
@@ -239,6 +248,7 @@ class CuptiRecorder(Recorder):
         self._is_forked = True
         self._sink = None
         self._taking = threading.RLock()  # the thread that held it does not exist here
+        self._is_reading = False
         while self._undo:
             self._undo.pop()()
 
@@ -379,6 +389,8 @@ class CuptiRecorder(Recorder):
             except ValueError:
                 frame = None  # a C++ thread
             if get_ident() == self._noted_thread:
+                if not entry.counts_operators:
+                    entry.count_operators(counter())  # torch may have been loaded since
                 self._deliver_noted(frame)
                 return
             if self._logs_every_synchronize:
@@ -409,7 +421,7 @@ class CuptiRecorder(Recorder):
         caller, instruction = (0, 0) if frame is None else (id(frame), id(frame.f_code) + frame.f_lasti)
         ticks = entry.ticks(thread.slot)
         context = cupti_api.context(address)
-        handler(argument, _Call(frame, None, caller, instruction, *ticks, context, *words, None), thread)
+        handler(argument, _Call(frame, None, caller, instruction, *ticks, context, *words, 0, None), thread)
 
     def _deliver_noted(self, frame: FrameType | None = None) -> None:
         """Report the calls that the gate noted, in their order.
@@ -424,20 +436,35 @@ class CuptiRecorder(Recorder):
         handlers, charges = self._handlers, self._places.charges
         with self._taking:
             thread = self._thread(own)
-            for sequence, noted in entry.take():
-                found = handlers.get((noted[1], noted[0]))
-                if found is None:
-                    continue
-                place, where = noted[2], None
-                charge = charges.get(place)
-                if charge is None:
-                    # Python was entered for it: it is the last one, unless an exception was raised in there.
-                    # Or another thread reads it while the noted one is about to: that one's frame has not changed.
-                    where = frame or (sys._getframe(1) if get_ident() == own else sys._current_frames().get(own))
-                    charge = attribution.charge(where, own)
-                    if frame is not None and entry.noted.value == sequence + 1:
-                        self._places.learn(entry, place, frame, charge)
-                found[0](found[1], _new(_Call, (where, charge, *noted[3:], sequence)), thread)
+            self._is_reading = True
+            try:
+                for sequence, noted in entry.take():
+                    found = handlers.get((noted[1], noted[0]))
+                    if found is None:
+                        continue
+                    place, where = noted[2], None
+                    charge = charges.get(place)
+                    if charge is None:
+                        # Python was entered for it: it is the last one, unless an exception was raised in there. Or
+                        # another thread reads it while the noted one is about to: that one's frame has not changed.
+                        where = frame or (sys._getframe(1) if get_ident() == own else sys._current_frames().get(own))
+                        charge = attribution.charge(where, own)
+                        if frame is not None and entry.noted.value == sequence + 1:
+                            self._places.learn(entry, place, frame, charge)
+                    self._forward.note(noted[12], charge)
+                    found[0](found[1], _new(_Call, (where, charge, *noted[3:], sequence)), thread)
+            finally:
+                self._is_reading = False
+
+    def _made_at(self, operator: int) -> str | None:
+        """Return the line that made the operator of this number, whose gradient waits just now, if that is known."""
+        # The notes of then tell. Where they are being read already they are not waited for: that may be going on here.
+        if not self._is_reading and self._taking.acquire(blocking=False):
+            try:
+                self._deliver_noted()
+            finally:
+                self._taking.release()
+        return self._forward.line_of(operator)
 
     def _thread(self, ident: int) -> _Thread:
         thread = self._threads.get(ident)
@@ -582,6 +609,10 @@ class CuptiRecorder(Recorder):
             return None
         copy, thread.copy = thread.copy, None
         return copy
+
+
+def _forget_made_at() -> None:
+    attribution.made_at = None
 
 
 def _base_name(name: str) -> str:

@@ -25,7 +25,7 @@ struct record { /* of a call that is logged: one at its entry, one at its exit *
 
 struct call { /* of the noted thread, at its exit */
     u32 id, domain;
-    u64 place, frame, instruction, entered, left, context, words[4];
+    u64 place, frame, instruction, entered, left, context, words[4], made;
 };
 
 struct context {
@@ -40,6 +40,7 @@ struct context {
 
     u64 noted_thread; /* its calls are noted with the place they came from; 0 for none */
     u8 *(*thread_state)(void);
+    u64 (*operators_made)(void); /* by autograd on this thread so far; 0 without torch */
     u64 state_to_frame, through_cframe, cframe_to_frame, frame_to_code, frame_to_previous, frame_to_instruction;
     u64 noted, taken, capacity;
     struct call *calls;
@@ -145,6 +146,7 @@ void gate(struct context *c, u32 domain, u32 id, u64 *data)
             for (u32 word = 0; word < 4; word++)
                 call->words[word] = word < words ? parameters[word] : 0;
             call->words[3] = (u32)call->words[3]; /* an enumeration: the rest is padding */
+            call->made = c->operators_made ? c->operators_made() : 0;
             walk(c, call);
             int is_known = call->place && holds(c->places, PLACES, call->place);
             __atomic_store_n(&c->noted, c->noted + 1, __ATOMIC_RELEASE);

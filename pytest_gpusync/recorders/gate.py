@@ -52,7 +52,7 @@ PYTHON_ON_EXIT: Final = 2
 LOG: Final = 3
 
 _RECORD: Final = struct.Struct("<IBBHQQQQ")
-_CALL: Final = struct.Struct("<II10Q")
+_CALL: Final = struct.Struct("<II11Q")
 _CLOCK_INTERVAL_NS: Final = 20_000_000
 """The clocks are compared anew after this long: the rate is then known better, and an error of it has not added up."""
 
@@ -91,11 +91,12 @@ class LoggedCall(NamedTuple):
     """The CUcontext it was made in; 0 if it had none."""
 
 
-NotedCall = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
+NotedCall = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 """One call of the noted thread: callback id, domain, place (identifies the frames up to the first of the user's, 0 if
 none of them was known to be), identity of the innermost frame and of the instruction it is at (two calls made by the
 same one are alike in both; 0 if the thread had no frame), time stamps of entry and exit, CUcontext, and of a copy
-destination, source, bytes and cudaMemcpyKind, 0 where the call has none of them. A plain tuple, for they are many."""
+destination, source, bytes and cudaMemcpyKind, 0 where the call has none of them, and how many operators autograd had
+made on the thread. A plain tuple, for they are many."""
 
 
 class _Context(ctypes.Structure):
@@ -114,6 +115,7 @@ class _Context(ctypes.Structure):
         ("asked", ctypes.c_uint64),
         ("noted_thread", ctypes.c_uint64),
         ("thread_state", ctypes.c_void_p),
+        ("operators_made", ctypes.c_void_p),
         ("state_to_frame", ctypes.c_uint64),
         ("through_cframe", ctypes.c_uint64),
         ("cframe_to_frame", ctypes.c_uint64),
@@ -243,6 +245,15 @@ class CallGate:
         if len(sys._current_frames()) > 1:
             # From the callback's last instruction back into CUPTI: a few microseconds, of which nothing tells.
             time.sleep(_STEP_OUT_S)
+
+    @property
+    def counts_operators(self) -> bool:
+        """Whether noted calls tell how many operators autograd had made."""
+        return self._context.operators_made is not None
+
+    def count_operators(self, function: int) -> None:
+        """Ask the function at this address, in each noted call, how many operators autograd has made on the thread."""
+        self._context.operators_made = function or None
 
     def note_calls_of(self, thread: int) -> bool:
         """Note the calls of this thread instead of handing over each; False where its frames cannot be read."""

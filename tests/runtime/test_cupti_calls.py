@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import threading
 import time
 
@@ -411,3 +412,53 @@ def test_notes_that_another_thread_reads_have_their_lines(calls):
     thread.start()
     thread.join()
     assert [raw.charged.site.function.split(".")[-1] for raw in calls.seen] == ["wait"] * 4
+
+
+def gradient_of(calls, waits_after=0):
+    """Return what a wait in an operator's backward is charged to; its forward waits, or something after it."""
+    torch = pytest.importorskip("torch")
+    calls.wait()  # from here on operators are counted
+
+    class Waits(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            if not waits_after:
+                calls.make(("cudaStreamSynchronize",))
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    y = Waits.apply(torch.ones(3, requires_grad=True))
+    operator = y.grad_fn
+    for number in range(waits_after):
+        if number:
+            y = y * 2
+        if number == waits_after - 1:
+            calls.wait()
+    found = []
+    site = attribution.Site("a.py", 1, "f")
+    operator.register_prehook(lambda gradients: found.append(attribution._with_operator(site)))
+    y.sum().backward()
+    return found[0].via
+
+
+def test_an_operator_that_waits_in_forward_and_in_backward_has_its_line_of_forward(calls):
+    for _ in range(3):  # later its place is known, and noted without Python
+        assert re.fullmatch(r"in WaitsBackward, made at \S+calls.py:\d+ Calls.make or just before", gradient_of(calls))
+
+
+def test_an_operator_made_just_before_a_wait_has_the_line_of_that(calls):
+    made = gradient_of(calls, waits_after=1)
+    assert re.fullmatch(r"in WaitsBackward, made at \S+calls.py:\d+ Calls.wait or just before", made)
+
+
+def test_an_operator_that_no_wait_followed_before_the_next_one_has_no_line(calls):
+    assert gradient_of(calls, waits_after=3) == "in WaitsBackward"
+
+
+def test_once_stopped_no_line_of_forward_is_told(calls):
+    calls.recorder.stop()
+    assert gradient_of(calls) == "in WaitsBackward"
+    assert attribution.made_at is None
