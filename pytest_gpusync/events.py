@@ -53,6 +53,9 @@ class RawSync(NamedTuple):
     sequence: int | None = None
     """How many calls the recorder had noted before this one, where it is delivered later than it was made; None where
     it is handed over at once."""
+    stream: int | None = None
+    """Handle of the stream that was waited for, as ``torch.cuda.Stream.cuda_stream`` gives it, 0 for the default one;
+    None where more than a stream was waited for, or nobody told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,8 @@ class Sync:
     """True for a thread other than the one that opened the region and its autograd threads: reported, not budgeted."""
     began_ns: int | None = None
     """When the host entered the call, after the region opened; None where no clock was read."""
+    stream: int | None = None
+    """As :attr:`RawSync.stream` is."""
 
 
 @dataclass(frozen=True, slots=True)

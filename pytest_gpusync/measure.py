@@ -37,7 +37,6 @@ DeviceChoice = Literal["auto", "cuda", "simulated"]
 DEFAULT_WARMUP = 1
 """Steps left out of budgets in a region that has steps, unless told otherwise."""
 
-
 _JAX_UNSEEN: Final = "cannot see waits of JAX, which is loaded: this version does not wait where it is known to"
 _AT_THE_DRIVER: Final = {"cupy": "CuPy", "numba.cuda": "Numba"}
 """Frameworks beside torch whose waits are calls of the driver, by module."""
@@ -64,6 +63,7 @@ class _Seen(NamedTuple):
     began_ns: int | None
     sequence: int | None
     """As :attr:`RawSync.sequence` is: what came late is told by it from what follows the end of a step."""
+    stream: int | None
 
 
 class _End(NamedTuple):
@@ -278,6 +278,7 @@ class Region:
             allowed=seen.allowed,
             background=seen.owner != self._thread and not self._all_threads,
             began_ns=None if seen.began_ns is None else seen.began_ns - self._opened,
+            stream=seen.stream,
         )
 
 
@@ -610,7 +611,7 @@ class _Hub:
         if raw.thread in _aside:
             return
         try:
-            kind, frame, thread, direction, nbytes, blocked, device, charged, began, sequence = raw
+            kind, frame, thread, direction, nbytes, blocked, device, charged, began, sequence, stream = raw
             site, owner = charged or attribution.charge(frame, thread)
             if sequence is not None:
                 phase = phases.at(sequence)
@@ -619,8 +620,8 @@ class _Hub:
             reasons = _allowed.get(owner)
             allowed = reasons[-1] if reasons else None
             name = _thread_name(owner)
-            values = (kind, site, direction, nbytes, blocked, phase, owner, name, device, allowed, began, sequence)
-            seen = tuple.__new__(_Seen, values)  # in a third of the time
+            values = (kind, site, direction, nbytes, blocked, phase, owner, name, device, allowed)
+            seen = tuple.__new__(_Seen, (*values, began, sequence, stream))  # in a third of the time
             for region in self._regions:
                 region._seen.append(seen)
             if self._optimizer_steps.handle is None:

@@ -81,6 +81,9 @@ _COPY_WORDS: Final = 3
 _RUNTIME_COPY_WORDS: Final = 4
 """Parameters of a copy that are of use: destination, source, bytes; in the runtime API its kind as well."""
 
+_WAIT_WORDS: Final[dict[Kind, int]] = {"stream": 1}
+"""Parameters of a synchronize that are of use: the stream."""
+
 _BETWEEN_HALVES_NS: Final = 5_000_000
 """From a copy to the synchronize that completes it, made by the same instruction of Python's, it takes microseconds."""
 
@@ -104,6 +107,7 @@ class _Call(NamedTuple):
     """When, as the gate counts."""
     context: int
     destination: int
+    """Of a copy; of a stream synchronize, the stream."""
     source: int
     nbytes: int
     direction: int
@@ -326,7 +330,7 @@ class CuptiRecorder(Recorder):
                     entry.set_action(domain, callback_id, gate.LOG)
                 elif name in _SYNCHRONIZE:
                     self._handlers[key] = self._synchronized, _SYNCHRONIZE[name]
-                    entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT)
+                    entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT, _WAIT_WORDS.get(_SYNCHRONIZE[name], 0))
                 elif name in _BLOCKING_COPIES:
                     self._handlers[key] = self._copied, _BLOCKING_COPIES[name]
                     entry.set_action(domain, callback_id, gate.PYTHON_ON_EXIT, words)
@@ -415,9 +419,10 @@ class CuptiRecorder(Recorder):
         handler, argument = found
         thread = self._thread(get_ident())
         if handler == self._synchronized:
-            words = (0, 0, 0, 0)
+            count = _WAIT_WORDS.get(argument, 0)
         else:
-            words = cupti_api.copy_words(address, 4 if domain == gate.RUNTIME else 3)
+            count = _RUNTIME_COPY_WORDS if domain == gate.RUNTIME else _COPY_WORDS
+        words = cupti_api.parameters(address, count)
         caller, instruction = (0, 0) if frame is None else (id(frame), id(frame.f_code) + frame.f_lasti)
         ticks = entry.ticks(thread.slot)
         context = cupti_api.context(address)
@@ -536,7 +541,8 @@ class CuptiRecorder(Recorder):
         except KeyError:
             device = self._device_of(call.context)
         charge = call.charge if first is None else first.charge or call.charge
-        details = (direction, nbytes, blocked, device, charge, began, call.sequence)
+        stream = call.destination if kind == "stream" else None
+        details = (direction, nbytes, blocked, device, charge, began, call.sequence, stream)
         sink(_new(RawSync, (kind, call.frame, ident, *details)))
 
     def _emit(self, raw: RawSync) -> None:

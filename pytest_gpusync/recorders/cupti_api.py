@@ -40,15 +40,17 @@ def context(address: int) -> int:
     return found
 
 
-def copy_words(address: int, count: int) -> tuple[int, int, int, int]:
-    """Return (destination, source, bytes, cudaMemcpyKind) of the copy whose data CUPTI put at `address`.
+def parameters(address: int, count: int) -> tuple[int, int, int, int]:
+    """Return the first `count` parameters of the call whose data CUPTI put at `address`, 0 in place of the others.
 
-    Args:
-        address: of CUpti_CallbackData.
-        count: parameters that the call has of these: 4 in the runtime API, 3 in the driver's, where the kind is 0.
+    Of a copy they are (destination, source, bytes, cudaMemcpyKind), the last in the runtime API alone; of a stream
+    synchronize, the stream.
     """
-    words = (ctypes.c_uint64 * count).from_address(_CallbackWords.from_address(address)[2])
-    return words[0], words[1], words[2], words[3] & 0xFFFFFFFF if count > 3 else 0
+    found = _CallbackWords.from_address(address)[2]
+    if not count or not found:
+        return 0, 0, 0, 0
+    words = [*(ctypes.c_uint64 * count).from_address(found), 0, 0, 0]
+    return words[0], words[1], words[2], words[3] & 0xFFFFFFFF
 
 
 class CuptiError(RuntimeError):

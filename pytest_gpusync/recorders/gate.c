@@ -34,7 +34,7 @@ struct context {
     void (*python_callback)(void *, u32, u32, u64 *);
     int (*add_pending_call)(void *, void *);
     void *pending;
-    u8 table[2 * IDS]; /* action, and in the upper four bits the words of a copy's parameters */
+    u8 table[2 * IDS]; /* action, and in the upper four bits the words of its parameters that are of use */
     u64 inside[SLOTS], entered[SLOTS], left[SLOTS];
     u64 handed, asked;
 
@@ -134,6 +134,8 @@ void gate(struct context *c, u32 domain, u32 id, u64 *data)
         if (site == 0)
             return;
         u64 *parameters = words ? (u64 *)data[2] : 0;
+        if (!parameters)
+            words = 0;
         if (words == 4 && (u32)parameters[3] != HOST_TO_DEVICE && (u32)parameters[3] != DEVICE_TO_HOST)
             return; /* between buffers of devices the host does not wait */
         if (thread == c->noted_thread && c->noted - c->taken < c->capacity) {

@@ -95,7 +95,8 @@ NotedCall = tuple[int, int, int, int, int, int, int, int, int, int, int, int, in
 """One call of the noted thread: callback id, domain, place (identifies the frames up to the first of the user's, 0 if
 none of them was known to be), identity of the innermost frame and of the instruction it is at (two calls made by the
 same one are alike in both; 0 if the thread had no frame), time stamps of entry and exit, CUcontext, and of a copy
-destination, source, bytes and cudaMemcpyKind, 0 where the call has none of them, and how many operators autograd had
+destination, source, bytes and cudaMemcpyKind, or of a stream synchronize the stream in the first place, 0 where the
+call has none of them, and how many operators autograd had
 made on the thread. A plain tuple, for they are many."""
 
 
@@ -213,7 +214,8 @@ class CallGate:
             domain: DRIVER or RUNTIME.
             callback_id: CUPTI's number of the call.
             action: one of the four.
-            words: parameters of a copy that are noted: destination, source and bytes (3), its cudaMemcpyKind too (4).
+            words: parameters that are noted: of a copy destination, source and bytes (3), its cudaMemcpyKind too (4);
+                of a stream synchronize the stream (1).
         """
         if not 0 <= callback_id < _IDS_PER_DOMAIN:
             raise ValueError(f"callback id {callback_id} is outside the table")

@@ -182,6 +182,17 @@ def test_a_sync_begins_where_the_host_began_to_wait(x):
     assert last.began_ns + last.blocked_ns < after - opened + 1_000_000
 
 
+def test_a_sync_names_the_stream_that_it_waited_for(x):
+    stream = torch.cuda.Stream()
+    with record(recorder="cupti") as seen:
+        for _ in range(2):
+            stream.synchronize()
+            x[0, 0].item()
+            torch.cuda.synchronize()
+    streams = [sync.stream for sync in seen.result().all_syncs]
+    assert streams == [stream.cuda_stream, 0, None] * 2
+
+
 def test_a_copy_of_pageable_memory_blocks_though_its_synchronize_has_nothing_left_to_wait_for(x):
     with record(recorder="cupti") as seen:
         torch.cuda._sleep(20_000_000)

@@ -152,6 +152,39 @@ def test_a_sync_names_the_device_that_was_waited_for(calls):
     assert [raw.device for raw in calls.seen] == [1, 0]
 
 
+STREAM = 0x7F00
+
+
+def of_stream(calls, name):
+    """Make a call that has one parameter."""
+    kept = (ctypes.c_uint64 * 1)(STREAM)
+    for site in (0, 1):
+        data = (ctypes.c_uint64 * 6)(site, 0, ctypes.addressof(kept), 0, 0, CONTEXT_OF_DEVICE[0])
+        calls.gate.function(calls.gate.user_data, gates.RUNTIME, IDS[name], ctypes.addressof(data))
+
+
+def without_parameters(calls, name):
+    for site in (0, 1):
+        data = (ctypes.c_uint64 * 6)(site, 0, 0, 0, 0, CONTEXT_OF_DEVICE[0])
+        calls.gate.function(calls.gate.user_data, gates.RUNTIME, IDS[name], ctypes.addressof(data))
+
+
+@pytest.mark.parametrize("reads_frames", [True, False])
+def test_a_sync_names_the_stream_that_was_waited_for(monkeypatch, reads_frames):
+    if not reads_frames:
+        monkeypatch.setattr(gates, "find_layout", lambda: None)
+    calls = Calls()
+    try:
+        for _ in range(2):
+            of_stream(calls, "cudaStreamSynchronize")
+            without_parameters(calls, "cudaStreamSynchronize")
+            without_parameters(calls, "cudaDeviceSynchronize")
+        calls.recorder.flush()
+    finally:
+        calls.recorder.stop()
+    assert [raw.stream for raw in calls.seen] == [STREAM, 0, None] * 2
+
+
 def test_a_copy_that_waits_by_itself_is_charged_to_its_own_line_though_it_is_reported_later(calls):
     calls.make(("cudaMemcpyAsync", D2H, PAGEABLE))
     calls.recorder.flush()
