@@ -147,10 +147,41 @@ def test_another_torch_is_refused_in_one_sentence(monkeypatch, version):
     )
 
 
-def test_another_platform_is_refused_in_one_sentence(monkeypatch):
-    monkeypatch.setattr(versions.platform, "machine", lambda: "aarch64")
-    with pytest.raises(SimulationUnavailable, match="on aarch64, and the simulated device works with"):
+OTHER_PLATFORMS = [
+    ("darwin", "Darwin", "arm64"),
+    ("darwin", "Darwin", "x86_64"),
+    ("linux", "Linux", "aarch64"),
+    ("win32", "Windows", "AMD64"),
+]
+
+
+@pytest.mark.parametrize(("platform", "system", "machine"), OTHER_PLATFORMS)
+def test_another_platform_is_refused_in_one_sentence(monkeypatch, platform, system, machine):
+    monkeypatch.setattr(versions.sys, "platform", platform)
+    monkeypatch.setattr(versions.platform, "system", lambda: system)
+    monkeypatch.setattr(versions.platform, "machine", lambda: machine)
+    with pytest.raises(SimulationUnavailable) as raised:
         versions.check_supported()
+    assert str(raised.value) == (
+        f"this is {system} on {machine}, and the simulated device works with torch 2.11 to 2.15 on Linux x86-64: "
+        "run there, in CI or in a container"
+    )
+
+
+def test_on_another_platform_a_command_ends_with_one_line(run_python, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("print('never')")
+    done = run_python(
+        "import platform, sys\n"
+        "import pytest_gpusync.cli as cli, pytest_gpusync.trace\n"
+        "platform.machine, platform.system, sys.platform = lambda: 'arm64', lambda: 'Darwin', 'darwin'\n"
+        f"sys.exit(cli.main(['trace', '--device', 'simulated', {str(script)!r}]))\n"
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "gpusync trace: this is Darwin on arm64, and the simulated device works with torch 2.11 to 2.15 on Linux "
+        "x86-64: run there, in CI or in a container"
+    ]
 
 
 def test_a_missing_torch_is_refused_in_one_sentence(monkeypatch):
