@@ -98,6 +98,10 @@ def _check_simulated() -> bool:
         print(f"recorder simulated: cannot run: {error}")
         return False
     good = _verdict("simulated", region.result().problem, syncs_per_step(region.result()))
+    from pytest_gpusync.simulated import shortcut
+
+    if shortcut.unavailable is not None:
+        print(f"{'':16}its kernels are in Python, which takes some 5 us more for each: {shortcut.unavailable}")
     _describe_use("the simulated CUDA device" if good else "nothing")
     return good
 

@@ -24,7 +24,8 @@ def check_supported() -> None:
     """Raise :class:`SimulationUnavailable` unless this platform and this torch are known to work; imports torch."""
     if sys.platform != "linux" or platform.machine() not in {"x86_64", "AMD64"}:
         raise SimulationUnavailable(
-            f"this is {platform.system()} on {platform.machine()}, and {_WHAT_WORKS}: run there, in CI or in a container"
+            f"this is {platform.system()} on {platform.machine()}, and {_WHAT_WORKS}: "
+            "run there, in CI or in a container"
         )
     if importlib.util.find_spec("torch") is None:
         raise SimulationUnavailable(f"torch is not installed: pip install torch (a CPU build will do; {_WHAT_WORKS})")

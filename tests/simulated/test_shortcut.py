@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 
+from pytest_gpusync import doctor
 from pytest_gpusync.simulated import memory, shortcut, simulated_cuda
 
 
@@ -376,6 +377,12 @@ def test_where_torch_is_laid_out_in_another_way_python_does_it_all(run_python):
         "print(shortcut.unavailable, shortcut.calls())\n"
     )
     assert (done.returncode, done.stdout) == (0, "it is elsewhere 0\n"), done.stderr
+
+
+def test_the_doctor_says_that_kernels_are_in_python(monkeypatch, capsys):
+    monkeypatch.setattr(shortcut, "unavailable", "it is elsewhere")
+    assert doctor._check_simulated()
+    assert "its kernels are in Python, which takes some 5 us more for each: it is elsewhere" in capsys.readouterr().out
 
 
 def test_a_kernel_of_the_users_own_is_called(run_python):
