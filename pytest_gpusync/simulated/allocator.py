@@ -89,6 +89,8 @@ class _Books:
         "inactive_split_bytes",
     )
 
+    __slots__ = COUNTERS
+
     def __init__(self) -> None:
         self.allocation = Counter()
         self.allocated_bytes = Counter()
@@ -102,9 +104,22 @@ class _Books:
         return [getattr(self, name) for name in self.COUNTERS]
 
     def block_taken(self, size: int, requested: int) -> None:
-        self.allocation.rise(1)
-        self.allocated_bytes.rise(size)
-        self.requested_bytes.rise(requested)
+        # Counter.rise(), written out: this is most of what a new tensor costs.
+        counter = self.allocation
+        counter.allocated += 1
+        counter.current += 1
+        if counter.current > counter.peak:
+            counter.peak = counter.current
+        counter = self.allocated_bytes
+        counter.allocated += size
+        counter.current += size
+        if counter.current > counter.peak:
+            counter.peak = counter.current
+        counter = self.requested_bytes
+        counter.allocated += requested
+        counter.current += requested
+        if counter.current > counter.peak:
+            counter.peak = counter.current
 
     def block_freed(self, size: int, requested: int) -> None:
         self.allocation.current -= 1
@@ -112,11 +127,14 @@ class _Books:
         self.requested_bytes.current -= requested
 
     def split_changed(self, blocks: int, nbytes: int) -> None:
-        for counter, by in ((self.inactive_split, blocks), (self.inactive_split_bytes, nbytes)):
-            if by > 0:
-                counter.rise(by)
-            else:
-                counter.current += by
+        if blocks > 0:
+            self.inactive_split.rise(blocks)
+        else:
+            self.inactive_split.current += blocks
+        if nbytes > 0:
+            self.inactive_split_bytes.rise(nbytes)
+        else:
+            self.inactive_split_bytes.current += nbytes
 
 
 class _Pool:

@@ -74,6 +74,7 @@ READ_AT: Final = CAPACITY // 16
 """Unread words at which the ring is to be read unasked."""
 BORN: Final = -1 << 63
 """The bit of a word that announces a birth; words are signed."""
+_ZEROS: Final = memoryview(bytes(8 << 12)).cast("q")
 POINTER_IN_CAPSULE: Final = 2
 """The cell of a ``PyCapsule`` that holds its pointer; it follows the two of every object."""
 DELETER: Final = 7
@@ -130,16 +131,17 @@ class Lifetimes:
         """What was written up to the ticket `before`, as far as it was not read yet: the key of memory that died, or
         for memory that was born :data:`BORN` | device << 48 | bytes, followed by its key.
         """
-        read, ring, mask = self._read, self._ring, CAPACITY - 1
-        words = []
-        for ticket in range(read, before):
-            place = ring + (ticket & mask)
-            word = cells[place]
-            while not word:
+        words: list[int] = []
+        while self._read < before:
+            start = self._read % CAPACITY
+            count = min(before - self._read, CAPACITY - start, len(_ZEROS))
+            places = cells[self._ring + start : self._ring + start + count]
+            part = places.tolist()
+            while 0 in part:
                 # Another thread is between the two instructions that take a place and fill it.
                 time.sleep(0)
-                word = cells[place]
-            cells[place] = 0
-            words.append(word)
-        self._read = self.context.read = max(read, before)
+                part = places.tolist()
+            places[:] = _ZEROS[:count]
+            words += part
+            self._read = self.context.read = self._read + count
         return words

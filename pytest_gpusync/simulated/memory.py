@@ -162,11 +162,14 @@ def _replay(before: int) -> tuple[int, int] | None:
     refused = None
     words = iter(lifetimes().words(before))
     for word in words:
-        if word < 0:
-            nbytes, index = word & _NBYTES, (word >> 48) & 0x7F
-            refused = _take(next(words), nbytes, index, 0, SHARED) or refused
+        if word >= 0:
+            block = _blocks.pop(word, None)
+            if block is not None:
+                _allocators[block[0]].free(block[1])
+            elif _shrunk:
+                _free(word)
         else:
-            _free(word)
+            refused = _take(next(words), word & _NBYTES, (word >> 48) & 0x7F, 0, SHARED) or refused
     return refused
 
 
