@@ -131,6 +131,9 @@ def _bring_up_to_date() -> tuple[int, tuple[int, int] | None]:
     _settling = True
     try:
         refused = None
+        learner = lifetimes()
+        # First how far to read, then the events: what another thread makes meanwhile, and gives back, is for next time.
+        written = cells[learner.head]
         events = _events[:]
         del _events[: len(events)]
         for died, key, nbytes, index, stream, pool in events:
@@ -139,8 +142,7 @@ def _bring_up_to_date() -> tuple[int, tuple[int, int] | None]:
                 _free(key)
             else:
                 refused = _take(key, nbytes, index, stream, pool) or refused
-        learner = lifetimes()
-        refused = _replay(cells[learner.head]) or refused
+        refused = _replay(written) or refused
         freed_by_force = 0
         for index, allocator in _allocators.items():
             limit = allocator.capacity if allocator.limit is None else min(allocator.limit, allocator.capacity)

@@ -8,13 +8,35 @@ import threading
 import pytest
 import torch
 
-from pytest_gpusync.simulated import simulated_cuda
+from pytest_gpusync.simulated import memory, simulated_cuda
 
 MiB = 1 << 20
 
 
 def megabytes(number: float) -> torch.Tensor:
     return torch.empty(int(number * MiB), dtype=torch.uint8, device="cuda")
+
+
+def test_what_another_thread_makes_while_the_books_are_written_is_not_forgotten(cuda, monkeypatch):
+    take = memory._take
+    # From here on the device is known to have room: a new tensor looks into no books.
+    kept = torch.ones(3).to(cuda)
+    assert torch.cuda.memory_allocated() == 512
+
+    def meanwhile(*arguments):
+        monkeypatch.undo()
+        thread = threading.Thread(target=lambda: torch.ones(3).to(cuda))
+        thread.start()
+        thread.join(timeout=10)
+        return take(*arguments)
+
+    monkeypatch.setattr(memory, "_take", meanwhile)
+    x = torch.ones(3).to(cuda)
+    assert torch.cuda.memory_allocated() == 1024
+    assert torch.cuda.memory_allocated() == 1024
+    assert memory._take is take
+    del x, kept
+    assert torch.cuda.memory_allocated() == 0
 
 
 def test_allocated_memory_follows_the_tensors(cuda):
