@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
 from pytest_gpusync import attribution
-from pytest_gpusync.recorders import cupti
+from pytest_gpusync.recorders import cupti, cupti_api
 from pytest_gpusync.recorders import gate as gates
 from pytest_gpusync.recorders.base import FORKED, RecorderUnavailable
 from pytest_gpusync.recorders.cupti import CuptiRecorder
@@ -497,3 +499,22 @@ def test_once_stopped_no_line_of_forward_is_told(calls):
     calls.recorder.stop()
     assert gradient_of(calls) == "in WaitsBackward"
     assert attribution.made_at is None
+
+
+NAMES = """
+import sys
+from pytest_gpusync.recorders import cupti, cupti_api, gate
+library = cupti_api.Cupti(sys.argv[1])
+names = {cupti._base_name(name) for domain in (gate.DRIVER, gate.RUNTIME) for _, name in library.names(domain)}
+listened_to = {*cupti._SYNCHRONIZE, *cupti._LOCKED, *cupti._BLOCKING_COPIES, *cupti._ASYNC_COPIES}
+print(sorted(listened_to - names))
+"""
+
+
+def test_the_cupti_that_is_installed_has_every_call_that_is_listened_to():
+    path = cupti_api.find_library()
+    if path is None:
+        pytest.skip("no libcupti is installed")
+    # In a process of its own: a library that was loaded stays.
+    done = subprocess.run([sys.executable, "-c", NAMES, path], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
