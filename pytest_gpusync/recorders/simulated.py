@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from typing import TYPE_CHECKING, ClassVar
 
+from pytest_gpusync import attribution
 from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
+from pytest_gpusync.recorders.forward_lines import ForwardLines, counter
 from pytest_gpusync.simulated import is_on
 
 if TYPE_CHECKING:
-    from pytest_gpusync.events import Coverage
+    from pytest_gpusync.events import Coverage, RawSync
     from pytest_gpusync.recorders.base import Sink
 
 
@@ -23,6 +27,7 @@ class SimulatedRecorder(Recorder):
 
     def __init__(self) -> None:
         self._sink: Sink | None = None
+        self._forward = ForwardLines()
 
     def start(self, sink: Sink) -> None:  # noqa: D102
         if not is_on():
@@ -32,8 +37,9 @@ class SimulatedRecorder(Recorder):
         from pytest_gpusync.simulated import ledger
 
         self.stop()
-        ledger.subscribe(sink)
-        self._sink = sink
+        self._sink = self._naming_lines_of_forward(sink)
+        ledger.subscribe(self._sink)
+        attribution.made_at = self._forward.line_of
 
     def stop(self) -> None:  # noqa: D102
         if self._sink is not None:
@@ -41,6 +47,24 @@ class SimulatedRecorder(Recorder):
 
             ledger.unsubscribe(self._sink)
             self._sink = None
+            attribution.made_at = None
+
+    def _naming_lines_of_forward(self, sink: Sink) -> Sink:
+        """Return a sink that notes, before it calls `sink`, how many operators had been made at a wait."""
+        function, forward = counter(), self._forward
+        if not function:
+            return sink
+        operators_made = ctypes.PYFUNCTYPE(ctypes.c_uint64)(function)
+        main = threading.main_thread().ident
+
+        def note(raw: RawSync) -> None:
+            if raw.thread == main:
+                charged = attribution.charge(raw.frame, raw.thread)
+                forward.note(operators_made(), charged)
+                raw = raw._replace(charged=charged)
+            sink(raw)
+
+        return note
 
     def plant(self) -> None:  # noqa: D102
         import torch

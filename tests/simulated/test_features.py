@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 import torch
@@ -284,3 +285,15 @@ def test_a_sync_in_backward_names_its_operator(cuda):
     with record() as region:
         loss.backward()
     assert {site.site.via.rpartition(", ")[2] for site in region.sites} == {"in IndexBackward0"}
+
+
+def test_a_sync_in_backward_names_the_line_of_forward_where_that_waits_too(cuda):
+    x = torch.ones(8, device=cuda, requires_grad=True)
+    with record() as region:
+        for _ in range(2):
+            loss = x[x > 0].sum()  # this line
+            loss.backward()
+    function = test_a_sync_in_backward_names_the_line_of_forward_where_that_waits_too
+    line = function.__code__.co_firstlineno + 4
+    [via] = {site.site.via for site in region.sites} - {None}
+    assert re.search(rf", in IndexBackward0, made at \S+:{line} {function.__name__} or just before$", via)
