@@ -291,6 +291,8 @@ class CuptiRecorder(Recorder):
         path = cupti_api.find_library(built[0] if built is not None else None)
         if path is None:
             raise RecorderUnavailable(obstacles.no_library())
+        if not cupti_api.has_driver():
+            raise RecorderUnavailable(obstacles.NO_DRIVER)
         try:
             cupti = cupti_api.Cupti(path)
             entry = gate.CallGate(self._callback, self._deliver_logged)

@@ -127,6 +127,15 @@ class Cupti:
             raise CuptiError(function, code, (text.value or b"unknown").decode())
 
 
+def has_driver() -> bool:
+    """Tell whether the driver's library is there. CUPTI 13.2 ends a process that asks it anything without."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
 def find_library(cuda: int | None = None) -> str | None:
     """Return the path of the libcupti to use: the one already loaded, else the one torch depends on, else CUDA's.
 

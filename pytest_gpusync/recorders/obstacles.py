@@ -18,6 +18,10 @@ NO_PERMISSION: Final = (
     "this container or user may not use CUPTI; start the container with --cap-add=SYS_ADMIN, or have the host load the "
     "nvidia module with NVreg_RestrictProfilingToAdminUsers=0 (NVIDIA calls it ERR_NVGPUCTRPERM)"
 )
+NO_DRIVER: Final = (
+    "libcuda.so.1, the driver's library, is not there; "
+    "a container gets it with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+)
 _REFUSALS: Final = {
     cupti_api.INSUFFICIENT_PRIVILEGES: NO_PERMISSION,
     cupti_api.VIRTUALIZED_DEVICE: "CUPTI may not be used on this virtual GPU; have the host enable profiling for it",
@@ -108,6 +112,8 @@ def _cupti(there_is_a_gpu: bool) -> Fact:
     if not there_is_a_gpu:
         # CUPTI 13.2 crashes the process when it is asked anything without a driver.
         return Fact("CUPTI", f"{path} (not asked: no GPU)")
+    if not cupti_api.has_driver():
+        return Fact("CUPTI", f"{path} (not asked: no libcuda.so.1)", NO_DRIVER)
     try:
         return Fact("CUPTI", f"{cupti_api.Cupti(path).version()}, {path}")
     except (OSError, AttributeError, cupti_api.CuptiError) as error:

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from pytest_gpusync import attribution
+from pytest_gpusync import attribution, devices
 from pytest_gpusync.recorders import cupti, cupti_api
 from pytest_gpusync.recorders import gate as gates
 from pytest_gpusync.recorders.base import FORKED, RecorderUnavailable
@@ -516,5 +516,7 @@ def test_the_cupti_that_is_installed_has_every_call_that_is_listened_to():
     if path is None:
         pytest.skip("no libcupti is installed")
     # In a process of its own: a library that was loaded stays.
-    done = subprocess.run([sys.executable, "-c", NAMES, path], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "[]\n"
+    done = subprocess.run([sys.executable, "-c", NAMES, path], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode < 0 and devices.detect().kind == "none":
+        pytest.skip("without a driver this CUPTI (13.2 does so) ends the process that asks it anything")
+    assert (done.stdout, done.stderr) == ("[]\n", "")

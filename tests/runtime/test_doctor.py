@@ -74,6 +74,7 @@ def machine(monkeypatch):
     for name in ("CUDA_INJECTION64_PATH", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(cupti_api, "Cupti", Cupti)
+    monkeypatch.setattr(cupti_api, "has_driver", lambda: True)
     monkeypatch.setattr(obstacles, "_is_installed", lambda module: False)
 
     def become(nvml=None, built="13.0", library="/site/nvidia/cu13/lib/libcupti.so.13"):
@@ -111,6 +112,19 @@ def test_without_a_libcupti_the_package_is_named(machine, built, package):
 def test_the_recorder_says_the_same_when_it_refuses(machine):
     machine(library=None)
     with pytest.raises(RecorderUnavailable, match="pip install nvidia-cuda-cupti, on which"):
+        CuptiRecorder().start(lambda raw: None)
+
+
+def test_without_the_drivers_library_cupti_is_asked_nothing(machine, monkeypatch):
+    def asked(path):
+        pytest.fail("CUPTI was loaded")
+
+    monkeypatch.setattr(cupti_api, "has_driver", lambda: False)
+    monkeypatch.setattr(cupti_api, "Cupti", asked)
+    text, advice = told("CUPTI")
+    assert text.endswith("libcupti.so.13 (not asked: no libcuda.so.1)")
+    assert advice.endswith("a container gets it with NVIDIA_DRIVER_CAPABILITIES=compute,utility")
+    with pytest.raises(RecorderUnavailable, match=r"^libcuda.so.1, the driver's library, is not there"):
         CuptiRecorder().start(lambda raw: None)
 
 
