@@ -27,7 +27,7 @@ from gpusync_lint._version import __version__
 from gpusync_lint.atomic import replace_file
 from gpusync_lint.discovery import read
 from gpusync_lint.model import Analysis, Confidence, Edit, FileError, Finding, Fix, Heat, Source, Span
-from gpusync_lint.summaries import bindable, weight
+from gpusync_lint.summaries import bindable, speaks_of_device, weight
 from gpusync_lint.suppressions import MARKER
 
 if TYPE_CHECKING:
@@ -440,7 +440,7 @@ def _names(path: str, text: str) -> str:
 
 
 def _outline(text: str, imported: units.Imports) -> str:
-    told = (imported, weight(text), units.speaks_of_device(text))
+    told = (imported, weight(text), speaks_of_device(text))
     return blake2b(repr(told).encode(errors="surrogatepass"), digest_size=6).hexdigest()
 
 

@@ -14,16 +14,14 @@ import re
 from typing import TYPE_CHECKING
 
 from gpusync_lint import sorts
-from gpusync_lint.conventions import METRIC_BASES
 from gpusync_lint.expressions import dotted_path
 from gpusync_lint.interpreter import Interpreter
+from gpusync_lint.parameters import bind, entry
 from gpusync_lint.project import is_module_name
 from gpusync_lint.summaries import CallSite, ClassInfo, FileInfo, FunctionInfo, blocks
 from gpusync_lint.values import (
     ARRAY,
-    CPU_DEVICE,
     CPU_TENSOR,
-    GPU_DEVICE,
     HOST,
     NONE,
     UNKNOWN,
@@ -32,7 +30,6 @@ from gpusync_lint.values import (
     Value,
     dict_of,
     foreign,
-    host,
     join,
     list_of,
     tuple_of,
@@ -52,19 +49,12 @@ _SMALL = 8
 _MAX_VARIANTS = 16
 _DEFAULT_DEVICE = re.compile(r"set_default_device\(|set_default_tensor_type\(.*cuda")
 _TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
-_FORWARD = ("forward", "training_step", "validation_step", "test_step", "predict_step")
 _PREPARING = (
     "Transform", "Sampler", "Collator", "Collate", "Tokenizer", "TokenizerFast", "FeatureExtractor",
     "FeatureExtractionMixin", "ImageProcessor", "ImageProcessorFast", "ImageProcessingMixin", "VideoProcessor",
     "ProcessorMixin",
 )  # fmt: skip
 """How the names of classes end that make batches on the host."""
-_SETTING_ENDS = (
-    "idx", "index", "size", "_len", "length", "shape", "name", "mode", "type", "kind", "config", "dim", "prefix",
-    "_key", "_id", "attentions", "height", "width", "factor", "ratio", "stride",
-)  # fmt: skip
-_SETTING_STARTS = ("num_", "n_", "max_", "min_", "return_", "use_", "is_", "has_", "do_", "with_")
-"""Parameters of `forward` that are called so are numbers, strings and switches."""
 _RECORD_BASES = ("Dataset", "IterableDataset", "VisionDataset", "DataModule", "InMemoryDataset")
 
 
@@ -116,6 +106,10 @@ class Inference:
                 for fn in file.all_functions:
                     if fn.runs and fn.runs < self.round * _MAX_RUNS and self._stale(fn):
                         self.interpret(fn)
+        for file in self.project.files:  # what could not run again when its arguments grew, at their last
+            for fn in file.all_functions:
+                if fn.runs and self._is_called_with_more(fn):
+                    self.interpret(fn)
         self._called_by = None
 
     def _set_preparing_aside(self, files: list[FileInfo]) -> None:
@@ -139,7 +133,8 @@ class Inference:
         before = fn.returns
         self._depth += 1
         try:
-            Interpreter(self, fn).run()
+            fn.entered = entry(self, fn)
+            Interpreter(self, fn).run(fn.entered)
         except RecursionError:  # nested too deeply to follow; nothing is known of it
             fn.returns = fn.returns or UNKNOWN
         finally:
@@ -172,7 +167,7 @@ class Inference:
     def _stale(self, fn: FunctionInfo) -> bool:
         """Whether something that the last run of a function read has changed since it began."""
         seen, changed = fn.seen, self._changed
-        if fn.runs == 0 or changed.get(("bound", id(fn)), 0) > seen:
+        if fn.runs == 0 or self._is_called_with_more(fn):
             return True
         before = self._assumed_before.get(id(fn))
         if before is not None and before is not self.assumed_device(fn):
@@ -180,6 +175,10 @@ class Inference:
         if any(changed.get(key, 0) > seen for key in fn.reads):
             return True
         return any(self.project.attribute(cls, label) is not None for cls, label in fn.missed.values())
+
+    def _is_called_with_more(self, fn: FunctionInfo) -> bool:
+        """Whether the parameters of a function hold something else than when it ran last."""
+        return self._changed.get(("bound", id(fn)), 0) > fn.seen and entry(self, fn) != fn.entered
 
     def attribute(self, reader: FunctionInfo, cls: ClassInfo, label: str) -> Value | None:
         """What an attribute of instances holds, inherited ones included; None when never seen."""
@@ -204,9 +203,8 @@ class Inference:
         self._need(cls.file)
         if self._depth >= _MAX_CALL_DEPTH:
             return
-        mention = re.compile(rf"\.{label}\b")
-        for method in cls.methods.values():
-            if not method.runs and mention.search(cls.file.source_of(method.node)):
+        for method in cls.mentioning(label):
+            if not method.runs:
                 self.interpret(method)
 
     def moved(self, reader: FunctionInfo, cls: ClassInfo) -> bool:
@@ -278,62 +276,9 @@ class Inference:
 
     # functions
 
-    def entry(self, fn: FunctionInfo) -> dict[str, Value]:
-        """What the parameters hold when a function starts."""
-        node = fn.node
-        if isinstance(node, ast.Module):
-            return {}
-        start: dict[str, Value] = {}
-        arguments = node.args
-        positional = [*arguments.posonlyargs, *arguments.args]
-        defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
-        pairs = [
-            *zip(positional, defaults, strict=True),
-            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-        ]
-        module_class = fn.cls is not None and self.project.is_module_class(fn.cls)
-        conventional = module_class and (fn.name in _FORWARD or (fn.name == "update" and self._is_metric(fn)))
-        reader = Interpreter(self, fn)
-        for position, (arg, default) in enumerate(pairs):
-            if position == 0 and fn.cls is not None and fn.kind != "static":
-                start[arg.arg] = self._self_value(fn, module_class)
-                continue
-            value = fn.bound.get(arg.arg, UNKNOWN)
-            declared = self.annotated(reader, arg.annotation) if arg.annotation is not None else UNKNOWN
-            if declared.kind is Kind.HOST:
-                value = declared if value.kind is not Kind.HOST else value
-            elif value.kind in (Kind.UNKNOWN, Kind.NONE):
-                if declared.kind:
-                    value = declared
-                elif default is not None and (known := self._default(fn, default)).kind:
-                    value = known
-                elif conventional and arg.annotation is None and not _looks_like_setting(arg.arg):
-                    value = _conventional(arg.arg, self.assumed_device(fn))
-            start[arg.arg] = value
-        if arguments.vararg is not None:
-            start[arguments.vararg.arg] = fn.bound.get("*", list_of(None))
-        if arguments.kwarg is not None:
-            start[arguments.kwarg.arg] = dict_of((), UNKNOWN)
-        return start
-
-    def _is_metric(self, fn: FunctionInfo) -> bool:
-        return fn.cls is not None and any(base in METRIC_BASES for base in self.project.lineage(fn.cls))
-
     def instance(self, method: FunctionInfo) -> Value:
         """An instance of the class of a method, as the method itself sees it."""
         return self._self_value(method, method.cls is not None and self.project.is_module_class(method.cls))
-
-    def _default(self, fn: FunctionInfo, node: ast.expr) -> Value:
-        """What the default of a parameter holds, where that is a constant, a name of the module, or a device."""
-        if isinstance(node, ast.Constant) and node.value is not None:
-            return host(node.value)._replace(const=None)
-        if isinstance(node, ast.Name):
-            fn.reads.add((id(fn.file.body), node.id))
-            return fn.file.body.scope.get(node.id, UNKNOWN)._replace(const=None)
-        if isinstance(node, ast.Call) and dotted_path(node.func) in ("torch.device", "device") and node.args:
-            given = getattr(node.args[0], "value", None)
-            return CPU_DEVICE if given == "cpu" else GPU_DEVICE if isinstance(given, str) else UNKNOWN
-        return UNKNOWN
 
     def _self_value(self, fn: FunctionInfo, module_class: bool) -> Value:
         if fn.kind == "class":
@@ -349,11 +294,11 @@ class Inference:
         """Call a project function: its parameters learn what is passed, the caller learns what comes back."""
         caller.fn.trace.calls.append(CallSite(fn, caller.statement, caller.repeated > 0))
         caller.fn.reads.add(id(fn))
-        grew = self._bind(fn, list(args), kwargs)
+        grew = bind(self, fn, list(args), kwargs)
         if isinstance(fn.node, ast.Module):
             return UNKNOWN
         fresh = fn.returns is None
-        if (fresh or (grew and fn.runs < self.round * _MAX_RUNS)) and self._depth < _MAX_CALL_DEPTH:
+        if self._depth < _MAX_CALL_DEPTH and (fresh or self._is_due(fn, grew)):
             self.interpret(fn)
         result = fn.returns if fn.returns is not None else UNKNOWN
         if self._is_small(fn) and result.kind is not Kind.HOST:
@@ -362,6 +307,14 @@ class Inference:
         if result.kind is Kind.UNKNOWN and declared is not None:
             return self.annotated(caller, declared)
         return result
+
+    def _is_due(self, fn: FunctionInfo, grew: bool) -> bool:
+        """Whether to run a called function again before its result is used."""
+        if fn.runs >= self.round * _MAX_RUNS:
+            return False
+        if self.round > 1 and not fn.busy and self._stale(fn):
+            return True
+        return grew and entry(self, fn) != fn.entered
 
     def wrapper(self, fn: FunctionInfo) -> str:
         """The sort that a decorator of another framework makes of a function; empty for none."""
@@ -431,51 +384,25 @@ class Inference:
         used = self._variants.get(id(fn), 0)
         if used >= _MAX_VARIANTS or fn.busy or self._depth >= _MAX_CALL_DEPTH:
             return joined
-        self._variants[id(fn)] = used + 1
-        kept = (fn.bound, fn.trace, fn.values, fn.returns, fn.scope, fn.runs, fn.seen)
+        kept = (fn.bound, fn.trace, fn.values, fn.returns, fn.scope, fn.runs, fn.seen, fn.entered)
         changed = [(key, self._changed.get(key, 0)) for key in (id(fn), ("bound", id(fn)))]
         fn.bound = {}
-        self._bind(fn, list(args), kwargs)
+        bind(self, fn, list(args), kwargs)
+        result = joined
         try:
-            self.interpret(fn)
-            result = fn.returns if fn.returns is not None else joined
+            if entry(self, fn) != fn.entered:
+                self._variants[id(fn)] = used + 1
+                self.interpret(fn)
+                result = fn.returns if fn.returns is not None else joined
         finally:
-            fn.bound, fn.trace, fn.values, fn.returns, fn.scope, fn.runs, fn.seen = kept
+            fn.bound, fn.trace, fn.values, fn.returns, fn.scope, fn.runs, fn.seen, fn.entered = kept
             self._changed.update(changed)
         self._results[key] = result
         return result
 
     def handed_batches(self, fn: FunctionInfo) -> None:
         """A function `update(engine, batch)` is called with what a loader hands out."""
-        self._bind(fn, [UNKNOWN, CPU_TENSOR._replace(sure=False)], {})
-
-    def _bind(self, fn: FunctionInfo, args: list[Value], kwargs: dict[str, Value]) -> bool:
-        node = fn.node
-        if isinstance(node, ast.Module):
-            return False
-        arguments = node.args
-        labels = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
-        skip = 1 if fn.cls is not None and fn.kind != "static" else 0
-        passed = list(zip(labels, args, strict=False))[skip:]
-        known = set(labels) | {arg.arg for arg in arguments.kwonlyargs}
-        passed.extend((label, value) for label, value in kwargs.items() if label in known)
-        spread = kwargs.get("**")
-        if spread is not None:  # `model(**batch)`: every parameter that is left is a tensor of the batch
-            taken = {label for label, _ in passed}
-            passed.extend((label, spread) for label in labels[skip:] if label not in taken)
-        if arguments.vararg is not None and len(args) > len(labels):
-            rest = list_of(_join_values(args[len(labels) :]))
-            passed.append(("*", rest))
-        grew = False
-        for label, value in passed:
-            old = fn.bound.get(label)
-            new = value if old is None else join(old, value)
-            if new != old:
-                fn.bound[label] = new
-                grew = True
-        if grew:
-            self.note_change(("bound", id(fn)))
-        return grew
+        bind(self, fn, [UNKNOWN, CPU_TENSOR._replace(sure=False)], {})
 
     def loop_names(self, fn: FunctionInfo) -> frozenset[str]:
         """Names that a `for`, or a comprehension, of a function binds."""
@@ -661,15 +588,3 @@ def _join_values(values: Sequence[Value]) -> Value:
 
 def _is_field(item: ast.stmt) -> bool:
     return isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-
-
-def _conventional(label: str, device: Device) -> Value:
-    """What a parameter of `forward` without annotation holds."""
-    tensor = Value(Kind.TENSOR, device, sure=False)
-    if label.endswith("dict"):
-        return dict_of((), tensor)
-    return list_of(tensor) if label.endswith("_list") else tensor
-
-
-def _looks_like_setting(label: str) -> bool:
-    return label.endswith(_SETTING_ENDS) or label.startswith(_SETTING_STARTS)

@@ -60,10 +60,9 @@ class Interpreter(Calls):
         self.masked = False
         self._grew = False
 
-    def run(self) -> None:
-        """Interpret the function; its trace, scope and result are replaced."""
+    def run(self, start: dict[str, Value]) -> None:
+        """Interpret the function, given what its parameters hold; its trace, scope and result are replaced."""
         body = self.fn.node.body
-        start = self.inference.entry(self.fn)
         for attempt in range(_MAX_CARRY):
             self.env = Environment(dict(start))
             self.names = self.env.values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpusync_lint.parsing import normalised, parse
 from gpusync_lint.summaries import ClassInfo, FileInfo, FunctionInfo, bindable, summarise, weight
@@ -74,6 +74,8 @@ class Project:
         """Numbers of those that were asked for the names that they may bind, or were too large to be read."""
         self._roots = roots
         self._index = {file.parts: file for file in files}
+        self._heads = {parts[:length] for parts in (*self._index, *self._beside) for length in range(len(parts) + 1)}
+        """Every beginning of the name of a module."""
         self._resolved: dict[tuple[tuple[str, ...], str], Value] = {}
         self._names: dict[int, dict[str, Value | None]] = {}
         self._asking: set[tuple[int, str]] = set()
@@ -128,10 +130,11 @@ class Project:
     def take_apart(self) -> None:
         """Let go of everything at once: what refers to each other in circles would wait for the garbage collector."""
         for file in self.files:
-            parts: list[Any] = [*file.all_functions, *file.classes.values(), file]
-            for part in parts:
-                for label in part.__slots__:
-                    setattr(part, label, None)
+            for fn in file.all_functions:
+                del fn.file, fn.cls, fn.outer, fn.nested, fn.bound, fn.returns, fn.scope, fn.trace, fn.values, fn.missed
+            for cls in {id(cls): cls for cls in file.classes.values()}.values():
+                del cls.file, cls.methods, cls.attributes, cls.lineage, cls.mentions
+            del file.all_functions, file.functions, file.classes, file.body
 
     def named(self, file: FileInfo, label: str) -> Value | None:
         """What a file binds a name to by import, `def` or `class`; None for a name that it does not bind so.
@@ -230,6 +233,8 @@ class Project:
 
     def _resolve(self, file: FileInfo, dotted: str) -> Value:
         for root, words in self._places(file, dotted):
+            if (*root, *words[:1]) not in self._heads:
+                continue
             for length in range(len(words), -1 if dotted.startswith(".") else 0, -1):
                 found = self._file_of((*root, *words[:length]))
                 if found is not None and found is not file:

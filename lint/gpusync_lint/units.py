@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusync_lint.project import SOURCE_FOLDERS
-from gpusync_lint.summaries import DEVICE_WORDS, FRAMEWORK_ROOTS, weight
+from gpusync_lint.summaries import FRAMEWORK_ROOTS, speaks_of_device, weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -101,11 +101,6 @@ def divide(sources: Sequence[Source], imported: Sequence[Imports], roots: frozen
             idle = tuple(place for place in part if place not in users)
             units.append(Unit(part, graph.importers(part, inside), idle, component, device))
     return sorted(units, key=lambda unit: sources[unit.places[0]].path)
-
-
-def speaks_of_device(text: str) -> bool:
-    """Whether a text mentions a device."""
-    return DEVICE_WORDS.search(text) is not None
 
 
 def _uses(imported: Imports, roots: frozenset[str]) -> bool:
