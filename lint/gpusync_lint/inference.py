@@ -13,7 +13,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from gpusync_lint import sorts
+from gpusync_lint import carried, sorts
 from gpusync_lint.expressions import dotted_path
 from gpusync_lint.interpreter import Interpreter
 from gpusync_lint.parameters import bind, entry
@@ -78,6 +78,7 @@ class Inference:
         self._assumed_before: dict[int, Device] = {}
         self._preparing: dict[int, bool] = {}
         self._loop_names: dict[int, frozenset[str]] = {}
+        self._read_first: dict[int, frozenset[str]] = {}
         self._called_by: dict[int, list[FunctionInfo]] | None = None
         self._clock = 0
         self._changed: dict[object, int] = {}
@@ -416,6 +417,13 @@ class Inference:
                     names.update(item.id for item in ast.walk(node.target) if isinstance(item, ast.Name))
                 stack.extend(ast.iter_child_nodes(node))
             known = self._loop_names[id(fn)] = frozenset(names)
+        return known
+
+    def read_first(self, loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
+        """The names through which one turn of a loop may reach the next."""
+        known = self._read_first.get(id(loop))
+        if known is None:
+            known = self._read_first[id(loop)] = carried.read_first(loop)
         return known
 
     def nested(self, fn: FunctionInfo) -> None:

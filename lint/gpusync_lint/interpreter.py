@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from gpusync_lint.inference import Inference
 
+_Loop = ast.For | ast.AsyncFor | ast.While
+
 _LOADER_WORDS = ("loader", "batches", "dataiter", "data_iter", "dl")
 _MAX_CARRY = 2
 _BACKWARD = ("backward", "manual_backward")
@@ -249,7 +251,7 @@ class Interpreter(Calls):
         if value is not None and value.kind is Kind.TENSOR:
             self.env.set(path, value._replace(device=Device.CPU, sure=True))
 
-    def _loop_head(self, node: ast.stmt) -> int:
+    def _loop_head(self, node: _Loop) -> int:
         carried = self._carried.get(id(node))
         if carried:
             for path, value in carried.items():
@@ -258,15 +260,21 @@ class Interpreter(Calls):
         self._loops.append(node)
         return self.env.mark()
 
-    def _loop_tail(self, node: ast.stmt, mark: int) -> None:
+    def _loop_tail(self, node: _Loop, mark: int) -> None:
         self._loops.pop()
-        before = self._carried.get(id(node), {})
         after = {path: value for path, value in self.env.changes(mark).items() if value.kind}
-        if any(before.get(path) != value for path, value in after.items()):
-            self._grew = True
-        self._carried[id(node)] = after
         changed = self.env.rollback(mark)
+        self._carried[id(node)] = after
+        if not self._grew:
+            self._grew = any(self._matters(node, path, value) for path, value in after.items())
         self.env.merge([changed], exhaustive=False)
+
+    def _matters(self, node: _Loop, path: str, value: Value) -> bool:
+        """Whether the next turn of a loop sees something else than this one did, now that this one has bound a name."""
+        old = self.env.get(path)
+        if old is not None and (old == value or join(old, value) == old):
+            return False
+        return "." in path or path in self.inference.read_first(node)
 
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         iterable = self.iterated(self.eval(node.iter), node.iter)

@@ -122,12 +122,13 @@ _SHORT = 24
 _MANY = 20_000
 _STRINGS: dict[str, Value] = {}
 """Short strings as values, made once."""
-_OPTIMISTIC = frozenset(
+OPTIMISTIC = frozenset(
     {
         Kind.MODULE, Kind.OPTIMIZER, Kind.SCHEDULER, Kind.LOADER, Kind.DEVICE, Kind.SCALER, Kind.DISTRIBUTION,
         Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.STREAM, Kind.EVENT, Kind.MOVED,
     }
 )  # fmt: skip
+"""What a value is taken for that is of such a kind on one path and unknown on another."""
 
 
 def host(const: Any) -> Value:
@@ -232,12 +233,12 @@ def join(a: Value, b: Value, depth: int = 0) -> Value:
         return a
     if ka is kb:
         return _join_same(a, b, depth)
-    if kb is Kind.TENSOR or (kb in _OPTIMISTIC and ka is Kind.UNKNOWN):
+    if kb is Kind.TENSOR or (kb in OPTIMISTIC and ka is Kind.UNKNOWN):
         a, b, ka, kb = b, a, kb, ka
     if ka is Kind.TENSOR:
         # A number that becomes a tensor (`total = 0; total += loss`) is a tensor on every path that matters.
         return a._replace(sure=False) if kb in (Kind.UNKNOWN, Kind.HOST, Kind.ARRAY, Kind.MOVED) else UNKNOWN
-    if ka in _OPTIMISTIC and kb is Kind.UNKNOWN:
+    if ka in OPTIMISTIC and kb is Kind.UNKNOWN:
         return a
     if Kind.MOVED in (ka, kb):  # a batch stays where it is, whatever library object it passes through
         return a if ka is Kind.MOVED else b
