@@ -173,15 +173,15 @@ class Expressions:
 
     def _outer_name(self, label: str) -> Value:
         outer = self.fn.outer
-        reads = self.fn.reads
+        reads, now = self.fn.reads, self.inference.clock
         while outer is not None and not outer.is_module:
-            reads.add((id(outer), label))
+            reads.setdefault((id(outer), label), now)
             found = outer.scope.get(label)
             if found is not None:
                 return found
             outer = outer.outer
         body = self.fn.file.body
-        reads.add((id(body), label))
+        reads.setdefault((id(body), label), now)
         found = body.scope.get(label)
         if found is None:
             found = self.inference.project.named(self.fn.file, label)

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from gpusync_lint.project import Project
 
 _ROUNDS = 2
+_PASSES = {1: 0, 2: 3}
+"""How often what has become stale is gone through in a round, at most."""
 _MAX_CALL_DEPTH = 12
 _MAX_RUNS = 6
 _SMALL = 8
@@ -80,7 +82,8 @@ class Inference:
         self._loop_names: dict[int, frozenset[str]] = {}
         self._read_first: dict[int, frozenset[str]] = {}
         self._called_by: dict[int, list[FunctionInfo]] | None = None
-        self._clock = 0
+        self.clock = 0
+        """Counts the changes of what functions read."""
         self._changed: dict[object, int] = {}
         """When something that functions read changed last; the keys are those in `FunctionInfo.reads`."""
 
@@ -88,30 +91,47 @@ class Inference:
         """Interpret every file that has to do with a framework, and what it calls."""
         files = [file for file in self.project.files if self.project.relevant(file)]
         for self.round in range(1, _ROUNDS + 1):
-            self._results.clear()
-            self._variants.clear()
             self._assumed_before, self._assumed = self._assumed, {}
             self._preparing.clear()
-            if self.round > 1:
+            self._forget_results()
+            if self.round == 1:
+                self._interpret_all(files)
+            else:
                 self._set_preparing_aside(files)
-            for file in files:
-                if self.round == 1 or self._stale(file.body):
-                    self.interpret(file.body)
-            for file in files:
-                for fn in file.all_functions:
-                    if fn.runs == 0 or (self.round > 1 and fn.runs < self.round * _MAX_RUNS and self._stale(fn)):
-                        self.interpret(fn)
-                        if self._is_small(fn):  # what it gives back for some arguments may be new
-                            self.note_change(id(fn))
-            for file in [file for file in self.project.files if file.called_only]:
-                for fn in file.all_functions:
-                    if fn.runs and fn.runs < self.round * _MAX_RUNS and self._stale(fn):
-                        self.interpret(fn)
+            for _ in range(_PASSES[self.round]):
+                if not self._interpret_stale():
+                    break
+                self._forget_results()
         for file in self.project.files:  # what could not run again when its arguments grew, at their last
             for fn in file.all_functions:
                 if fn.runs and self._is_called_with_more(fn):
                     self.interpret(fn)
         self._called_by = None
+
+    def _interpret_all(self, files: list[FileInfo]) -> None:
+        for file in files:
+            self.interpret(file.body)
+        for file in files:
+            for fn in file.all_functions:
+                if not fn.runs:
+                    self.interpret(fn)
+
+    def _interpret_stale(self) -> bool:
+        """Interpret again what read something that has changed since; whether there was any."""
+        files = list(self.project.files)  # more may be read on the way
+        most = self.round * _MAX_RUNS
+        found = False
+        for fn in [*(file.body for file in files), *(fn for file in files for fn in file.all_functions)]:
+            if 0 < fn.runs < most and self._stale(fn):
+                found = True
+                self.interpret(fn)
+                if self._is_small(fn):  # what it gives back for some arguments may be new
+                    self.note_change(id(fn))
+        return found
+
+    def _forget_results(self) -> None:
+        self._results.clear()
+        self._variants.clear()
 
     def _set_preparing_aside(self, files: list[FileInfo]) -> None:
         """Now that calls are known, what only prepares data forgets what was assumed of its arguments."""
@@ -130,7 +150,9 @@ class Inference:
             self._need(fn.file)
         fn.busy = True
         fn.runs += 1
-        fn.seen = self._clock
+        fn.seen = self.clock
+        fn.reads, fn.missed = {}, {}
+        self._assumed_before.pop(id(fn), None)
         before = fn.returns
         self._depth += 1
         try:
@@ -153,8 +175,8 @@ class Inference:
 
     def note_change(self, key: object) -> None:
         """Something that functions read is not what it was."""
-        self._clock += 1
-        self._changed[key] = self._clock
+        self.clock += 1
+        self._changed[key] = self.clock
 
     def note_scope(self, fn: FunctionInfo, old: dict[str, Value], new: dict[str, Value]) -> None:
         """The names of a function, or of a module, are bound anew."""
@@ -167,13 +189,13 @@ class Inference:
 
     def _stale(self, fn: FunctionInfo) -> bool:
         """Whether something that the last run of a function read has changed since it began."""
-        seen, changed = fn.seen, self._changed
+        changed = self._changed
         if fn.runs == 0 or self._is_called_with_more(fn):
             return True
         before = self._assumed_before.get(id(fn))
         if before is not None and before is not self.assumed_device(fn):
             return True
-        if any(changed.get(key, 0) > seen for key in fn.reads):
+        if any(changed.get(key, 0) > read for key, read in fn.reads.items()):
             return True
         return any(self.project.attribute(cls, label) is not None for cls, label in fn.missed.values())
 
@@ -188,14 +210,14 @@ class Inference:
                 if base.file.called_only and label not in base.attributes:
                     self._need_attribute(base, label)
                 if label in base.attributes:
-                    reader.reads.add((id(base), label))
+                    reader.reads.setdefault((id(base), label), self.clock)
                     return base.attributes[label]
         reader.missed[id(cls), label] = (cls, label)
         return None
 
     def member(self, reader: FunctionInfo, file: FileInfo, label: str) -> Value:
         """What a module of the project holds under a name."""
-        reader.reads.add((id(file.body), label))
+        reader.reads.setdefault((id(file.body), label), self.clock)
         self._need(file)
         return self.project.member(file, label)
 
@@ -210,12 +232,12 @@ class Inference:
 
     def moved(self, reader: FunctionInfo, cls: ClassInfo) -> bool:
         """Whether some instance of a class was moved to a device."""
-        reader.reads.add(("moved", id(cls)))
+        reader.reads.setdefault(("moved", id(cls)), self.clock)
         return cls.moved
 
     def built_on_device(self, reader: FunctionInfo) -> bool:
         """Whether some block of the project makes what it makes on a device: `with device:`."""
-        reader.reads.add("built")
+        reader.reads.setdefault("built", self.clock)
         return self._built_on_device
 
     def note_built_on_device(self) -> None:
@@ -294,13 +316,13 @@ class Inference:
     ) -> Value:
         """Call a project function: its parameters learn what is passed, the caller learns what comes back."""
         caller.fn.trace.calls.append(CallSite(fn, caller.statement, caller.repeated > 0))
-        caller.fn.reads.add(id(fn))
         grew = bind(self, fn, list(args), kwargs)
         if isinstance(fn.node, ast.Module):
             return UNKNOWN
         fresh = fn.returns is None
         if self._depth < _MAX_CALL_DEPTH and (fresh or self._is_due(fn, grew)):
             self.interpret(fn)
+        caller.fn.reads.setdefault(id(fn), self.clock)
         result = fn.returns if fn.returns is not None else UNKNOWN
         if self._is_small(fn) and result.kind is not Kind.HOST:
             result = self._for_this_call(fn, tuple(args), kwargs, result)
@@ -386,6 +408,7 @@ class Inference:
         if used >= _MAX_VARIANTS or fn.busy or self._depth >= _MAX_CALL_DEPTH:
             return joined
         kept = (fn.bound, fn.trace, fn.values, fn.returns, fn.scope, fn.runs, fn.seen, fn.entered)
+        reads, missed = fn.reads, fn.missed
         changed = [(key, self._changed.get(key, 0)) for key in (id(fn), ("bound", id(fn)))]
         fn.bound = {}
         bind(self, fn, list(args), kwargs)
@@ -397,6 +420,7 @@ class Inference:
                 result = fn.returns if fn.returns is not None else joined
         finally:
             fn.bound, fn.trace, fn.values, fn.returns, fn.scope, fn.runs, fn.seen, fn.entered = kept
+            fn.reads, fn.missed = {**fn.reads, **reads}, {**fn.missed, **missed}
             self._changed.update(changed)
         self._results[key] = result
         return result

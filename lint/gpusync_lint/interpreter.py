@@ -424,7 +424,7 @@ class Interpreter(Calls):
 
     def _global(self, node: ast.Global) -> None:
         for label in node.names:
-            self.fn.reads.add((id(self.fn.file.body), label))
+            self.fn.reads.setdefault((id(self.fn.file.body), label), self.inference.clock)
             value = self.fn.file.body.scope.get(label)
             if value is not None:
                 self.env.set(label, value)

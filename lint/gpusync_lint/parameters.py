@@ -57,7 +57,12 @@ def entry(inference: Inference, fn: FunctionInfo) -> dict[str, Value]:
     if isinstance(fn.node, ast.Module):
         return {}
     if fn.parameters is None or fn.parameters[0] != inference.round:
-        fn.parameters = (inference.round, _parameters(inference, fn, fn.node.args))
+        kept, fn.reads = fn.reads, {}
+        found = _parameters(inference, fn, fn.node.args)
+        fn.parameters = (inference.round, found, fn.reads)
+        fn.reads = kept
+    for key, read in fn.parameters[2].items():
+        fn.reads.setdefault(key, read)
     bound = fn.bound
     start: dict[str, Value] = {}
     for label, passed_as, otherwise, on_host, default in fn.parameters[1]:
@@ -66,7 +71,7 @@ def entry(inference: Inference, fn: FunctionInfo) -> dict[str, Value]:
             if value is None or value.kind is not Kind.HOST:
                 value = otherwise
         elif value is None or value.kind is Kind.UNKNOWN or value.kind is Kind.NONE:
-            if default and (known := _default_name(fn, default)).kind:
+            if default and (known := _default_name(inference, fn, default)).kind:
                 value = known
             elif value is None or otherwise.kind:
                 value = otherwise
@@ -168,10 +173,10 @@ def _default(node: ast.expr) -> Value:
     return UNKNOWN
 
 
-def _default_name(fn: FunctionInfo, label: str) -> Value:
+def _default_name(inference: Inference, fn: FunctionInfo, label: str) -> Value:
     """What a default holds that is a name of the module; the body of the module may not have been gone through yet."""
     body = fn.file.body
-    fn.reads.add((id(body), label))
+    fn.reads.setdefault((id(body), label), inference.clock)
     return body.scope.get(label, UNKNOWN)._replace(const=None)
 
 

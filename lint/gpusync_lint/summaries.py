@@ -77,8 +77,9 @@ class FunctionInfo:
     """What call sites passed, joined."""
     entered: dict[str, Value] | None = None
     """What its parameters held when it was interpreted last."""
-    parameters: tuple[int, list[Parameter]] | None = None
-    """What it says of its parameters itself, with the round of the inference in which that was read."""
+    parameters: tuple[int, list[Parameter], dict[object, int]] | None = None
+    """What it says of its parameters itself, with the round of the inference in which that was read, and what was read
+    for it, as in `reads`."""
     returns: Value | None = None
     """None until the function has been interpreted."""
     scope: dict[str, Value] = field(default_factory=dict)
@@ -91,10 +92,11 @@ class FunctionInfo:
     runs: int = 0
     seen: int = 0
     """The clock of the inference when the last run began."""
-    reads: set[object] = field(default_factory=set)
-    """What its runs read that other functions may change: keys that the inference makes and compares."""
+    reads: dict[object, int] = field(default_factory=dict)
+    """What its last run read that other functions may change: keys that the inference makes and compares, each with
+    the clock of the inference when it was read first."""
     missed: dict[object, tuple[ClassInfo, str]] = field(default_factory=dict)
-    """Attributes of classes that its runs asked for in vain."""
+    """Attributes of classes that its last run asked for in vain."""
     busy: bool = False
     nested: dict[int, FunctionInfo] = field(default_factory=dict)
     """Functions defined inside it, by `id` of their node."""
