@@ -33,6 +33,7 @@ from gpusync_lint.values import (
     join,
     list_of,
     tuple_of,
+    widened,
 )
 
 if TYPE_CHECKING:
@@ -516,7 +517,7 @@ class Inference:
             value = value._replace(device=self.assumed_device(cls.file.body))  # a submodule goes where its parent goes
         old = cls.attributes.get(label)
         if old is None or value.kind is not Kind.UNKNOWN or old.kind is Kind.UNKNOWN:
-            new = value if old is None else join(old, value)
+            new = value if old is None else widened(old, value)
             if new is not old and new != old:
                 cls.attributes[label] = new
                 self.note_change((id(cls), label))

@@ -11,16 +11,15 @@ from gpusync_lint.interpreter import Interpreter
 from gpusync_lint.values import (
     CPU_DEVICE,
     GPU_DEVICE,
-    OPTIMISTIC,
     UNKNOWN,
     Device,
     Kind,
     Value,
     dict_of,
     host,
-    join,
     join_all,
     list_of,
+    widened,
 )
 
 if TYPE_CHECKING:
@@ -101,29 +100,13 @@ def bind(inference: Inference, fn: FunctionInfo, args: list[Value], kwargs: dict
     bound = fn.bound
     for label, value in passed:
         old = bound.get(label)
-        new = value if old is None or old is value else _widened(old, value)
+        new = value if old is None or old is value else widened(old, value)
         if new is not old and new != old:
             bound[label] = new
             grew = True
     if grew:
         inference.note_change(("bound", id(fn)))
     return grew
-
-
-def _widened(old: Value, new: Value) -> Value:
-    """What a parameter holds that is called with both.
-
-    Where they have nothing in common, what tells more stays, whichever came first: else each call would undo what the
-    last one said, and what is known in the end would depend on their order.
-    """
-    joined = join(old, new)
-    if joined.kind:
-        return joined
-    if Kind.TENSOR in (old.kind, new.kind):
-        return (old if old.kind is Kind.TENSOR else new)._replace(sure=False)
-    if old.kind in OPTIMISTIC:
-        return old
-    return new if new.kind in OPTIMISTIC else joined
 
 
 def _parameters(inference: Inference, fn: FunctionInfo, arguments: ast.arguments) -> list[Parameter]:

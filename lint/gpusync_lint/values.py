@@ -122,7 +122,7 @@ _SHORT = 24
 _MANY = 20_000
 _STRINGS: dict[str, Value] = {}
 """Short strings as values, made once."""
-OPTIMISTIC = frozenset(
+_OPTIMISTIC = frozenset(
     {
         Kind.MODULE, Kind.OPTIMIZER, Kind.SCHEDULER, Kind.LOADER, Kind.DEVICE, Kind.SCALER, Kind.DISTRIBUTION,
         Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.STREAM, Kind.EVENT, Kind.MOVED,
@@ -233,12 +233,12 @@ def join(a: Value, b: Value, depth: int = 0) -> Value:
         return a
     if ka is kb:
         return _join_same(a, b, depth)
-    if kb is Kind.TENSOR or (kb in OPTIMISTIC and ka is Kind.UNKNOWN):
+    if kb is Kind.TENSOR or (kb in _OPTIMISTIC and ka is Kind.UNKNOWN):
         a, b, ka, kb = b, a, kb, ka
     if ka is Kind.TENSOR:
         # A number that becomes a tensor (`total = 0; total += loss`) is a tensor on every path that matters.
         return a._replace(sure=False) if kb in (Kind.UNKNOWN, Kind.HOST, Kind.ARRAY, Kind.MOVED) else UNKNOWN
-    if ka in OPTIMISTIC and kb is Kind.UNKNOWN:
+    if ka in _OPTIMISTIC and kb is Kind.UNKNOWN:
         return a
     if Kind.MOVED in (ka, kb):  # a batch stays where it is, whatever library object it passes through
         return a if ka is Kind.MOVED else b
@@ -247,6 +247,22 @@ def join(a: Value, b: Value, depth: int = 0) -> Value:
     if {ka, kb} == {Kind.TUPLE, Kind.LIST}:
         return list_of(join(element(a), element(b), depth + 1))
     return UNKNOWN
+
+
+def widened(old: Value, new: Value) -> Value:
+    """What a parameter, or an attribute, holds that was given both.
+
+    Where they have nothing in common, what tells more stays, whichever came first: else each would undo what the one
+    before said, and what is known in the end would depend on their order.
+    """
+    joined = join(old, new)
+    if joined.kind:
+        return joined
+    if Kind.TENSOR in (old.kind, new.kind):
+        return (old if old.kind is Kind.TENSOR else new)._replace(sure=False)
+    if old.kind in _OPTIMISTIC:
+        return old
+    return new if new.kind in _OPTIMISTIC else joined
 
 
 def _join_same(a: Value, b: Value, depth: int) -> Value:
