@@ -40,6 +40,8 @@ FOLDER = ".gpusync_cache"
 SCHEMA = "gpusync.cache/2"
 KEPT = 16
 """Documents in the folder, for as many ways of calling the linter; those used longest ago are removed."""
+_HEATS = {heat.value: heat for heat in Heat}
+_CONFIDENCES = {confidence.value: confidence for confidence in Confidence}
 _UNSURE = 2_000_000_000
 """Nanoseconds before the document was written in which a change may have left a file's time as it was."""
 
@@ -202,13 +204,13 @@ class Memory:
         rest: list[units.Unit] = []
         kept: list[analysis.Part] = []
         numbers: dict[tuple[int, ...], int] = {}
+        inside = {number: tuple(places[path] for path in self._component(number)) for number in components}
         for number, stored in enumerate(self.kept):
-            component = tuple(places[path] for path in self._component(stored.component))
             unit = units.Unit(
                 tuple(places[path] for path in stored.own),
                 tuple(places[path] for path in stored.importers),
                 tuple(places[path] for path in stored.idle),
-                component if stored.component in components else (),
+                inside.get(stored.component, ()),
                 stored.device,
                 stored.plain,
             )
@@ -536,7 +538,7 @@ def _restored(stored: list[Any]) -> Analysis:
     return Analysis(
         tuple(
             Finding(
-                code, name, path, Span(*span), message, remedy, Heat(heat), Confidence(confidence), framework, key,
+                code, name, path, Span(*span), message, remedy, _HEATS[heat], _CONFIDENCES[confidence], framework, key,
                 None if fix is None else Fix(fix[0], tuple(Edit(Span(*s), t) for s, t in fix[1]), fix[2], fix[3]),
             )
             for code, name, path, span, message, remedy, heat, confidence, framework, key, fix in findings

@@ -145,8 +145,8 @@ class _Walk:
         """By real path, so that no file is read twice."""
         self._stdin: str | None = None
         """The real path of what standard input stands for."""
-        self._real: dict[str, str] = {}
-        """Folders by their real paths."""
+        self._folders: dict[Path, tuple[str, str]] = {}
+        """Of each folder its real path, and what the shown paths of its files begin with."""
         self.errors: list[FileError] = []
         self.excluded = 0
         self.empty: list[str] = []
@@ -159,18 +159,17 @@ class _Walk:
         elif path.is_dir():
             self.folders.append(path)
             reached = False
-            for file, linked in self._below(path):
-                reached = True
-                self._list(file, named=False, linked=linked)
+            for folder, entry in self._below(path):
+                reached = self._list_entry(folder, entry) or reached
             if not reached:
                 self.empty.append(given)
         elif not path.exists():
             self.errors.append(FileError(given, None, "no such file or folder"))
         elif path.suffix in SUFFIXES or (not path.suffix and path.is_file() and _has_python_shebang(path)):
-            self._list(path, named=True, linked=True)
+            self._list(os.path.realpath(path), shown(path, self.cwd), path, path.stat, named=True)
 
-    def _below(self, top: Path) -> Iterator[tuple[Path, bool]]:
-        """The files below a folder, and whether each is a symbolic link."""
+    def _below(self, top: Path) -> Iterator[tuple[Path, os.DirEntry[str]]]:
+        """The files below a folder, each with the folder that it lies in."""
         folders = [top]
         while folders:
             here = folders.pop()
@@ -186,18 +185,24 @@ class _Walk:
                     if not entry.is_symlink() and enters(here / name, self.excludes):
                         folders.append(here / name)
                 elif name.endswith(SUFFIXES) and not name.startswith("."):
-                    path = here / name
-                    if not self.excludes(path):
-                        yield path, entry.is_symlink()
+                    yield here, entry
 
-    def _list(self, path: Path, *, named: bool, linked: bool) -> None:
-        if linked:
-            real = os.path.realpath(path)
-        else:
-            folder = os.path.dirname(path)
-            if folder not in self._real:
-                self._real[folder] = os.path.realpath(folder)
-            real = os.path.join(self._real[folder], path.name)
+    def _list_entry(self, folder: Path, entry: os.DirEntry[str]) -> bool:
+        """List a file that was found in a folder; False for one that is excluded."""
+        path = folder / entry.name
+        if self.excludes(path):
+            return False
+        if folder not in self._folders:  # asked for once: what follows is done for every file of a tree
+            above = shown(folder, self.cwd)
+            self._folders[folder] = (os.path.realpath(folder), "" if above == "." else f"{above}/")
+        real, above = self._folders[folder]
+        at = os.path.realpath(path) if entry.is_symlink() else f"{real}{os.sep}{entry.name}"
+        self._list(at, f"{above}{entry.name}", path, entry.stat, named=False)
+        return True
+
+    def _list(
+        self, real: str, path: str, location: Path, status_of: Callable[[], os.stat_result], *, named: bool
+    ) -> None:
         if real == self._stdin:
             return
         if real in self.listed:
@@ -206,9 +211,9 @@ class _Walk:
             return
         size, mtime = -1, 0
         with contextlib.suppress(OSError):
-            status = path.stat()
+            status = status_of()
             size, mtime = status.st_size, status.st_mtime_ns
-        self.listed[real] = Listed(shown(path, self.cwd), path, named, size, mtime)
+        self.listed[real] = Listed(path, location, named, size, mtime)
 
     def read(self, listed: Listed) -> None:
         """Read a file that was listed."""

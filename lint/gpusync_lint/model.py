@@ -28,10 +28,11 @@ class Heat(str, Enum):
     @property
     def rank(self) -> int:
         """0 for the hottest."""
-        return _HEAT_RANKS[self.value]
+        return _HEAT_RANKS[self._value_]
 
 
-_HEAT_RANKS = {heat.value: rank for rank, heat in enumerate(Heat)}
+_HEAT_RANKS = {heat._value_: rank for rank, heat in enumerate(Heat)}
+"""By `_value_`, here and below: `value` is a property written in Python, and a run asks for many ranks."""
 
 
 class Confidence(str, Enum):
@@ -44,7 +45,10 @@ class Confidence(str, Enum):
     @property
     def rank(self) -> int:
         """0 for the surest."""
-        return list(Confidence).index(self)
+        return _CONFIDENCE_RANKS[self._value_]
+
+
+_CONFIDENCE_RANKS = {confidence._value_: rank for rank, confidence in enumerate(Confidence)}
 
 
 @dataclass(frozen=True, slots=True)

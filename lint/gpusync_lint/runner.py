@@ -198,7 +198,7 @@ class _Run:
 
     def _set(self, path: str, raw: str) -> str | None:
         """Give a file a new text; the reason why not, where it is none."""
-        text = raw.replace("\r\n", "\n").replace("\r", "\n")
+        text = raw.replace("\r\n", "\n").replace("\r", "\n") if "\r" in raw else raw
         notebook = self.notebooks.get(path)
         if notebook is not None:
             try:

@@ -59,25 +59,28 @@ def render(
         blocks.append(_statistics(outcome, style))
     else:
         previous = None
+        source: list[str] = []
         for one in outcome.reported:
             finding = one.finding
             if one.level is not Level.WARNING or (one.accepted is not None and not show_suppressed):
                 continue
             if previous is not None and finding.path != previous:
                 blocks.append("\n")
+            if finding.path != previous:
+                source = outcome.texts.get(finding.path, "").split("\n")
             previous = finding.path
-            blocks.append(_finding(one, outcome, style))
+            blocks.append(_finding(one, outcome, source, style))
         if previous is not None:
             blocks.append("\n")
     blocks.append(_closing(outcome, style, fixing=fixing))
     return "".join(blocks)
 
 
-def _finding(reported: Reported, outcome: Outcome, style: Style) -> str:
+def _finding(reported: Reported, outcome: Outcome, source: list[str], style: Style) -> str:
     finding = reported.finding
     place = f"{outcome.place(finding)}:"
     lines = [f"{style(place, '1')} {style(finding.code, '1;31')} [{finding.name}] {finding.message}"]
-    lines += [f"    {line}" for line in _excerpt(outcome.texts.get(finding.path, ""), finding.span, style)]
+    lines += [f"    {line}" for line in _excerpt(source, finding.span, style)]
     lines.append(f"    remedy: {finding.remedy}")
     if finding.fix is not None:
         how = "--fix" if finding.fix.safe else "--fix --unsafe-fixes"
@@ -125,9 +128,8 @@ def _gaps(observed: Observed, style: Style) -> list[str]:
     return lines
 
 
-def _excerpt(text: str, span: Span, style: Style) -> list[str]:
+def _excerpt(lines: list[str], span: Span, style: Style) -> list[str]:
     """The line where the span starts, and carets below what it marks there."""
-    lines = text.split("\n")
     if span.line > len(lines):
         return []
     line = lines[span.line - 1]
@@ -149,6 +151,8 @@ def _excerpt(text: str, span: Span, style: Style) -> list[str]:
 
 def _printable(text: str) -> str:
     """Text that takes the columns it seems to take, and cannot steer a terminal."""
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(
         char if char.isprintable() else TAB if char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text
     )
@@ -156,6 +160,8 @@ def _printable(text: str) -> str:
 
 def _cells(text: str) -> int:
     """Terminal columns that the text takes."""
+    if text.isascii():
+        return len(text)
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)
 
