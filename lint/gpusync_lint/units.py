@@ -21,7 +21,7 @@ from gpusync_lint.project import SOURCE_FOLDERS
 from gpusync_lint.summaries import FRAMEWORK_ROOTS, speaks_of_device, weight
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from gpusync_lint.model import Source
 
@@ -39,6 +39,7 @@ _IMPORT = re.compile(
     r"|import[ \t]+((?:[^\n#;\\]|\\\n)*))",
     re.MULTILINE,
 )
+_BEGIN = re.compile(r"(?:^|[;:])[ \t]*(?:from[ \t]+\.*[\w.]*[ \t]+)?import\b", re.MULTILINE)
 _COMMENT = re.compile(r"#[^\n]*")
 
 Imports = tuple[tuple[str, str], ...]
@@ -48,7 +49,7 @@ Imports = tuple[tuple[str, str], ...]
 def imports(text: str) -> Imports:
     """The imports in a text."""
     found: set[tuple[str, str]] = set()
-    for match in _IMPORT.finditer(text):
+    for match in _statements(text):
         module, labels, plain = match.groups()
         if plain is not None:
             found.update((word, "") for word in map(_name, plain.split(",")) if word)
@@ -56,6 +57,21 @@ def imports(text: str) -> Imports:
             items = _COMMENT.sub("", labels) if "#" in labels else labels
             found.update((module, _name(item)) for item in items.strip("() \t").split(",") if item.strip())
     return tuple(sorted(found))
+
+
+def _statements(text: str) -> Iterator[re.Match[str]]:
+    """The import statements in a text: looked for around the word alone, not at the beginning of every line."""
+    place = done = 0
+    while True:
+        word = text.find("import", place)
+        if word < 0:
+            return
+        place = word + len("import")
+        begin = _BEGIN.search(text, max(text.rfind("\n", 0, word) + 1, done), place + 1)
+        match = _IMPORT.match(text, begin.start()) if begin is not None else None
+        if match is not None:
+            yield match
+            place = done = max(match.end(), place)
 
 
 def _name(item: str) -> str:
@@ -191,6 +207,8 @@ class _Links:
             parts = tuple(path.removesuffix(".py").split("/"))
             self._folders.append(parts[:-1])
             self._index[parts[:-1] if parts[-1] == "__init__" else parts] = place
+        self._heads = {parts[:length] for parts in self._index for length in range(len(parts) + 1)}
+        """Every beginning of the name of a module."""
         self._words = {word for parts in self._index for word in parts}
         self._known: dict[tuple[tuple[str, ...], str, str], int] = {}
 
@@ -219,6 +237,8 @@ class _Links:
             above = [folder[:length] for length in range(len(folder), -1, -1)]
             roots = [root for base in above for root in (base, *((*base, sub) for sub in SOURCE_FOLDERS))]
         for root in roots:
+            if (*root, *words[:1]) not in self._heads:
+                continue
             for length in range(len(words), -1 if relative else 0, -1):
                 target = self._index.get((*root, *words[:length]))
                 if target is not None:
