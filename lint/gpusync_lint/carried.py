@@ -67,6 +67,8 @@ def _follow(body: list[ast.stmt], bound: set[str], found: set[str]) -> None:
                 _follow(block, set(bound), found)
         else:  # among them functions and classes, of which everything may run at any time
             _note(statement, bound, found)
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                bound.add(statement.name)
 
 
 def _note(node: ast.AST, bound: set[str], found: set[str]) -> None:

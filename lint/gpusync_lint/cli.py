@@ -158,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``gpusync lint`` and return its exit code. `argv` leaves out the command's name."""
     arguments = _parser().parse(argv)
     collects = gc.isenabled()
-    gc.disable()  # it would go over hundreds of thousands of findings, texts and names again and again, and find nothing
+    gc.disable()  # it would go over all findings, texts and names again and again, and find nothing
     try:
         return _lint(arguments)
     except (UsageError, ConfigError, UnknownCodeError, BaselineError, ObservedError) as error:

@@ -38,6 +38,10 @@ def divide(sources, roots=None):
         ("if x: import a", (("a", ""),)),
         ("from a import b, \\\n    c", (("a", "b"), ("a", "c"))),
         ("important = 1\nfromage import x", ()),
+        ("from .import_utils import a", ((".import_utils", "a"),)),
+        ("import a; import b\nimport importlib", (("a", ""), ("b", ""), ("importlib", ""))),
+        ("from a import (\n    import_b,\n    c,\n); import d", (("a", "c"), ("a", "import_b"), ("d", ""))),
+        ("import", ()),
     ],
 )
 def test_imports_are_found_in_the_text(text, found):
