@@ -29,6 +29,7 @@ PLAIN = {
     "a list": lambda x, y: torch.cat([x, y, x]),
     "several results": lambda x, y: x.max(0).values + x.max(0).indices,
     "a list of results": lambda x, y: torch._foreach_add([x, y], [y, x])[1],
+    "a long list": lambda x, y: torch._foreach_add([x, y] * 100, 1.0)[199],
     "lists in place": lambda x, y: (torch._foreach_mul_([x, y], 3.0), x + y)[1],
     "another type": lambda x, y: (x > y).to(torch.float64),
     "a copy": lambda x, y: x.copy_(y),
