@@ -125,7 +125,7 @@ def _roots(settings: EngineSettings) -> frozenset[str]:
 
 
 def _size(unit: units.Unit, files: Files) -> int:
-    return sum(files.size(place) for place in (*unit.places, *unit.importers))
+    return sum(files.size(place) for place in unit.places)
 
 
 def _analysed(unit: units.Unit, files: Files, settings: EngineSettings, without: Container[int] = ()) -> Part:
@@ -135,11 +135,11 @@ def _analysed(unit: units.Unit, files: Files, settings: EngineSettings, without:
         return Part(unit, Analysis((), tuple(_unreadable(own)), len(own)))
     around: Surroundings | None = None
     if unit.component:
-        given = frozenset((*unit.places, *unit.importers))
+        given = frozenset(unit.places)
         idle = frozenset(files.path(place) for place in unit.idle)
         modules = {module_of(files.path(place)): place for place in unit.component if place not in given}
         around = Surroundings(modules, files.source, idle, unit.device, files.exports)
-    analysis, tracebacks = analyse(own, settings, [files.source(place) for place in unit.importers], around)
+    analysis, tracebacks = analyse(own, settings, around=around)
     return Part(unit, analysis, tuple(tracebacks))
 
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gpusync_lint.model import EngineSettings, Running
 
 FOLDER = ".gpusync_cache"
-SCHEMA = "gpusync.cache/2"
+SCHEMA = "gpusync.cache/3"
 KEPT = 16
 """Documents in the folder, for as many ways of calling the linter; those used longest ago are removed."""
 _HEATS = {heat.value: heat for heat in Heat}
@@ -69,21 +69,15 @@ class _Unit:
 
     analysis: Analysis
     own: tuple[str, ...]
-    importers: tuple[str, ...]
     idle: tuple[str, ...]
     read: tuple[str, ...]
-    """Paths of the other files that were read."""
+    """Paths of the other files on whose text depends what was found in it."""
     asked: tuple[str, ...]
     """Paths of those that had a say by the names that they may bind."""
     component: int
     """Of a part, the number of the component; -1 for a unit that is whole."""
     device: bool
     plain: bool
-
-    @property
-    def beside(self) -> tuple[str, ...]:
-        """Paths of all files but its own on whose text depends what was found in it."""
-        return (*self.importers, *self.read)
 
 
 @dataclass(slots=True)
@@ -173,14 +167,13 @@ class Memory:
         stored = self.kept[entry.unit]
         alike = (
             stored.own == tuple(paths[place] for place in unit.places)
-            and stored.importers == tuple(paths[place] for place in unit.importers)
             and stored.idle == tuple(paths[place] for place in unit.idle)
             and (stored.component >= 0, stored.device, stored.plain) == (bool(unit.component), unit.device, unit.plain)
         )
-        depends = (*stored.own, *stored.beside, *stored.asked)
+        depends = (*stored.own, *stored.read, *stored.asked)
         if not alike or not all(path in digests and path in self.entries for path in depends):
             return None
-        if any(self.entries[path].digest != digests[path] for path in (*stored.own, *stored.beside)):
+        if any(self.entries[path].digest != digests[path] for path in (*stored.own, *stored.read)):
             return None
         if any(self.entries[path].digest != digests[path] and not same_names(path) for path in stored.asked):
             return None
@@ -208,7 +201,6 @@ class Memory:
         for number, stored in enumerate(self.kept):
             unit = units.Unit(
                 tuple(places[path] for path in stored.own),
-                tuple(places[path] for path in stored.importers),
                 tuple(places[path] for path in stored.idle),
                 inside.get(stored.component, ()),
                 stored.device,
@@ -266,7 +258,6 @@ class Memory:
         return _Unit(
             replace(part.analysis, running=None),
             own,
-            tuple(files.path(place) for place in part.unit.importers),
             tuple(files.path(place) for place in part.unit.idle),
             tuple(files.path(place) for place in sorted(running.read)) if running is not None else (),
             tuple(files.path(place) for place in sorted(running.asked)) if running is not None else (),
@@ -333,7 +324,6 @@ class Memory:
                     [
                         _plain(one.analysis),
                         [numbers[path] for path in one.own],
-                        [numbers[path] for path in one.importers],
                         [numbers[path] for path in one.idle],
                         [numbers[path] for path in one.read],
                         [numbers[path] for path in one.asked],
@@ -421,7 +411,7 @@ def open_memory(
     memory.touched = frozenset(
         number
         for number, unit in enumerate(memory.kept)
-        if changed and not (changed.isdisjoint((*unit.own, *unit.beside)) and renamed.isdisjoint(unit.asked))
+        if changed and not (changed.isdisjoint((*unit.own, *unit.read)) and renamed.isdisjoint(unit.asked))
     )
     memory.quiet = frozenset(
         path for path, entry in memory.entries.items() if not entry.loud and entry.unit not in memory.touched
@@ -477,7 +467,6 @@ def _load(memory: Memory) -> int:
             _Unit(
                 _restored(found),
                 tuple(paths[place] for place in own),
-                tuple(paths[place] for place in importers),
                 tuple(paths[place] for place in idle),
                 tuple(paths[place] for place in read_before),
                 tuple(paths[place] for place in asked),
@@ -485,7 +474,7 @@ def _load(memory: Memory) -> int:
                 bool(device),
                 bool(plain),
             )
-            for found, own, importers, idle, read_before, asked, component, device, plain in document["units"]
+            for found, own, idle, read_before, asked, component, device, plain in document["units"]
         ]
         entries = {
             str(path): _Entry(int(mtime), int(size), str(digest), str(outline), str(names), int(unit), bool(loud))

@@ -13,7 +13,6 @@ may be taken for one, which only connects more files.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,8 +28,6 @@ MAX_WHOLE = 8_000_000
 """Characters of source in a component that is analysed whole; all of its trees are in memory at once."""
 PART = 3_000_000
 """Characters of source in the units that a larger component is cut into, about."""
-MAX_IMPORTERS = 200_000
-"""Characters of source that are read beside such a unit because they import it."""
 _PLAIN = 500_000
 """Characters of source in a unit of files that are only parsed."""
 
@@ -85,8 +82,6 @@ class Unit:
 
     places: tuple[int, ...]
     """What is reported on."""
-    importers: tuple[int, ...] = ()
-    """What is read beside them because it imports them."""
     idle: tuple[int, ...] = ()
     """Of a part, those of its files that use no framework, not even through what they import."""
     component: tuple[int, ...] = ()
@@ -112,10 +107,9 @@ def divide(sources: Sequence[Source], imported: Sequence[Imports], roots: frozen
         device = any(
             _uses(imported[place], FRAMEWORK_ROOTS) and speaks_of_device(sources[place].text) for place in component
         )
-        inside = frozenset(component)
         for part in graph.cut(sorted(component, key=lambda place: sources[place].path)):
             idle = tuple(place for place in part if place not in users)
-            units.append(Unit(part, graph.importers(part, inside), idle, component, device))
+            units.append(Unit(part, idle, component, device))
     return sorted(units, key=lambda unit: sources[unit.places[0]].path)
 
 
@@ -172,18 +166,6 @@ class _Graph:
                 else:
                     merged.append(group)
         return merged
-
-    def importers(self, part: Sequence[int], component: frozenset[int]) -> tuple[int, ...]:
-        """Some of the files outside a part that import it, those first that import most of it."""
-        inside = frozenset(part)
-        calls = Counter(place for own in part for place in self._importers[own] if place in component)
-        chosen: list[int] = []
-        room = MAX_IMPORTERS
-        for place in sorted(calls, key=lambda place: (-calls[place], self._sizes[place], self._paths[place])):
-            if place not in inside and self._sizes[place] <= room:
-                room -= self._sizes[place]
-                chosen.append(place)
-        return tuple(sorted(chosen))
 
 
 def _closure(start: Iterable[int], links: Sequence[Iterable[int]]) -> frozenset[int]:

@@ -111,7 +111,6 @@ def test_edits_of_a_project_that_is_cut_are_seen_as_well(
 ) -> None:
     monkeypatch.setattr(units, "MAX_WHOLE", 300)
     monkeypatch.setattr(units, "PART", 250)
-    monkeypatch.setattr(units, "MAX_IMPORTERS", 200)
     tree = Tree(root, seed)
     for number in range(12):
         assert lint(capsys) == lint(capsys, "--no-cache", "--jobs", "1")
@@ -126,7 +125,6 @@ def test_what_a_caller_does_is_seen_in_another_part(
 ) -> None:
     monkeypatch.setattr(units, "MAX_WHOLE", 100)
     monkeypatch.setattr(units, "PART", 150)
-    monkeypatch.setattr(units, "MAX_IMPORTERS", 0)
     tree = Tree(root, 1)
     tree.write("lib/read.py", "import torch\n\ndef value(x: torch.Tensor):\n    return x.cuda().item()\n")
     call = "import torch\nfrom lib.read import value\n\ndef run(loader, model, opt):\n"
@@ -202,10 +200,10 @@ def test_a_change_that_leaves_time_and_size_is_seen_right_after_a_run(
         "[]",
         "{}",
         "not json",
-        '{"schema": "gpusync.cache/2"}',
+        '{"schema": "gpusync.cache/3"}',
         "[" * 5000,
-        '{"schema": "gpusync.cache/2", "identity": "IDENTITY", "written": 1, "units": [["u", [[1]]]], "files": []}',
-        '{"schema": "gpusync.cache/2", "identity": "IDENTITY", "written": 1, "units": [], "files": [["a.py", 1]]}',
+        '{"schema": "gpusync.cache/3", "identity": "IDENTITY", "written": 1, "units": [["u", [[1]]]], "files": []}',
+        '{"schema": "gpusync.cache/3", "identity": "IDENTITY", "written": 1, "units": [], "files": [["a.py", 1]]}',
     ],
 )
 def test_a_damaged_document_is_as_good_as_none(root: Path, capsys: pytest.CaptureFixture[str], damage: str) -> None:
