@@ -43,9 +43,8 @@ if TYPE_CHECKING:
     from gpusync_lint.named import Named
     from gpusync_lint.project import Project
 
-_ROUNDS = 2
-_PASSES = {1: 0, 2: 3}
-"""How often what has become stale is gone through in a round, at most."""
+_PASSES = 3
+"""How often what has become stale is gone through in the second round, at most."""
 _MAX_CALL_DEPTH = 12
 _MAX_RUNS = 6
 _SMALL = 8
@@ -91,23 +90,26 @@ class Inference:
     def run(self) -> None:
         """Interpret every file that has to do with a framework, and what it calls."""
         files = [file for file in self.project.files if self.project.relevant(file)]
-        for self.round in range(1, _ROUNDS + 1):
-            self._assumed_before, self._assumed = self._assumed, {}
-            self._preparing.clear()
+        self._begin(1)
+        self._interpret_all(files)
+        self._begin(2)
+        self._set_preparing_aside(files)
+        for _ in range(_PASSES):
+            if not self._interpret_stale():
+                break
             self._forget_results()
-            if self.round == 1:
-                self._interpret_all(files)
-            else:
-                self._set_preparing_aside(files)
-            for _ in range(_PASSES[self.round]):
-                if not self._interpret_stale():
-                    break
-                self._forget_results()
         for file in self.project.files:  # what could not run again when its arguments grew, at their last
             for fn in file.all_functions:
                 if fn.runs and self._is_called_with_more(fn):
                     self.interpret(fn)
         self._called_by = None
+
+    def _begin(self, number: int) -> None:
+        """Begin a round: what was concluded from calls before is concluded anew."""
+        self.round = number
+        self._assumed_before, self._assumed = self._assumed, {}
+        self._preparing.clear()
+        self._forget_results()
 
     def _interpret_all(self, files: list[FileInfo]) -> None:
         for file in files:
@@ -189,7 +191,7 @@ class Inference:
             self.note_change((id(fn), label))
 
     def _stale(self, fn: FunctionInfo) -> bool:
-        """Whether something that the last run of a function read has changed since it began."""
+        """Whether something that the last run of a function read has changed since."""
         changed = self._changed
         if fn.runs == 0 or self._is_called_with_more(fn):
             return True
