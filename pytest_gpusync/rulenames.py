@@ -1,7 +1,7 @@
 """From a line that synced to the linter's rule for it, by asking the linter about its file and the files beside it.
 
-Asked only when a report is drawn, since it loads libcst. A file that the linter cannot read has no rules: a report is
-never lost for want of a name.
+Asked only when a report is drawn, since it loads the linter. A file that the linter cannot read has no rules: a report
+is never lost for want of a name.
 """
 
 from __future__ import annotations

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import traceback
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint import parallel, units
+from gpusync_lint.beside import Library, Surroundings
 from gpusync_lint.keys import numbered
 from gpusync_lint.model import Analysis, FileError
 from gpusync_lint.parsing import normalised, parse
-from gpusync_lint.project import Surroundings
 from gpusync_lint.summaries import module_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from gpusync_lint.model import EngineSettings, Finding, Source
+    from gpusync_lint.running import Place, Teller
 
 MAX_CULPRITS = 5
 """Files that the engine may fail on one by one before it is taken to fail on all."""
-WORTH_SHARING = 600_000
-"""Characters of source, some 15,000 lines, from which on starting a process pays."""
+WORTH_SHARING = 200_000
+"""Characters of source, some 5,000 lines, from which on starting a process pays."""
 _PROJECT = "<project>"
 _FAILED = "internal error"
 _TASKS = 512
@@ -42,8 +42,8 @@ class Part:
 class Files(Protocol):
     """The files of a run by their numbers, which are those in its units."""
 
-    exports: dict[int, tuple[frozenset[str], bool]]
-    """What `Surroundings` keep of them."""
+    surroundings: dict[tuple[int, ...], Surroundings]
+    """By component, what its parts share."""
 
     def path(self, place: int) -> str:
         """The path of one."""
@@ -60,7 +60,7 @@ class Given:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
-        self.exports: dict[int, tuple[frozenset[str], bool]] = {}
+        self.surroundings: dict[tuple[int, ...], Surroundings] = {}
 
     def path(self, place: int) -> str:
         """The path of one."""
@@ -82,23 +82,12 @@ def parts(
     *,
     jobs: int = 1,
     done: Callable[[int], None] = lambda files: None,
-    known: Callable[[units.Unit], Analysis | None] = lambda unit: None,
 ) -> list[Part]:
     """Analyse files unit by unit; what comes out does not depend on the number of processes, `jobs`.
 
-    `imported` is what `units.imports` finds in each. `done` is told of files that are finished, `known` is asked for
-    the analysis of a unit before it is made.
+    `imported` is what `units.imports` finds in each. `done` is told of files that are finished.
     """
-    found: list[Part] = []
-    rest: list[units.Unit] = []
-    for unit in units.divide(sources, imported, _roots(settings)):
-        analysis = known(unit)
-        if analysis is None:
-            rest.append(unit)
-        else:
-            found.append(Part(unit, analysis))
-            done(len(unit.places))
-    return linked(found + analysed(Given(sources), settings, rest, jobs, done))
+    return linked(analysed(Given(sources), settings, units.divide(sources, imported, roots(settings)), jobs, done))
 
 
 def analysed(
@@ -115,7 +104,7 @@ def analysed(
     return found
 
 
-def _roots(settings: EngineSettings) -> frozenset[str]:
+def roots(settings: EngineSettings) -> frozenset[str]:
     """The top-level modules whose import makes a file one to analyse."""
     from gpusync_lint import sorts
     from gpusync_lint.named import Named
@@ -135,12 +124,20 @@ def _analysed(unit: units.Unit, files: Files, settings: EngineSettings, without:
         return Part(unit, Analysis((), tuple(_unreadable(own)), len(own)))
     around: Surroundings | None = None
     if unit.component:
-        given = frozenset(unit.places)
         idle = frozenset(files.path(place) for place in unit.idle)
-        modules = {module_of(files.path(place)): place for place in unit.component if place not in given}
-        around = Surroundings(modules, files.source, idle, unit.device, files.exports)
+        around = replace(_surroundings(unit, files), idle=idle)
     analysis, tracebacks = analyse(own, settings, around=around)
     return Part(unit, analysis, tuple(tracebacks))
+
+
+def _surroundings(unit: units.Unit, files: Files) -> Surroundings:
+    """What the parts of a component lie in."""
+    known = files.surroundings.get(unit.component)
+    if known is None:
+        modules = {module_of(files.path(place)): place for place in unit.component}
+        heads = frozenset(module[:length] for module in modules for length in range(len(module) + 1))
+        known = files.surroundings[unit.component] = Surroundings(modules, heads, Library(files.source), unit.device)
+    return known
 
 
 def _unreadable(sources: Sequence[Source]) -> Iterator[FileError]:
@@ -153,27 +150,27 @@ def _unreadable(sources: Sequence[Source]) -> Iterator[FileError]:
 
 def linked(found: Sequence[Part]) -> list[Part]:
     """The parts, those of larger components with the heat of their findings as all of the component tells it."""
-    from gpusync_lint.heat import HeatMap
+    from gpusync_lint import running
 
-    functions = {
-        key: run for part in found if part.analysis.running for key, run in part.analysis.running.functions.items()
-    }
-    if not functions:
-        return list(found)
-    heat = HeatMap(functions)
-    result = []
-    for part in found:
-        running = part.analysis.running
-        if running is not None:
-            placed = zip(part.analysis.findings, running.places, strict=True)
-            heated = [one if place is None else replace(one, heat=heat.heat(place)) for one, place in placed]
-            files: dict[str, list[Finding]] = {}
-            for one in heated:
-                files.setdefault(one.path, []).append(one)
-            renumbered = tuple(one for each in files.values() for one in numbered(each))
-            part = replace(part, analysis=replace(part.analysis, findings=renumbered))
-        result.append(part)
-    return result
+    graphs = [part.analysis.running.graph for part in found if part.analysis.running is not None]
+    tellers = iter([running.Teller(*both) for both in zip(graphs, running.link(graphs), strict=True)])
+    return [part if part.analysis.running is None else with_heat(part, next(tellers)) for part in found]
+
+
+def with_heat(part: Part, teller: Teller) -> Part:
+    """A part of a larger component, its findings with the heat that linking has told."""
+    running = part.analysis.running
+    assert running is not None
+    findings = tuple(heated(zip(part.analysis.findings, running.places, strict=True), teller))
+    return replace(part, analysis=replace(part.analysis, findings=findings))
+
+
+def heated(placed: Iterable[tuple[Finding, Place | None]], teller: Teller) -> list[Finding]:
+    """Findings, those of a file after each other, with the heat of their places and keys that follow from it."""
+    files: dict[str, list[Finding]] = {}
+    for one, place in placed:
+        files.setdefault(one.path, []).append(one if place is None else replace(one, heat=teller.heat(place)))
+    return [one for each in files.values() for one in numbered(each)]
 
 
 def combined(found: Sequence[Analysis], files: int) -> Analysis:
@@ -204,7 +201,7 @@ def _shared_out(
 
     sizes = {unit: _size(unit, files) for unit in rest}
     ordered = sorted(rest, key=lambda unit: (unit.plain, -sizes[unit], unit.places))
-    room = max(WORTH_SHARING // 4, sum(sizes.values()) // _TASKS + 1)
+    room = max(WORTH_SHARING // 2, sum(sizes.values()) // _TASKS + 1)
     tasks: list[list[units.Unit]] = []
     filled = room
     for unit in ordered:
@@ -280,9 +277,9 @@ def analyse(
     except Exception as error:
         if context or around:  # what it fails on may lie there, and nobody asked about that
             analysis, tracebacks = analyse(sources, settings)
-            return analysis, [traceback.format_exc(), *tracebacks]
+            return analysis, [_traceback(), *tracebacks]
         project = FileError(_PROJECT, None, internal_error(error))
-        tracebacks = [traceback.format_exc()]
+        tracebacks = [_traceback()]
     culprits: list[FileError] = []
     sound: list[Source] = []
     for source in sources:
@@ -290,7 +287,7 @@ def analyse(
             analyze([source], settings)
         except Exception as error:
             culprits.append(FileError(source.path, None, internal_error(error)))
-            tracebacks.append(traceback.format_exc())
+            tracebacks.append(_traceback())
             if len(culprits) == MAX_CULPRITS:
                 break
         else:
@@ -299,6 +296,13 @@ def analyse(
         return Analysis((), (project, *culprits), len(sources)), tracebacks[:1]
     rest, more = analyse(sound, settings)
     return Analysis(rest.findings, (*rest.errors, *culprits), len(sources)), tracebacks[1:] + more
+
+
+def _traceback() -> str:
+    """That of the exception that is being handled."""
+    import traceback  # nothing but a bug asks for it
+
+    return traceback.format_exc()
 
 
 def internal_error(error: Exception) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from pathlib import Path
 
 
@@ -14,6 +13,8 @@ def replace_file(target: Path, data: bytes, mode: int | None = None) -> None:
     `mode` are its permissions; None gives those that a new file has. `target` must not be a symbolic link, which would
     be replaced itself.
     """
+    import tempfile  # loads random and much else, which a run that writes nothing does without
+
     if mode is None:
         mask = os.umask(0)
         os.umask(mask)

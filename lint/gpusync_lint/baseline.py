@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusync_lint.atomic import replace_file
-from gpusync_lint.model import Confidence, Finding, Heat, Span
+from gpusync_lint.model import Confidence, Finding, Heat, Span, UserError
 from gpusync_lint.suppression_rules import FRAMEWORK, RULES
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ MAX_SOURCE = 120
 """Characters of a source line that an entry quotes at most."""
 
 
-class BaselineError(ValueError):
+class BaselineError(UserError):
     """A baseline file that cannot be used, in one line that names it."""
 
 

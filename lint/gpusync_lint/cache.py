@@ -1,83 +1,75 @@
 """What was found before, kept in `.gpusync_cache/` so that only what a change touches is analysed again.
 
-One document holds, for one way of calling the linter in one folder: the files of the last run (name, time of change,
-size, digests of the text and of its outline, unit) and its units (`units.divide`), each with what was found, and the
-files beside its own that had a say. A finding depends on nothing else but the settings, the linter and Python; these
-make up the document's identity. Of the parts of a large component a second document says how their functions run: how
-often a line runs is known only with all of them. A document that cannot be read, or of another identity, is as good as
-none. JSON, because what lies in a project's folder must not be able to run.
+One document (`document`) holds, for one way of calling the linter in one folder: the files of the last run (name, time
+of change, size, digests of the text and of its outline, unit) with the findings in each, and its units
+(`units.divide`) with what had a say of files beside their own. A finding depends on nothing else but the settings, the
+linter and Python; these make up the document's identity. How often a line runs is known only with all parts of a
+larger component: for each of these a second document holds the graph of how its functions run, and what linking these
+graphs has told of it. As long as a part that is analysed again hands over the graph that it did before, the others
+need not even be looked at. A document that cannot be read, or of another identity, is as good as none. JSON, because
+what lies in a project's folder must not be able to run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
-from dataclasses import astuple, dataclass, field, replace
-from functools import cache
-from hashlib import blake2b
+from dataclasses import astuple, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from zlib import crc32
 
-from gpusync_lint import analysis, running, units
 from gpusync_lint._version import __version__
-from gpusync_lint.atomic import replace_file
 from gpusync_lint.discovery import read
-from gpusync_lint.model import Analysis, Confidence, Edit, FileError, Finding, Fix, Heat, Source, Span
-from gpusync_lint.summaries import bindable, speaks_of_device, weight
-from gpusync_lint.suppressions import MARKER
+from gpusync_lint.document import (
+    READ,
+    DamagedError,
+    Document,
+    UnitRow,
+    bits,
+    line,
+    parsed,
+    read_lines,
+    write_lines,
+)
+from gpusync_lint.model import MARKER, Analysis, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from gpusync_lint import analysis, running, units
+    from gpusync_lint.beside import Surroundings
     from gpusync_lint.discovery import Listed
-    from gpusync_lint.model import EngineSettings, Running
+    from gpusync_lint.model import Confidence, EngineSettings, Finding, Heat
 
 FOLDER = ".gpusync_cache"
-SCHEMA = "gpusync.cache/3"
 KEPT = 16
 """Documents in the folder, for as many ways of calling the linter; those used longest ago are removed."""
-_HEATS = {heat.value: heat for heat in Heat}
-_CONFIDENCES = {confidence.value: confidence for confidence in Confidence}
+_NOTHING = b"null"
+"""Stands for the graph of a part that could not be analysed as one."""
 _UNSURE = 2_000_000_000
 """Nanoseconds before the document was written in which a change may have left a file's time as it was."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """What is known of a file."""
+@dataclass(slots=True)
+class _Plan:
+    """What is to be done for a document whose other units are as they were."""
 
-    mtime: int
-    size: int
-    digest: str
-    outline: str
-    """A digest of what decides which files are analysed together."""
-    names: str
-    """A digest of the names that it may bind; empty where nobody asked for them."""
-    unit: int
-    """The number of its unit; -1 for a file that cannot be read, or holds no Python."""
-    loud: bool
-    """Whether its text is needed even when nothing has changed: it has findings, errors or allow comments."""
+    afresh: dict[int, units.Unit]
+    """The units that are analysed, by number."""
+    runs: dict[int, _Runs]
+    """Of each component in which there may be some, what is known of its parts."""
 
 
 @dataclass(slots=True)
-class _Unit:
-    """What is known of a unit."""
+class _Runs:
+    """What is known of how the functions of a component run: lines of its document, by the number of the unit."""
 
-    analysis: Analysis
-    own: tuple[str, ...]
-    idle: tuple[str, ...]
-    read: tuple[str, ...]
-    """Paths of the other files on whose text depends what was found in it."""
-    asked: tuple[str, ...]
-    """Paths of those that had a say by the names that they may bind."""
-    component: int
-    """Of a part, the number of the component; -1 for a unit that is whole."""
-    device: bool
-    plain: bool
+    graphs: dict[int, bytes] = field(default_factory=dict)
+    linked: dict[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -88,257 +80,310 @@ class Memory:
     settings: EngineSettings
     identity: str
     listed: Sequence[Listed]
-    entries: dict[str, _Entry] = field(default_factory=dict)
-    """By path, of the last run; of this one after `analyse`."""
-    kept: list[_Unit] = field(default_factory=list)
-    """The units of the last run; of this one after `analyse`."""
-    stamps: list[str] = field(default_factory=list)
-    """Of each component that was cut into parts, what its second document begins with."""
+    document: Document | None = None
+    """Of the last run; of this one after `analyse`."""
     quiet: frozenset[str] = frozenset()
-    """Paths of files that need not be read: unchanged, in a unit that is, with nothing to show."""
+    """Paths of files that need not be read."""
     touched: frozenset[int] | None = None
     """The numbers of the units that a change touches; None where files have to be divided into units anew."""
     changed: bool = True
     """Whether there is something to write."""
-    _runs: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """The second documents that have been read, by component."""
-    _new_runs: dict[int, dict[str, Running]] = field(default_factory=dict)
-    """What is to be written to them: by component and first own path of the part."""
+    _runs: dict[int, _Runs] = field(default_factory=dict)
+    """The second documents that are to be written, by component."""
 
-    def analyse(self, sources: Sequence[Source], jobs: int, done: Callable[[int], None]) -> tuple[Analysis, list[str]]:
-        """Analyse those sources whose units have changed; the findings of all files of the run."""
-        if self.touched is None:
-            parts = self._divided(sources, jobs, done)
-        else:
-            parts = self._again(sources, self.touched, jobs, done)
-        whole = analysis.combined([part.analysis for part in parts], len(sources) + len(self.quiet))
-        return whole, [trace for part in parts for trace in part.tracebacks]
-
-    # files are divided into units anew
-
-    def _divided(self, sources: Sequence[Source], jobs: int, done: Callable[[int], None]) -> list[analysis.Part]:
-        imported = [units.imports(source.text) for source in sources]
-        digests = {source.path: text_digest(source.text) for source in sources}
-        places = {source.path: place for place, source in enumerate(sources)}
-
-        def known(unit: units.Unit) -> Analysis | None:
-            return self._known(unit, [source.path for source in sources], places, digests, same_names)
-
-        @cache
-        def same_names(path: str) -> bool:
-            return _names(path, sources[places[path]].text) == self.entries[path].names
-
-        parts = analysis.parts(sources, self.settings, imported, jobs=jobs, done=done, known=known)
-        loud = self._loud(parts, analysis.Given(sources))
-        components: dict[tuple[int, ...], int] = {}
-        self.kept, self._new_runs = [], {}
-        entries: dict[str, _Entry] = {}
-        listed = {one.path: one for one in self.listed}
-        for part in parts:
-            if part.tracebacks:  # what went wrong may go well the next time
-                continue
-            component = components.setdefault(part.unit.component, len(components)) if part.unit.component else -1
-            stored = self._stored(part, component, analysis.Given(sources))
-            for place, path in zip(part.unit.places, stored.own, strict=True):
-                one = listed[path]
-                outline = _outline(sources[place].text, imported[place])
-                entries[path] = _Entry(one.mtime, one.size, digests[path], outline, "", len(self.kept), path in loud)
-            self.kept.append(stored)
-        for path, one in listed.items():
-            if path not in entries and path not in digests:
-                entries[path] = _Entry(one.mtime, one.size, "", "", "", -1, True)
-        self.entries = entries
-        self._name_those_asked(places, analysis.Given(sources))
-        self.stamps = [""] * len(components)
-        return parts
-
-    def _known(
+    def analyse(
         self,
-        unit: units.Unit,
-        paths: Sequence[str],
-        places: Mapping[str, int],
-        digests: Mapping[str, str],
-        same_names: Callable[[str], bool],
-    ) -> Analysis | None:
-        """What was found in a unit before, if nothing that it depends on has changed."""
-        entry = self.entries.get(paths[unit.places[0]])
-        if entry is None or entry.unit < 0:
-            return None
-        stored = self.kept[entry.unit]
-        alike = (
-            stored.own == tuple(paths[place] for place in unit.places)
-            and stored.idle == tuple(paths[place] for place in unit.idle)
-            and (stored.component >= 0, stored.device, stored.plain) == (bool(unit.component), unit.device, unit.plain)
-        )
-        depends = (*stored.own, *stored.read, *stored.asked)
-        if not alike or not all(path in digests and path in self.entries for path in depends):
-            return None
-        if any(self.entries[path].digest != digests[path] for path in (*stored.own, *stored.read)):
-            return None
-        if any(self.entries[path].digest != digests[path] and not same_names(path) for path in stored.asked):
-            return None
-        if not unit.component:
-            return stored.analysis
-        if {paths[place] for place in unit.component} != set(self._component(stored.component)):
-            return None  # what is imported may be found elsewhere
-        return self._with_runs(stored, places)
+        sources: Sequence[Source],
+        jobs: int,
+        done: Callable[[int], None],
+        wanted: Callable[[Heat, Confidence], bool] = lambda heat, confidence: True,
+    ) -> tuple[Analysis, list[str]]:
+        """Analyse those sources whose units have changed.
 
-    def _component(self, number: int) -> Iterator[str]:
-        return (path for stored in self.kept if stored.component == number for path in stored.own)
+        Gives the findings of all files of the run, of files that are not among `sources` only those that are `wanted`,
+        and the tracebacks of internal errors.
+        """
+        files = len(sources) + len(self.quiet)
+        kinds = bits(wanted)
+        try:
+            return self._analysed(sources, jobs, done, kinds, files)
+        except DamagedError:
+            lazily = _Lazily(self.listed, sources)
+            given = self.quiet.union(source.path for source in sources)
+            everything = [lazily.source(place) for path, place in lazily.places.items() if path in given]
+            self.document, self.touched, self.changed = None, None, True
+            return self._analysed(everything, jobs, done, kinds, files)
+
+    def _analysed(
+        self, sources: Sequence[Source], jobs: int, done: Callable[[int], None], kinds: int, files: int
+    ) -> tuple[Analysis, list[str]]:
+        from gpusync_lint.analysis import combined
+
+        if self.document is not None and self.touched is not None:
+            tracebacks = self._again(self.document, self.touched, sources, jobs, done)
+        else:
+            tracebacks = self._divided(sources, jobs, done)
+        document = self.document
+        assert document is not None
+        loud = [file for file, shown in enumerate(document.shown) if shown & (kinds | READ)]
+        found = Analysis(tuple(document.findings(loud, kinds)), tuple(document.errors_of()), files)
+        return combined([found], files), tracebacks
 
     # the units are those of the last run, some of them are analysed again
 
     def _again(
-        self, sources: Sequence[Source], touched: frozenset[int], jobs: int, done: Callable[[int], None]
-    ) -> list[analysis.Part]:
-        files = _Lazily(self.listed, sources)
-        components = {self.kept[number].component for number in touched} - {-1}
-        places = files.places
-        rest: list[units.Unit] = []
-        kept: list[analysis.Part] = []
-        numbers: dict[tuple[int, ...], int] = {}
-        inside = {number: tuple(places[path] for path in self._component(number)) for number in components}
-        for number, stored in enumerate(self.kept):
-            unit = units.Unit(
-                tuple(places[path] for path in stored.own),
-                tuple(places[path] for path in stored.idle),
-                inside.get(stored.component, ()),
-                stored.device,
-                stored.plain,
-            )
-            numbers[unit.places] = number
-            before: Analysis | None = stored.analysis
-            if stored.component in components and number not in touched:
-                before = self._with_runs(stored, places)
-            if number in touched or before is None:
-                rest.append(unit)
+        self,
+        document: Document,
+        touched: frozenset[int],
+        sources: Sequence[Source],
+        jobs: int,
+        done: Callable[[int], None],
+    ) -> list[str]:
+        if not touched:
+            done(len(self.listed))
+            return []
+        from gpusync_lint import units
+
+        own = document.own()
+        members = document.members()
+        afresh = set(touched)
+        runs = {}
+        whole = {}
+        for number in {document.components[unit] for unit in touched} - {-1}:
+            whole[number] = tuple(sorted(file for unit in members[number] for file in own[unit]))
+            known = self._runs_of(document, number, members[number])
+            if known is None:
+                afresh.update(members[number])
+            runs[number] = known or _Runs()
+        plan = _Plan({}, runs)
+        for unit in sorted(afresh):
+            row = document.unit(unit)
+            component = whole.get(document.components[unit], ())
+            plan.afresh[unit] = units.Unit(tuple(own[unit]), tuple(row.idle), component, row.device, row.plain)
+        done(len(self.listed) - sum(len(unit.places) for unit in plan.afresh.values()))
+        return self._complete(document, plan, _Lazily(self.listed, sources), range(len(self.listed)), jobs, done)
+
+    # files are divided into units anew
+
+    def _divided(self, sources: Sequence[Source], jobs: int, done: Callable[[int], None]) -> list[str]:
+        from gpusync_lint import analysis, units
+
+        imported = [units.imports(source.text) for source in sources]
+        division = units.divide(sources, imported, analysis.roots(self.settings))
+        numbers = {one.path: number for number, one in enumerate(self.listed)}
+        files = [numbers[source.path] for source in sources]
+        components: dict[tuple[int, ...], int] = {}
+        of_units = [
+            components.setdefault(unit.component, len(components)) if unit.component else -1 for unit in division
+        ]
+        document = Document.new(self.identity, list(numbers), of_units, [""] * len(components))
+        for file, one in enumerate(self.listed):
+            document.mtimes[file], document.sizes[file] = one.mtime, one.size
+        for file in set(numbers.values()).difference(files):  # it cannot be read, or holds no Python
+            document.shown[file] = READ
+        for file, source, found in zip(files, sources, imported, strict=True):
+            document.digests[file] = text_digest(source.text)
+            document.outlines[file] = _outline(source.text, found)
+        plan = _Plan({}, {number: _Runs() for number in components.values()})
+        before = [-1] * len(division) if self.document is None else self._before(self.document, division, sources)
+        if self.document is not None:
+            self._take_over(self.document, document, plan, before)
+        finished = 0
+        for number, unit in enumerate(division):
+            for place in unit.places:
+                document.units[files[place]] = number
+            if before[number] < 0:
+                plan.afresh[number] = unit
             else:
-                kept.append(analysis.Part(unit, before))
-        done(len(self.listed) - sum(len(unit.places) for unit in rest))
-        parts = analysis.linked(kept + analysis.analysed(files, self.settings, rest, jobs, done))
-        loud = self._loud([part for part in parts if part.unit in rest], files)
-        again = {path for unit in rest for path in (files.path(place) for place in unit.places)}
-        failed: set[int] = set()
-        self._new_runs = {}
-        for part in parts:
-            number = numbers[part.unit.places]
-            if part.tracebacks:
-                failed.add(number)
-            if number not in touched and self.kept[number].component not in components:
+                finished += len(unit.places)
+        done(finished)
+        self.document = document
+        return self._complete(document, plan, analysis.Given(sources), files, jobs, done)
+
+    def _before(self, known: Document, division: Sequence[units.Unit], sources: Sequence[Source]) -> list[int]:
+        """Of each unit the number that it has in a document; -1 if something that it depends on has changed."""
+        numbers = {path: file for file, path in enumerate(known.paths)}
+        places = {source.path: place for place, source in enumerate(sources)}
+        files = [numbers.get(source.path, -1) for source in sources]
+        same = [
+            file >= 0 and text_digest(source.text) == known.digests[file]
+            for file, source in zip(files, sources, strict=True)
+        ]
+        from gpusync_lint.definitions import digests
+
+        own = known.own()
+        whole = {
+            component: sorted(file for part in parts for file in own[part])
+            for component, parts in known.members().items()
+        }
+
+        def unchanged(unit: units.Unit) -> int:
+            if not all(same[place] for place in unit.places):
+                return -1
+            number = known.units[files[unit.places[0]]]
+            if number < 0 or own[number] != sorted(files[place] for place in unit.places):
+                return -1
+            row = known.unit(number)
+            component = known.components[number]
+            kind = (component >= 0, row.device, row.plain)
+            if kind != (bool(unit.component), unit.device, unit.plain):
+                return -1
+            if sorted(row.idle) != sorted(files[place] for place in unit.idle):
+                return -1
+            if component >= 0 and whole[component] != sorted(files[place] for place in unit.component):
+                return -1  # what is imported may be found elsewhere
+            for file, labels in row.depends:
+                place = places.get(known.paths[file])
+                if place is None or not (same[place] or digests(sources[place], labels) == labels):
+                    return -1
+            return number
+
+        return [unchanged(unit) for unit in division]
+
+    def _take_over(self, known: Document, document: Document, plan: _Plan, before: list[int]) -> None:
+        """Note what is known of units; of parts only if it is known as well how their functions run."""
+        members = known.members()
+        for component, parts in document.members().items():
+            those = {known.components[before[unit]] for unit in parts if before[unit] >= 0}
+            runs = self._runs_of(known, min(those), members[min(those)]) if those else None
+            for unit in parts:
+                if runs is None:
+                    before[unit] = -1
+                elif before[unit] >= 0:
+                    plan.runs[component].graphs[unit] = runs.graphs[before[unit]]
+                    plan.runs[component].linked[unit] = runs.linked[before[unit]]
+        now = {path: file for file, path in enumerate(document.paths)}
+        numbers = [now.get(path, -1) for path in known.paths]
+        own = known.own()
+        for unit, number in enumerate(before):
+            if number < 0:
                 continue
-            self.kept[number] = self._stored(part, self.kept[number].component, files)
-        for one in self.listed:
-            entry = self.entries[one.path]
-            if one.path in again:
-                text = files.source(places[one.path]).text
-                names = _names(one.path, text) if entry.names else ""
-                entry = _Entry(
-                    one.mtime, one.size, text_digest(text), entry.outline, names, entry.unit, one.path in loud
-                )
-            self.entries[one.path] = entry
-        self._name_those_asked(places, files)
-        for path in [path for path, entry in self.entries.items() if entry.unit in failed]:
-            del self.entries[path]
-        return parts
+            row = known.unit(number)
+            depends = [(numbers[file], labels) for file, labels in row.depends]
+            document.set_unit(unit, UnitRow([numbers[file] for file in row.idle], row.device, row.plain, depends))
+            document.set_errors(unit, known.errors_of(number))
+            for file in own[number]:
+                document.take_over(numbers[file], known, file)
 
     # both
 
-    def _name_those_asked(self, places: Mapping[str, int], files: analysis.Files) -> None:
-        """Note the names that files may bind which were asked for them."""
-        for path in {path for stored in self.kept for path in stored.asked}:
-            entry = self.entries.get(path)
-            if entry is not None and not entry.names:
-                self.entries[path] = replace(entry, names=_names(path, files.source(places[path]).text))
+    def _complete(
+        self,
+        document: Document,
+        plan: _Plan,
+        files: analysis.Files,
+        numbers: Sequence[int],
+        jobs: int,
+        done: Callable[[int], None],
+    ) -> list[str]:
+        """Analyse what the plan says, and note all that follows; `numbers` are those that `files` have there."""
+        from gpusync_lint import analysis
 
-    def _stored(self, part: analysis.Part, component: int, files: analysis.Files) -> _Unit:
-        running = part.analysis.running
-        own = tuple(files.path(place) for place in part.unit.places)
-        if running is not None:
-            self._new_runs.setdefault(component, {})[own[0]] = running
-        return _Unit(
-            replace(part.analysis, running=None),
-            own,
-            tuple(files.path(place) for place in part.unit.idle),
-            tuple(files.path(place) for place in sorted(running.read)) if running is not None else (),
-            tuple(files.path(place) for place in sorted(running.asked)) if running is not None else (),
-            component,
-            part.unit.device,
-            part.unit.plain,
-        )
+        found = analysis.analysed(files, self.settings, list(plan.afresh.values()), jobs, done)
+        units = {unit.places: number for number, unit in plan.afresh.items()}
+        parts = {units[part.unit.places]: part for part in found}
+        members = document.members()
+        for component, runs in plan.runs.items():
+            self._link(document, component, members[component], runs, parts)
+        for number, part in parts.items():
+            self._note(document, number, part, files, numbers)
+        return [trace for part in found for trace in part.tracebacks]
 
-    def _loud(self, parts: Sequence[analysis.Part], files: analysis.Files) -> set[str]:
-        """Paths of the files that have something to show."""
-        listed = {one.path: one for one in self.listed}
-        loud: set[str] = set()
-        for part in parts:
-            loud |= {finding.path for finding in part.analysis.findings}
-            loud |= {error.path for error in part.analysis.errors}
-            for place in part.unit.places:
-                path = files.path(place)
-                if listed[path].notebook or MARKER in files.source(place).text:
-                    loud.add(path)
-        return loud
+    def _link(
+        self, document: Document, component: int, members: Sequence[int], runs: _Runs, parts: dict[int, analysis.Part]
+    ) -> None:
+        """Give the findings of parts their heat; those of other parts too, if one's functions run differently now."""
+        from gpusync_lint import analysis, running
 
-    def _with_runs(self, stored: _Unit, places: Mapping[str, int]) -> Analysis | None:
-        """What was found in a part, with what its heat depends on; None where that has been lost."""
-        number = stored.component
+        given: dict[int, running.Graph] = {}
+        graphs = dict(runs.graphs)
+        for unit in members:
+            if unit in parts:
+                run = parts[unit].analysis.running
+                if run is not None:
+                    given[unit] = run.graph
+                graphs[unit] = line(None if run is None else run.graph)
+        linked = runs.linked
+        if graphs != runs.graphs:
+            for unit in members:
+                if unit not in parts and graphs[unit] != _NOTHING:
+                    given[unit] = _graph(graphs[unit])
+            given = dict(sorted(given.items()))
+            try:
+                told = dict(zip(given, running.link(list(given.values())), strict=True))
+            except (LookupError, TypeError, ValueError):
+                raise DamagedError from None
+            linked = {unit: line(told.get(unit)) for unit in members}
+        if graphs != runs.graphs or not document.stamps[component]:
+            self._runs[component] = _Runs(graphs, linked)
+        own = document.own()
+        for unit in members:
+            if unit in parts:
+                if unit in given:
+                    parts[unit] = analysis.with_heat(parts[unit], _teller(given[unit], linked[unit]))
+            elif unit in given and linked[unit] != runs.linked[unit]:
+                teller = _teller(given[unit], linked[unit])
+                for file in own[unit]:
+                    _tell(document, file, teller)
+
+    def _note(
+        self, document: Document, number: int, part: analysis.Part, files: analysis.Files, numbers: Sequence[int]
+    ) -> None:
+        """Note what was found in a unit."""
+        unit, found = part.unit, part.analysis
+        depends: dict[int, dict[str, str]] = {}
+        places: Sequence[running.Place | None] = [None] * len(found.findings)
+        if found.running is not None:
+            depends = {place: dict(labels) for place, labels in found.running.depends.items()}
+            places = found.running.places
+        row = [(numbers[place], labels) for place, labels in sorted(depends.items())]
+        document.set_unit(number, UnitRow([numbers[place] for place in unit.idle], unit.device, unit.plain, row))
+        document.set_errors(number, found.errors)
+        inside: dict[str, list[tuple[Finding, running.Place | None]]] = {}
+        for placed in zip(found.findings, places, strict=True):
+            inside.setdefault(placed[0].path, []).append(placed)
+        for place in unit.places:
+            source, file = files.source(place), numbers[place]
+            one = self.listed[file]
+            document.mtimes[file], document.sizes[file] = one.mtime, one.size
+            document.digests[file] = text_digest(source.text)
+            if part.tracebacks:  # what went wrong may go well the next time
+                document.mtimes[file], document.digests[file] = -1, ""
+            document.shown[file] = READ if one.notebook or MARKER in source.text else 0
+            document.set_findings(file, inside.get(source.path, []))
+
+    def _runs_of(self, document: Document, component: int, members: Sequence[int]) -> _Runs | None:
+        """What is known of the parts of a component; None where that has been lost."""
         try:
-            document = self._runs.get(number)
-            if document is None:
-                document = self._runs[number] = json.loads(self._runs_file(number).read_bytes())
-            if document["stamp"] != self.stamps[number]:
-                return None
-            run = running.restored(document["parts"][stored.own[0]])
-            read_before = frozenset(places[path] for path in stored.read)
-            asked = frozenset(places[path] for path in stored.asked)
-        except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            header, *lines = read_lines(self._runs_file(component))
+            stamp = parsed(header, dict).get("stamp")
+        except (OSError, DamagedError):
             return None
-        if len(run.places) != len(stored.analysis.findings):
+        if stamp != document.stamps[component] or len(lines) != 2 * len(members):
             return None
-        return replace(stored.analysis, running=replace(run, read=read_before, asked=asked))
+        half = len(members)
+        return _Runs(dict(zip(members, lines[:half], strict=True)), dict(zip(members, lines[half:], strict=True)))
 
     def _runs_file(self, component: int) -> Path:
-        return self.location.with_name(f"{self.location.stem}.part-{component}.json")
+        return self.location.with_name(f"{self.location.stem}.part-{component}.jsonl")
 
     def save(self) -> None:
         """Write the documents, unless nothing has changed. What cannot be written is not kept."""
-        if not self.changed:
+        document = self.document
+        if not self.changed or document is None:
             return
         now = time.time_ns()
-        numbers = {path: number for number, path in enumerate(self.entries)}
-        with contextlib.suppress(OSError, KeyError):
+        with contextlib.suppress(OSError):
             folder = self.location.parent
             if not folder.is_dir():
                 folder.mkdir()
                 (folder / ".gitignore").write_text("# Made by gpusync lint; may be deleted at any time.\n*\n")
-            for component, runs in self._new_runs.items():
-                stamp = self.stamps[component] = f"{now}-{component}"
-                parts = {first: running.plain(run) for first, run in runs.items()}
-                replace_file(self._runs_file(component), _json({"stamp": stamp, "parts": parts}))
-            document = {
-                "schema": SCHEMA,
-                "identity": self.identity,
-                "written": now,
-                "stamps": self.stamps,
-                "units": [
-                    [
-                        _plain(one.analysis),
-                        [numbers[path] for path in one.own],
-                        [numbers[path] for path in one.idle],
-                        [numbers[path] for path in one.read],
-                        [numbers[path] for path in one.asked],
-                        one.component,
-                        int(one.device),
-                        int(one.plain),
-                    ]
-                    for one in self.kept
-                ],
-                "files": [
-                    [path, one.mtime, one.size, one.digest, one.outline, one.names, one.unit, int(one.loud)]
-                    for path, one in self.entries.items()
-                ],
-            }
-            replace_file(self.location, _json(document))
+            for component, runs in self._runs.items():
+                stamp = document.stamps[component] = f"{now}-{component}"
+                lines = [runs.graphs[unit] for unit in sorted(runs.graphs)]
+                lines += [runs.linked[unit] for unit in sorted(runs.linked)]
+                write_lines(self._runs_file(component), [line({"stamp": stamp}), *lines])
+            document.write(self.location, now)
             _prune(folder)
 
 
@@ -348,7 +393,7 @@ class _Lazily:
     def __init__(self, listed: Sequence[Listed], sources: Sequence[Source]) -> None:
         self._listed = listed
         self._sources = {source.path: source for source in sources}
-        self.exports: dict[int, tuple[frozenset[str], bool]] = {}
+        self.surroundings: dict[tuple[int, ...], Surroundings] = {}
         self.places = {one.path: place for place, one in enumerate(listed)}
 
     def path(self, place: int) -> str:
@@ -379,71 +424,118 @@ def open_memory(
     `root` is the folder that holds the cache, `call` what tells one way of calling the linter from another. Files whose
     time or size has changed are read.
     """
-    name = blake2b("\0".join(call).encode(errors="surrogateescape"), digest_size=8).hexdigest()
-    memory = Memory(root / FOLDER / f"lint-{name}.json", settings, _identity(settings), listed)
-    written = _load(memory)
-    if not memory.entries:
-        return memory
-    changed: set[str] = set()
-    renamed: set[str] = set()
-    whole = len(listed) == len(memory.entries)
+    name = f"{crc32(chr(0).join(call).encode(errors='surrogateescape')):08x}"
+    memory = Memory(root / FOLDER / f"lint-{name}.jsonl", settings, _identity(call, settings), listed)
+    try:
+        document = Document.read(memory.location)
+        if document.identity == memory.identity:
+            memory.document = document
+            _compare(memory, document)
+    except (OSError, DamagedError):
+        memory.document = memory.touched = None
+        memory.quiet = frozenset()
+    return memory
+
+
+def _compare(memory: Memory, document: Document) -> None:
+    """Find out what has changed since the document was written. Raises DamagedError."""
+    listed = memory.listed
+    if [one.path for one in listed] != document.paths:  # which files belong together has to be found out again
+        return
+    certain = document.written - _UNSURE
+    changed: dict[int, Source] = {}
     later = False
-    for one in listed:
-        entry = memory.entries.get(one.path)
-        if entry is None:
-            whole = False
-            continue
-        if (entry.mtime, entry.size) == (one.mtime, one.size) and one.mtime < written - _UNSURE:
+    mtimes = [one.mtime for one in listed]
+    suspected: Iterable[tuple[int, tuple[Listed, int, int]]] = ()
+    if mtimes != document.mtimes or max(mtimes, default=0) >= certain or [one.size for one in listed] != document.sizes:
+        suspected = enumerate(zip(listed, document.mtimes, document.sizes, strict=True))
+    for number, (one, mtime, size) in suspected:
+        if one.mtime == mtime and one.size == size and mtime < certain:
             continue
         file = read(one)
-        if file is None or entry.unit < 0:
-            whole = False
-        elif text_digest(file.source.text) != entry.digest:
-            changed.add(one.path)
-            if entry.names and entry.names != _names(one.path, file.source.text):
-                renamed.add(one.path)
-            whole = whole and _outline(file.source.text, units.imports(file.source.text)) == entry.outline
-        else:
+        if file is None or document.units[number] < 0:
+            return
+        source = file.source
+        if text_digest(source.text) == document.digests[number]:
+            document.mtimes[number], document.sizes[number] = one.mtime, one.size
             later = True
-            memory.entries[one.path] = replace(entry, mtime=one.mtime, size=one.size)
-    if not whole:  # which files belong together has to be found out again
-        return memory
-    memory.touched = frozenset(
-        number
-        for number, unit in enumerate(memory.kept)
-        if changed and not (changed.isdisjoint((*unit.own, *unit.read)) and renamed.isdisjoint(unit.asked))
-    )
+            continue
+        from gpusync_lint import units
+
+        if _outline(source.text, units.imports(source.text)) != document.outlines[number]:
+            return
+        changed[number] = source
+    memory.touched = frozenset(_touched(document, changed)) if changed else frozenset()
     memory.quiet = frozenset(
-        path for path, entry in memory.entries.items() if not entry.loud and entry.unit not in memory.touched
+        path
+        for number, (path, shown) in enumerate(zip(document.paths, document.shown, strict=True))
+        if not shown & READ and number not in changed
     )
     memory.changed = bool(changed) or later
-    return memory
+
+
+def _touched(document: Document, changed: Mapping[int, Source]) -> Iterator[int]:
+    """The units that a change touches: of their own files, or of something that they depend on."""
+    from gpusync_lint.definitions import digests
+
+    own = {document.units[file] for file in changed}
+    for unit, depends in enumerate(document.depends):
+        if unit in own:
+            yield unit
+        elif not changed.keys().isdisjoint(depends):
+            rows = document.unit(unit).depends
+            if any(digests(changed[file], labels) != labels for file, labels in rows if file in changed):
+                yield unit
 
 
 def text_digest(text: str) -> str:
     """Stands for a text."""
+    from hashlib import blake2b  # it loads OpenSSL, which a run without changes does without
+
     return blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
 
 
-def _names(path: str, text: str) -> str:
-    names, passes_on = bindable(text, package=path.endswith("__init__.py"))
-    told = (sorted(names), passes_on, weight(text))
-    return blake2b(repr(told).encode(errors="surrogatepass"), digest_size=6).hexdigest()
-
-
 def _outline(text: str, imported: units.Imports) -> str:
-    told = (imported, weight(text), speaks_of_device(text))
-    return blake2b(repr(told).encode(errors="surrogatepass"), digest_size=6).hexdigest()
+    from gpusync_lint.summaries import speaks_of_device, weight
+
+    return text_digest(repr((imported, weight(text), speaks_of_device(text))))
 
 
-def _json(document: object) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
+def _graph(stored: bytes) -> running.Graph:
+    from gpusync_lint import running
+
+    try:
+        return running.Graph(*parsed(stored, list))
+    except TypeError:
+        raise DamagedError from None
 
 
-def _identity(settings: EngineSettings) -> str:
+def _teller(own: running.Graph, stored: bytes) -> running.Teller:
+    from gpusync_lint import running
+
+    try:
+        return running.Teller(own, running.Linked(*parsed(stored, list)))
+    except (TypeError, ValueError):
+        raise DamagedError from None
+
+
+def _tell(document: Document, file: int, teller: running.Teller) -> None:
+    """Give the findings in a file their heat."""
+    from gpusync_lint.analysis import heated
+
+    placed = document.placed(file)
+    try:
+        findings = heated(placed, teller)
+    except (LookupError, TypeError, ValueError):
+        raise DamagedError from None
+    if findings != [finding for finding, _ in placed]:
+        document.set_findings(file, zip(findings, (place for _, place in placed), strict=True))
+
+
+def _identity(call: Sequence[str], settings: EngineSettings) -> str:
     """Stands for the linter itself, what it runs on, and what it was told."""
     here = Path(__file__).parent
-    parts: list[object] = [__version__, sys.version_info[:3], astuple(settings)]
+    parts: list[object] = [list(call), __version__, sys.version_info[:3], astuple(settings)]
     for folder in (here, here / "rules", here / "catalogue"):
         with os.scandir(folder) as inside:
             for entry in sorted(inside, key=lambda entry: entry.name):
@@ -453,85 +545,13 @@ def _identity(settings: EngineSettings) -> str:
     spec = find_spec("libcst")
     if spec is not None and spec.origin is not None:
         parts.append((spec.origin, Path(spec.origin).stat().st_mtime_ns))
-    return blake2b(repr(parts).encode(), digest_size=12).hexdigest()
-
-
-def _load(memory: Memory) -> int:
-    """Read the document; when it was written, 0 for none that is of use."""
-    try:
-        document = json.loads(memory.location.read_bytes())
-        if document["schema"] != SCHEMA or document["identity"] != memory.identity:
-            return 0
-        paths = [str(row[0]) for row in document["files"]]
-        known = [
-            _Unit(
-                _restored(found),
-                tuple(paths[place] for place in own),
-                tuple(paths[place] for place in idle),
-                tuple(paths[place] for place in read_before),
-                tuple(paths[place] for place in asked),
-                int(component),
-                bool(device),
-                bool(plain),
-            )
-            for found, own, idle, read_before, asked, component, device, plain in document["units"]
-        ]
-        entries = {
-            str(path): _Entry(int(mtime), int(size), str(digest), str(outline), str(names), int(unit), bool(loud))
-            for path, mtime, size, digest, outline, names, unit, loud in document["files"]
-        }
-        if any(entry.unit >= len(known) for entry in entries.values()):
-            return 0
-        stamps = [str(stamp) for stamp in document["stamps"]]
-        if any(unit.component >= len(stamps) for unit in known):
-            return 0
-        written = int(document["written"])
-    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        return 0
-    memory.entries, memory.kept, memory.stamps = entries, known, stamps
-    return written
+    return repr(parts)
 
 
 def _prune(folder: Path) -> None:
-    every = sorted(folder.glob("lint-*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    every = sorted(folder.glob("lint-*.json*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
     calls = dict.fromkeys(path.name.partition(".")[0] for path in every)
     kept = set(list(calls)[:KEPT])
     for path in every:
         if path.name.partition(".")[0] not in kept:
             path.unlink()
-
-
-def _plain(found: Analysis) -> list[Any]:
-    return [
-        found.files,
-        [
-            [
-                one.code, one.name, one.path, list(astuple(one.span)), one.message, one.remedy, one.heat.value,
-                one.confidence.value, one.framework, one.key, _plain_fix(one.fix),
-            ]
-            for one in found.findings
-        ],
-        [[one.path, one.line, one.message] for one in found.errors],
-    ]  # fmt: skip
-
-
-def _plain_fix(fix: Fix | None) -> list[Any] | None:
-    if fix is None:
-        return None
-    edits = [[list(astuple(edit.span)), edit.replacement] for edit in fix.edits]
-    return [fix.title, edits, fix.safe, fix.hazard]
-
-
-def _restored(stored: list[Any]) -> Analysis:
-    files, findings, errors = stored
-    return Analysis(
-        tuple(
-            Finding(
-                code, name, path, Span(*span), message, remedy, _HEATS[heat], _CONFIDENCES[confidence], framework, key,
-                None if fix is None else Fix(fix[0], tuple(Edit(Span(*s), t) for s, t in fix[1]), fix[2], fix[3]),
-            )
-            for code, name, path, span, message, remedy, heat, confidence, framework, key, fix in findings
-        ),
-        tuple(FileError(path, line, message) for path, line, message in errors),
-        files,
-    )  # fmt: skip

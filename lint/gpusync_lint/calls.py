@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from gpusync_lint import conventions, dispatch, sorts, torch_api
-from gpusync_lint.expressions import dotted_path
+from gpusync_lint import conventions, sorts, torch_api
+from gpusync_lint.expressions import EVALUATORS, dotted_path
 from gpusync_lint.functions import Functions
 from gpusync_lint.tensors import combine, is_gpu_string
 from gpusync_lint.values import (
@@ -18,15 +19,16 @@ from gpusync_lint.values import (
     Device,
     Kind,
     Value,
+    any_tensor,
     dict_of,
     element,
     foreign,
     foreign_inside,
-    has_tensor,
     join,
     join_all,
     list_of,
     lookup,
+    tensor_like,
     tuple_of,
     with_device,
 )
@@ -45,12 +47,28 @@ _READERS = frozenset(
 _MOVERS = frozenset({"to", "type", "type_as"})
 _SIGNS = frozenset({"step", "backward", "zero_grad", "manual_backward", "apply_gradients", "generate"})
 _NOTABLE = _READERS | _MOVERS | _SIGNS | torch_api.TRACKERS | {"log", "add_event_handler"}
+_NAMED = frozenset({Kind.NAME, Kind.FUNCTION, Kind.MODULE})
+"""What has a name by which a catalogue may speak of it."""
 _NEVER_MOVED = (Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY, Kind.FOREIGN)
 _MAY_BE_MOVED = frozenset(
     {Kind.TENSOR, Kind.UNKNOWN, Kind.RECORDS, Kind.MOVED, Kind.TUPLE, Kind.LIST, Kind.DICT}
 )  # fmt: skip
 """What holds data that a move copies; a module is moved once."""
 _MOST_IN_TABLE = 8
+_SEVERAL = (
+    torch_api.ALWAYS_WITH_INDICES
+    | torch_api.WITH_INDICES
+    | torch_api.SPLITTERS
+    | torch_api.TUPLES
+    | {"unique", "unique_consecutive", "nonzero"}
+)
+"""Methods that may give more than one tensor."""
+_SAME_DIMENSIONS = torch_api.KEEPS_BOOL | {"float", "long", "int", "double", "half", "abs", "exp", "log", "sqrt"}
+_ELEMENTWISE = frozenset({"add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "clamp", "clamp_", "neg"})
+_SHOWING = ("add_", "log_", "set_post")
+_TELLING = torch_api.TORCH_ONLY_METHODS | torch_api.LOGGERS | {
+    "type", "item", "numpy", "log_prob", "entropy", "rsample", "format",
+}  # fmt: skip
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN", "LSTMCell"})
 
 
@@ -73,11 +91,13 @@ class Calls(Functions):
                     self.values[id(func)] = callee
         else:
             callee = self.eval(func)
-        args = [self.eval(arg) for arg in node.args]
+        args: Args = []
+        starred = False
         for arg in node.args:
-            if arg.__class__ is ast.Starred:
-                args = _expand_stars(self, node)
-                break
+            args.append(self.eval(arg))
+            starred = starred or arg.__class__ is ast.Starred
+        if starred:
+            args = _expand_stars(self, node)
         kwargs: Kwargs = {}
         for keyword in node.keywords:
             value = self.eval(keyword.value)
@@ -87,27 +107,32 @@ class Calls(Functions):
                 kwargs.update({k: v for k, v in value.items or () if k not in kwargs})
             elif value.kind is Kind.TENSOR:  # a batch that is a dictionary of tensors
                 kwargs.setdefault("**", value)
-        named = self.inference.named
-        if named.may_tell(label, callee) and named.barriers(func, callee, receiver or UNKNOWN, self.inference.project):
-            self.hit()
+        if callee.kind in _NAMED or label in self.inference.named.ends:
+            named, project = self.inference.named, self.inference.project
+            if named.may_tell(label, callee) and named.barriers(func, callee, receiver or UNKNOWN, project):
+                self.hit()
         if receiver is not None:
             assert isinstance(func, ast.Attribute)
             if label in _NOTABLE:
                 self._notable_method(node, func, receiver, args, kwargs)
-            if callee.kind not in (Kind.FUNCTION, Kind.CLASS, Kind.NAME) or receiver.kind is Kind.DICT:
+            kind = callee.kind
+            if (kind is not Kind.FUNCTION and kind is not Kind.CLASS and kind is not Kind.NAME) or (
+                receiver.kind is Kind.DICT
+            ):
                 result = self._method(node, func, receiver, callee, args, kwargs)
                 if result is not None:
                     return result
-                if receiver.kind is Kind.UNKNOWN and callee.kind is Kind.UNKNOWN:
+                if kind is Kind.UNKNOWN and receiver.kind is Kind.UNKNOWN:
                     return self._by_method_name(func, args, kwargs)
-        elif isinstance(func, ast.Subscript) and callee.kind is Kind.UNKNOWN:
-            return self._from_table(node, self.values.get(id(func.value), UNKNOWN), args, kwargs)
+        elif func.__class__ is ast.Subscript and callee.kind is Kind.UNKNOWN:
+            table = self.values.get(id(func.value), UNKNOWN)
+            return self._from_table(node, table, args, kwargs)
         return self.call_value(node, callee, args, kwargs)
 
     def _by_method_name(self, func: ast.Attribute, args: Args, kwargs: Kwargs) -> Value:
         """Call a method of something unknown: the project's, where its name says which one is meant."""
         results = []
-        for method in dispatch.candidates(self.inference.project, dotted_path(func.value), func.attr):
+        for method in self.inference.candidates(dotted_path(func.value), func.attr):
             receiver = self.inference.instance(method)
             results.append(self.inference.call(self, method, [receiver, *args], kwargs, []))
         if not results:
@@ -123,24 +148,24 @@ class Calls(Functions):
     def call_value(self, node: ast.Call, callee: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call a value that is not a method of a known kind."""
         kind = callee.kind
-        if kind is Kind.FOREIGN:
-            return self._call_foreign(callee.ref)
+        if kind is Kind.NAME and isinstance(callee.ref, str):
+            return self.external(node, callee.ref, args, kwargs)
         if kind is Kind.FUNCTION:
             wrapper = self.inference.wrapper(callee.ref)
             if wrapper:
                 return self._call_foreign(wrapper)
             bound = [callee.const, *args] if isinstance(callee.const, Value) else args
             return self.inference.call(self, callee.ref, bound, kwargs, [])
-        if kind is Kind.LAMBDA:
-            return self.call_lambda(callee, args)
         if kind is Kind.CLASS:
             return self.inference.instantiate(self, callee.ref, args, kwargs)
-        if kind is Kind.NAME and isinstance(callee.ref, str):
-            return self.external(node, callee.ref, args, kwargs)
+        if kind is Kind.FOREIGN:
+            return self._call_foreign(callee.ref)
+        if kind is Kind.LAMBDA:
+            return self.call_lambda(callee, args)
         if kind is Kind.MODULE:
             return self._call_module(callee, args, kwargs)
         if kind is Kind.INSTANCE:
-            method = self.inference.project.method(callee.ref, "__call__")
+            method = self.inference.method(callee.ref, "__call__")
             if method is not None:
                 return self.inference.call(self, method, [callee, *args], kwargs, [])
             if isinstance(node.func, ast.Name) and node.func.id == "self":  # a part of modules that make it callable
@@ -148,7 +173,7 @@ class Calls(Functions):
         if kind is Kind.MOVED:
             self.mark("weak")
             return GPU_TENSOR._replace(sure=False)
-        if getattr(node.func, "attr", "") in torch_api.SHOWN_BY and has_tensor(tuple_of([*args, *kwargs.values()])):
+        if getattr(node.func, "attr", "") in torch_api.SHOWN_BY and any_tensor(args, kwargs):
             self.hit()
         self.unexplained(args, kwargs)
         return UNKNOWN
@@ -223,7 +248,7 @@ class Calls(Functions):
             return handler(self, func, receiver, callee, args, kwargs)
         if kind is Kind.INSTANCE:
             return None
-        if kind in (Kind.UNKNOWN, Kind.MOVED):
+        if (kind is Kind.UNKNOWN or kind is Kind.MOVED) and _tells(attr):
             if attr in torch_api.TORCH_ONLY_METHODS:
                 device = Device.GPU if kind is Kind.MOVED else self.assumed()
                 return Value(Kind.TENSOR, device, sure=False)
@@ -235,8 +260,8 @@ class Calls(Functions):
                 return ARRAY
             if attr in ("log_prob", "entropy", "rsample"):
                 return Value(Kind.TENSOR, self.assumed(), sure=False)
-            if attr == "format" or attr in torch_api.LOGGERS or attr.startswith(("add_", "log_", "set_post")):
-                if has_tensor(tuple_of([*args, *kwargs.values()])):
+            if attr == "format" or attr in torch_api.LOGGERS or attr.startswith(_SHOWING):
+                if any_tensor(args, kwargs):
                     self.hit()
                 return HOST if attr == "format" else UNKNOWN
         return None
@@ -332,9 +357,9 @@ class Calls(Functions):
         if attr in ("copy_", "index_put_", "masked_fill_", "index_fill_", "scatter_"):
             self.hit()
             return receiver
-        base = receiver._replace(pinned=False)
+        base = receiver
         if attr not in torch_api.RESHAPERS:
-            for other in (*args, *kwargs.values()):
+            for other in (*args, *kwargs.values()) if kwargs else args:
                 if other.kind is Kind.TENSOR:
                     base = combine(base, other)
         dims = bool(args) or "dim" in kwargs or "axis" in kwargs
@@ -344,22 +369,14 @@ class Calls(Functions):
         zero: bool | None = None
         if attr in torch_api.REDUCTIONS:
             zero = not dims
-        elif attr in torch_api.KEEPS_BOOL or attr in (
-            "float",
-            "long",
-            "int",
-            "double",
-            "half",
-            "abs",
-            "exp",
-            "log",
-            "sqrt",
-        ):
+        elif attr in _SAME_DIMENSIONS:
             zero = receiver.zero_dim
-        elif attr in ("add", "sub", "mul", "div", "add_", "sub_", "mul_", "div_", "clamp", "clamp_", "neg"):
+        elif attr in _ELEMENTWISE:
             zero = base.zero_dim
         sure = base.sure or attr in torch_api.TORCH_ONLY_METHODS
-        result = base._replace(boolean=boolean, zero_dim=zero, sure=sure)
+        result = tensor_like(base, sure, zero, boolean, False)
+        if attr not in _SEVERAL:
+            return result
         int_dim = (bool(args) and args[0].kind is Kind.HOST) or "dim" in kwargs
         if attr in torch_api.ALWAYS_WITH_INDICES or (attr in torch_api.WITH_INDICES and int_dim):
             return tuple_of([result._replace(zero_dim=None), result._replace(zero_dim=None, boolean=False)])
@@ -418,7 +435,7 @@ class Calls(Functions):
             return Value(Kind.TENSOR, self.module_device(receiver))
         if attr in ("load_state_dict", "zero_grad", "add_module", "apply", "register_parameter", "save_pretrained"):
             return UNKNOWN
-        if attr == "log" and has_tensor(tuple_of(args)):
+        if attr == "log" and any_tensor(args, {}):
             return UNKNOWN
         if attr in ("forward", "__call__"):
             return self._call_module(receiver, args, kwargs)
@@ -439,7 +456,7 @@ class Calls(Functions):
             self.hit()
         device = self.module_device(module)
         if module.ref is not None and not isinstance(module.ref, str):
-            forward = self.inference.project.method(module.ref, "forward")
+            forward = self.inference.method(module.ref, "forward")
             if forward is not None:
                 result = self.inference.call(self, forward, [module, *args], kwargs, [])
                 if device is Device.CPU:
@@ -531,7 +548,7 @@ class Calls(Functions):
     def _host_method(
         self, func: ast.Attribute, receiver: Value, callee: Value, args: Args, kwargs: Kwargs
     ) -> Value | None:
-        if has_tensor(tuple_of([*args, *kwargs.values()])):
+        if any_tensor(args, kwargs):
             self.hit()
         return HOST
 
@@ -541,6 +558,12 @@ class Calls(Functions):
         if func.attr in ("next", "__next__"):
             return self.next_batch(receiver)
         return receiver if func.attr == "__iter__" else UNKNOWN
+
+
+@lru_cache(20_000)
+def _tells(attr: str) -> bool:
+    """Whether the name of a method says something of what it is called on, or gives back."""
+    return attr in _TELLING or attr.startswith(_SHOWING)
 
 
 def tensor_type_of(value: Value) -> str:
@@ -587,3 +610,4 @@ _METHODS: dict[Kind, Callable[..., Value | None]] = {
     Kind.LOADER: Calls._loader_method,
     Kind.FOREIGN: Calls._foreign_method,
 }
+EVALUATORS[ast.Call] = Calls.call

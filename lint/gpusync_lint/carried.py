@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from gpusync_lint.summaries import blocks
-from gpusync_lint.walking import walk
+from gpusync_lint.walking import children
 
 _LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
@@ -72,15 +72,25 @@ def _follow(body: list[ast.stmt], bound: set[str], found: set[str]) -> None:
 
 
 def _note(node: ast.AST, bound: set[str], found: set[str]) -> None:
-    for inside in walk(node):
-        if inside.__class__ is ast.Name and inside.ctx.__class__ is not ast.Store and inside.id not in bound:
-            found.add(inside.id)
+    stack = [node]
+    while stack:
+        inside = stack.pop()
+        kind = inside.__class__
+        if kind is ast.Name:
+            label: str = inside.id  # type: ignore[attr-defined]
+            if label not in bound and inside.ctx.__class__ is not ast.Store:  # type: ignore[attr-defined]
+                found.add(label)
+        elif kind is ast.Attribute:
+            stack.append(inside.value)  # type: ignore[attr-defined]
+        elif kind is not ast.Constant:
+            stack += children(inside)
 
 
 def _bind(target: ast.expr, bound: set[str], found: set[str]) -> None:
-    _note(target, bound, found)  # the objects of attributes and subscripts that are assigned to
     if isinstance(target, ast.Name):
         bound.add(target.id)
-    elif isinstance(target, (ast.Tuple, ast.List)):
+        return
+    _note(target, bound, found)  # the objects of attributes and subscripts that are assigned to
+    if isinstance(target, (ast.Tuple, ast.List)):
         for item in target.elts:
             _bind(item.value if isinstance(item, ast.Starred) else item, bound, found)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import gc
 import os
 import sys
-import threading
-import traceback
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from gpusync_lint import baseline, ignores, observed, output, rule_pages
-from gpusync_lint.baseline import BaselineError
-from gpusync_lint.config import Config, ConfigError, find, load
+from gpusync_lint import codes, output
+from gpusync_lint.config import Config, find, load
 from gpusync_lint.discovery import Found, discover, shown
-from gpusync_lint.model import Confidence, EngineSettings, Heat
-from gpusync_lint.observed import ObservedError
+from gpusync_lint.model import Confidence, EngineSettings, Heat, UserError
 from gpusync_lint.output import FORMATS
 from gpusync_lint.runner import Outcome, Request, accept_all, run
 from gpusync_lint.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
@@ -31,6 +26,7 @@ if TYPE_CHECKING:
     from gpusync_lint.baseline import Baseline
     from gpusync_lint.cache import Memory
     from gpusync_lint.discovery import Listed
+    from gpusync_lint.model import Source
 
 CLEAN, FINDINGS, FAILED = 0, 1, 2
 
@@ -53,7 +49,7 @@ A baseline is written to --baseline FILE, or to the configured one, or to gpusyn
 """
 
 
-class UsageError(ValueError):
+class UsageError(UserError):
     """A command line that cannot be obeyed, in one line."""
 
 
@@ -70,6 +66,8 @@ class _Parser(argparse.ArgumentParser):
             option = unknown[0].partition("=")[0]
             if not option.startswith("-"):
                 self.error(f"unexpected argument {option!r}")
+            import difflib
+
             near = difflib.get_close_matches(option, self._option_string_actions, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             self.error(f"unknown option {option}{hint}")
@@ -147,6 +145,13 @@ def _parser() -> _Parser:
     return parser
 
 
+def _jobs_available() -> int:
+    """As many processes as there are processors for this one."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _count(text: str) -> int:
     number = int(text) if text.isdecimal() else 0
     if number < 1:
@@ -161,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.disable()  # it would go over all findings, texts and names again and again, and find nothing
     try:
         return _lint(arguments)
-    except (UsageError, ConfigError, UnknownCodeError, BaselineError, ObservedError) as error:
+    except UserError as error:
         emit(sys.stderr, f"gpusync lint: error: {error}\n")
         return FAILED
     except BrokenPipeError:
@@ -171,6 +176,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         emit(sys.stderr, f"gpusync lint: {internal_error(error)}\n")
         if arguments.verbose:
+            import traceback
+
             traceback.print_exc()
         return FAILED
     finally:
@@ -179,13 +186,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _lint(arguments: argparse.Namespace) -> int:
-    from gpusync_lint.context import around
-    from gpusync_lint.parallel import jobs_available
-
     paths: list[str] = arguments.paths or ["."]
     _check(arguments, paths)
     cwd = Path.cwd()
-    names = rule_pages.names()
+    names = codes.names()
     today = datetime.now().astimezone().date()
     if arguments.add_ignores is not None:
         _check_reason(arguments.add_ignores, names, today)
@@ -209,8 +213,16 @@ def _lint(arguments: argparse.Namespace) -> int:
     for folder in found.empty:
         emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {folder}\n")
     reference = _baseline(arguments, config, cwd)
-    runs = observed.load(arguments.observed, cwd) if arguments.observed else None
-    context = () if arguments.no_context else around(found.files, cwd=cwd, excludes=config.excludes)
+    runs = None
+    if arguments.observed:
+        from gpusync_lint import observed
+
+        runs = observed.load(arguments.observed, cwd)
+    context: tuple[Source, ...] = ()
+    if not arguments.no_context and any(file.named for file in found.files):
+        from gpusync_lint.context import around
+
+        context = around(found.files, cwd=cwd, excludes=config.excludes)
     with _progress(len(found.files) + len(found.quiet)) as done:
         request = replace(
             request,
@@ -219,7 +231,7 @@ def _lint(arguments: argparse.Namespace) -> int:
             context=context,
             memory=memory,
             quiet=found.quiet,
-            jobs=arguments.jobs or jobs_available(),
+            jobs=arguments.jobs or _jobs_available(),
             progress=done,
         )
         outcome = run(found.files, found.errors, request)
@@ -228,6 +240,8 @@ def _lint(arguments: argparse.Namespace) -> int:
     if arguments.write_baseline and reference is not None:
         outcome = _write_baseline(arguments, config, reference, outcome)
     if runs is not None:
+        from gpusync_lint import observed
+
         seen = observed.join(outcome.reported, runs, cwd, outcome.texts)
         outcome = replace(outcome, reported=seen.reported, observed=seen)
     _report(arguments, found, outcome, cwd)
@@ -278,6 +292,8 @@ def _config(arguments: argparse.Namespace, paths: list[str], cwd: Path, names: d
 
 
 def _check_reason(reason: str, names: dict[str, str], today: date) -> None:
+    from gpusync_lint import ignores
+
     try:
         ignores.check_reason(reason, names, today)
     except ignores.ReasonError as error:
@@ -291,9 +307,13 @@ def _baseline(arguments: argparse.Namespace, config: Config, cwd: Path) -> Basel
     elif config.baseline is not None:
         location = Path(os.path.normpath(config.baseline))
     elif arguments.write_baseline:
-        location = (config.root or cwd) / baseline.DEFAULT_NAME
+        from gpusync_lint.baseline import DEFAULT_NAME
+
+        location = (config.root or cwd) / DEFAULT_NAME
     else:
         return None
+    from gpusync_lint import baseline
+
     name = shown(location, cwd)
     if arguments.write_baseline and not location.exists():
         return baseline.empty(location, name)
@@ -301,6 +321,8 @@ def _baseline(arguments: argparse.Namespace, config: Config, cwd: Path) -> Basel
 
 
 def _write_baseline(arguments: argparse.Namespace, config: Config, reference: Baseline, outcome: Outcome) -> Outcome:
+    from gpusync_lint import baseline
+
     entries = outcome.accepting or ()
     baseline.write(reference, entries)
     how = ""
@@ -417,13 +439,15 @@ def rule(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("rule", nargs="?", metavar="CODE", help="a code (GS201), a prefix (GS2) or a name (item-read)")
     word = parser.parse(argv).rule
-    names = rule_pages.names()
+    names = codes.names()
     try:
         prefix = "GS" if word is None else resolve(word, names)
     except UnknownCodeError as error:
         emit(sys.stderr, f"gpusync rule: error: {error}\n")
         return FAILED
     if prefix in names:
+        from gpusync_lint import rule_pages
+
         emit(sys.stdout, rule_pages.render(rule_pages.docs()[prefix]))
     else:
         emit(sys.stdout, "".join(f"{code}  {name}\n" for code, name in names.items() if code.startswith(prefix)))
@@ -443,6 +467,8 @@ def _progress(files: int) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda number: None
         return
+    import threading
+
     shown = threading.Event()
     finished = 0
 

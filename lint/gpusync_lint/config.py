@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
+import os
 import re
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpusync_lint import own_barriers
-from gpusync_lint.model import Heat
+from gpusync_lint.model import Heat, UserError
 from gpusync_lint.own_barriers import kind_of
 from gpusync_lint.selection import Layer, UnknownCodeError, glob_pattern, resolve_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
+    from pathlib import Path, PurePath
 
     from gpusync_lint.catalogue import Barrier
 
 TABLE = "tool.gpusync"
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError):
     """A configuration that cannot be used, in one line that names the file and the key."""
 
 
@@ -44,14 +44,14 @@ class Config:
     torch_version: tuple[int, int] | None = None
     """None leaves the engine's default."""
 
-    def excludes(self, path: Path) -> bool:
+    def excludes(self, path: str | PurePath) -> bool:
         """Whether an absolute path is excluded by the configuration."""
         if self.root is None or not self.exclude:
             return False
-        try:
-            relative = path.relative_to(self.root).as_posix()
-        except ValueError:
+        top, at = os.path.join(self.root, ""), os.fspath(path)
+        if not f"{at}{os.sep}".startswith(top):
             return False
+        relative = at[len(top) :].replace(os.sep, "/") or "."
         return any(pattern.match(relative) for pattern in self.exclude)
 
 
@@ -130,6 +130,8 @@ class _Reader:
         for key in self.table:
             if key in KEYS:
                 continue
+            import difflib
+
             near = difflib.get_close_matches(key.replace("_", "-").lower(), KEYS, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(KEYS)}"
             raise self._fail(key, f"unknown key; {hint}")

@@ -41,7 +41,7 @@ _IMPORT = re.compile(
 _COMMENT = re.compile(rb"#[^\n]*")
 
 
-def around(files: Sequence[SourceFile], *, cwd: Path, excludes: Callable[[Path], bool]) -> tuple[Source, ...]:
+def around(files: Sequence[SourceFile], *, cwd: Path, excludes: Callable[[str], bool]) -> tuple[Source, ...]:
     """What to read beside `files`, for those among them that were given by name."""
     named = [file for file in files if file.named and file.notebook is None]
     if not named:
@@ -63,14 +63,13 @@ def around(files: Sequence[SourceFile], *, cwd: Path, excludes: Callable[[Path],
 class _Search:
     """Follows imports both ways, and stops at the bounds."""
 
-    def __init__(self, given: dict[Path, bytes], excludes: Callable[[Path], bool]) -> None:
+    def __init__(self, given: dict[Path, bytes], excludes: Callable[[str], bool]) -> None:
         self.texts = dict(given)
         self.found: list[Path] = []
         self._excludes = excludes
         self._files = MAX_FILES // 2
         self._bytes = MAX_BYTES // 2
-        self._root = cache(_root)
-        self._resolve = cache(_resolve)
+        self._folders = _Folders()
 
     def add_imports(self, start: Iterable[Path]) -> None:
         """Add the files of the project that these import, directly or not."""
@@ -99,7 +98,7 @@ class _Search:
         return any(_names_framework(text) for text in self.texts.values())
 
     def _add(self, path: Path) -> bool:
-        if not self._files or self._excludes(path):
+        if not self._files or self._excludes(str(path)):
             return False
         data = _read(path)
         if data is None or len(data) > self._bytes:
@@ -111,9 +110,9 @@ class _Search:
         return True
 
     def _imported(self, path: Path) -> Iterator[Path]:
-        root = self._root(path.parent)
+        folder = str(path.parent)
         for module, label in _imports(self.texts[path]):
-            target = self._resolve(path.parent, root, module, label)
+            target = self._folders.module(folder, module, label)
             if target is not None and target != path:
                 yield target
 
@@ -121,15 +120,15 @@ class _Search:
         wanted = set(targets)
         stems = {path.parent.name if path.stem == "__init__" else path.stem for path in targets}
         words = [os.fsencode(stem) for stem in stems]
-        for path in _near(targets, self._excludes):
+        for path in _near(targets, self._excludes, self._folders):
             if path in self.texts:
                 continue
             data = _read(path)
             if data is None or not any(word in data for word in words):
                 continue
-            root = self._root(path.parent)
+            folder = str(path.parent)
             if any(
-                self._resolve(path.parent, root, module, label) in wanted
+                self._folders.module(folder, module, label) in wanted
                 for module, label in _imports(data)
                 if label in stems or not stems.isdisjoint(module.split("."))
             ):
@@ -139,12 +138,12 @@ class _Search:
                     return
 
 
-def _near(targets: Sequence[Path], excludes: Callable[[Path], bool]) -> Iterator[Path]:
+def _near(targets: Sequence[Path], excludes: Callable[[str], bool], known: _Folders) -> Iterator[Path]:
     """The Python files of the targets' projects, those in a target's own folder first, then its parent's, and so on."""
     seen: set[str] = set()
     scanned = 0
     tops = dict.fromkeys(target.parent for target in targets)
-    roots = {top: _root(top) for top in tops}
+    roots = {top: Path(known.root(str(top))) for top in tops}
     while tops:
         for top in tops:
             for folder, folders, names in os.walk(top):
@@ -166,14 +165,6 @@ def _near(targets: Sequence[Path], excludes: Callable[[Path], bool]) -> Iterator
         roots, tops = above, dict.fromkeys(above)
 
 
-def _root(folder: Path) -> Path:
-    """The folder of the project: the nearest one above that says so, else the folder itself."""
-    for candidate in (folder, *folder.parents):
-        if any((candidate / marker).exists() for marker in _MARKERS):
-            return candidate
-    return folder
-
-
 def _imports(data: bytes) -> Iterator[tuple[str, str]]:
     """The modules that a text imports, with the name taken from each (empty for a plain import)."""
     for match in _IMPORT.finditer(data):
@@ -189,25 +180,80 @@ def _imports(data: bytes) -> Iterator[tuple[str, str]]:
                 yield module, "" if label == "*" else label
 
 
-def _resolve(folder: Path, root: Path, module: str, label: str) -> Path | None:
-    """The project's file that an import means, seen from a folder."""
-    stripped = module.lstrip(".")
-    if stripped != module:
-        up = len(module) - len(stripped) - 1
-        bases = [Path(*folder.parts[: len(folder.parts) - up])]
-    else:
-        inside = [one for one in (folder, *folder.parents) if one == root or root in one.parents]
-        bases = [base for one in inside for base in (one, *(one / sub for sub in SOURCE_FOLDERS))]
-    words = [*(stripped.split(".") if stripped else []), *([label] if label else [])]
-    if not all(word.isidentifier() for word in words):
-        return None
-    for base in bases:
+class _Folders:
+    """What the folders of a project hold: each is listed once, rather than asked for one name after another."""
+
+    def __init__(self) -> None:
+        self._inside: dict[str, frozenset[str]] = {}
+        self._marked: dict[str, str] = {}
+        self._known: dict[tuple[str, str, str], Path | None] = {}
+
+    def root(self, folder: str) -> str:
+        """The folder of the project: the nearest one above that says so, else the folder itself."""
+        return self._nearest(folder) or folder
+
+    def _nearest(self, folder: str) -> str:
+        """The nearest folder above, or this one, that says it is a project's; empty for none."""
+        found = self._marked.get(folder)
+        if found is None:
+            if not self._names(folder).isdisjoint(_MARKERS):
+                found = folder
+            else:
+                above = os.path.dirname(folder)
+                found = self._nearest(above) if above != folder else ""
+            self._marked[folder] = found
+        return found
+
+    def module(self, folder: str, module: str, label: str) -> Path | None:
+        """The project's file that an import means, seen from a folder."""
+        key = (folder, module, label)
+        if key not in self._known:
+            found = self._module(folder, module, label)
+            self._known[key] = None if found is None else Path(found)
+        return self._known[key]
+
+    def _module(self, folder: str, module: str, label: str) -> str | None:
+        stripped = module.lstrip(".")
+        words = [*(stripped.split(".") if stripped else []), *([label] if label else [])]
+        if not words or not all(word.isidentifier() for word in words):
+            return None
+        if stripped != module:
+            for _ in range(len(module) - len(stripped) - 1):
+                folder = os.path.dirname(folder)
+            return self._below(folder, words)
+        root = self.root(folder)
+        while True:
+            for sub in ("", *SOURCE_FOLDERS):
+                found = self._below(os.path.join(folder, sub) if sub else folder, words)
+                if found is not None:
+                    return found
+            above = os.path.dirname(folder)
+            if folder in (root, above):
+                return None
+            folder = above
+
+    def _below(self, base: str, words: list[str]) -> str | None:
+        """The file of the longest beginning of `words` that is a module below a folder."""
+        inside = self._names(base)
+        if words[0] not in inside and f"{words[0]}.py" not in inside:
+            return None
         for length in range(len(words), 0, -1):
-            stem = base.joinpath(*words[:length])
-            for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
-                if candidate.is_file():
+            stem = os.path.join(base, *words[:length])
+            for candidate in (f"{stem}.py", os.path.join(stem, "__init__.py")):
+                above, name = os.path.split(candidate)
+                if name in self._names(above) and os.path.isfile(candidate):
                     return candidate
-    return None
+        return None
+
+    def _names(self, folder: str) -> frozenset[str]:
+        names = self._inside.get(folder)
+        if names is None:
+            try:
+                names = frozenset(os.listdir(folder))
+            except OSError:
+                names = frozenset()
+            self._inside[folder] = names
+        return names
 
 
 @cache

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import io
 import os
-import tokenize
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.model import FileError, Source
-from gpusync_lint.notebook import SUFFIX, Notebook, NotebookError, OtherLanguageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+
+    from gpusync_lint.notebook import Notebook
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "build", "dist", "__pycache__", "site-packages"})
 """Folders that are never descended into; nor are hidden ones and virtual environments (they hold a pyvenv.cfg)."""
 
+SUFFIX = ".ipynb"
+"""Of notebooks."""
+
 SUFFIXES = (".py", ".pyw", SUFFIX)
 
+_ENVIRONMENT = "pyvenv.cfg"
+"""What a virtual environment holds."""
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+
+class Listed(NamedTuple):
     """A file to lint that has not been read."""
 
     path: str
     """As it is shown."""
-    location: Path
-    """Absolute."""
+    at: str
+    """Its absolute path."""
     named: bool
     """Given itself, rather than found below a given folder."""
     size: int
@@ -39,9 +43,14 @@ class Listed:
     """When it was last changed, in nanoseconds."""
 
     @property
+    def location(self) -> Path:
+        """Its absolute path."""
+        return Path(self.at)
+
+    @property
     def notebook(self) -> bool:
         """Whether it is to be read as one."""
-        return self.location.suffix == SUFFIX
+        return self.at.endswith(SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,7 @@ def discover(
     paths: Sequence[str],
     *,
     cwd: Path,
-    excludes: Callable[[Path], bool],
+    excludes: Callable[[str], bool],
     stdin: Callable[[], bytes],
     stdin_filename: str | None = None,
     unneeded: Callable[[Sequence[Listed]], frozenset[str]] = lambda listed: frozenset(),
@@ -123,21 +132,22 @@ def discover(
 
 def read(listed: Listed) -> SourceFile | None:
     """Read one file; None where it cannot be read, or holds nothing to lint."""
-    walk = _Walk(Path(), lambda path: False)
+    walk = _Walk(Path(), lambda at: False)
     walk.read(listed)
     return walk.files[0] if walk.files else None
 
 
-def enters(folder: Path, excludes: Callable[[Path], bool]) -> bool:
+def enters(folder: Path, excludes: Callable[[str], bool]) -> bool:
     """Whether what lies in a folder belongs to the project that the folder was found in."""
-    name = folder.name
-    if name.startswith(".") or name in SKIPPED_FOLDERS or name.endswith(".egg-info"):
-        return False
-    return not (folder / "pyvenv.cfg").exists() and not excludes(folder)
+    return _may_enter(folder.name) and not (folder / _ENVIRONMENT).exists() and not excludes(str(folder))
+
+
+def _may_enter(name: str) -> bool:
+    return not (name.startswith(".") or name in SKIPPED_FOLDERS or name.endswith(".egg-info"))
 
 
 class _Walk:
-    def __init__(self, cwd: Path, excludes: Callable[[Path], bool]) -> None:
+    def __init__(self, cwd: Path, excludes: Callable[[str], bool]) -> None:
         self.cwd = cwd
         self.excludes = excludes
         self.files: list[SourceFile] = []
@@ -145,8 +155,6 @@ class _Walk:
         """By real path, so that no file is read twice."""
         self._stdin: str | None = None
         """The real path of what standard input stands for."""
-        self._folders: dict[Path, tuple[str, str]] = {}
-        """Of each folder its real path, and what the shown paths of its files begin with."""
         self.errors: list[FileError] = []
         self.excluded = 0
         self.empty: list[str] = []
@@ -154,66 +162,57 @@ class _Walk:
 
     def add(self, given: str) -> None:
         path = Path(os.path.normpath(self.cwd / given))
-        if self.excludes(path):
+        if self.excludes(str(path)):
             self.excluded += 1
         elif path.is_dir():
             self.folders.append(path)
-            reached = False
-            for folder, entry in self._below(path):
-                reached = self._list_entry(folder, entry) or reached
-            if not reached:
+            if not self._add_below(path):
                 self.empty.append(given)
         elif not path.exists():
             self.errors.append(FileError(given, None, "no such file or folder"))
         elif path.suffix in SUFFIXES or (not path.suffix and path.is_file() and _has_python_shebang(path)):
-            self._list(os.path.realpath(path), shown(path, self.cwd), path, path.stat, named=True)
+            self._list(os.path.realpath(path), shown(path, self.cwd), str(path), path.stat, named=True)
 
-    def _below(self, top: Path) -> Iterator[tuple[Path, os.DirEntry[str]]]:
-        """The files below a folder, each with the folder that it lies in."""
-        folders = [top]
+    def _add_below(self, top: Path) -> bool:
+        """List the files below a folder; whether there are any. Names are put together as strings, for speed."""
+        above = shown(top, self.cwd)
+        reached = False
+        folders = [(str(top), os.path.realpath(top), "" if above == "." else f"{above}/")]
         while folders:
-            here = folders.pop()
+            here, real, above = folders.pop()
             try:
                 with os.scandir(here) as inside:
                     entries = list(inside)
             except OSError as error:
-                self.errors.append(FileError(shown(here, self.cwd), None, f"cannot be read: {error.strerror}"))
+                self.errors.append(FileError(above[:-1] or ".", None, f"cannot be read: {error.strerror}"))
                 continue
+            if here != str(top) and any(entry.name == _ENVIRONMENT for entry in entries):
+                continue
+            at, real = (name if name.endswith(os.sep) else name + os.sep for name in (here, real))
             for entry in entries:
                 name = entry.name
                 if entry.is_dir():
-                    if not entry.is_symlink() and enters(here / name, self.excludes):
-                        folders.append(here / name)
-                elif name.endswith(SUFFIXES) and not name.startswith("."):
-                    yield here, entry
+                    if _may_enter(name) and not entry.is_symlink() and not self.excludes(at + name):
+                        folders.append((at + name, real + name, f"{above}{name}/"))
+                elif name.endswith(SUFFIXES) and not name.startswith(".") and not self.excludes(at + name):
+                    reached = True
+                    target = os.path.realpath(at + name) if entry.is_symlink() else real + name
+                    self._list(target, above + name, at + name, entry.stat, named=False)
+        return reached
 
-    def _list_entry(self, folder: Path, entry: os.DirEntry[str]) -> bool:
-        """List a file that was found in a folder; False for one that is excluded."""
-        path = folder / entry.name
-        if self.excludes(path):
-            return False
-        if folder not in self._folders:  # asked for once: what follows is done for every file of a tree
-            above = shown(folder, self.cwd)
-            self._folders[folder] = (os.path.realpath(folder), "" if above == "." else f"{above}/")
-        real, above = self._folders[folder]
-        at = os.path.realpath(path) if entry.is_symlink() else f"{real}{os.sep}{entry.name}"
-        self._list(at, f"{above}{entry.name}", path, entry.stat, named=False)
-        return True
-
-    def _list(
-        self, real: str, path: str, location: Path, status_of: Callable[[], os.stat_result], *, named: bool
-    ) -> None:
+    def _list(self, real: str, path: str, at: str, status_of: Callable[[], os.stat_result], *, named: bool) -> None:
         if real == self._stdin:
             return
         if real in self.listed:
             if not named:
-                self.listed[real] = replace(self.listed[real], named=False)
+                self.listed[real] = self.listed[real]._replace(named=False)
             return
-        size, mtime = -1, 0
-        with contextlib.suppress(OSError):
+        try:
             status = status_of()
-            size, mtime = status.st_size, status.st_mtime_ns
-        self.listed[real] = Listed(path, location, named, size, mtime)
+        except OSError:
+            self.listed[real] = Listed(path, at, named, -1, 0)
+        else:
+            self.listed[real] = Listed(path, at, named, status.st_size, status.st_mtime_ns)
 
     def read(self, listed: Listed) -> None:
         """Read a file that was listed."""
@@ -226,7 +225,7 @@ class _Walk:
 
     def add_stdin(self, data: bytes, filename: str | None) -> None:
         path = Path(os.path.normpath(self.cwd / (filename or "<stdin>")))
-        if filename is not None and self.excludes(path):
+        if filename is not None and self.excludes(str(path)):
             self.excluded += 1
             return
         self._stdin = os.path.realpath(path)
@@ -235,20 +234,30 @@ class _Walk:
 
     def _decode(self, data: bytes, name: str, path: Path, *, stdin: bool, named: bool) -> None:
         try:
-            file = decode_notebook(data, name, path) if path.suffix == SUFFIX else decode(data, name, path)
-            self.files.append(replace(file, stdin=stdin, named=named))
-            if file.notebook is not None:
-                self.errors += [FileError(name, one.line, one.message, one.cell) for one in file.notebook.errors]
-        except OtherLanguageError:
-            pass
-        except NotebookError as error:
-            self.errors.append(FileError(name, error.line, str(error)))
+            file = self._notebook(data, name, path) if path.suffix == SUFFIX else decode(data, name, path)
+            if file is not None:
+                self.files.append(replace(file, stdin=stdin, named=named))
         except UnicodeDecodeError as error:
             line = error.object.count(b"\n", 0, error.start) + 1
             message = f"cannot be decoded: byte {error.object[error.start]:#04x} is not {error.encoding}"
             self.errors.append(FileError(name, line, message))
         except SyntaxError as error:
             self.errors.append(FileError(name, None, f"cannot be decoded: {error.msg}"))
+
+    def _notebook(self, data: bytes, name: str, path: Path) -> SourceFile | None:
+        """Read a notebook; None for one that is none, or in another language."""
+        from gpusync_lint.notebook import Notebook, NotebookError, OtherLanguageError
+
+        bom = data.startswith(codecs.BOM_UTF8)
+        try:
+            notebook = Notebook(data[len(codecs.BOM_UTF8) * bom :].decode("utf-8"))
+        except OtherLanguageError:
+            return None
+        except NotebookError as error:
+            self.errors.append(FileError(name, error.line, str(error)))
+            return None
+        self.errors += [FileError(name, one.line, one.message, one.cell) for one in notebook.errors]
+        return SourceFile(Source(name, notebook.text), path, notebook.source, "utf-8", bom, notebook=notebook)
 
 
 def decode(data: bytes, name: str, path: Path) -> SourceFile:
@@ -257,22 +266,19 @@ def decode(data: bytes, name: str, path: Path) -> SourceFile:
     Raises SyntaxError for an unknown encoding and UnicodeDecodeError for bytes that do not fit it.
     """
     bom = data.startswith(codecs.BOM_UTF8)
-    try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-    except SyntaxError:
-        # Python says the same of an unknown encoding and of a first line that is not UTF-8; the latter has a place.
-        data.decode("utf-8")
-        raise
+    encoding = "utf-8"
+    if any(b"coding" in first for first in data.split(b"\n", 2)[:2]):
+        import tokenize
+
+        try:
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        except SyntaxError:
+            # Python says the same of an unknown encoding and of a first line that is not UTF-8; the latter has a place.
+            data.decode("utf-8")
+            raise
     raw = data[len(codecs.BOM_UTF8) :].decode("utf-8") if bom else data.decode(encoding)
     text = raw.replace("\r\n", "\n").replace("\r", "\n") if "\r" in raw else raw
     return SourceFile(Source(name, text), path, raw, "utf-8" if bom else encoding, bom)
-
-
-def decode_notebook(data: bytes, name: str, path: Path) -> SourceFile:
-    """Read a notebook. Raises UnicodeDecodeError, and what `Notebook` raises."""
-    bom = data.startswith(codecs.BOM_UTF8)
-    notebook = Notebook(data[len(codecs.BOM_UTF8) * bom :].decode("utf-8"))
-    return SourceFile(Source(name, notebook.text), path, notebook.source, "utf-8", bom, notebook=notebook)
 
 
 def _has_python_shebang(path: Path) -> bool:

@@ -30,15 +30,15 @@ _OF_ANYTHING = frozenset(label for kind in (dict, list, set, str, bytes) for lab
 _TENSOR = torch_api.TORCH_ONLY_METHODS | torch_api.TENSOR_FUNCTIONS | torch_api.HOST_METHODS | torch_api.KEEPS_BOOL
 
 
-def candidates(project: Project, path: str | None, label: str) -> list[FunctionInfo]:
-    """The methods that `path.label()` may call; empty where that would be a guess."""
+def candidates(project: Project, receiver: str, label: str) -> list[FunctionInfo]:
+    """The methods that `receiver.label()` may call; empty where that would be a guess."""
     if label.startswith("_") or label in _COMMON or label in _TENSOR:
         return []
     found = project.methods_named(label)
     if not found:
         return []
     if "_" not in label or label in _OF_ANYTHING:
-        words = _plain((path or "").rpartition(".")[2])
+        words = _plain(receiver)
         found = [method for method in found if words and method.cls is not None and _alike(words, method.cls.name)]
     families = {id(_family(project, method.cls)) for method in found if method.cls is not None}
     return found if len(families) <= _MOST and len(found) <= _MOST_IN_ALL else []

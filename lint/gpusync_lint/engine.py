@@ -2,8 +2,8 @@
 
 1. Every file is parsed with `ast` and summarised; the project's imports are resolved; files that have nothing to do
    with a framework are dropped. The inference interprets the rest and says which statements hold something of interest.
-2. Those statements alone are parsed with libcst, paired with their `ast`, and judged by the rules. The heat of a
-   finding is that of its statement.
+2. Those statements alone are gone through node by node, and judged by the rules. The heat of a finding is that of its
+   statement.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from gpusync_lint.values import UNKNOWN, Kind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gpusync_lint.beside import Surroundings
     from gpusync_lint.catalogue import Catalogue
-    from gpusync_lint.heat import Place
     from gpusync_lint.model import EngineSettings, Source
-    from gpusync_lint.pairing import Pair
-    from gpusync_lint.project import Surroundings
     from gpusync_lint.rules.base import Look, Report
+    from gpusync_lint.running import Place
+    from gpusync_lint.sites import Site
     from gpusync_lint.summaries import FunctionInfo
     from gpusync_lint.values import Value
 
@@ -102,7 +102,7 @@ def _analyze(
         found.sort(key=lambda item: (item[0].path, item[0].span, item[0].code))
         if around is not None:
             places = tuple(place for _, place in found)
-            running = Running(heat.own, places, frozenset(project.read), frozenset(project.asked - project.read))
+            running = Running(heat.own, places, project.beside.depends() if project.beside is not None else {})
     project.take_apart()
     errors.sort(key=lambda error: error.path)
     return Analysis(tuple(finding for finding, _ in found), tuple(errors), len(sources), running)
@@ -145,34 +145,34 @@ class _Judge:
         spots = self._spots()
         if not spots:
             return
-        from gpusync_lint import fragments
         from gpusync_lint.rules import by_node
         from gpusync_lint.rules.base import Look
         from gpusync_lint.rules.stacking import merge_reads
+        from gpusync_lint.sites import sites
 
         lines = self._file.text.split("\n")
-        paired = fragments.pair(lines, spots)
-        look = Look(self._file, paired, self._inference, self._torch, self._settings, lines, self._heat)
-        found: list[tuple[Pair, Report]] = []
-        for late in (False, True):
-            rules = by_node(late)
-            for pair in paired.pairs:
-                if type(pair.node) in rules:
-                    look.pair = pair
-                    for rule in rules[type(pair.node)]:
-                        for report in rule.check(pair.node, look):
-                            found.append((pair, report))
+        look = Look(self._file, self._inference, self._torch, self._settings, lines, self._heat)
+        seen_by = by_node(), by_node(late=True)
+        shown = sites(spots, seen_by[0].keys() | seen_by[1].keys())
+        found: list[tuple[Site, Report]] = []
+        for rules in seen_by:
+            for site in shown:
+                if type(site.node) in rules:
+                    look.at = site
+                    for rule in rules[type(site.node)]:
+                        for report in rule.check(site.node, look):
+                            found.append((site, report))
             look.waits.update(report.mark.lineno for _, report in found)
         merge_reads(found, look)
         seen: set[tuple[str, int]] = set()
-        for pair, report in sorted(found, key=lambda item: (item[1].mark.lineno, item[1].mark.col_offset)):
+        for site, report in sorted(found, key=lambda item: (item[1].mark.lineno, item[1].mark.col_offset)):
             if (report.barrier, id(report.mark)) not in seen:
                 seen.add((report.barrier, id(report.mark)))
                 place: Place | None = None
                 if report.heat is None:
-                    about = report.about or pair.statement
-                    place = self._heat.place(pair.fn, about, pair.repeated, pair.deferred)
-                yield self._finding(pair, report, place, look), place
+                    about = report.about or site.statement
+                    place = self._heat.place(site.fn, about, site.repeated, site.deferred)
+                yield self._finding(site, report, place, look), place
 
     def _spots(self) -> list[tuple[ast.stmt, FunctionInfo]]:
         """The statements to judge, in source order, without those that run only where there is no GPU."""
@@ -185,13 +185,13 @@ class _Judge:
         spots = [spot for spot in spots if id(spot[0]) not in dead]
         return sorted(spots, key=lambda spot: (spot[0].lineno, spot[0].col_offset))
 
-    def _finding(self, pair: Pair, report: Report, place: Place | None, look: Look) -> Finding:
+    def _finding(self, site: Site, report: Report, place: Place | None, look: Look) -> Finding:
         barrier = self._barriers[report.barrier]
         if place is not None:
             heat = self._heat.heat_at(place)
         else:
             assert report.heat is not None
-            heat = Heat.GUARDED if pair.deferred and report.heat is Heat.STEP else report.heat
+            heat = Heat.GUARDED if site.deferred and report.heat is Heat.STEP else report.heat
         rule = catalogue.rule_doc(barrier.code)
         source = ast.unparse(report.mark)
         digest = blake2b(source.encode(), digest_size=5).hexdigest()
@@ -199,13 +199,13 @@ class _Judge:
             code=barrier.code,
             name=rule.name if rule is not None else barrier.code,
             path=self._file.path,
-            span=look.span_of(report, pair),
+            span=look.span_of(report, site),
             message=barrier.message.replace("{call}", _called(report.mark, look.values)),
             remedy=report.remedy or barrier.remedy,
             heat=heat,
             confidence=report.confidence,
             framework=barrier.framework,
-            key=f"{self._file.path}::{pair.fn.qualname}::{barrier.code}::{digest}::1",
+            key=f"{self._file.path}::{site.fn.qualname}::{barrier.code}::{digest}::1",
             fix=report.fix,
         )
 

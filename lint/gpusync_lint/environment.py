@@ -26,14 +26,15 @@ class Environment:
 
     def set(self, path: str, value: Value) -> None:
         """Assign, and forget what was known of the old object's attributes."""
+        values = self.values
         if "." in path:
             self._owners.add(path[: path.index(".")])
         elif path in self._owners:
             prefix = path + "."
-            for key in [key for key in self.values if key.startswith(prefix)]:
-                self._trail.append((key, self.values.pop(key)))
-        self._trail.append((path, self.values.get(path)))
-        self.values[path] = value
+            for key in [key for key in values if key.startswith(prefix)]:
+                self._trail.append((key, values.pop(key)))
+        self._trail.append((path, values.get(path)))
+        values[path] = value
 
     def mark(self) -> int:
         """A point to roll back to."""
@@ -42,14 +43,17 @@ class Environment:
     def rollback(self, mark: int) -> dict[str, Value]:
         """Undo everything since a mark; the values that the changed names had."""
         changed: dict[str, Value] = {}
-        while len(self._trail) > mark:
-            path, old = self._trail.pop()
+        trail, values = self._trail, self.values
+        if len(trail) == mark:
+            return changed
+        for path, old in reversed(trail[mark:]):
             if path not in changed:
-                changed[path] = self.values.get(path, UNKNOWN)
+                changed[path] = values.get(path, UNKNOWN)
             if old is None:
-                self.values.pop(path, None)
+                values.pop(path, None)
             else:
-                self.values[path] = old
+                values[path] = old
+        del trail[mark:]
         return changed
 
     def changes(self, mark: int) -> dict[str, Value]:
@@ -58,16 +62,21 @@ class Environment:
 
     def merge(self, branches: list[dict[str, Value]], exhaustive: bool) -> None:
         """Join the changes of branches into this environment; not exhaustive: none of them may have run."""
-        if not branches:
+        values, trail = self.values, self._trail
+        if len(branches) == 1:
+            for path, value in branches[0].items():
+                base = values.get(path)
+                trail.append((path, base))
+                values[path] = value if exhaustive or base is None else join(base, value)
             return
         paths = {path: None for branch in branches for path in branch}
         for path in paths:
-            base = self.values.get(path)
+            base = values.get(path)
             merged: Value | None = None if exhaustive else base
             for branch in branches:
-                value = branch.get(path, base)
-                if value is not None:
-                    merged = value if merged is None else join(merged, value)
+                changed = branch.get(path, base)
+                if changed is not None:
+                    merged = changed if merged is None else join(merged, changed)
             if merged is not None:
-                self._trail.append((path, base))
-                self.values[path] = merged
+                trail.append((path, base))
+                values[path] = merged

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gpusync_lint import sorts, torch_api
+from gpusync_lint.outside import member
 from gpusync_lint.tensors import (
     HOST_BATCH_ATTRIBUTES,
     HOST_BATCH_NAMES,
@@ -19,8 +20,6 @@ from gpusync_lint.tensors import (
 from gpusync_lint.values import (
     ARRAY,
     ARRAY_ELEMENT,
-    BOOL_DTYPE,
-    DTYPE,
     GPU_ABSENT,
     GPU_DEVICE,
     GPU_PRESENT,
@@ -41,6 +40,7 @@ from gpusync_lint.values import (
     list_of,
     lookup,
     name,
+    tensor,
     tuple_of,
 )
 
@@ -51,14 +51,15 @@ if TYPE_CHECKING:
     from gpusync_lint.inference import Inference
     from gpusync_lint.summaries import FunctionInfo
 
-_DTYPE_NAMES = frozenset(
-    {
-        "float", "float16", "float32", "float64", "double", "half", "bfloat16", "int", "int8", "int16", "int32",
-        "int64", "long", "short", "uint8", "complex64", "complex128", "cfloat", "float8_e4m3fn", "float8_e5m2",
-    }
-)  # fmt: skip
-_PRESENT_NAMES = frozenset({"cuda", "use_cuda", "use_gpu", "gpu", "is_cuda", "on_gpu", "cuda_available", "has_cuda"})
-_ABSENT_NAMES = frozenset({"no_cuda", "no_gpu", "use_cpu", "cpu_only", "force_cpu", "is_cpu", "on_cpu", "no_accel"})
+_SWITCHES = {
+    **dict.fromkeys(
+        ("cuda", "use_cuda", "use_gpu", "gpu", "is_cuda", "on_gpu", "cuda_available", "has_cuda"), GPU_PRESENT
+    ),
+    **dict.fromkeys(
+        ("no_cuda", "no_gpu", "use_cpu", "cpu_only", "force_cpu", "is_cpu", "on_cpu", "no_accel"), GPU_ABSENT
+    ),
+}
+"""Names that say whether a GPU is there, or is to be used."""
 _KEPT_ON_HOST = re.compile(r"(?<!is)(?<!on)(?<!use)(?<!to)(?<!no)(?<!force)_cpu$")
 """Names of tensors that people keep on the host on purpose, beside one on the device; not those of switches."""
 _BUILTINS = frozenset(
@@ -70,6 +71,9 @@ _BUILTINS = frozenset(
         "slice", "sorted", "str", "sum", "super", "tuple", "type", "vars", "zip",
     }
 )  # fmt: skip
+_BUILTIN_VALUES = {label: name(f"builtins.{label}") for label in _BUILTINS}
+_BOTH_HOST = (Kind.HOST, Kind.HOST)
+_UNKNOWN, _MOVED, _TENSOR = Kind.UNKNOWN, Kind.MOVED, Kind.TENSOR  # asked for by the million
 
 
 def dotted_path(node: ast.expr) -> str | None:
@@ -90,6 +94,8 @@ class Expressions:
     env: Environment
     fn: FunctionInfo
     inference: Inference
+    named: dict[str, Value | None]
+    """What the file binds names to by import, `def` or `class`, for those that were asked for."""
     names: dict[str, Value]
     """What names and dotted paths hold here: the values of `env`."""
     values: dict[int, Value]
@@ -117,9 +123,30 @@ class Expressions:
 
     def eval(self, node: ast.expr) -> Value:
         """What an expression holds; remembered for the rules when anything is known."""
-        value = _EVALUATORS[node.__class__](self, node)
-        if value.kind:
-            self.values[id(node)] = value
+        kind = node.__class__
+        if kind is ast.Name:  # half of all expressions
+            label: str = node.id  # type: ignore[attr-defined]
+            value = self.names.get(label) or self._outer_name(label)
+            known = value.kind
+            if known is _TENSOR or known is _UNKNOWN or known is _MOVED:
+                value = self._by_name(label, label, value)
+                if not value.kind:
+                    return value
+        elif kind is ast.Attribute:
+            base, path = self.with_path(node.value)  # type: ignore[attr-defined]
+            if path is not None:
+                path = f"{path}.{node.attr}"  # type: ignore[attr-defined]
+            value = self.attribute(node, base, path)  # type: ignore[arg-type]
+            if not value.kind:
+                return value
+        elif kind is ast.Constant:
+            const = node.value  # type: ignore[attr-defined]
+            value = NONE if const is None else host(const)
+        else:
+            value = EVALUATORS[kind](self, node)
+            if not value.kind:
+                return value
+        self.values[id(node)] = value
         return value
 
     def with_path(self, node: ast.expr) -> tuple[Value, str | None]:
@@ -127,15 +154,18 @@ class Expressions:
         kind = node.__class__
         path: str | None = None
         if kind is ast.Name:
-            value = self._name(node)  # type: ignore[arg-type]
             path = node.id  # type: ignore[attr-defined]
+            value = self.names.get(path) or self._outer_name(path)
+            known = value.kind
+            if known is _TENSOR or known is _UNKNOWN or known is _MOVED:
+                value = self._by_name(path, path, value)
         elif kind is ast.Attribute:
             base, path = self.with_path(node.value)  # type: ignore[attr-defined]
             if path is not None:
                 path = f"{path}.{node.attr}"  # type: ignore[attr-defined]
             value = self.attribute(node, base, path)  # type: ignore[arg-type]
         else:
-            value = _EVALUATORS[kind](self, node)
+            return self.eval(node), path
         if value.kind:
             self.values[id(node)] = value
         return value, path
@@ -157,52 +187,44 @@ class Expressions:
 
     # names and attributes
 
-    def _name(self, node: ast.Name) -> Value:
-        label = node.id
-        value = self.names.get(label)
-        if value is None:
-            value = self._outer_name(label)
-        if label[-4:] == "_cpu" and _KEPT_ON_HOST.search(label):
-            return _on_host(value)
-        kind = value.kind
-        if kind is Kind.TENSOR:
-            return self._confirmed(label, value) if self.backward_names else value
-        if kind is Kind.UNKNOWN or kind is Kind.MOVED:
-            return self._by_evidence(label, value)
-        return value
-
     def _outer_name(self, label: str) -> Value:
-        outer = self.fn.outer
-        reads, now = self.fn.reads, self.inference.clock
-        while outer is not None and not outer.is_module:
+        fn = self.fn
+        body = fn.file.body
+        outer = fn.outer
+        reads, now = fn.reads, self.inference.clock
+        while outer is not None and outer.name != "<module>":
             reads.setdefault((id(outer), label), now)
             found = outer.scope.get(label)
             if found is not None:
                 return found
             outer = outer.outer
-        body = self.fn.file.body
         reads.setdefault((id(body), label), now)
         found = body.scope.get(label)
         if found is None:
-            found = self.inference.project.named(self.fn.file, label)
-        if found is not None:
-            return found
-        return name(f"builtins.{label}") if label in _BUILTINS else UNKNOWN
+            if label in self.named:
+                found = self.named[label]
+            else:
+                found = self.named[label] = self.inference.project.named(fn.file, label)
+            if found is None and fn.file.definitions is not None:
+                found = self.inference.global_name(fn.file, label)
+            if found is None:
+                return _BUILTIN_VALUES.get(label, UNKNOWN)
+        return found
 
-    def _by_evidence(self, path: str, value: Value) -> Value:
+    def _by_name(self, path: str, last: str, value: Value) -> Value:
+        """What a name or path holds that is a tensor, moved or unknown; `last` is the last word of the path."""
+        if last[-4:] == "_cpu" and _KEPT_ON_HOST.search(last):
+            return _on_host(value)
+        if value.kind is _TENSOR:
+            return self._confirmed(path, value) if self.backward_names else value
         if path in self.backward_names:
-            device = Device.GPU if value.kind is Kind.MOVED else self.assumed()
-            return Value(Kind.TENSOR, device, zero_dim=True)
+            return tensor(Device.GPU if value.kind is _MOVED else self.assumed(), zero_dim=True)
         if path in self.module_names:
-            return Value(Kind.MODULE, Device.GPU if value.kind is Kind.MOVED else self.assumed())
-        if value.kind is Kind.UNKNOWN:
-            last = path.rpartition(".")[2]
-            if last in _PRESENT_NAMES:
-                return GPU_PRESENT
-            if last in _ABSENT_NAMES:
-                return GPU_ABSENT
+            return Value(Kind.MODULE, Device.GPU if value.kind is _MOVED else self.assumed())
+        if value.kind is _UNKNOWN:
             if last == "device":
                 return Value(Kind.DEVICE, self.assumed())
+            return _SWITCHES.get(last, value)
         return value
 
     def _confirmed(self, path: str, value: Value) -> Value:
@@ -210,10 +232,6 @@ class Expressions:
         if value.kind is Kind.TENSOR and path in self.backward_names:
             return value._replace(sure=True, zero_dim=True)
         return value
-
-    def _attribute(self, node: ast.Attribute) -> Value:
-        base, path = self.with_path(node.value)
-        return self.attribute(node, base, f"{path}.{node.attr}" if path is not None else None)
 
     def attribute(self, node: ast.Attribute, base: Value, path: str | None) -> Value:
         """What an attribute holds, given the object, which is not evaluated again, and its own dotted path."""
@@ -223,26 +241,25 @@ class Expressions:
             if value is not None and value.kind:
                 return value
         value = self.attribute_of(base, attr)
-        if attr[-4:] == "_cpu" and _KEPT_ON_HOST.search(attr):
-            return _on_host(value)
-        if path is None:
-            return value
         kind = value.kind
-        if kind is Kind.TENSOR:
-            return self._confirmed(path, value) if self.backward_names else value
-        if kind is Kind.UNKNOWN or kind is Kind.MOVED:
-            return self._by_evidence(path, value)
+        if kind is _TENSOR or kind is _UNKNOWN or kind is _MOVED:
+            if path is not None:
+                return self._by_name(path, attr, value)
+            if attr[-4:] == "_cpu" and _KEPT_ON_HOST.search(attr):
+                return _on_host(value)
         return value
 
     def attribute_of(self, base: Value, attr: str) -> Value:
         """What an attribute of a value holds."""
         kind = base.kind
+        if kind is _UNKNOWN or kind is Kind.HOST:
+            return HOST if kind else UNKNOWN
         if kind is Kind.NAME:
             return self._member(base, attr)
-        if kind is Kind.TENSOR:
+        if kind is _TENSOR:
             return tensor_attribute(base, attr)
         if (
-            kind in (Kind.MODULE, Kind.INSTANCE, Kind.RECORDS)
+            (kind is Kind.MODULE or kind is Kind.INSTANCE or kind is Kind.RECORDS)
             and base.ref is not None
             and not isinstance(base.ref, str)
         ):
@@ -254,7 +271,7 @@ class Expressions:
                 return base
             return Value(Kind.DEVICE, base.device) if attr == "device" else UNKNOWN
         if kind is Kind.CLASS:
-            method = self.inference.project.method(base.ref, attr)
+            method = self.inference.method(base.ref, attr)
             if method is not None:
                 return Value(Kind.FUNCTION, ref=method, const=None if method.kind == "static" else base)
             return self.inference.attribute(self.fn, base.ref, attr) or UNKNOWN
@@ -284,30 +301,16 @@ class Expressions:
             "mode",
         ):
             return Value(Kind.TENSOR, base.device)
-        if kind is Kind.HOST:
-            return HOST
         return UNKNOWN
 
     def _member(self, base: Value, attr: str) -> Value:
-        if not isinstance(base.ref, str):
-            return self.inference.member(self.fn, base.ref, attr)
-        if base.ref == "torch":
-            if attr == "bool":
-                return BOOL_DTYPE
-            if attr in _DTYPE_NAMES:
-                return DTYPE
-        if base.ref.endswith(torch_api.ENGINES) and attr == "device":
-            return GPU_DEVICE
-        root = base.ref.partition(".")[0]
-        if root == "math" and attr in ("pi", "e", "inf", "nan", "tau"):
-            return HOST
-        if root == "numpy" and attr in ("pi", "inf", "nan", "newaxis"):
-            return NONE if attr == "newaxis" else HOST
-        return name(f"{base.ref}.{attr}")
+        ref = base.ref
+        if ref.__class__ is not str:
+            return self.inference.member(self.fn, ref, attr)
+        return member(ref, attr)
 
     def _instance_attribute(self, base: Value, attr: str) -> Value:
-        project = self.inference.project
-        method = project.method(base.ref, attr)
+        method = self.inference.method(base.ref, attr)
         if method is not None:
             if method.kind == "property":
                 return self.inference.call(self, method, [base], {}, [])
@@ -319,7 +322,7 @@ class Expressions:
             if attr == "device":
                 return Value(Kind.DEVICE, max(base.device, self.assumed()))
             part = torch_api.PARTS.get(attr, "")
-            inherits = part and "torch.nn.Transformer" in project.lineage(base.ref)
+            inherits = part and "torch.nn.Transformer" in self.inference.project.lineage(base.ref)
             return Value(Kind.MODULE, base.device, ref=part) if inherits else UNKNOWN
         if base.kind is Kind.MODULE and found.kind is Kind.MODULE and found.device is Device.CPU:
             return found._replace(device=base.device)  # made in a mixin, moved with the module that holds it
@@ -329,20 +332,24 @@ class Expressions:
 
     def _binary(self, node: ast.BinOp) -> Value:
         left, right = self.eval(node.left), self.eval(node.right)
-        op = type(node.op)
+        op = node.op.__class__
         if op is ast.Mod and _is_string(node.left, left):
             if has_tensor(right):
                 self.hit()
             return HOST
         if op is ast.Sub and self.timed and isinstance(node.right, ast.Name):  # perhaps the time that something took
             self.hit()
-        if Kind.TENSOR in (left.kind, right.kind):
+        kinds = (left.kind, right.kind)
+        if kinds == _BOTH_HOST:
+            return HOST
+        if Kind.TENSOR in kinds:
             if op is ast.Add and self.backward_names:  # perhaps a sum that keeps its graph
                 self.hit()
             value = combine(left, right)
             bitwise = op in (ast.BitAnd, ast.BitOr, ast.BitXor)
-            return value._replace(boolean=bitwise and left.boolean and right.boolean, sure=left.sure and right.sure)
-        if Kind.FOREIGN in (left.kind, right.kind):
+            boolean = bitwise and left.boolean and right.boolean
+            return tensor(value.device, left.sure and right.sure, value.zero_dim, boolean)
+        if Kind.FOREIGN in kinds:
             return foreign(sorts.table()[(left if left.kind is Kind.FOREIGN else right).ref].result)
         if left.kind is Kind.ARRAY or right.kind is Kind.ARRAY:
             numbers = all(value.kind is Kind.HOST or value == ARRAY_ELEMENT for value in (left, right))
@@ -357,8 +364,8 @@ class Expressions:
             return left
         if left.kind in (Kind.HOST, Kind.FLAG) and right.kind in (Kind.HOST, Kind.FLAG):
             return HOST
-        if Kind.MOVED in (left.kind, right.kind):
-            return GPU_TENSOR._replace(sure=False)
+        if Kind.MOVED in kinds:
+            return tensor(Device.GPU, sure=False)
         return UNKNOWN
 
     def _bool_op(self, node: ast.BoolOp) -> Value:
@@ -389,9 +396,11 @@ class Expressions:
         return value
 
     def _compare(self, node: ast.Compare) -> Value:
-        values = [self.eval(node.left), *(self.eval(item) for item in node.comparators)]
-        op = type(node.ops[0])
-        if op in (ast.Is, ast.IsNot):
+        values = [self.eval(node.left)]
+        for item in node.comparators:
+            values.append(self.eval(item))
+        op = node.ops[0].__class__
+        if op is ast.Is or op is ast.IsNot:
             return host(op is ast.Is) if values[1].kind is Kind.NONE and self._is_off(node.left) else HOST
         if len(values) == 2:
             flag = device_comparison(op, values[0], values[1])
@@ -552,9 +561,6 @@ class Expressions:
 
     # the rest
 
-    def _constant(self, node: ast.Constant) -> Value:
-        return NONE if node.value is None else host(node.value)
-
     def _joined(self, node: ast.JoinedStr) -> Value:
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
@@ -618,9 +624,6 @@ class Expressions:
         """Note what the function gives back; in `Interpreter`."""
         raise NotImplementedError
 
-    def _call(self, node: ast.Call) -> Value:
-        return self.call(node)
-
     def _nothing(self, node: ast.expr) -> Value:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
@@ -635,11 +638,8 @@ class _Evaluators(dict[type, "Callable[[Any, Any], Value]"]):
         return Expressions._nothing
 
 
-_EVALUATORS = _Evaluators(
+EVALUATORS = _Evaluators(
     {
-        ast.Name: Expressions._name,
-        ast.Attribute: Expressions._attribute,
-        ast.Call: Expressions._call,
         ast.BinOp: Expressions._binary,
         ast.BoolOp: Expressions._bool_op,
         ast.UnaryOp: Expressions._unary,
@@ -656,7 +656,6 @@ _EVALUATORS = _Evaluators(
         ast.DictComp: Expressions._dict_comp,
         ast.Subscript: Expressions._subscript,
         ast.Slice: Expressions._slice,
-        ast.Constant: Expressions._constant,
         ast.JoinedStr: Expressions._joined,
         ast.FormattedValue: Expressions._formatted,
         ast.Lambda: Expressions._lambda,

@@ -12,7 +12,7 @@ from gpusync_lint.expressions import dotted_path
 from gpusync_lint.summaries import blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 _MOVES = frozenset({"to", "cuda", "cpu", "type_as"})
 _REMEMBERS = re.compile(r"lru_cache|memoi[sz]e|^cached?$|^cached_")
@@ -52,23 +52,39 @@ class Fillings:
             yield self._found[index][1]
 
 
-def settles(statement: ast.If, rest: Iterable[tuple[str, ast.expr, bool]], kept: dict[str, str]) -> bool:
+class Kept:
+    """Which local names the statements of a block read from which container: `hit = self.cache.get(key)`."""
+
+    def __init__(self, body: list[ast.stmt]) -> None:
+        self._body = body
+        self._found: dict[str, str] = {}
+        self._done = 0
+
+    def before(self, place: int) -> dict[str, str]:
+        """What those before a place read; the places must come in order."""
+        for statement in self._body[self._done : place]:
+            self._found.update(kept_names(statement))
+        self._done = place
+        return self._found
+
+
+def settles(statement: ast.If, place: int, fillings: Fillings, before: Kept) -> bool:
     """`if self.table is not None: return self.table`, where the rest of the block fills `self.table`.
 
-    `rest` is what that fills. `kept` tells which local names were read from which container before:
-    `hit = self.cache.get(key)`.
+    The other three are the place of the statement in its block, and what that fills and keeps.
     """
     if statement.orelse:
         return False
     returned, tests = _way_out(statement)
     if returned is None:
         return False
+    kept = before.before(place)
     asked: dict[str, set[str]] = {}
     for test in tests:
         for path, how in _asked(test, False).items():
             asked.setdefault(kept.get(path, path), set()).update({"key"} if path in kept else how)
     given = {kept.get(path, path) for path in _paths(returned.value)} if returned.value is not None else set()
-    for path, value, key in rest:
+    for path, value, key in fillings.after(place):
         manners = asked.get(path, set())
         if key:
             manners = manners & {"key"}

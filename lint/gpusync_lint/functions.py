@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gpusync_lint import sorts, torch_api
@@ -14,6 +15,7 @@ from gpusync_lint.values import (
     ARRAY_ELEMENT,
     CPU_TENSOR,
     DTYPE,
+    GPU_ABSENT,
     GPU_DEVICE,
     GPU_PRESENT,
     HOST,
@@ -21,6 +23,7 @@ from gpusync_lint.values import (
     Device,
     Kind,
     Value,
+    any_tensor,
     dict_of,
     element,
     foreign,
@@ -28,6 +31,7 @@ from gpusync_lint.values import (
     join_all,
     list_of,
     name,
+    tensor,
     tuple_of,
     with_device,
 )
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 
 Args = list[Value]
 Kwargs = dict[str, Value]
+_NONE: Kwargs = {}
 
 _CONVERTERS = frozenset(
     {
@@ -47,6 +52,52 @@ _CONVERTERS = frozenset(
 _READING_MODULES = frozenset({"numpy", "math", "logging"})
 """Modules whose functions read the tensors that they are given."""
 _WRAPPERS = frozenset({"tqdm", "trange", "track", "progress_bar", "Bar", "alive_it"})
+
+
+_TELLING_BUILTINS = frozenset(
+    {
+        "super", "list", "tuple", "set", "reversed", "iter", "frozenset", "sorted", "next", "dict", "enumerate", "zip",
+        "max", "min", "sum", "abs", "round", "pow", "getattr", "map", "filter", "vars", "open", "object", "type",
+        "slice",
+    }
+)  # fmt: skip
+"""Functions that give back something else than what lies on the host for sure."""
+_DTYPES = frozenset({"get_default_dtype", "promote_types", "result_type", "get_autocast_dtype"})
+_DEVICES_AND_QUEUES = frozenset(
+    {"current_accelerator", "current_device", "Stream", "current_stream", "default_stream", "Event"}
+)
+_PARTS = (
+    "cuda.", "backends.", "accelerator.", "version.", "random.", "autograd.set", "distributions.", "optim.",
+    "utils.data.", "utils.rnn", "nn.utils.", "nn.init.",
+)  # fmt: skip
+"""Parts of torch whose functions are told apart one by one."""
+_OF_TENSORS = torch_api.TORCH_ONLY_METHODS | torch_api.TENSOR_FUNCTIONS
+
+
+@lru_cache(20_000)
+def _facts(dotted: str) -> tuple[str, str, str, bool, bool]:
+    """The first word of a name, those after it, the last one, whether it reads the tensors that it is given, and
+    whether it is torch's alone."""
+    root, _, rest = dotted.partition(".")
+    last = dotted.rpartition(".")[2]
+    telling = root in _READING_MODULES or last in torch_api.SHOWN_BY
+    flag = dotted in torch_api.PRESENCE or dotted in torch_api.ABSENCE
+    named = flag or is_data_loader(dotted) or last in ("cli", "parse", "GradScaler")
+    return root, rest, last, telling, root == "torch" and not named
+
+
+@lru_cache(20_000)
+def _computes(rest: str, last: str) -> bool:
+    """Whether a name of torch is that of a function on tensors, or of one that makes them, and of nothing else."""
+    return not (
+        rest == "device"
+        or torch_api.tensor_type(f"torch.{rest}")
+        or last in _DEVICES_AND_QUEUES | {"Parameter", "Buffer"} | torch_api.MODULE_FUNCTIONS
+        or rest.startswith(_PARTS)
+        or (rest.startswith("nn.") and last[:1].isupper())
+        or rest in _DTYPES | torch_api.HOST_FUNCTIONS
+        or rest in ("load", "jit.load")
+    )
 
 
 def is_data_loader(dotted: str) -> bool:
@@ -68,7 +119,7 @@ class Functions(Expressions):
         """Note that something of which nothing is known is called."""
         trace = self.fn.trace
         if not trace.unexplained:
-            trace.unexplained = has_tensor(tuple_of([*args, *kwargs.values()]))
+            trace.unexplained = any_tensor(args, kwargs)
 
     def call_value(self, node: ast.Call, callee: Value, args: Args, kwargs: Kwargs) -> Value:
         """Call a value that is not a method of a known kind; in `Calls`."""
@@ -84,30 +135,38 @@ class Functions(Expressions):
 
     def external(self, node: ast.Call, dotted: str, args: Args, kwargs: Kwargs) -> Value:
         """Call a function or class by its dotted name."""
-        root, _, rest = dotted.partition(".")
+        root, rest, last, telling, plain = _facts(dotted)
         if root == "builtins":
             return self._builtin(node, rest, args, kwargs)
-        last = dotted.rpartition(".")[2]
-        read = root in _READING_MODULES or last in torch_api.SHOWN_BY or dotted in self.inference.barrier_functions
+        inference = self.inference
         if root != "torch":
-            if read and has_tensor(tuple_of([*args, *kwargs.values()])):
+            trace = self.fn.trace
+            if any_tensor(args, kwargs):
+                trace.unexplained = True
+                if telling or dotted in inference.barrier_functions:
+                    self.hit()
+        for value in args:
+            if value.kind is Kind.FOREIGN:
                 self.hit()
-            self.unexplained(args, kwargs)
-        if any(value.kind is Kind.FOREIGN for value in args):
-            self.hit()
+                break
         if root in sorts.modules():
             result = self._foreign_function(dotted, args, kwargs)
             if result is not None:
                 return result
-        made = self.inference.named.made(dotted, kwargs)
-        if made is not None:
-            return made
-        if self.inference.named.gives_tensor(dotted):
-            return Value(Kind.TENSOR, self.assumed())
+        if inference.named.knows(dotted):
+            made = inference.named.made(dotted, kwargs)
+            return made if made is not None else tensor(self.assumed())
+        if plain:
+            return self._torch(dotted, rest, last, args, kwargs)
+        return self._by_dotted_name(dotted, args, kwargs)
+
+    def _by_dotted_name(self, dotted: str, args: Args, kwargs: Kwargs) -> Value:
+        """Call what no catalogue speaks of."""
+        root, rest, last, _, _ = _facts(dotted)
         if dotted in torch_api.PRESENCE:
             return GPU_PRESENT
         if dotted in torch_api.ABSENCE:
-            return Value(Kind.FLAG, const=False)
+            return GPU_ABSENT
         if is_data_loader(dotted):
             return self.loader(dotted, args, kwargs)
         if (
@@ -222,6 +281,8 @@ class Functions(Expressions):
                 waits = True
             if waits:
                 self.hit()
+        if _computes(rest, last):
+            return self._tensor_function(rest, last, args, kwargs)
         if rest == "device":
             device = self.device_of(args[0]) if args else None
             if args and args[0].const == "meta":
@@ -265,7 +326,7 @@ class Functions(Expressions):
                 if last.startswith(("clip_grad_norm", "get_total_norm"))
                 else UNKNOWN
             )
-        if rest in ("get_default_dtype", "promote_types", "result_type", "get_autocast_dtype"):
+        if rest in _DTYPES:
             return DTYPE
         if rest in torch_api.HOST_FUNCTIONS:
             if rest == "save":
@@ -291,10 +352,7 @@ class Functions(Expressions):
             known = all(value.kind in (Kind.HOST, Kind.ARRAY, Kind.DTYPE, Kind.NONE) for value in flat)
             if known or not rest.replace("_", "a").replace(".", "a").isalnum() or last[:1].isupper():
                 return UNKNOWN
-            if (
-                rest.startswith(("nn.functional.", "linalg.", "fft."))
-                or last in torch_api.TORCH_ONLY_METHODS | torch_api.TENSOR_FUNCTIONS
-            ):
+            if rest.startswith(("nn.functional.", "linalg.", "fft.")) or last in _OF_TENSORS:
                 where = Device.GPU if any(v.kind is Kind.MOVED for v in flat) else self.assumed()
                 tensors = [Value(Kind.TENSOR, where, sure=False)]
             else:
@@ -337,7 +395,7 @@ class Functions(Expressions):
             device = Device.GPU
         elif self.fn.name == "__init__" and self.inference.built_on_device(self.fn):
             device = Device.UNKNOWN  # `with device: Model()` makes even plain attributes there
-        if has_tensor(tuple_of(args)):
+        if any_tensor(args, _NONE):
             self.hit()
         if rest in torch_api.FROM_DATA and args and args[0].on_device and "device" not in kwargs:
             device = args[0].device
@@ -362,8 +420,14 @@ class Functions(Expressions):
     # builtins
 
     def _builtin(self, node: ast.Call, label: str, args: Args, kwargs: Kwargs) -> Value:
-        if label in _CONVERTERS and has_tensor(tuple_of([*args, *kwargs.values()])):
+        if label in _CONVERTERS and any_tensor(args, kwargs):
             self.hit()
+        if label not in _TELLING_BUILTINS:
+            for value in args:
+                if value.kind is Kind.FOREIGN:
+                    self.hit()
+                    break
+            return HOST
         if label == "super":
             return self.inference.super_of(self)
         first = args[0] if args else UNKNOWN

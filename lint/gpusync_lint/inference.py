@@ -11,52 +11,50 @@ from __future__ import annotations
 
 import ast
 import re
+from itertools import repeat
+from operator import gt
 from typing import TYPE_CHECKING
 
-from gpusync_lint import carried, sorts
-from gpusync_lint.expressions import dotted_path
+from gpusync_lint import carried, dispatch, sorts
+from gpusync_lint.annotations import Annotations
 from gpusync_lint.interpreter import Interpreter
 from gpusync_lint.parameters import bind, entry
-from gpusync_lint.project import is_module_name
-from gpusync_lint.summaries import CallSite, ClassInfo, FileInfo, FunctionInfo, blocks
+from gpusync_lint.summaries import CallSite, ClassInfo, FileInfo, FunctionInfo, binding, blocks
 from gpusync_lint.values import (
-    ARRAY,
     CPU_TENSOR,
-    HOST,
-    NONE,
     UNKNOWN,
     Device,
     Kind,
     Value,
-    dict_of,
-    foreign,
-    join,
-    list_of,
-    tuple_of,
     widened,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpusync_lint.expressions import Expressions
     from gpusync_lint.named import Named
+    from gpusync_lint.parameters import Parameter, Signature
     from gpusync_lint.project import Project
 
 _PASSES = 3
 """How often what has become stale is gone through in the second round, at most."""
 _MAX_CALL_DEPTH = 12
+_FAR = 6
+"""For how many calls one counts of a function that lies beside a part of a project."""
 _MAX_RUNS = 6
 _SMALL = 8
 _MAX_VARIANTS = 16
 _DEFAULT_DEVICE = re.compile(r"set_default_device\(|set_default_tensor_type\(.*cuda")
 _TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
+_SIMPLE = frozenset({ast.Assign, ast.Return, ast.Expr, ast.AugAssign, ast.AnnAssign, ast.Raise, ast.Pass, ast.Assert})
 _PREPARING = (
     "Transform", "Sampler", "Collator", "Collate", "Tokenizer", "TokenizerFast", "FeatureExtractor",
     "FeatureExtractionMixin", "ImageProcessor", "ImageProcessorFast", "ImageProcessingMixin", "VideoProcessor",
     "ProcessorMixin",
 )  # fmt: skip
 """How the names of classes end that make batches on the host."""
+_WITH_ATTRIBUTES = frozenset({Kind.MODULE, Kind.INSTANCE, Kind.RECORDS, Kind.CLASS})
 _RECORD_BASES = ("Dataset", "IterableDataset", "VisionDataset", "DataModule", "InMemoryDataset")
 
 
@@ -70,6 +68,7 @@ class Inference:
         self.barrier_methods = barrier_methods
         self.barrier_functions = barrier_functions
         self.named = named
+        self.annotations = Annotations(project)
         self._built_on_device = False
         self.round = 0
         self._depth = 0
@@ -81,11 +80,26 @@ class Inference:
         self._preparing: dict[int, bool] = {}
         self._loop_names: dict[int, frozenset[str]] = {}
         self._read_first: dict[int, frozenset[str]] = {}
+        self._methods: dict[tuple[int, str], FunctionInfo | None] = {}
+        self._named: dict[int, dict[str, Value | None]] = {}
+        self.signatures: dict[int, Signature] = {}
+        self._project_lineage: dict[int, tuple[ClassInfo, ...]] = {}
+        self._records: dict[int, bool] = {}
+        self._preparing_classes: dict[int, bool] = {}
+        self._candidates: dict[tuple[str, str], list[FunctionInfo]] = {}
         self._called_by: dict[int, list[FunctionInfo]] | None = None
         self.clock = 0
         """Counts the changes of what functions read."""
         self._changed: dict[object, int] = {}
         """When something that functions read changed last; the keys are those in `FunctionInfo.reads`."""
+        self._changes: list[object] = []
+        """The keys of all changes in their order: one for each tick of the clock."""
+        self._bound: dict[int, int] = {}
+        """When what call sites pass to a function changed last."""
+        self._appeared: dict[str, int] = {}
+        """When a class got an attribute of a name last."""
+        self._fresh: dict[int, int] = {}
+        """When a function was last seen to have read nothing that has changed since."""
 
     def run(self) -> None:
         """Interpret every file that has to do with a framework, and what it calls."""
@@ -143,7 +157,7 @@ class Inference:
             for fn in file.all_functions:
                 if fn.bound and self._callers().get(id(fn)) and self.prepares_data(fn):
                     fn.bound.clear()
-                    self.note_change(("bound", id(fn)))
+                    self.note_bound(fn)
 
     def interpret(self, fn: FunctionInfo) -> None:
         """Run one function, unless it is running already."""
@@ -155,24 +169,43 @@ class Inference:
         fn.runs += 1
         fn.seen = self.clock
         fn.reads, fn.missed = {}, {}
+        self._fresh.pop(id(fn), None)
         self._assumed_before.pop(id(fn), None)
         before = fn.returns
-        self._depth += 1
+        depth = 1 if fn.file.definitions is None else _FAR
+        self._depth += depth
         try:
             fn.entered = entry(self, fn)
             Interpreter(self, fn).run(fn.entered)
         except RecursionError:  # nested too deeply to follow; nothing is known of it
             fn.returns = fn.returns or UNKNOWN
         finally:
-            self._depth -= 1
+            self._depth -= depth
             fn.busy = False
         if fn.returns != before:
             self.note_change(id(fn))
+        if fn.is_module and fn is not fn.file.body:
+            scope = fn.file.body.scope
+            self.note_scope(fn.file.body, {label: scope[label] for label in fn.scope if label in scope}, fn.scope)
+            scope.update(fn.scope)
 
     def _need(self, file: FileInfo) -> None:
         """What the body of a file binds is asked for."""
-        if file.called_only and not file.body.runs:
+        if file.called_only and file.definitions is None and not file.body.runs:
             self.interpret(file.body)
+
+    def named_in(self, file: FileInfo) -> dict[str, Value | None]:
+        """What a file binds names to by import, `def` or `class`, for those that were asked for."""
+        return self._named.setdefault(id(file), {})
+
+    def global_name(self, file: FileInfo, label: str) -> Value | None:
+        """What the body of a file binds a name to; of a file around, only what binds that name is interpreted."""
+        scope = file.body.scope
+        if label not in scope and file.definitions is not None:
+            piece = binding(file, label)
+            if piece is not None and not piece.runs:
+                self.interpret(piece)
+        return scope.get(label)
 
     # what has been read, and what has changed since
 
@@ -180,6 +213,19 @@ class Inference:
         """Something that functions read is not what it was."""
         self.clock += 1
         self._changed[key] = self.clock
+        self._changes.append(key)
+
+    def note_bound(self, fn: FunctionInfo) -> None:
+        """What call sites pass to a function is not what it was."""
+        self.clock += 1
+        self._changes.append(None)
+        self._bound[id(fn)] = self.clock
+
+    def note_attribute(self, cls: ClassInfo, label: str, new: bool) -> None:
+        """An attribute of instances holds something else, or is `new`."""
+        self.note_change((id(cls), label))
+        if new:
+            self._appeared[label] = self.clock
 
     def note_scope(self, fn: FunctionInfo, old: dict[str, Value], new: dict[str, Value]) -> None:
         """The names of a function, or of a module, are bound anew."""
@@ -192,29 +238,47 @@ class Inference:
 
     def _stale(self, fn: FunctionInfo) -> bool:
         """Whether something that the last run of a function read has changed since."""
-        changed = self._changed
         if fn.runs == 0 or self._is_called_with_more(fn):
             return True
         before = self._assumed_before.get(id(fn))
         if before is not None and before is not self.assumed_device(fn):
             return True
-        if any(changed.get(key, 0) > read for key, read in fn.reads.items()):
+        if self._has_read_what_changed(fn):
             return True
-        return any(self.project.attribute(cls, label) is not None for cls, label in fn.missed.values())
+        appeared = self._appeared
+        return any(
+            appeared.get(label, 0) > fn.seen and self.project.attribute(cls, label) is not None
+            for cls, label in fn.missed.values()
+        )
+
+    def _has_read_what_changed(self, fn: FunctionInfo) -> bool:
+        """Whether something that the last run of a function read has changed since; nothing is looked at twice."""
+        reads = fn.reads
+        since = self._fresh.get(id(fn), 0)
+        untouched = self.clock - since < len(reads) and reads.keys().isdisjoint(self._changes[since:])
+        # A loop in Python costs twice as much.
+        if not untouched and any(map(gt, map(self._changed.get, reads, repeat(0)), reads.values())):
+            return True
+        self._fresh[id(fn)] = self.clock
+        return False
 
     def _is_called_with_more(self, fn: FunctionInfo) -> bool:
         """Whether the parameters of a function hold something else than when it ran last."""
-        return self._changed.get(("bound", id(fn)), 0) > fn.seen and entry(self, fn) != fn.entered
+        return self._bound.get(id(fn), 0) > fn.seen and entry(self, fn) != fn.entered
 
     def attribute(self, reader: FunctionInfo, cls: ClassInfo, label: str) -> Value | None:
         """What an attribute of instances holds, inherited ones included; None when never seen."""
-        for base in self.project.lineage(cls):
-            if isinstance(base, ClassInfo):
-                if base.file.called_only and label not in base.attributes:
-                    self._need_attribute(base, label)
-                if label in base.attributes:
-                    reader.reads.setdefault((id(base), label), self.clock)
-                    return base.attributes[label]
+        line = self._project_lineage.get(id(cls))
+        if line is None:
+            line = tuple(base for base in self.project.lineage(cls) if isinstance(base, ClassInfo))
+            self._project_lineage[id(cls)] = line
+        for base in line:
+            if label not in base.attributes and base.file.called_only:
+                self._need_attribute(base, label)
+            value = base.attributes.get(label)
+            if value is not None:
+                reader.reads.setdefault((id(base), label), self.clock)
+                return value
         reader.missed[id(cls), label] = (cls, label)
         return None
 
@@ -222,11 +286,16 @@ class Inference:
         """What a module of the project holds under a name."""
         reader.reads.setdefault((id(file.body), label), self.clock)
         self._need(file)
+        if file.definitions is not None and self.project.named(file, label) is None:
+            self.global_name(file, label)
         return self.project.member(file, label)
 
     def _need_attribute(self, cls: ClassInfo, label: str) -> None:
         """What instances of a class hold under a name is asked for: the methods that mention it are interpreted."""
         self._need(cls.file)
+        piece = cls.file.pieces.get(cls.name)
+        if piece is not None and not piece.runs:
+            self.interpret(piece)
         if self._depth >= _MAX_CALL_DEPTH:
             return
         for method in cls.mentioning(label):
@@ -269,6 +338,27 @@ class Inference:
             known = self._assumed[id(fn)] = Device.ASSUMED if used else Device.UNKNOWN
         return known
 
+    def keeps_parameters(self, fn: FunctionInfo) -> bool:
+        """Whether what a function says of its parameters is what it said in an earlier round; it then is kept."""
+        assert fn.parameters is not None
+        _, found, read, device = fn.parameters
+        changed = self._changed
+        if any(changed.get(key, 0) > when for key, when in read.items()):
+            return False
+        if device is not None and self.assumed_device(fn) is not device:
+            return False
+        fn.parameters = (self.round, found, read, device)
+        return True
+
+    def asking(self, fn: FunctionInfo, reading: Callable[[], list[Parameter]]) -> tuple[list[Parameter], Device | None]:
+        """What is read of a function, and the device that is assumed for it, where that was asked for on the way."""
+        before = self._assumed.pop(id(fn), None)
+        found = reading()
+        asked = self._assumed.get(id(fn))
+        if before is not None:
+            self._assumed[id(fn)] = before
+        return found, asked
+
     def prepares_data(self, fn: FunctionInfo) -> bool:
         """Whether a function prepares batches on the host, by itself or because only such functions call it."""
         known = self._preparing.get(id(fn))
@@ -288,19 +378,40 @@ class Inference:
             return fn.outer is not None and not fn.outer.is_module and self.prepares_data(fn.outer)
         if fn.name.startswith("post_process"):  # reads what a model gave
             return False
-        return self._is_records(fn.cls) or any(
-            (base if isinstance(base, str) else base.name).rpartition(".")[2].endswith(_PREPARING)
-            for base in self.project.lineage(fn.cls)
-        )
+        known = self._preparing_classes.get(id(fn.cls))
+        if known is None:
+            known = self._preparing_classes[id(fn.cls)] = self.is_records(fn.cls) or any(
+                (base if isinstance(base, str) else base.name).rpartition(".")[2].endswith(_PREPARING)
+                for base in self.project.lineage(fn.cls)
+            )
+        return known
 
     def default_device(self, file: FileInfo) -> bool:
         """Whether new tensors are made on the GPU without being told so."""
         known = self._defaults.get(id(file))
         if known is None:
-            known = self._defaults[id(file)] = bool(_DEFAULT_DEVICE.search(file.text))
+            # Of a file around, what stands in definitions that were not read has no say.
+            text = file.text if file.definitions is None else file.definitions.frame
+            known = self._defaults[id(file)] = bool(_DEFAULT_DEVICE.search(text))
         return known
 
     # functions
+
+    def method(self, cls: ClassInfo, label: str) -> FunctionInfo | None:
+        """A method by name, inherited ones included."""
+        key = (id(cls), label)
+        if key in self._methods:
+            return self._methods[key]
+        found = self._methods[key] = self.project.method(cls, label)
+        return found
+
+    def candidates(self, path: str | None, label: str) -> list[FunctionInfo]:
+        """The methods that a call of something unknown may mean."""
+        key = ((path or "").rpartition(".")[2], label)
+        known = self._candidates.get(key)
+        if known is None:
+            known = self._candidates[key] = dispatch.candidates(self.project, *key)
+        return known
 
     def instance(self, method: FunctionInfo) -> Value:
         """An instance of the class of a method, as the method itself sees it."""
@@ -311,7 +422,7 @@ class Inference:
             return Value(Kind.CLASS, ref=fn.cls)
         if module_class:
             return Value(Kind.MODULE, self.assumed_device(fn), ref=fn.cls)
-        kind = Kind.RECORDS if fn.cls is not None and self._is_records(fn.cls) else Kind.INSTANCE
+        kind = Kind.RECORDS if fn.cls is not None and self.is_records(fn.cls) else Kind.INSTANCE
         return Value(kind, ref=fn.cls)
 
     def call(
@@ -327,11 +438,11 @@ class Inference:
             self.interpret(fn)
         caller.fn.reads.setdefault(id(fn), self.clock)
         result = fn.returns if fn.returns is not None else UNKNOWN
-        if self._is_small(fn) and result.kind is not Kind.HOST:
+        if result.kind is not Kind.HOST and self._is_small(fn):
             result = self._for_this_call(fn, tuple(args), kwargs, result)
         declared = fn.node.returns
         if result.kind is Kind.UNKNOWN and declared is not None:
-            return self.annotated(caller, declared)
+            return self.annotations.of(caller, declared)
         return result
 
     def _is_due(self, fn: FunctionInfo, grew: bool) -> bool:
@@ -386,17 +497,7 @@ class Inference:
 
     def _is_small(self, fn: FunctionInfo) -> bool:
         if fn.small is None:
-            node = fn.node
-            count, stack = 0, list(node.body)
-            while stack and count <= _SMALL:
-                count += 1
-                statement = stack.pop()
-                loop = isinstance(statement, (ast.For, ast.While, ast.FunctionDef, ast.ClassDef))
-                if loop:
-                    count = _SMALL + 1
-                for block in blocks(statement):
-                    stack.extend(block)
-            fn.small = count <= _SMALL and not fn.is_module and fn.name != "__init__"
+            fn.small = not fn.is_module and fn.name != "__init__" and _counts_at_most(fn.node.body, _SMALL)
         return fn.small
 
     def _for_this_call(
@@ -412,7 +513,7 @@ class Inference:
             return joined
         kept = (fn.bound, fn.trace, fn.values, fn.returns, fn.scope, fn.runs, fn.seen, fn.entered)
         reads, missed = fn.reads, fn.missed
-        changed = [(key, self._changed.get(key, 0)) for key in (id(fn), ("bound", id(fn)))]
+        changed, bound = self._changed.get(id(fn), 0), self._bound.get(id(fn), 0)
         fn.bound = {}
         bind(self, fn, list(args), kwargs)
         result = joined
@@ -424,7 +525,7 @@ class Inference:
         finally:
             fn.bound, fn.trace, fn.values, fn.returns, fn.scope, fn.runs, fn.seen, fn.entered = kept
             fn.reads, fn.missed = {**fn.reads, **reads}, {**fn.missed, **missed}
-            self._changed.update(changed)
+            self._changed[id(fn)], self._bound[id(fn)] = changed, bound
         self._results[key] = result
         return result
 
@@ -453,9 +554,6 @@ class Inference:
             known = self._read_first[id(loop)] = carried.read_first(loop)
         return known
 
-    def nested(self, fn: FunctionInfo) -> None:
-        """A nested function comes into being; it is interpreted when called, or in its turn."""
-
     def super_of(self, caller: Expressions) -> Value:
         """What `super()` gives in a method."""
         fn: FunctionInfo | None = caller.fn
@@ -477,7 +575,7 @@ class Inference:
         """Make an instance of a project class."""
         if self.project.is_module_class(cls):
             made = Value(Kind.MODULE, Device.CPU, ref=cls, items=self.named.made_of(cls, kwargs))
-        elif self._is_records(cls):
+        elif self.is_records(cls):
             made = Value(Kind.RECORDS, ref=cls)
         elif any(isinstance(base, str) and base.startswith("torch.optim") for base in self.project.lineage(cls)):
             made = Value(Kind.OPTIMIZER)
@@ -485,7 +583,7 @@ class Inference:
             made = caller.loader("", list(args), kwargs)  # type: ignore[attr-defined]
         else:
             made = Value(Kind.INSTANCE, ref=cls)
-        init = self.project.method(cls, "__init__")
+        init = self.method(cls, "__init__")
         if init is not None:
             self.call(caller, init, [made, *args], kwargs, [])
         else:
@@ -495,10 +593,14 @@ class Inference:
                     self.set_attribute(made, label, value)
         return made
 
-    def _is_records(self, cls: ClassInfo) -> bool:
-        return any(
-            isinstance(base, str) and base.rpartition(".")[2] in _RECORD_BASES for base in self.project.lineage(cls)
-        )
+    def is_records(self, cls: ClassInfo) -> bool:
+        """Whether instances are collections of host objects of a library: datasets."""
+        known = self._records.get(id(cls))
+        if known is None:
+            known = self._records[id(cls)] = any(
+                isinstance(base, str) and base.rpartition(".")[2] in _RECORD_BASES for base in self.project.lineage(cls)
+            )
+        return known
 
     def assign_attribute(self, caller: Expressions, target: ast.expr, value: Value) -> None:
         """`object.name = value`, where the object's class is known."""
@@ -507,13 +609,11 @@ class Inference:
             if owner is None:
                 owner = caller.eval(target.value)
             self.set_attribute(owner, target.attr, value)
-        elif isinstance(target, ast.Name) and caller.fn.is_module:
-            return
 
     def set_attribute(self, owner: Value, label: str, value: Value) -> None:
         """Let a class learn what one of its attributes may hold."""
         cls = owner.ref
-        if not isinstance(cls, ClassInfo) or owner.kind not in (Kind.MODULE, Kind.INSTANCE, Kind.RECORDS, Kind.CLASS):
+        if cls.__class__ is not ClassInfo or owner.kind not in _WITH_ATTRIBUTES:
             return
         if owner.kind is Kind.MODULE and value.kind is Kind.MODULE and value.device is Device.CPU:
             value = value._replace(device=self.assumed_device(cls.file.body))  # a submodule goes where its parent goes
@@ -522,103 +622,28 @@ class Inference:
             new = value if old is None else widened(old, value)
             if new is not old and new != old:
                 cls.attributes[label] = new
-                self.note_change((id(cls), label))
+                self.note_attribute(cls, label, old is None)
 
-    # annotations
 
-    def annotated(self, caller: Expressions, node: ast.expr) -> Value:
-        """What a type annotation promises."""
-        if isinstance(node, ast.Constant):
-            if node.value is None:
-                return NONE
-            if not isinstance(node.value, str):
-                return UNKNOWN
-            try:
-                node = ast.parse(node.value, mode="eval").body
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                return UNKNOWN
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            return join(self.annotated(caller, node.left), self.annotated(caller, node.right))
-        if isinstance(node, ast.Subscript):
-            return self._generic(caller, node)
-        path = dotted_path(node)
-        if path is None:
-            return UNKNOWN
-        if path in ("int", "float", "str", "bool", "bytes", "complex"):
-            return HOST
-        value = self._static_name(caller, path)
-        if value.kind is Kind.CLASS:
-            if self.project.is_module_class(value.ref):
-                return Value(Kind.MODULE, self.assumed_device(caller.fn), ref=value.ref)
-            return Value(Kind.RECORDS if self._is_records(value.ref) else Kind.INSTANCE, ref=value.ref)
-        dotted = value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else path
-        return self._outside_type(caller, dotted)
-
-    def _outside_type(self, caller: Expressions, dotted: str) -> Value:
-        last = dotted.rpartition(".")[2]
-        described = sorts.types().get(dotted)
-        if described is not None:
-            return foreign(described)
-        assumed = self.assumed_device(caller.fn)
-        if last in ("Tensor", "FloatTensor", "LongTensor", "BoolTensor", "Variable") or dotted.startswith("jaxtyping"):
-            return Value(Kind.TENSOR, assumed, boolean=last == "BoolTensor")
-        if dotted.startswith("numpy") or last == "ndarray":
-            return ARRAY
-        if dotted == "torch.device":
-            return Value(Kind.DEVICE, assumed)
-        if last.endswith("DataLoader"):
-            return caller.loader("", [], {})  # type: ignore[attr-defined, no-any-return]
-        if dotted.startswith("torch.optim") and "lr_scheduler" not in dotted:
-            return Value(Kind.OPTIMIZER)
-        if last == "GradScaler":
-            return Value(Kind.SCALER)
-        return Value(Kind.MODULE, assumed, ref=None) if is_module_name(dotted) else UNKNOWN
-
-    def _generic(self, caller: Expressions, node: ast.Subscript) -> Value:
-        outer = (dotted_path(node.value) or "").rpartition(".")[2]
-        inner = node.slice
-        parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-        if outer == "Optional":
-            return self.annotated(caller, parts[0])
-        if outer in ("Tuple", "tuple"):
-            if len(parts) == 2 and isinstance(parts[1], ast.Constant):
-                return list_of(self.annotated(caller, parts[0]))
-            return tuple_of([self.annotated(caller, part) for part in parts])
-        if outer in ("List", "list", "Sequence", "Iterable", "Iterator", "Set", "set"):
-            return list_of(self.annotated(caller, parts[0]))
-        if outer in ("Dict", "dict", "Mapping") and len(parts) == 2:
-            return dict_of((), self.annotated(caller, parts[1]))
-        if outer in ("Union",):
-            return _join_values([self.annotated(caller, part) for part in parts])
-        if outer in ("Float", "Int", "Bool", "Shaped", "Num"):
-            return Value(Kind.TENSOR, self.assumed_device(caller.fn), boolean=outer == "Bool")
-        if outer in ("DataLoader",):
-            return caller.loader("", [], {})  # type: ignore[attr-defined, no-any-return]
-        return UNKNOWN
-
-    def _static_name(self, caller: Expressions, path: str) -> Value:
-        first, *rest = path.split(".")
-        value = self.project.named(caller.fn.file, first) or UNKNOWN
-        for word in rest:
-            if value.kind is not Kind.NAME:
-                return UNKNOWN
-            if isinstance(value.ref, str):
-                value = Value(Kind.NAME, ref=f"{value.ref}.{word}")
-            else:
-                value = self.member(caller.fn, value.ref, word)
-        return value
+def _counts_at_most(body: list[ast.stmt], most: int) -> bool:
+    """Whether a block holds at most so many statements, and none that repeats or defines something."""
+    if len(body) > most:
+        return False
+    count, stack = 0, list(body)
+    while stack:
+        count += 1
+        statement = stack.pop()
+        if count > most or isinstance(statement, (ast.For, ast.While, ast.FunctionDef, ast.ClassDef)):
+            return False
+        if statement.__class__ not in _SIMPLE:
+            for block in blocks(statement):
+                stack += block
+    return True
 
 
 def is_test_file(file: FileInfo) -> bool:
     """Whether a file holds tests, going by the names that pytest collects."""
     return _TEST_FILE.search(file.path) is not None
-
-
-def _join_values(values: Sequence[Value]) -> Value:
-    result = values[0]
-    for value in values[1:]:
-        result = join(result, value)
-    return result
 
 
 def _is_field(item: ast.stmt) -> bool:

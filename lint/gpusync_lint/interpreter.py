@@ -41,6 +41,9 @@ _MAX_CARRY = 2
 _BACKWARD = ("backward", "manual_backward")
 _EVIDENCE = re.compile(rf"\.[\s\\]*(?:{'|'.join(sorted(torch_api.MODULE_EVIDENCE | set(_BACKWARD)))})[\s\\]*\(")
 _HOST_TYPES = frozenset({"int", "float", "str", "bool", "bytes", "complex", "Number", "Integral", "Real", "Path"})
+_NO_EVIDENCE: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+_NARROWING = (ast.Call, ast.UnaryOp, ast.BoolOp)
+"""Conditions that may say what something is."""
 _TENSOR_TYPES = frozenset({"Tensor", "Parameter", "FloatTensor", "LongTensor"})
 
 
@@ -50,6 +53,7 @@ class Interpreter(Calls):
     def __init__(self, inference: Inference, fn: FunctionInfo) -> None:
         self.inference = inference
         self.fn = fn
+        self.named = inference.named_in(fn.file)
         self.values = {}
         self.repeated = 0
         self.timed = False
@@ -98,7 +102,7 @@ class Interpreter(Calls):
     def _block(self, body: list[ast.stmt]) -> None:
         for statement in body:
             self.statement = statement
-            _STATEMENTS[type(statement)](self, statement)
+            _STATEMENTS[statement.__class__](self, statement)
 
     def _expr(self, node: ast.Expr) -> None:
         self.eval(node.value)
@@ -106,10 +110,14 @@ class Interpreter(Calls):
     def _assign(self, node: ast.Assign) -> None:
         value = self.eval(node.value)
         for target in node.targets:
-            self.bind(target, value)
+            if target.__class__ is ast.Name:
+                self.env.set(target.id, value)
+                self.values[id(target)] = value
+            else:
+                self.bind(target, value)
 
     def _ann_assign(self, node: ast.AnnAssign) -> None:
-        declared = self.inference.annotated(self, node.annotation)
+        declared = self.inference.annotations.of(self, node.annotation)
         if node.value is not None:
             value = self.eval(node.value)
             self.bind(node.target, declared if value.kind is Kind.UNKNOWN else value)
@@ -145,11 +153,11 @@ class Interpreter(Calls):
         elif kind is ast.Tuple or kind is ast.List:
             self._unpack(target.elts, value)  # type: ignore[attr-defined]
         elif kind is ast.Attribute:
-            self.eval(target.value)  # type: ignore[attr-defined]
-            path = dotted_path(target)
+            owner, path = self.with_path(target.value)  # type: ignore[attr-defined]
             if path is not None:
-                self.env.set(path, value)
-            self.inference.assign_attribute(self, target, value)
+                self.env.set(f"{path}.{target.attr}", value)  # type: ignore[attr-defined]
+            known = self.values.get(id(target.value), owner)  # type: ignore[attr-defined]
+            self.inference.set_attribute(known, target.attr, value)  # type: ignore[attr-defined]
         elif kind is ast.Starred:
             self.bind(target.value, list_of(element(value)))  # type: ignore[attr-defined]
         elif kind is ast.Subscript:
@@ -207,20 +215,27 @@ class Interpreter(Calls):
                 for path in _on_host(node.test, alive is node.orelse):
                     self._put_on_host(path)
             return
-        mark = self.env.mark()
-        self._narrow(node.test, True)
+        env = self.env
+        mark = env.mark()
+        narrows = node.test.__class__ in _NARROWING
+        if narrows:
+            self._narrow(node.test, True)
         self._block(node.body)
-        body = self.env.rollback(mark)
-        self._narrow(node.test, False)
-        self._block(node.orelse)
-        orelse = self.env.rollback(mark)
+        body = env.rollback(mark)
+        if narrows:
+            self._narrow(node.test, False)
+        if node.orelse:
+            self._block(node.orelse)
+        orelse = env.rollback(mark)
+        if not body and not orelse:
+            return
         ends_body, ends_orelse = _leaves(node.body), _leaves(node.orelse)
         if ends_body and not ends_orelse:
-            self.env.merge([orelse], exhaustive=True)
+            env.merge([orelse], exhaustive=True)
         elif ends_orelse and not ends_body:
-            self.env.merge([body], exhaustive=True)
+            env.merge([body], exhaustive=True)
         else:
-            self.env.merge([body, orelse], exhaustive=True)
+            env.merge([body, orelse], exhaustive=True)
 
     def _narrow(self, test: ast.expr, holds: bool) -> None:
         """What `isinstance(x, float)` says about `x` in the branch where it holds, or where it does not."""
@@ -304,7 +319,7 @@ class Interpreter(Calls):
                 self.values[id(node)] = loader
                 return loader
         if value.kind is Kind.INSTANCE:
-            method = self.inference.project.method(value.ref, "__iter__")
+            method = self.inference.method(value.ref, "__iter__")
             if method is not None:
                 return self.inference.call(self, method, [value], {}, [])
         return value
@@ -383,7 +398,6 @@ class Interpreter(Calls):
         info = self.fn.nested.get(id(node))
         if info is not None and info.cls is None:
             self.env.set(node.name, Value(Kind.FUNCTION, ref=info))
-            self.inference.nested(info)
 
     def _class(self, node: ast.ClassDef) -> None:
         info = self.fn.file.classes.get(node.name)
@@ -398,16 +412,17 @@ class Interpreter(Calls):
     def _class_attribute(self, info: Any, statement: ast.Assign | ast.AnnAssign) -> None:
         if isinstance(statement, ast.AnnAssign):
             targets: list[ast.expr] = [statement.target]
-            declared = self.inference.annotated(self, statement.annotation)
+            declared = self.inference.annotations.of(self, statement.annotation)
             value = self.eval(statement.value) if statement.value is not None else UNKNOWN
             value = declared if declared.kind else value
         else:
             targets, value = statement.targets, self.eval(statement.value)
         for target in targets:
             if isinstance(target, ast.Name) and value.kind not in (Kind.UNKNOWN, Kind.NONE):
-                if info.attributes.get(target.id) != value:
-                    self.inference.note_change((id(info), target.id))
+                old = info.attributes.get(target.id)
                 info.attributes[target.id] = value
+                if old != value:
+                    self.inference.note_attribute(info, target.id, old is None)
 
     def _match(self, node: Any) -> None:
         if self.eval(node.subject).kind is Kind.TENSOR:
@@ -425,7 +440,7 @@ class Interpreter(Calls):
     def _global(self, node: ast.Global) -> None:
         for label in node.names:
             self.fn.reads.setdefault((id(self.fn.file.body), label), self.inference.clock)
-            value = self.fn.file.body.scope.get(label)
+            value = self.inference.global_name(self.fn.file, label)
             if value is not None:
                 self.env.set(label, value)
 
@@ -490,7 +505,7 @@ def evidence(fn: FunctionInfo) -> tuple[frozenset[str], frozenset[str]]:
                     if path is not None:
                         backward.add(path)
             stack += children(node)
-        fn.evidence = (frozenset(backward), frozenset(modules))
+        fn.evidence = (frozenset(backward), frozenset(modules)) if backward or modules else _NO_EVIDENCE
     return fn.evidence
 
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpusync_lint.catalogue import Barrier
-    from gpusync_lint.heat import FunctionRun, Key, Place
+    from gpusync_lint.running import Graph, Place
+
+
+class UserError(ValueError):
+    """Something given by the user that cannot be used, in one line."""
+
+
+MARKER = "gpusync:"
+"""What a comment that speaks to the linter holds."""
 
 
 class Heat(str, Enum):
@@ -60,8 +68,7 @@ class Source:
     text: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
+class Span(NamedTuple):
     """A range of source: lines from 1, columns from 1 in characters, the end exclusive."""
 
     line: int
@@ -155,10 +162,8 @@ class Analysis:
 class Running:
     """How the functions of a part run, for the heat of its findings once the other parts are known."""
 
-    functions: Mapping[Key, FunctionRun]
+    graph: Graph
     places: tuple[Place | None, ...]
     """Of each finding where it stands; None for one whose heat its rule has decided."""
-    read: frozenset[int] = frozenset()
-    """Numbers of the files around it that were read."""
-    asked: frozenset[int] = frozenset()
-    """Numbers of those that had a say only by the names that they may bind, and by their size."""
+    depends: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """What had a say of the files around it, by their numbers: labels, as in `definitions`, each with its digest."""

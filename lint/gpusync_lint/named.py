@@ -53,10 +53,14 @@ class Named:
     """Which names wait, for one run."""
 
     def __init__(self, own: Sequence[Barrier] = ()) -> None:
-        self._index: dict[str, list[tuple[str, Barrier]]] = {}
+        self.ends: dict[str, list[tuple[str, Barrier]]] = {}
+        """The ends of names that barriers are called by, under their last words."""
         for barrier in (*(b for each in libraries() for b in each.barriers.values()), *own):
             for end in barrier.calls:
-                self._index.setdefault(_key(end), []).append((end, barrier))
+                self.ends.setdefault(_key(end), []).append((end, barrier))
+        self._known: dict[str, bool] = {}
+        self._told: dict[str, bool] = {}
+        """By outside name: whether a barrier may be called so."""
         self.roots = frozenset(
             end.partition(".")[0] for barrier in own for end in barrier.calls if not end.startswith(".")
         )
@@ -67,20 +71,35 @@ class Named:
 
     def may_tell(self, label: str, callee: Value) -> bool:
         """Whether `barriers` may find any; `label` is the method's name, empty for a plain function."""
-        return label in self._index or _last(label, callee) in self._index
+        if label in self.ends:
+            return True
+        kind = callee.kind
+        if kind is Kind.NAME and isinstance(callee.ref, str):
+            known = self._told.get(callee.ref)
+            if known is None:
+                known = self._told[callee.ref] = _last(label, callee) in self.ends
+            return known
+        return (kind is Kind.FUNCTION or kind is Kind.MODULE) and _last(label, callee) in self.ends
 
     def barriers(self, func: ast.expr, callee: Value, receiver: Value, project: Project) -> Sequence[Barrier]:
         """The barriers that the name of what is called tells; `receiver` is unknown for a plain function."""
         label: str = getattr(func, "attr", "")
         key = _last(label, callee)
-        if label not in self._index and key not in self._index:
+        if label not in self.ends and key not in self.ends:
             return _NONE
-        found = [barrier for end, barrier in self._index.get(label, ()) if end == f".{label}"]
+        found = [barrier for end, barrier in self.ends.get(label, ()) if end == f".{label}"]
         for dotted in _names(label, callee, receiver, project):
-            for end, barrier in self._index.get(key, ()):
+            for end, barrier in self.ends.get(key, ()):
                 if _ends(dotted, end) and barrier not in found and _speaks_of(barrier, dotted):
                     found.append(barrier)
         return found
+
+    def knows(self, dotted: str) -> bool:
+        """Whether `made` or `gives_tensor` tells something of an outside name."""
+        known = self._known.get(dotted)
+        if known is None:
+            known = self._known[dotted] = self.made(dotted, {}) is not None or self.gives_tensor(dotted)
+        return known
 
     def made(self, dotted: str, kwargs: dict[str, Value]) -> Value | None:
         """The object that a function or class of a library gives back; None when its catalogue does not say."""

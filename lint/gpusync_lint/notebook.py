@@ -21,8 +21,6 @@ from gpusync_lint.parsing import parse
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-SUFFIX = ".ipynb"
-
 OLDEST_FORMAT = 4
 """Before it, cells lay in worksheets."""
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from gpusync_lint.model import UserError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
@@ -24,7 +26,7 @@ _WAITING = ("GS1", "GS2", "GS3", "GS4", "GS5", "GS6")
 _TO_DEVICE = "GS5"
 
 
-class ObservedError(ValueError):
+class ObservedError(UserError):
     """A file that is no run, in one line."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -47,6 +46,8 @@ class _Entry:
     def barrier(self, template: Barrier, number: int) -> Barrier:
         for key in self._entry:
             if key not in KEYS:
+                import difflib
+
                 near = difflib.get_close_matches(key, KEYS, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(KEYS)}"
                 raise self._fail(f"{self._place}.{key}", f"unknown key; {hint}")

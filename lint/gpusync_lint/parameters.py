@@ -51,28 +51,53 @@ class Parameter(NamedTuple):
     """The name of the module that is its default, where nothing else is known of it."""
 
 
+class Signature(NamedTuple):
+    """Which parameters the arguments of a call go to."""
+
+    labels: list[str]
+    """The positional ones."""
+    known: frozenset[str]
+    """All that can be given by name."""
+    skip: int
+    """How many of the first are not given by the caller: `self`."""
+    rest: bool
+    """Whether there is a `*args`."""
+
+
 def entry(inference: Inference, fn: FunctionInfo) -> dict[str, Value]:
     """What the parameters hold when a function starts."""
-    if isinstance(fn.node, ast.Module):
+    node = fn.node
+    if node.__class__ is ast.Module:
         return {}
-    if fn.parameters is None or fn.parameters[0] != inference.round:
+    known = fn.parameters
+    if known is None or (known[0] != inference.round and not inference.keeps_parameters(fn)):
         kept, fn.reads = fn.reads, {}
-        found = _parameters(inference, fn, fn.node.args)
-        fn.parameters = (inference.round, found, fn.reads)
+        found, device = inference.asking(fn, lambda: _parameters(inference, fn))
+        known = fn.parameters = (inference.round, found, fn.reads, device)
         fn.reads = kept
-    for key, read in fn.parameters[2].items():
-        fn.reads.setdefault(key, read)
+    if known[2]:
+        reads = fn.reads
+        for key, read in known[2].items():
+            reads.setdefault(key, read)
     bound = fn.bound
-    start: dict[str, Value] = {}
-    for label, passed_as, otherwise, on_host, default in fn.parameters[1]:
+    if not bound:
+        start = {label: otherwise for label, _, otherwise, _, default in known[1] if not default}
+        if len(start) == len(known[1]):
+            return start
+    start = {}
+    for label, passed_as, otherwise, on_host, default in known[1]:
         value = bound.get(passed_as)
-        if on_host:
-            if value is None or value.kind is not Kind.HOST:
+        if value is None:
+            value = otherwise
+            if default and not on_host and (named := _default_name(inference, fn, default)).kind:
+                value = named
+        elif on_host:
+            if value.kind is not Kind.HOST:
                 value = otherwise
-        elif value is None or value.kind is Kind.UNKNOWN or value.kind is Kind.NONE:
-            if default and (known := _default_name(inference, fn, default)).kind:
-                value = known
-            elif value is None or otherwise.kind:
+        elif value.kind is Kind.UNKNOWN or value.kind is Kind.NONE:
+            if default and (named := _default_name(inference, fn, default)).kind:
+                value = named
+            elif otherwise.kind:
                 value = otherwise
         start[label] = value
     return start
@@ -80,21 +105,20 @@ def entry(inference: Inference, fn: FunctionInfo) -> dict[str, Value]:
 
 def bind(inference: Inference, fn: FunctionInfo, args: list[Value], kwargs: dict[str, Value]) -> bool:
     """Let the parameters of a function learn what a call passes; whether any of that is new."""
-    node = fn.node
-    if isinstance(node, ast.Module):
+    signature = inference.signatures.get(id(fn))
+    if signature is None:
+        signature = inference.signatures[id(fn)] = _signature(fn)
+    labels, known, skip, rest = signature
+    if not labels and not known and not rest:
         return False
-    arguments = node.args
-    labels = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
-    skip = 1 if fn.cls is not None and fn.kind != "static" else 0
     passed = list(zip(labels, args, strict=False))[skip:]
     if kwargs:
-        known = {*labels, *(arg.arg for arg in arguments.kwonlyargs)}
-        passed.extend((label, value) for label, value in kwargs.items() if label in known)
+        passed += [item for item in kwargs.items() if item[0] in known]
         spread = kwargs.get("**")
         if spread is not None:  # `model(**batch)`: every parameter that is left is a tensor of the batch
             taken = {label for label, _ in passed}
             passed.extend((label, spread) for label in labels[skip:] if label not in taken)
-    if arguments.vararg is not None and len(args) > len(labels):
+    if rest and len(args) > len(labels):
         passed.append(("*", list_of(join_all(args[len(labels) :]))))
     grew = False
     bound = fn.bound
@@ -105,11 +129,24 @@ def bind(inference: Inference, fn: FunctionInfo, args: list[Value], kwargs: dict
             bound[label] = new
             grew = True
     if grew:
-        inference.note_change(("bound", id(fn)))
+        inference.note_bound(fn)
     return grew
 
 
-def _parameters(inference: Inference, fn: FunctionInfo, arguments: ast.arguments) -> list[Parameter]:
+def _signature(fn: FunctionInfo) -> Signature:
+    node = fn.node
+    if isinstance(node, ast.Module):
+        return Signature([], frozenset(), 0, rest=False)
+    arguments = node.args
+    labels = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
+    known = frozenset({*labels, *(arg.arg for arg in arguments.kwonlyargs)})
+    skip = 1 if fn.cls is not None and fn.kind != "static" else 0
+    return Signature(labels, known, skip, rest=arguments.vararg is not None)
+
+
+def _parameters(inference: Inference, fn: FunctionInfo) -> list[Parameter]:
+    assert not isinstance(fn.node, ast.Module)
+    arguments = fn.node.args
     positional = [*arguments.posonlyargs, *arguments.args]
     defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
     pairs = [
@@ -119,17 +156,19 @@ def _parameters(inference: Inference, fn: FunctionInfo, arguments: ast.arguments
     method = fn.cls is not None and fn.kind != "static"
     module_class = fn.cls is not None and inference.project.is_module_class(fn.cls)
     conventional = module_class and (fn.name in _FORWARD or (fn.name == "update" and _is_metric(inference, fn)))
-    reader = Interpreter(inference, fn)
+    reader: Interpreter | None = None
     found: list[Parameter] = []
     for position, (arg, default) in enumerate(pairs):
         label = arg.arg
         if position == 0 and method:
             found.append(Parameter(label, "", inference.instance(fn)))
             continue
-        declared = inference.annotated(reader, arg.annotation) if arg.annotation is not None else UNKNOWN
-        if declared.kind:
-            found.append(Parameter(label, label, declared, on_host=declared.kind is Kind.HOST))
-            continue
+        if arg.annotation is not None:
+            reader = reader or Interpreter(inference, fn)
+            declared = inference.annotations.of(reader, arg.annotation)
+            if declared.kind:
+                found.append(Parameter(label, label, declared, on_host=declared.kind is Kind.HOST))
+                continue
         by_name = default.id if isinstance(default, ast.Name) else ""
         otherwise = _default(default) if default is not None else UNKNOWN
         if not otherwise.kind and conventional and arg.annotation is None and not _looks_like_setting(label):
@@ -158,9 +197,8 @@ def _default(node: ast.expr) -> Value:
 
 def _default_name(inference: Inference, fn: FunctionInfo, label: str) -> Value:
     """What a default holds that is a name of the module; the body of the module may not have been gone through yet."""
-    body = fn.file.body
-    fn.reads.setdefault((id(body), label), inference.clock)
-    return body.scope.get(label, UNKNOWN)._replace(const=None)
+    fn.reads.setdefault((id(fn.file.body), label), inference.clock)
+    return (inference.global_name(fn.file, label) or UNKNOWN)._replace(const=None)
 
 
 def _conventional(label: str, device: Device) -> Value:

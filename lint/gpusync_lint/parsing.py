@@ -2,7 +2,7 @@
 
 `ast` comes first. Only where it raises SyntaxError is libcst asked, because it reads newer syntax than the running
 interpreter; then the statements that `ast` can read are kept and the rest are left out. libcst can kill the process on
-very deep nesting, so it is never given text that `ast` refused for depth, nor anything nested deeper than `MAX_DEPTH`.
+very deep nesting, so it is never given text that `ast` refused for depth.
 """
 
 from __future__ import annotations
@@ -12,10 +12,6 @@ import re
 import warnings
 from dataclasses import dataclass
 
-from gpusync_lint.walking import children
-
-MAX_DEPTH = 300
-"""Deepest tree, in `ast` nodes from the root, that is handed to libcst or interpreted."""
 _MAX_BRACKETS = 100
 _MAX_CHAIN = 1000
 _STRINGS = re.compile(
@@ -53,16 +49,6 @@ def parse(text: str) -> Parsed:
         return Parsed(None, None, "nested too deeply to analyse")
     except ValueError as error:
         return Parsed(None, None, f"not valid Python: {error}")
-
-
-def depth_exceeds(node: ast.AST, limit: int) -> bool:
-    """Whether a tree is nested deeper than `limit` nodes; iterative, so that depth cannot hurt it."""
-    level: list[ast.AST] = [node]
-    for _ in range(limit):
-        level = [child for parent in level for child in children(parent)]
-        if not level:
-            return False
-    return True
 
 
 def _ast(text: str) -> ast.Module:

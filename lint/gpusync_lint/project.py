@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpusync_lint.parsing import normalised, parse
-from gpusync_lint.summaries import ClassInfo, FileInfo, FunctionInfo, bindable, summarise, weight
+from gpusync_lint.beside import Beside
+from gpusync_lint.summaries import ClassInfo, FileInfo, FunctionInfo
 from gpusync_lint.values import UNKNOWN, Kind, Value, name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from gpusync_lint.model import Source
+    from gpusync_lint.beside import Surroundings
 
-_MAX_STARS = 2
-MAX_BESIDE = 800_000
-"""Characters of source that are read from around a part of a project, at most."""
 SOURCE_FOLDERS = ("src", "lib", "python")
 _MODULE_BASES = (
     "torch.nn.", "lightning.", "pytorch_lightning.", "torch_geometric.nn", "transformers.", "timm.",
@@ -36,22 +32,6 @@ _NOT_MODULES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a part of a larger project lies in."""
-
-    modules: Mapping[tuple[str, ...], int]
-    """The files of the project that are not given, as `module_of` tells them, each with a number."""
-    source_of: Callable[[int], Source]
-    """Reads one of them, by its number, where something of it is asked for."""
-    idle: frozenset[str]
-    """Paths of those given that use no framework, not even through what they import."""
-    device: bool
-    """Whether anything in the project speaks of a device."""
-    exports: dict[int, tuple[frozenset[str], bool]]
-    """What the files may bind, `bindable`, for those that were asked for it; for all parts of the project."""
-
-
 class Project:
     """An index over files that belong together."""
 
@@ -60,21 +40,18 @@ class Project:
     ) -> None:
         """`roots`: modules whose import makes a file relevant, beside those of the frameworks."""
         self.files = list(files)
-        self._around = around
-        self._room = MAX_BESIDE
-        self._unread: set[tuple[str, ...]] = set()
-        """Modules around that there was no room for, or that cannot be read."""
-        self._beside = dict(around.modules) if around is not None else {}
-        self._unasked = set(self._beside.values())
-        """Numbers of the files around that have not been read."""
-        self._stars: dict[int, list[tuple[str, int]]] = {}
-        self.read: set[int] = set()
-        """Numbers of the files around that were read."""
-        self.asked: set[int] = set()
-        """Numbers of those that were asked for the names that they may bind, or were too large to be read."""
+        self._device_around = around is not None and around.device
         self._roots = roots
         self._index = {file.parts: file for file in files}
-        self._heads = {parts[:length] for parts in (*self._index, *self._beside) for length in range(len(parts) + 1)}
+        self.beside = Beside(around, self._index) if around is not None else None
+        """What lies around the files; None where nothing does."""
+        self._star_modules: dict[tuple[int, str], tuple[str, ...]] = {}
+        """What the stars of files mean that has not been read when it was looked for first; empty for nothing."""
+        self._heads = (
+            self.beside.heads
+            if self.beside is not None
+            else frozenset(parts[:length] for parts in self._index for length in range(len(parts) + 1))
+        )
         """Every beginning of the name of a module."""
         self._resolved: dict[tuple[tuple[str, ...], str], Value] = {}
         self._names: dict[int, dict[str, Value | None]] = {}
@@ -89,7 +66,8 @@ class Project:
             self._connect()
         else:
             for file in self.files:
-                self._admit(file, around)
+                file.called_only = file.path in around.idle
+                self._admit(file)
 
     def relevant(self, file: FileInfo) -> bool:
         """Whether a file uses a framework itself or through the project's files that it imports."""
@@ -99,32 +77,19 @@ class Project:
         """Whether the file, or one that it is connected with by imports, speaks of a device."""
         return self._device[id(file)]
 
-    def _admit(self, file: FileInfo, around: Surroundings) -> None:
-        file.called_only = file.called_only or file.path in around.idle
-        self._device[id(file)] = around.device
+    def _admit(self, file: FileInfo) -> None:
+        self._device[id(file)] = self._device_around
         self._relevant.add(id(file))
 
     def _file_of(self, module: tuple[str, ...]) -> FileInfo | None:
         """The file of a module; one that lies around those given is read when it is first asked for."""
         found = self._index.get(module)
-        if found is None and self._around is not None and module in self._beside:
-            number = self._beside.pop(module)
-            self._unasked.discard(number)
-            source = self._around.source_of(number)
-            if weight(source.text) <= self._room:
-                self.read.add(number)
-                text = normalised(source.text)
-                tree = parse(text).tree
-                if tree is not None:
-                    self._room -= weight(source.text)
-                    found = self._index[module] = summarise(source.path, text, tree)
-                    found.called_only = True
-                    self.files.append(found)
-                    self._admit(found, self._around)
-            else:
-                self.asked.add(number)
-            if found is None:
-                self._unread.add(module)
+        if found is None and self.beside is not None:
+            found = self.beside.read(module)
+            if found is not None:
+                self._index[module] = found
+                self.files.append(found)
+                self._admit(found)
         return found
 
     def take_apart(self) -> None:
@@ -178,6 +143,8 @@ class Project:
 
     def _exported(self, file: FileInfo, label: str, seen: set[int]) -> Value | None:
         """One name that a file binds by `def`, `class` or import, looked up alone: packages import in circles."""
+        if file.definitions is not None and self.beside is not None and not self.beside.define(file, label):
+            return name(".".join((*file.parts, label)))
         if label in file.functions:
             return Value(Kind.FUNCTION, ref=file.functions[label])
         if label in file.classes:
@@ -185,8 +152,8 @@ class Project:
         if label in file.imports:
             return self.resolve(file, file.imports[label])
         seen.add(id(file))
-        for star, number in self._stars_of(file):
-            if number in self._unasked and not self._may_export(number, label, len(seen)):
+        for star in reversed(file.stars):
+            if self.beside is not None and not self._may_export(file, star, label, len(seen)):
                 continue
             target = self.resolve(file, star)
             if target.kind is Kind.NAME and isinstance(target.ref, FileInfo) and id(target.ref) not in seen:
@@ -195,27 +162,16 @@ class Project:
                     return found
         return None
 
-    def _stars_of(self, file: FileInfo) -> list[tuple[str, int]]:
-        """The stars of a file, the last one first, each with the number of the file around that it means, or -1."""
-        known = self._stars.get(id(file))
-        if known is None:
-            around = self._around.modules if self._around is not None else {}
-            known = self._stars[id(file)] = [
-                (star, next((around[place] for place in map(_joined, self._places(file, star)) if place in around), -1))
-                for star in reversed(file.stars)
-            ]
-        return known
-
-    def _may_export(self, number: int, label: str, depth: int) -> bool:
-        """Whether the text of a module that has not been read yet may bind a name, itself or by a star of its own."""
-        assert self._around is not None
-        self.asked.add(number)
-        known = self._around.exports
-        if number not in known:
-            source = self._around.source_of(number)
-            known[number] = bindable(source.text, package=source.path.endswith("__init__.py"))
-        names, passes_on = known[number]
-        return label in names or (passes_on and depth < _MAX_STARS)
+    def _may_export(self, file: FileInfo, star: str, label: str, depth: int) -> bool:
+        """Whether what a star of a file means may bind a name; of a module that has not been read, its text tells."""
+        assert self.beside is not None
+        module = self._star_modules.get((id(file), star))
+        if module is None:
+            places = map(_joined, self._places(file, star))
+            module = next((place for place in places if self.beside.number(place) is not None), ())
+            self._star_modules[id(file), star] = module
+        number = self.beside.number(module) if module else None
+        return number is None or self.beside.may_export(number, label, depth)
 
     def _places(self, file: FileInfo, dotted: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
         """Where a dotted import may be found, seen from a file: folders, each with the words that are left."""
@@ -239,7 +195,7 @@ class Project:
                 found = self._file_of((*root, *words[:length]))
                 if found is not None and found is not file:
                     return self._walk(found, words[length:])
-                if found is None and (*root, *words[:length]) in self._unread:
+                if self.beside is not None and (*root, *words[:length]) in self.beside.unread:
                     return name(".".join(words))
         return name(dotted.lstrip("."))
 

@@ -14,11 +14,6 @@ WIDTH = 100
 """Columns of a page's prose."""
 
 
-def names() -> dict[str, str]:
-    """Every code and its rule name, in the order of the codes."""
-    return {code: doc.name for code, doc in docs().items()}
-
-
 def docs() -> dict[str, RuleDoc]:
     """Every rule's documentation by code, in order: those of the catalogues and those about what is accepted."""
     found = dict(suppression_rules.RULES)

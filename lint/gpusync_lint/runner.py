@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from gpusync_lint import baseline, fixes, ignores, suppressions
-from gpusync_lint.analysis import analyse, combined, internal_error, parts
+from gpusync_lint.discovery import read
 from gpusync_lint.keys import numbered
-from gpusync_lint.model import Analysis, Confidence, EngineSettings, FileError, Finding, Fix, Heat, Source, Span
-from gpusync_lint.selection import Level, Reported, Selection, report
-from gpusync_lint.units import imports
+from gpusync_lint.model import MARKER, Confidence, FileError, Heat, Source, Span
+from gpusync_lint.selection import Level, Reported, level_at, report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import date
-    from pathlib import Path
 
     from gpusync_lint.baseline import Baseline, Entry
     from gpusync_lint.cache import Memory
     from gpusync_lint.discovery import Listed, SourceFile
-    from gpusync_lint.model import Edit
+    from gpusync_lint.model import Analysis, Edit, EngineSettings, Finding, Fix
     from gpusync_lint.notebook import Notebook
     from gpusync_lint.observed import Observed
+    from gpusync_lint.selection import Selection
 
 MAX_ROUNDS = 20
 """Rounds of fixing before the fixes are taken to undo each other."""
@@ -176,6 +174,27 @@ def run(files: Sequence[SourceFile], errors: Sequence[FileError], request: Reque
     return replace(outcome, errors=(*errors, *outcome.errors))
 
 
+class _Texts(Mapping[str, str]):
+    """The texts of all files of a run, those that have not been read for it read when they are asked for."""
+
+    def __init__(self, texts: Mapping[str, str], quiet: Sequence[Listed]) -> None:
+        self._texts = dict(texts)
+        self._quiet = {one.path: one for one in quiet}
+
+    def __getitem__(self, path: str) -> str:
+        text = self._texts.get(path)
+        if text is None:
+            file = read(self._quiet[path])
+            text = self._texts[path] = "" if file is None else file.source.text
+        return text
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts.keys() | self._quiet.keys())
+
+    def __len__(self) -> int:
+        return len(self._texts.keys() | self._quiet.keys())
+
+
 @dataclass(slots=True)
 class _Run:
     files: Sequence[SourceFile]
@@ -220,8 +239,10 @@ class _Run:
         alone = {file.source.path for file in self.files if file.named}
         by_path = _by_path([self._checked(finding) for finding in analysis.findings])
         for path, text in self.texts.items():
-            if suppressions.MARKER not in text or path in failed:
+            if MARKER not in text or path in failed:
                 continue
+            from gpusync_lint import suppressions
+
             own = by_path.get(path, [])
             try:
                 judged = suppressions.apply(
@@ -237,6 +258,10 @@ class _Run:
             except suppressions.UnreadableCommentsError as error:
                 errors.append(FileError(path, None, str(error)))
             except Exception as error:
+                import traceback
+
+                from gpusync_lint.analysis import internal_error
+
                 errors.append(FileError(path, None, internal_error(error)))
                 tracebacks.append(traceback.format_exc())
         selected = [one for own in by_path.values() for one in own if enabled(one.code, one.path)]
@@ -244,7 +269,7 @@ class _Run:
             reported=report(selected, request.heat, request.confidence),
             errors=(*errors, *self.problems),
             files=analysis.files,
-            texts=self.texts,
+            texts=_Texts(self.texts, request.quiet) if request.quiet else self.texts,
             notebooks=self.notebooks,
             tracebacks=tuple(tracebacks),
         )
@@ -256,7 +281,10 @@ class _Run:
     def _analyse(self, sources: Sequence[Source]) -> tuple[Analysis, list[str]]:
         request = self.request
         if request.memory is not None:
-            return request.memory.analyse(sources, request.jobs, request.progress)
+            return request.memory.analyse(sources, request.jobs, request.progress, self._reports)
+        from gpusync_lint.analysis import analyse, combined, parts
+        from gpusync_lint.units import imports
+
         if request.context:
             return analyse(sources, request.settings, request.context)
         imported = [imports(source.text) for source in sources]
@@ -264,15 +292,23 @@ class _Run:
         tracebacks = [trace for part in found for trace in part.tracebacks]
         return combined([part.analysis for part in found], len(sources)), tracebacks
 
+    def _reports(self, heat: Heat, confidence: Confidence) -> bool:
+        """Whether a finding of this heat and confidence may have to be known."""
+        request = self.request
+        return request.baseline is not None or level_at(heat, confidence, request.heat, request.confidence) is not None
+
     def _against(
         self, reference: Baseline, outcome: Outcome, everything: Sequence[Finding], failed: set[str]
     ) -> Outcome:
         """The outcome with what the baseline accepts, and with findings about its stale entries."""
+        from gpusync_lint import baseline
+
         request = self.request
         relative = {file.source.path: reference.relative(file.location) for file in self.files}
+        relative.update((one.path, reference.relative(one.location)) for one in request.quiet)
         failed = failed | {path for path, notebook in self.notebooks.items() if notebook.errors}
         at = {file.location: file.named for file in self.files if file.source.path not in failed}
-        at.update((one.location, one.named) for one in request.quiet)
+        at.update((one.location, one.named) for one in request.quiet if one.path not in failed)
 
         def key(finding: Finding) -> str:
             return f"{relative[finding.path]}{finding.key.removeprefix(finding.path)}"
@@ -296,7 +332,7 @@ class _Run:
         ]
         kept = [entry for entry in reference.entries if entry.key in judgement.accepted]
         now = [
-            baseline.entry_of(key(one.finding), one.finding, self.texts[one.finding.path])
+            baseline.entry_of(key(one.finding), one.finding, outcome.texts[one.finding.path])
             for one in reported
             if one.level is Level.WARNING and one.finding.suppressed is None
         ]
@@ -305,7 +341,7 @@ class _Run:
         return replace(
             outcome,
             reported=(*reported, *about),
-            texts={**self.texts, reference.shown: reference.text} if about else self.texts,
+            texts=_Texts({**self.texts, reference.shown: reference.text}, request.quiet) if about else outcome.texts,
             accepting=(*judgement.unjudged, *kept, *now),
         )
 
@@ -324,10 +360,20 @@ class _Run:
         return replace(finding, fix=None)
 
     def _enabled(self) -> Callable[[str, str], bool]:
-        locations = {file.source.path: PurePosixPath(file.location.as_posix()) for file in self.files}
+        selection = self.request.selection
+        locations: dict[str, Path | str] = {}
+        if selection.per_file:
+            locations.update((file.source.path, file.location) for file in self.files)
+            locations.update((one.path, one.at) for one in self.request.quiet)
+        known: dict[tuple[str, str], bool] = {}
 
         def enabled(code: str, path: str) -> bool:
-            return self.request.selection.enabled(code, locations.get(path))
+            location = locations.get(path, "")
+            on = known.get((code, path if location else ""))
+            if on is None:
+                at = PurePosixPath(Path(location).as_posix()) if location else None
+                on = known[code, path if location else ""] = selection.enabled(code, at)
+            return on
 
         return enabled
 
@@ -356,6 +402,8 @@ class _Run:
 
     def _fix(self, originals: Mapping[str, str], counts: dict[str, int], outcome: Outcome) -> Outcome:
         """Fix round by round until nothing is left to fix."""
+        from gpusync_lint import fixes
+
         for round_number in range(MAX_ROUNDS + 1):
             changed = False
             for path, findings in _by_path(outcome.warnings).items():
@@ -379,6 +427,8 @@ class _Run:
 
     def _allow(self, reason: str, counts: dict[str, int], outcome: Outcome) -> Outcome:
         """Add a comment for every warning that is left."""
+        from gpusync_lint import fixes, ignores, suppressions
+
         for path, findings in _by_path(outcome.warnings).items():
             if path not in self.raws or path in self.frozen:
                 continue
@@ -402,6 +452,8 @@ class _Run:
 
     def _apply(self, path: str, chosen: Sequence[Fix]) -> str | None:
         """Apply the fixes to one text; the reason why not, where they cannot be."""
+        from gpusync_lint import fixes
+
         titles = ", ".join(dict.fromkeys(fix.title for fix in chosen))
         try:
             raw = fixes.apply_edits(self.raws[path], [edit for fix in chosen for edit in fix.edits])
@@ -422,6 +474,8 @@ class _Run:
     def _write(self, originals: Mapping[str, str], outcome: Outcome) -> Outcome:
         if not self.request.write:
             return outcome
+        from gpusync_lint import fixes
+
         refused = False
         for file in self.files:
             path = file.source.path
@@ -437,6 +491,8 @@ class _Run:
 
 def accept_all(outcome: Outcome) -> Outcome:
     """The outcome once the baseline has been written: every warning is in it, and no entry is stale."""
+    from gpusync_lint import baseline
+
     reported = [one for one in outcome.reported if one.finding.code != baseline.STALE]
     return replace(
         outcome,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gpusync_lint.model import Confidence, Finding, Heat
+from gpusync_lint.model import Confidence, Finding, Heat, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ class Level(str, Enum):
     """In the outputs for programs and in the closing line of the text output; never fails a run."""
 
 
-class UnknownCodeError(ValueError):
+class UnknownCodeError(UserError):
     """A code, prefix or rule name that no rule has; the message suggests the nearest one."""
 
 
@@ -38,6 +37,8 @@ def resolve(word: str, names: Mapping[str, str]) -> str:
     for code, name in names.items():
         if word == name:
             return code
+    import difflib
+
     known = [*names, *names.values()]
     near = difflib.get_close_matches(word.upper(), known, 1) or difflib.get_close_matches(word.lower(), known, 1)
     hint = f"did you mean {near[0]}?" if near else "`gpusync rule` lists them all"
@@ -134,11 +135,16 @@ def level_of(finding: Finding, heat: Heat, confidence: Confidence) -> Level | No
     Everything at `heat` or hotter is a warning; what is cooler, down to once per epoch, is a note; findings less sure
     than `confidence` are left out.
     """
-    if finding.confidence.rank > confidence.rank:
+    return level_at(finding.heat, finding.confidence, heat, confidence)
+
+
+def level_at(found: Heat, sure: Confidence, heat: Heat, confidence: Confidence) -> Level | None:
+    """The level of the findings of a heat and a confidence."""
+    if sure.rank > confidence.rank:
         return None
-    if finding.heat.rank <= heat.rank:
+    if found.rank <= heat.rank:
         return Level.WARNING
-    return Level.NOTE if finding.heat.rank <= Heat.EPOCH.rank else None
+    return Level.NOTE if found.rank <= Heat.EPOCH.rank else None
 
 
 @dataclass(frozen=True, slots=True)

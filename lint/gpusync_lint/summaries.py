@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from gpusync_lint import sorts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from gpusync_lint.definitions import Definitions
     from gpusync_lint.model import Heat
     from gpusync_lint.parameters import Parameter
-    from gpusync_lint.values import Value
+    from gpusync_lint.values import Device, Value
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 
@@ -27,7 +28,6 @@ FRAMEWORK_ROOTS = frozenset(
     }
 )  # fmt: skip
 _OTHER_ROOTS = frozenset({"jax", "flax", "tensorflow", "keras", "mxnet", "cupy", "paddle", "mindspore"})
-_WORD = re.compile(r"\w+")
 _LINE_END = re.compile("\n")
 _ONLY_LOGGING = ("torch.utils.tensorboard", "lightning.pytorch.loggers", "pytorch_lightning.loggers")
 _DEVICE_STEMS = ("cuda", "accelerat", "lightning", "deepspeed")
@@ -77,9 +77,9 @@ class FunctionInfo:
     """What call sites passed, joined."""
     entered: dict[str, Value] | None = None
     """What its parameters held when it was interpreted last."""
-    parameters: tuple[int, list[Parameter], dict[object, int]] | None = None
-    """What it says of its parameters itself, with the round of the inference in which that was read, and what was read
-    for it, as in `reads`."""
+    parameters: tuple[int, list[Parameter], dict[object, int], Device | None] | None = None
+    """What it says of its parameters itself, with the round of the inference in which that was read, what was read for
+    it, as in `reads`, and the device that was assumed, where that matters."""
     returns: Value | None = None
     """None until the function has been interpreted."""
     scope: dict[str, Value] = field(default_factory=dict)
@@ -171,6 +171,12 @@ class FileInfo:
     uses_device: bool = False
     called_only: bool = False
     """Its functions are interpreted where others call them: it uses no framework, or nobody asked about it."""
+    definitions: Definitions | None = None
+    """Of a file around, where its definitions are found that have not been asked for; None where all have been read."""
+    pieces: dict[str, FunctionInfo] = field(default_factory=dict)
+    """Of a file around, what binds a name in its body, or stands in the body of a class: interpreted by itself."""
+    bindings: dict[str, list[ast.stmt]] | None = None
+    """Of a file around, the statements of its body that bind a name; None until it was asked for."""
     _starts: list[int] | None = None
     """Where each line begins; None until it was asked for."""
     evidence_lines: list[int] | None = None
@@ -204,21 +210,6 @@ def weight(text: str) -> int:
     return -(-size // unit) * unit
 
 
-def bindable(text: str, *, package: bool) -> tuple[frozenset[str], bool]:
-    """The names that a module may bind, going by its text, and whether it passes on all that other modules bind.
-
-    Of a `package`, an `__init__`, every word may be one that it imports.
-    """
-    if package:
-        return frozenset(_WORD.findall(text)), "import *" in text
-    names: set[str] = set()
-    for line in text.split("\n"):
-        if line[:1].isidentifier() or line.lstrip().startswith(("class ", "def ", "async def ")):
-            words = _WORD.findall(line[:200])
-            names.update(words[:3])
-    return frozenset(names), False
-
-
 def module_of(path: str) -> tuple[str, ...]:
     """A path without its suffix, as words; a package's `__init__` stands under the folder."""
     parts = tuple(path.removesuffix(".py").removesuffix(".pyi").split("/"))
@@ -237,6 +228,56 @@ def summarise(path: str, text: str, tree: ast.Module) -> FileInfo:
     file.uses_others = not roots.isdisjoint(_OTHER_ROOTS)
     file.uses_device = file.uses_framework and speaks_of_device(text)
     return file
+
+
+def define(file: FileInfo, label: str, tree: ast.Module) -> None:
+    """Add the definitions of a name to a file that was read without them; `tree` holds them, and maybe more."""
+    statements = [statement for statement in tree.body if getattr(statement, "name", "") == label]
+    _collect(file, statements, None, file.body, "")
+    if any(isinstance(statement, ast.ClassDef) for statement in statements):
+        _piece(file, label, statements)
+
+
+def binding(file: FileInfo, label: str) -> FunctionInfo | None:
+    """What binds a name in the body of a file around, as a body of its own; None where nothing does."""
+    if file.bindings is None:
+        file.bindings = {}
+        for statement in file.tree.body:
+            for name in set(_bound(statement)):
+                file.bindings.setdefault(name, []).append(statement)
+    if label not in file.pieces and label in file.bindings:
+        _piece(file, label, file.bindings[label])
+    return file.pieces.get(label)
+
+
+def _piece(file: FileInfo, label: str, statements: list[ast.stmt]) -> None:
+    body = file.body
+    piece = FunctionInfo(ast.Module(statements, []), body.name, body.qualname, file, nested=body.nested)
+    file.pieces[label] = piece
+    file.all_functions.append(piece)
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement assigns to, those in its blocks included."""
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets += statement.targets
+    elif isinstance(statement, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor)):
+        targets.append(statement.target)
+    elif isinstance(statement, (ast.With, ast.AsyncWith)):
+        targets += [item.optional_vars for item in statement.items if item.optional_vars is not None]
+    while targets:
+        target = targets.pop()
+        if isinstance(target, ast.Name):
+            yield target.id
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            targets += target.elts
+        elif isinstance(target, (ast.Starred, ast.Subscript, ast.Attribute)):
+            targets.append(target.value)
+    if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        for block in blocks(statement):
+            for inner in block:
+                yield from _bound(inner)
 
 
 def _collect(file: FileInfo, body: list[ast.stmt], cls: ClassInfo | None, outer: FunctionInfo, prefix: str) -> None:
@@ -302,13 +343,24 @@ def _collect_class(file: FileInfo, node: ast.ClassDef, outer: FunctionInfo, pref
     _collect(file, node.body, info, outer, f"{prefix}{node.name}.")
 
 
-def blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+_BLOCKS: dict[type, tuple[str, ...]] = {
+    **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.With, ast.AsyncWith), ("body",)),
+    **dict.fromkeys((ast.If, ast.For, ast.AsyncFor, ast.While), ("body", "orelse")),
+    **dict.fromkeys((ast.Try, getattr(ast, "TryStar", ast.Try)), ("body", "orelse", "finalbody", "handlers")),
+    ast.Match: ("cases",),
+}
+"""The fields of compound statements that hold statements, or what holds statements in turn."""
+
+
+def blocks(statement: ast.stmt) -> Iterable[list[ast.stmt]]:
     """The statement lists directly inside a compound statement."""
-    for attribute in ("body", "orelse", "finalbody"):
-        block = getattr(statement, attribute, None)
-        if block and isinstance(block, list):
-            yield block
-    for handler in getattr(statement, "handlers", ()):
-        yield handler.body
-    for case in getattr(statement, "cases", ()):
-        yield case.body
+    fields = _BLOCKS.get(type(statement))
+    if fields is None:
+        return ()
+    found: list[list[ast.stmt]] = []
+    for name in fields:
+        if name in ("handlers", "cases"):
+            found += [part.body for part in getattr(statement, name)]
+        elif block := getattr(statement, name):
+            found.append(block)
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpusync_lint.catalogue import RuleDoc
+from gpusync_lint.codes import OWN
 
 FRAMEWORK = "gpusync"
 
@@ -11,7 +12,7 @@ RULES = {
     for doc in (
         RuleDoc(
             code="GS901",
-            name="allow-without-reason",
+            name=OWN["GS901"],
             summary="An allow comment without a reason. It suppresses nothing until it has one.",
             why="It costs nothing at run time, but nobody can tell later whether the wait is still wanted.",
             example="stop = loss.item() < best  # gpusync: allow[GS201]",
@@ -22,7 +23,7 @@ RULES = {
         ),
         RuleDoc(
             code="GS902",
-            name="expired-allow",
+            name=OWN["GS902"],
             summary="An allow comment whose date has passed: `until=2027-03-01` names the last day on which it holds.",
             why="The author gave the wait a term, and the term is over. It suppresses nothing any more.",
             example="stop = loss.item() < best  # gpusync: allow[GS201] until=2026-01-31 while we debug",
@@ -33,7 +34,7 @@ RULES = {
         ),
         RuleDoc(
             code="GS903",
-            name="unused-allow",
+            name=OWN["GS903"],
             summary="An allow comment, or one of its codes, that suppresses nothing. It is not reported for codes that "
             "are not selected, and for files that are given by name (as a pre-commit hook gives them) only with "
             "`--confidence low`: it may take their callers to see the wait.",
@@ -47,7 +48,7 @@ RULES = {
         ),
         RuleDoc(
             code="GS904",
-            name="malformed-allow",
+            name=OWN["GS904"],
             summary="A comment that starts with `gpusync:` and cannot be obeyed: a code that no rule has, no brackets, "
             "a date that is none, an allow-file below the first statement.",
             why="Its author believes that something is suppressed, and it is not.",
@@ -59,7 +60,7 @@ RULES = {
         ),
         RuleDoc(
             code="GS905",
-            name="stale-baseline-entry",
+            name=OWN["GS905"],
             summary="An entry of the baseline that no finding answers to any more. It is reported where its file was "
             "linted or is gone, and its code is selected; for files that are given by name (as a pre-commit hook gives "
             "them) only with `--confidence low`: it may take their callers to see the wait.",

@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING
 
-from gpusync_lint.model import Confidence, Edit, Finding, Fix, Heat, Span
+from gpusync_lint.model import MARKER, Confidence, Edit, Finding, Fix, Heat, Span
 from gpusync_lint.selection import UnknownCodeError, resolve
 from gpusync_lint.suppression_rules import FRAMEWORK, RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-MARKER = "gpusync:"
 _DIRECTIVE = re.compile(r"#\s*gpusync:\s*(?P<body>.*?)(?=\s#\s|\s#\s*gpusync:|$)")
 _BODY = re.compile(r"(?P<verb>[A-Za-z_-]+)\s*\[(?P<codes>[^\]]*)\](?P<rest>.*)")
 _UNTIL = re.compile(r"(?:^|\s)until=(?P<date>\S*)")

@@ -13,6 +13,8 @@ from gpusync_lint.values import (
     HOST,
     Kind,
     Value,
+    tensor,
+    tensor_like,
 )
 
 HOST_BATCH_ATTRIBUTES = ("num_", "n_", "is_", "has_")
@@ -36,20 +38,18 @@ def tensor_attribute(base: Value, attr: str) -> Value:
         return HOST
     # An attribute that tensors do not have: an output object of a library (`outputs.loss`), or a batch.
     mask = attr == "mask" or attr.endswith("_mask")
-    return base._replace(sure=False, zero_dim=True if attr == "loss" else None, boolean=mask, pinned=base.pinned)
+    return tensor_like(base, False, True if attr == "loss" else None, mask, base.pinned)
 
 
 def combine(left: Value, right: Value) -> Value:
     """The tensor that an operation on two values gives, at least one of which is a tensor."""
-    tensors = [value for value in (left, right) if value.kind is Kind.TENSOR]
-    if len(tensors) == 1:
-        tensor, other = tensors[0], right if tensors[0] is left else left
-        zero = tensor.zero_dim if other.kind in (Kind.HOST, Kind.FLAG) else None
-        return Value(Kind.TENSOR, tensor.device, tensor.sure, zero)
+    if left.kind is not Kind.TENSOR or right.kind is not Kind.TENSOR:
+        given, other = (left, right) if left.kind is Kind.TENSOR else (right, left)
+        zero = given.zero_dim if other.kind is Kind.HOST or other.kind is Kind.FLAG else None
+        return tensor(given.device, given.sure, zero)
     zero = True if left.zero_dim and right.zero_dim else False if False in (left.zero_dim, right.zero_dim) else None
-    devices = (left.device, right.device)
     # Two tensors in one operation share a device (but for 0-dim ones on the host), so the better known one tells.
-    return Value(Kind.TENSOR, max(devices), left.sure and right.sure, zero)
+    return tensor(max(left.device, right.device), left.sure and right.sure, zero)
 
 
 def selects(index: Value) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_WHOLE = 8_000_000
 """Characters of source in a component that is analysed whole; all of its trees are in memory at once."""
-PART = 2_500_000
+PART = 300_000
 """Characters of source in the units that a larger component is cut into, about."""
 _PLAIN = 500_000
 """Characters of source in a unit of files that are only parsed."""

@@ -7,9 +7,12 @@ A `Value` says what is known, never what is guessed from a name. Its device tell
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from gpusync_lint import sorts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 _Members = TypeVar("_Members", bound="type[int]")
 
@@ -122,6 +125,12 @@ _SHORT = 24
 _MANY = 20_000
 _STRINGS: dict[str, Value] = {}
 """Short strings as values, made once."""
+_NUMBERS: dict[tuple[type, int | float], Value] = {}
+"""Numbers and switches as values, made once."""
+_NAMES: dict[str, Value] = {}
+"""Outside names as values, made once."""
+_TENSORS: dict[tuple[Device, bool, bool | None, bool, bool], Value] = {}
+"""Tensors as values, made once."""
 _OPTIMISTIC = frozenset(
     {
         Kind.MODULE, Kind.OPTIMIZER, Kind.SCHEDULER, Kind.LOADER, Kind.DEVICE, Kind.SCALER, Kind.DISTRIBUTION,
@@ -129,25 +138,57 @@ _OPTIMISTIC = frozenset(
     }
 )  # fmt: skip
 """What a value is taken for that is of such a kind on one path and unknown on another."""
+_MAY_HOLD_TENSORS = frozenset({Kind.TENSOR, Kind.TUPLE, Kind.LIST, Kind.DICT, Kind.LOADER})
 
 
 def host(const: Any) -> Value:
     """A host value that is known."""
-    if not isinstance(const, (str, int, float, bool)):
+    if const.__class__ is str:
+        if len(const) > _SHORT:
+            return Value(Kind.HOST, const=const)
+        known = _STRINGS.get(const)
+        if known is None:
+            known = Value(Kind.HOST, const=const)
+            if len(_STRINGS) < _MANY:
+                _STRINGS[const] = known
+        return known
+    if not isinstance(const, (int, float)):
         return HOST
-    if const.__class__ is not str or len(const) > _SHORT:
-        return Value(Kind.HOST, const=const)
-    known = _STRINGS.get(const)
+    key = (const.__class__, const)
+    known = _NUMBERS.get(key)
     if known is None:
         known = Value(Kind.HOST, const=const)
-        if len(_STRINGS) < _MANY:
-            _STRINGS[const] = known
+        if len(_NUMBERS) < _MANY:
+            _NUMBERS[key] = known
     return known
 
 
 def name(dotted: str) -> Value:
     """Something outside the project, by its dotted name."""
-    return Value(Kind.NAME, ref=dotted)
+    known = _NAMES.get(dotted)
+    if known is None:
+        known = Value(Kind.NAME, ref=dotted)
+        if len(_NAMES) < _MANY:
+            _NAMES[dotted] = known
+    return known
+
+
+def tensor(
+    device: Device, sure: bool = True, zero_dim: bool | None = None, boolean: bool = False, pinned: bool = False
+) -> Value:
+    """A tensor."""
+    key = (device, sure, zero_dim, boolean, pinned)
+    known = _TENSORS.get(key)
+    if known is None:
+        known = _TENSORS[key] = Value(Kind.TENSOR, device, sure, zero_dim, boolean, pinned)
+    return known
+
+
+def tensor_like(value: Value, sure: bool, zero_dim: bool | None, boolean: bool, pinned: bool) -> Value:
+    """A tensor on the device of another one."""
+    if value.items is None:
+        return tensor(value.device, sure, zero_dim, boolean, pinned)
+    return value._replace(sure=sure, zero_dim=zero_dim, boolean=boolean, pinned=pinned)
 
 
 def tuple_of(items: list[Value] | tuple[Value, ...]) -> Value:
@@ -169,7 +210,7 @@ def element(value: Value) -> Value:
     """What iterating over, or indexing into, a value gives."""
     kind = value.kind
     if kind is Kind.TENSOR:
-        return value._replace(zero_dim=None)
+        return value if value.zero_dim is None else value._replace(zero_dim=None)
     if kind is Kind.TUPLE:
         return join_all(value.items or ())
     if kind is Kind.LIST:
@@ -227,6 +268,8 @@ def join(a: Value, b: Value, depth: int = 0) -> Value:
     if depth > _MAX_DEPTH:
         return UNKNOWN
     ka, kb = a.kind, b.kind
+    if ka is kb is Kind.HOST:
+        return HOST
     if ka is Kind.NONE:
         return b
     if kb is Kind.NONE:
@@ -268,10 +311,8 @@ def widened(old: Value, new: Value) -> Value:
 def _join_same(a: Value, b: Value, depth: int) -> Value:
     kind = a.kind
     if kind is Kind.TENSOR:
-        device = max(a.device, b.device)
-        return Value(
-            Kind.TENSOR,
-            device,
+        return tensor(
+            max(a.device, b.device),
             # A tensor that only one path moved is on the device: the other path is the machine without a GPU.
             sure=a.sure and b.sure and (a.device >= Device.ASSUMED) == (b.device >= Device.ASSUMED),
             zero_dim=a.zero_dim if a.zero_dim == b.zero_dim else None,
@@ -329,7 +370,9 @@ def with_device(value: Value, device: Device, depth: int = 0) -> Value:
     if depth > _MAX_DEPTH:
         return value
     kind = value.kind
-    if kind in (Kind.TENSOR, Kind.MODULE):
+    if kind is Kind.TENSOR or kind is Kind.MODULE:
+        if value.device is device and not value.pinned:
+            return value
         return value._replace(device=device, pinned=False)
     if kind is Kind.TUPLE:
         return tuple_of([with_device(item, device, depth + 1) for item in value.items or ()])
@@ -367,4 +410,15 @@ def has_tensor(value: Value, depth: int = 0) -> bool:
         return any(has_tensor(item, depth + 1) for item in value.items or ())
     if value.kind is Kind.DICT:
         return any(has_tensor(item, depth + 1) for _, item in value.items or ())
+    return False
+
+
+def any_tensor(args: Iterable[Value], kwargs: Mapping[str, Value]) -> bool:
+    """Whether one of the arguments of a call holds a tensor that lies, or is assumed to lie, on the device."""
+    for value in args:
+        if value.kind in _MAY_HOLD_TENSORS and has_tensor(value, 1):
+            return True
+    for value in kwargs.values() if kwargs else ():
+        if value.kind in _MAY_HOLD_TENSORS and has_tensor(value, 1):
+            return True
     return False

@@ -13,6 +13,8 @@ _NEVER_NODES = frozenset(
      "type_comment"}
 )  # fmt: skip
 """Fields that hold no node, or an operator, which says nothing of its own."""
+_MIXED = frozenset({"keys", "kw_defaults", "kwd_attrs", "names"})
+"""Lists that may hold something else than nodes."""
 
 
 class _Fields(dict[type, tuple[str, ...]]):
@@ -30,10 +32,11 @@ _FIELDS = _Fields()
 def children(node: ast.AST) -> list[ast.AST]:
     """The nodes directly inside a node, in source order of its fields, without contexts and operators."""
     found: list[ast.AST] = []
-    for field in _FIELDS[type(node)]:
+    for field in _FIELDS[node.__class__]:
         value = getattr(node, field, None)
         if value.__class__ is list:
-            found += [item for item in value if isinstance(item, ast.AST)]
+            if value:
+                found += [item for item in value if isinstance(item, ast.AST)] if field in _MIXED else value
         elif isinstance(value, ast.AST):
             found.append(value)
     return found

@@ -221,11 +221,6 @@ def rule_doc(code: str) -> RuleDoc | None:
     return None
 
 
-def all_codes() -> tuple[str, ...]:
-    """Every code of every catalogue, sorted."""
-    return tuple(sorted({code for framework in frameworks() for code in load(framework).rules}))
-
-
 @cache
 def all_barriers() -> dict[str, Barrier]:
     """The barriers of every framework by id."""

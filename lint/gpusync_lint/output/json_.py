@@ -39,10 +39,16 @@ def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool 
 
 
 def _written(value: object) -> str:
-    """A value as JSON, each item of a list on a line: with `indent` the standard encoder is ten times slower."""
+    """A value as JSON, each item of a list of objects on a line: with `indent` the encoder is ten times slower.
+
+    The items are parted where one ends and another begins with the first key that they all have. Within a string its
+    quotation marks would be escaped, and what objects lie deeper begins with another key.
+    """
+    text = json.dumps(value)
     if not isinstance(value, list) or not value:
-        return json.dumps(value)
-    return "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
+        return text
+    first = json.dumps(next(iter(value[0]))) if isinstance(value[0], dict) else ""
+    return f"[\n    {text[1:-1]}\n  ]".replace(f"}}, {{{first}: ", f"}},\n    {{{first}: ")
 
 
 def observation(seen: Observation) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The rules: each decides about one kind of barrier, on libcst, one topic per file. Importing this imports libcst."""
+"""The rules: each decides about one kind of barrier, one topic per file."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ RULES: tuple[type[Rule], ...] = (
 
 @cache
 def by_node(late: bool = False) -> dict[type, tuple[Rule, ...]]:
-    """The rules that want to see each libcst type: those that look first, or those that look late."""
+    """The rules that want to see each type of `ast`: those that look first, or those that look late."""
     table: dict[type, list[Rule]] = {}
     for rule in (cls() for cls in RULES if cls.late is late):
         for node in rule.nodes:

@@ -16,13 +16,11 @@ from gpusync_lint.values import UNKNOWN, Device, Kind, Value
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import libcst as cst
-
     from gpusync_lint.catalogue import Barrier, Catalogue
     from gpusync_lint.heat import Recorder
     from gpusync_lint.inference import Inference
     from gpusync_lint.model import EngineSettings, Fix
-    from gpusync_lint.pairing import Pair, Pairing
+    from gpusync_lint.sites import Site
     from gpusync_lint.summaries import FileInfo, FunctionInfo
 
 CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "time_ns", "monotonic_ns"})
@@ -55,8 +53,8 @@ class Report:
 class Rule:
     """Decides about one kind of barrier. One instance serves a whole run; it keeps no state."""
 
-    nodes: ClassVar[tuple[type[cst.CSTNode], ...]]
-    """The libcst types that it wants to see."""
+    nodes: ClassVar[tuple[type[ast.AST], ...]]
+    """The types of `ast` that it wants to see."""
     barriers: ClassVar[tuple[str, ...]] = ()
     """Ids of the catalogue entries that it speaks for."""
     VALID: ClassVar[Sequence[str]] = ()
@@ -80,7 +78,6 @@ class Look:
     def __init__(
         self,
         file: FileInfo,
-        paired: Pairing,
         inference: Inference,
         catalogue: Catalogue,
         settings: EngineSettings,
@@ -90,33 +87,23 @@ class Look:
         self.file = file
         self.catalogue = catalogue
         self.settings = settings
-        self.pair: Pair
+        self.at: Site
+        """The node that is judged, and where it stands."""
         self.values: dict[int, Value] = {}
         """What is known of the file's expressions, by the `id` of their `ast`."""
         for fn in file.all_functions:
             self.values.update(fn.values)
         self.waits: set[int] = set()
         """Lines of the file on which something was reported so far."""
-        self._paired = paired
         self._inference = inference
         self._lines = lines
         self._heat = heat
 
-    def twin(self, node: cst.CSTNode | None) -> Any:
-        """The `ast` node of a libcst node; None when it has none."""
-        return self._paired.twins.get(id(node))
-
-    def value(self, node: cst.CSTNode | None) -> Value:
+    def value(self, node: ast.AST | None) -> Value:
         """What an expression holds."""
-        return self.value_of(self._paired.twins.get(id(node)))
+        return UNKNOWN if node is None else self.values.get(id(node), UNKNOWN)
 
-    def value_of(self, twin: ast.AST | None) -> Value:
-        """What an expression holds, by its `ast` node."""
-        if twin is None:
-            return UNKNOWN
-        return self.values.get(id(twin), UNKNOWN)
-
-    def dotted(self, node: cst.CSTNode | None) -> str:
+    def dotted(self, node: ast.AST | None) -> str:
         """The dotted name, outside the project, that an expression stands for; empty when it stands for none."""
         value = self.value(node)
         return value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else ""
@@ -128,11 +115,11 @@ class Look:
 
     def uses_device(self) -> bool:
         """Whether the function belongs to code that uses a device at all."""
-        return self._inference.assumed_device(self.pair.fn) >= Device.ASSUMED
+        return self._inference.assumed_device(self.at.fn) >= Device.ASSUMED
 
     def in_module(self) -> bool:
         """Whether the function is a method of a module."""
-        cls = self.pair.fn.cls
+        cls = self.at.fn.cls
         return cls is not None and self._inference.project.is_module_class(cls)
 
     def in_tests(self) -> bool:
@@ -158,7 +145,7 @@ class Look:
             Confidence.LOW if confidence is not None and not value.sure and value.zero_dim is not True else confidence
         )
 
-    def mask(self, node: cst.BaseExpression) -> bool | None:
+    def mask(self, node: ast.expr) -> bool | None:
         """Whether an index is a boolean mask; None for a tensor of unknown type that is called one.
 
         A parameter that is called a mask is one, unless some caller is known to pass it something else.
@@ -166,38 +153,37 @@ class Look:
         index = self.value(node)
         if index.kind is not Kind.TENSOR or index.boolean:
             return index.kind is Kind.TENSOR
-        twin = self.twin(node)
-        label = twin.id if isinstance(twin, ast.Name) else getattr(twin, "attr", "")
+        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
         if index.zero_dim is True or not label.lower().endswith(("mask", "masks")):
             return False
-        parameters = getattr(self.pair.fn.node, "args", None)
+        parameters = getattr(self.at.fn.node, "args", None)
         own = parameters is not None and any(
             arg.arg == label for arg in ast.walk(parameters) if isinstance(arg, ast.arg)
         )
-        return True if own and label not in self.pair.fn.bound else None
+        return True if own and label not in self.at.fn.bound else None
 
-    def loop_target(self, twin: ast.expr) -> bool:
+    def loop_target(self, node: ast.expr) -> bool:
         """Whether a name is bound by a `for` around the node, or by a comprehension."""
-        while isinstance(twin, (ast.Attribute, ast.Subscript)):
-            twin = twin.value
-        if not isinstance(twin, ast.Name):
+        while isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        if not isinstance(node, ast.Name):
             return False
-        bound = self._inference.loop_names(self.pair.fn)
-        return twin.id in bound
+        bound = self._inference.loop_names(self.at.fn)
+        return node.id in bound
 
-    def named(self, twin: ast.Call) -> Sequence[Barrier]:
+    def named(self, node: ast.Call) -> Sequence[Barrier]:
         """The barriers of libraries, and of the project itself, that the name of what is called tells."""
-        receiver = self.value_of(twin.func.value) if isinstance(twin.func, ast.Attribute) else UNKNOWN
+        receiver = self.value(node.func.value) if isinstance(node.func, ast.Attribute) else UNKNOWN
         inference = self._inference
-        return inference.named.barriers(twin.func, self.value_of(twin.func), receiver, inference.project)
+        return inference.named.barriers(node.func, self.value(node.func), receiver, inference.project)
 
     def prepares_data(self) -> bool:
         """Whether the function makes batches on the host."""
-        return self._inference.prepares_data(self.pair.fn)
+        return self._inference.prepares_data(self.at.fn)
 
     def traced(self) -> bool:
         """Whether another framework traces the function, rather than running it line by line."""
-        return self._inference.traced(self.pair.fn)
+        return self._inference.traced(self.at.fn)
 
     def waits_inside(self, fn: FunctionInfo) -> bool:
         """Whether a project function, or one that it calls, may hold a barrier."""
@@ -238,17 +224,17 @@ class Look:
         """The column after a node, in its last line."""
         return self._column(node.end_lineno or node.lineno, node.end_col_offset or 0)
 
-    def span(self, twin: ast.expr) -> Span | None:
+    def span(self, node: ast.expr) -> Span | None:
         """Where an expression stands; None where this Python does not know (inside an f-string, before 3.12)."""
-        if self.pair.string is not None and not _F_STRINGS_HAVE_POSITIONS:
+        if self.at.string is not None and not _F_STRINGS_HAVE_POSITIONS:
             return None
-        return self._span(twin)
+        return self._span(node)
 
-    def span_of(self, report: Report, pair: Pair) -> Span:
+    def span_of(self, report: Report, site: Site) -> Span:
         """What a report underlines."""
         mark = report.mark
-        if pair.string is not None and not _F_STRINGS_HAVE_POSITIONS:
-            mark = pair.string
+        if site.string is not None and not _F_STRINGS_HAVE_POSITIONS:
+            mark = site.string
         elif report.tail and isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute):
             whole = self._span(mark)
             func = self._span(mark.func)
@@ -263,10 +249,10 @@ class Look:
         first = self._lines[span.line - 1][span.column - 1 :]
         return "\n".join([first, *middle, self._lines[span.end_line - 1][: span.end_column - 1]])
 
-    def _span(self, twin: ast.expr) -> Span:
-        end_line = twin.end_lineno or twin.lineno
-        end = twin.end_col_offset or twin.col_offset
-        return Span(twin.lineno, self._column(twin.lineno, twin.col_offset), end_line, self._column(end_line, end))
+    def _span(self, node: ast.expr) -> Span:
+        end_line = node.end_lineno or node.lineno
+        end = node.end_col_offset or node.col_offset
+        return Span(node.lineno, self._column(node.lineno, node.col_offset), end_line, self._column(end_line, end))
 
     def _column(self, line: int, offset: int) -> int:
         """`ast` counts bytes of UTF-8 from 0, a span counts characters from 1."""
@@ -277,8 +263,8 @@ class Look:
 
     def timing(self) -> bool:
         """Whether a clock is read next to the statement: then the wait is what its author measures."""
-        for block, place in reversed(around(self.pair.fn, self.pair.statement)):
-            if block[place] is not self.pair.statement and not isinstance(block[place], (ast.If, ast.With)):
+        for block, place in reversed(around(self.at.fn, self.at.statement)):
+            if block[place] is not self.at.statement and not isinstance(block[place], (ast.If, ast.With)):
                 break  # `if device.type == "cuda": torch.cuda.synchronize()` belongs to the clock after it
             near = block[max(0, place - _CLOCK_REACH) : place + _CLOCK_REACH + 1]
             if any(_reads_clock(statement) for statement in near):
@@ -298,24 +284,47 @@ def _reads_clock(statement: ast.stmt) -> bool:
     return False
 
 
-def method(node: cst.Call) -> str:
+def method(node: ast.Call) -> str:
     """The name of the method that a call calls; empty for a plain function."""
-    return getattr(getattr(node.func, "attr", None), "value", "")
+    return node.func.attr if isinstance(node.func, ast.Attribute) else ""
 
 
-def keyword(node: cst.Call, label: str) -> cst.BaseExpression | None:
+def arguments(node: ast.Call) -> list[ast.expr]:
+    """All that a call is given, with or without a name or a star."""
+    given = [arg.value if isinstance(arg, ast.Starred) else arg for arg in node.args]
+    return given + [argument.value for argument in node.keywords]
+
+
+def positional(node: ast.Call) -> list[ast.expr]:
+    """The positional arguments without a star."""
+    return [arg for arg in node.args if not isinstance(arg, ast.Starred)]
+
+
+def keyword(node: ast.Call, label: str) -> ast.expr | None:
     """The value of a keyword argument."""
-    for arg in node.args:
-        if arg.keyword is not None and arg.keyword.value == label:
-            return arg.value
+    for argument in node.keywords:
+        if argument.arg == label:
+            return argument.value
     return None
 
 
-def keyword_is(node: cst.Call, label: str, text: str) -> bool:
-    """Whether a keyword argument is given as exactly this name."""
-    return getattr(keyword(node, label), "value", None) == text
+def keyword_is(node: ast.Call, label: str, const: bool) -> bool:
+    """Whether a keyword argument is given as exactly this constant."""
+    value = keyword(node, label)
+    return value is not None and is_constant(value, const)
 
 
-def positional(node: cst.Call) -> list[cst.BaseExpression]:
-    """The positional arguments without a star."""
-    return [arg.value for arg in node.args if arg.keyword is None and not arg.star]
+def is_constant(node: ast.expr, const: bool) -> bool:
+    """Whether an expression is exactly this constant."""
+    return isinstance(node, ast.Constant) and node.value is const
+
+
+def indices(node: ast.Subscript) -> list[ast.expr]:
+    """What stands between the brackets of a subscript: an index or a slice for each dimension.
+
+    `x[(a, b)]` is `x[a, b]`.
+    """
+    index = node.slice
+    if not isinstance(index, ast.Tuple) or not index.elts:
+        return [index]
+    return [part.value if isinstance(part, ast.Starred) else part for part in index.elts]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, ClassVar
 
-import libcst as cst
-
 from gpusync_lint.rules import edits
-from gpusync_lint.rules.base import Look, Report, Rule, keyword, keyword_is, method, positional
+from gpusync_lint.rules.base import Look, Report, Rule, arguments, keyword, keyword_is, method, positional
 from gpusync_lint.rules.text import text_confidence
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ _BY_SHAPE = frozenset({"repeat_interleave", "one_hot", "where", "ctc_loss", "cli
 class CatalogueCall(Rule):
     """Functions and methods that the catalogue lists by name."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = tuple(sorted(_BY_NAME))
     VALID: ClassVar = (
         "torch.isclose(x, x2)",
@@ -38,36 +37,36 @@ class CatalogueCall(Rule):
     )
     INVALID: ClassVar = ("torch.equal(x, x2)", "m.nonzero()", "x.unique()", "idx.bincount()", "torch.linalg.svd(x)")
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         dotted = look.dotted(node.func)
         if dotted:
             barrier = look.catalogue.by_function.get(dotted)
             if barrier is None or barrier.id not in _BY_NAME or _excused(node, barrier) or not look.waits_on(barrier):
                 return
-            found = [text_confidence(look, look.value(arg.value)) for arg in node.args]
+            found = [text_confidence(look, look.value(arg)) for arg in arguments(node)]
             sure = [item for item in found if item is not None]
             if sure:
                 fix = edits.without_check(node, look) if barrier.id == "linalg-check" else None
-                yield Report(barrier.id, look.twin(node), min(sure, key=lambda item: item.rank), fix=fix)
-        elif isinstance(node.func, cst.Attribute):
-            barrier = look.catalogue.by_method.get(method(node))
+                yield Report(barrier.id, node, min(sure, key=lambda item: item.rank), fix=fix)
+        elif isinstance(node.func, ast.Attribute):
+            barrier = look.catalogue.by_method.get(node.func.attr)
             if barrier is None or barrier.id not in _BY_NAME or _excused(node, barrier) or not look.waits_on(barrier):
                 return
             confidence = look.sureness(look.value(node.func.value))
             if confidence is not None:
-                yield Report(barrier.id, look.twin(node), confidence, tail=True)
+                yield Report(barrier.id, node, confidence, tail=True)
 
 
 class CallByShape(Rule):
     """Calls that wait or not depending on how they are called."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("repeat-interleave", "one-hot", "where-one-argument", "clip-check", "ctc-loss")
     VALID: ClassVar = ("x.repeat_interleave(2, 0)", "F.one_hot(tgt, 256)", "torch.where(m, x, x2)")
     INVALID: ClassVar = ("x.repeat_interleave(counts, 0)", "F.one_hot(tgt)", "torch.where(m)")
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         called = method(node)
         dotted = look.dotted(node.func)
@@ -86,17 +85,17 @@ class CallByShape(Rule):
         elif called == "one_hot" and len(args) < 2 and keyword(node, "num_classes") is None and args:
             barrier, confidence = "one-hot", look.sureness(look.value(args[0]))
             fix = edits.add_num_classes(node, look)
-        elif called == "where" and len(node.args) == 1 and args:
+        elif called == "where" and len(arguments(node)) == 1 and args:
             barrier, confidence = "where-one-argument", look.sureness(look.value(args[0]))
-        elif called in ("clip_grad_norm_", "get_total_norm") and keyword_is(node, "error_if_nonfinite", "True"):
+        elif called in ("clip_grad_norm_", "get_total_norm") and keyword_is(node, "error_if_nonfinite", True):
             barrier, confidence = "clip-check", look.sureness(look.value(node))
         elif called == "ctc_loss" and len(args) >= 4:
             barrier, confidence = "ctc-loss", look.sureness(look.value(args[2]))
         if barrier and confidence is not None:
-            yield Report(barrier, look.twin(node), confidence, tail=not dotted, fix=fix)
+            yield Report(barrier, node, confidence, tail=not dotted, fix=fix)
 
 
-def _repeats(node: cst.Call, args: list[cst.BaseExpression], function: bool) -> cst.BaseExpression | None:
+def _repeats(node: ast.Call, args: list[ast.expr], function: bool) -> ast.expr | None:
     """How often each element is repeated: of `torch.repeat_interleave(x, repeats)`, or of the method."""
     repeats = keyword(node, "repeats")
     if repeats is not None:
@@ -105,6 +104,6 @@ def _repeats(node: cst.Call, args: list[cst.BaseExpression], function: bool) -> 
     return args[place] if len(args) > place else None
 
 
-def _excused(node: cst.Call, barrier: Barrier) -> bool:
+def _excused(node: ast.Call, barrier: Barrier) -> bool:
     given = barrier.unless_keywords
     return bool(given) and all(keyword(node, label) is not None for label in given)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, ClassVar
-
-import libcst as cst
 
 from gpusync_lint.model import Confidence
 from gpusync_lint.rules.base import Look, Report, Rule, positional
@@ -19,7 +18,7 @@ _OVER_ITEMS = frozenset({"builtins.sorted", "builtins.any", "builtins.all", "bui
 class Condition(Rule):
     """`if`, `while`, `a if t else b`, `assert`, and the `if` of a comprehension."""
 
-    nodes = (cst.If, cst.While, cst.IfExp, cst.Assert, cst.ListComp, cst.SetComp, cst.GeneratorExp, cst.DictComp)
+    nodes = (ast.If, ast.While, ast.IfExp, ast.Assert, ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
     barriers = ("branch-on-tensor", "assert-on-tensor")
     VALID: ClassVar = (
         "if s is None: pass",
@@ -32,76 +31,80 @@ class Condition(Rule):
         "if x.any() and True: pass",
     )  # fmt: skip
 
-    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
         """Look at a condition."""
-        barrier = "assert-on-tensor" if isinstance(node, cst.Assert) else "branch-on-tensor"
-        if isinstance(node, (cst.ListComp, cst.SetComp, cst.GeneratorExp, cst.DictComp)):
-            generator: cst.CompFor | None = node.for_in
-            while generator is not None:
+        barrier = "assert-on-tensor" if isinstance(node, ast.Assert) else "branch-on-tensor"
+        if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
+            for generator in node.generators:
                 for condition in generator.ifs:
-                    yield from _leaves(condition.test, look, barrier)
-                generator = generator.inner_for_in
+                    yield from _leaves(condition, look, barrier)
         else:
             yield from _leaves(node.test, look, barrier)  # type: ignore[attr-defined]
 
 
-def _leaves(node: cst.BaseExpression, look: Look, barrier: str) -> Iterator[Report]:
+def _leaves(node: ast.expr, look: Look, barrier: str) -> Iterator[Report]:
     """The operands of a condition whose truth Python asks for, one by one."""
-    if isinstance(node, cst.BooleanOperation):
-        yield from _leaves(node.left, look, barrier)
-        if not (isinstance(node.operator, cst.And) and _is_off(node.left, look)):
-            yield from _leaves(node.right, look, barrier)
+    if isinstance(node, ast.BoolOp):
+        yield from _operands(node, node.values, look, barrier)
         return
-    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Not):
-        yield from _leaves(node.expression, look, barrier)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield from _leaves(node.operand, look, barrier)
         return
     value = look.value(node)
     confidence = look.decides(value)
     if confidence is not None:
         # `if flag:` of a whole tensor is an error, unless it has one element: more likely the annotation is wrong.
-        whole = isinstance(node, (cst.Name, cst.Attribute)) and not value.zero_dim and not value.boolean
+        whole = isinstance(node, (ast.Name, ast.Attribute)) and not value.zero_dim and not value.boolean
         expected = barrier == "assert-on-tensor" and look.in_tests()  # a test is there to look
-        yield Report(barrier, look.twin(node), Confidence.LOW if whole or expected else confidence)
+        yield Report(barrier, node, Confidence.LOW if whole or expected else confidence)
 
 
-def _is_off(node: cst.BaseExpression, look: Look) -> bool:
+def _operands(node: ast.BoolOp, operands: list[ast.expr], look: Look, barrier: str) -> Iterator[Report]:
+    """The first operands of `and` or `or`: what follows one of `and` that does not hold is not asked for."""
+    for operand in operands:
+        yield from _leaves(operand, look, barrier)
+        if isinstance(node.op, ast.And) and _is_off(operand, look):
+            return
+
+
+def _is_off(node: ast.expr, look: Look) -> bool:
     """Whether a condition does not hold as long as the settings are what they are by default."""
-    if isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.And):
-        return _is_off(node.left, look) or _is_off(node.right, look)
+    if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
+        return any(_is_off(operand, look) for operand in node.values)
     return look.value(node).const is False
 
 
 class BooleanOperator(Rule):
     """`and`, `or`, `not` outside of a condition."""
 
-    nodes = (cst.Assign, cst.AugAssign, cst.Return, cst.Expr, cst.Arg)
+    nodes = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)
     barriers = ("boolean-operator-on-tensor",)
     VALID: ClassVar = ("y = m & m", "y = ~m", "y = s is None or 1")
     INVALID: ClassVar = ("y = not s", "y = s and 1", "y = s or 1")
 
-    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
         """Look at what a statement evaluates."""
         value = getattr(node, "value", None)
-        if isinstance(value, cst.BooleanOperation):
-            yield from _leaves(value.left, look, "boolean-operator-on-tensor")
-        elif isinstance(value, cst.UnaryOperation) and isinstance(value.operator, cst.Not):
-            yield from _leaves(value.expression, look, "boolean-operator-on-tensor")
+        if isinstance(value, ast.BoolOp):
+            yield from _operands(value, value.values[:-1], look, "boolean-operator-on-tensor")
+        elif isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not):
+            yield from _leaves(value.operand, look, "boolean-operator-on-tensor")
 
 
 class BuiltinComparison(Rule):
     """`max(a, b)`, `sorted(tensors)`, `any(...)`, `t in items`, `a < t < b`."""
 
-    nodes = (cst.Call, cst.Comparison)
+    nodes = (ast.Call, ast.Compare)
     barriers = ("builtin-comparison",)
     VALID: ClassVar = ("max(1, 2)", "sum([s, s2])", "x.max()", "1 in lst", "s < s2")
     INVALID: ClassVar = ("max(s, s2)", "sorted([s, s2])", "any([s > 0])", "0 < s < 1")
 
-    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
         """Look at a call or a comparison."""
-        if isinstance(node, cst.Comparison):
+        if isinstance(node, ast.Compare):
             yield from self._comparison(node, look)
             return
-        assert isinstance(node, cst.Call)
+        assert isinstance(node, ast.Call)
         dotted = look.dotted(node.func)
         if dotted not in _OVER_ITEMS:
             return
@@ -118,23 +121,23 @@ class BuiltinComparison(Rule):
         else:
             return
         if confidence is not None:
-            yield Report("builtin-comparison", look.twin(node), confidence)
+            yield Report("builtin-comparison", node, confidence)
 
-    def _comparison(self, node: cst.Comparison, look: Look) -> Iterator[Report]:
-        operands = [look.value(node.left), *(look.value(target.comparator) for target in node.comparisons)]
-        operator = node.comparisons[0].operator
+    def _comparison(self, node: ast.Compare, look: Look) -> Iterator[Report]:
+        operands = [look.value(node.left), *map(look.value, node.comparators)]
+        operator = node.ops[0]
         if any(isinstance(value.const, str) for value in operands):
             return
-        if isinstance(operator, (cst.In, cst.NotIn)):
+        if isinstance(operator, (ast.In, ast.NotIn)):
             inside = operands[1]
             values = [operands[0], element(inside) if inside.kind in (Kind.LIST, Kind.TUPLE) else inside]
             if inside.kind not in (Kind.LIST, Kind.TUPLE, Kind.TENSOR):
                 return
-        elif len(operands) > 2 and not isinstance(operator, (cst.Is, cst.IsNot)):
+        elif len(operands) > 2 and not isinstance(operator, (ast.Is, ast.IsNot)):
             values = operands
         else:
             return
         found = [look.decides(value) for value in values]
         sure = [item for item in found if item is not None]
         if sure:
-            yield Report("builtin-comparison", look.twin(node), min(sure, key=lambda item: item.rank))
+            yield Report("builtin-comparison", node, min(sure, key=lambda item: item.rank))

@@ -54,8 +54,8 @@ def defer(call: ast.Call, read: ast.expr, look: Look) -> Fix | None:
 
     None where there is none.
     """
-    value = look.value_of(read)
-    statement = look.pair.statement
+    value = look.value(read)
+    statement = look.at.statement
     kept = _kept(statement, call, look)
     span = look.span(call)
     method = isinstance(call.func, ast.Attribute)
@@ -109,7 +109,7 @@ def _kept(statement: ast.stmt, call: ast.Call, look: Look) -> _Kept | None:
             return None
     else:
         return None
-    if look.value_of(target).kind is not Kind.HOST or not _scaled(added, call, look):
+    if look.value(target).kind is not Kind.HOST or not _scaled(added, call, look):
         return None
     return _Kept(target, False, added is call, any(isinstance(one, ast.Div) for one in ast.walk(added)))
 
@@ -132,7 +132,7 @@ def _scaled(node: ast.expr, call: ast.Call, look: Look) -> bool:
 
 def _number(node: ast.expr, look: Look) -> bool:
     reads = any(isinstance(one, ast.Attribute) and one.attr == "item" for one in ast.walk(node))
-    return look.value_of(node).kind is Kind.HOST and not reads
+    return look.value(node).kind is Kind.HOST and not reads
 
 
 class _Plan:
@@ -142,8 +142,8 @@ class _Plan:
         self._kept = kept
         self._look = look
         self._label = kept.name.id
-        self._fn = look.pair.fn
-        self._statement = look.pair.statement
+        self._fn = look.at.fn
+        self._statement = look.at.statement
         self._path: Path = around(self._fn, self._statement)
         self._at = -1
         """Place in the path of the outermost loop around the statement that nothing but it uses the name in."""
@@ -229,7 +229,7 @@ class _Plan:
 
     def _may_be_collected(self) -> bool:
         """Whether a tensor a step may be kept: of no dimension, small by itself, and not changed afterwards."""
-        if self._look.value_of(self._read).zero_dim is not True:
+        if self._look.value(self._read).zero_dim is not True:
             return False
         if isinstance(self._read, ast.Call):
             return True

@@ -25,7 +25,7 @@ def device_work(window: list[ast.stmt], look: Look) -> ast.stmt | None:
         statement = stack.pop()
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             continue
-        if isinstance(statement, (ast.For, ast.AsyncFor)) and look.value_of(statement.iter).kind in (
+        if isinstance(statement, (ast.For, ast.AsyncFor)) and look.value(statement.iter).kind in (
             Kind.LOADER,
             Kind.UNKNOWN,
         ):
@@ -48,22 +48,22 @@ def device_work(window: list[ast.stmt], look: Look) -> ast.stmt | None:
 def _says(node: ast.AST, look: Look) -> bool | None:
     """Whether an expression gives the device work; None when it may wait, or nobody knows."""
     if isinstance(node, (ast.BinOp, ast.Await, ast.Yield, ast.YieldFrom)):
-        return _on_gpu(look.value_of(node)) if isinstance(node, ast.BinOp) else None
+        return _on_gpu(look.value(node)) if isinstance(node, ast.BinOp) else None
     if not isinstance(node, ast.Call):
         return False
-    result = look.value_of(node)
+    result = look.value(node)
     func = node.func
     if isinstance(func, ast.Attribute):
         if func.attr.startswith(_WAITING):
             return None
-        receiver = look.value_of(func.value)
+        receiver = look.value(func.value)
         if receiver.kind is Kind.TENSOR:
             return _on_gpu(result) or func.attr == "backward"
         if receiver.kind is Kind.OPTIMIZER:
             return func.attr == "step"
         if receiver.kind in _SILENT_KINDS:
             return False
-    called = look.value_of(func)
+    called = look.value(func)
     if called.kind is Kind.NAME and isinstance(called.ref, str):
         root = called.ref.partition(".")[0]
         if root == "torch":

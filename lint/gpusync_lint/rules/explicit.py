@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, ClassVar
-
-import libcst as cst
 
 from gpusync_lint.model import Confidence
 from gpusync_lint.rules.base import Look, Report, Rule, method
@@ -19,7 +18,7 @@ _CODES = ("GS101", "GS102", "GS103", "GS104", "GS801")
 class ExplicitBarrier(Rule):
     """Synchronize calls, `empty_cache`, distributed barriers. Next to a clock they are what their author measures."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = (
         "device-synchronize",
         "stream-or-event-synchronize",
@@ -36,17 +35,17 @@ class ExplicitBarrier(Rule):
         "torch.cuda.current_stream().synchronize()",
     )
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         dotted = look.dotted(node.func)
         barrier = look.catalogue.by_function.get(dotted)
         if barrier is not None and barrier.code in _CODES:
             timed = barrier.code == "GS101" and look.timing()
-            yield Report(barrier.id, look.twin(node), Confidence.LOW if timed else Confidence.HIGH)
-        elif method(node) == "synchronize" and not dotted and isinstance(node.func, cst.Attribute):
+            yield Report(barrier.id, node, Confidence.LOW if timed else Confidence.HIGH)
+        elif method(node) == "synchronize" and not dotted and isinstance(node.func, ast.Attribute):
             kind = look.value(node.func.value).kind
             if kind in (Kind.STREAM, Kind.EVENT):
                 confidence = Confidence.LOW if look.timing() else Confidence.HIGH
-                yield Report("stream-or-event-synchronize", look.twin(node), confidence)
+                yield Report("stream-or-event-synchronize", node, confidence)
             elif kind is Kind.UNKNOWN and look.uses_device():
-                yield Report("stream-or-event-synchronize", look.twin(node), Confidence.LOW)
+                yield Report("stream-or-event-synchronize", node, Confidence.LOW)

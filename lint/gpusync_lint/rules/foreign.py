@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-import libcst as cst
-
 from gpusync_lint import sorts, torch_api
 from gpusync_lint.model import Confidence
 from gpusync_lint.rules.base import Look, Report, Rule
@@ -29,101 +27,100 @@ class ForeignBarrier(Rule):
     Silent in what the framework traces or compiles: there a value that is read would be an error, not a wait.
     """
 
-    nodes = (cst.Call, cst.If, cst.While, cst.IfExp, cst.Assert, cst.UnaryOperation, cst.BooleanOperation,
-             cst.FormattedStringExpression, cst.Subscript)  # fmt: skip
+    nodes = (ast.Call, ast.If, ast.While, ast.IfExp, ast.Assert, ast.UnaryOp, ast.BoolOp,
+             ast.FormattedValue, ast.Subscript)  # fmt: skip
     barriers = ()
     VALID: ClassVar = ("float(np.ones(3).sum())", "if np.any([1]): pass")
     INVALID: ClassVar = ()
 
-    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
         """Look at a node."""
-        twin = look.twin(node)
-        for barrier, mark, tail in self._found(twin, look):
-            if barrier.framework in sorts.bounding() and self._is_first(twin, look):
+        for barrier, mark, tail in self._found(node, look):
+            if barrier.framework in sorts.bounding() and self._is_first(node, look):
                 return
             if not look.traced():
                 timed = barrier.code in _EXPLICIT and look.timing()
                 yield Report(barrier.id, mark, Confidence.LOW if timed else Confidence.MEDIUM, tail=tail)
                 return
 
-    def _is_first(self, twin: ast.AST, look: Look) -> bool:
+    def _is_first(self, wanted: ast.AST, look: Look) -> bool:
         """Whether nothing waits before a node in the same turn of the innermost loop, or call of the function."""
-        holders = around(look.pair.fn, look.pair.statement)
+        holders = around(look.at.fn, look.at.statement)
         loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
-        body = loops[-1].body if loops else look.pair.fn.node.body  # type: ignore[attr-defined]
-        place = (twin.lineno, twin.col_offset)  # type: ignore[attr-defined]
+        body = loops[-1].body if loops else look.at.fn.node.body  # type: ignore[attr-defined]
+        place = (wanted.lineno, wanted.col_offset)  # type: ignore[attr-defined]
         for node in walk(body):
             before = isinstance(node, (ast.expr, ast.stmt)) and (node.lineno, node.col_offset) < place
             if before and any(barrier.framework in sorts.bounding() for barrier, _, _ in self._found(node, look)):
                 return False
         return True
 
-    def _found(self, twin: ast.AST, look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
-        if isinstance(twin, ast.Call):
-            yield from self._call(twin, look)
-        elif isinstance(twin, (ast.If, ast.While, ast.IfExp, ast.Assert)):
-            yield from self._tested([twin.test], look)
-        elif isinstance(twin, ast.UnaryOp) and isinstance(twin.op, ast.Not):
-            yield from self._tested([twin.operand], look)
-        elif isinstance(twin, ast.BoolOp):
-            yield from self._tested(twin.values[:-1], look)
-        elif isinstance(twin, ast.FormattedValue):
-            for barrier in _by_builtin("format", look.value_of(twin.value)):
-                yield barrier, twin.value, False
-        elif isinstance(twin, ast.Subscript) and isinstance(twin.slice, (ast.Compare, ast.Name)):
-            base, index = look.value_of(twin.value), look.value_of(twin.slice)
-            if base.kind is Kind.FOREIGN and index == base and isinstance(twin.slice, ast.Compare):
+    def _found(self, node: ast.AST, look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+        if isinstance(node, ast.Call):
+            yield from self._call(node, look)
+        elif isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)):
+            yield from self._tested([node.test], look)
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            yield from self._tested([node.operand], look)
+        elif isinstance(node, ast.BoolOp):
+            yield from self._tested(node.values[:-1], look)
+        elif isinstance(node, ast.FormattedValue):
+            for barrier in _by_builtin("format", look.value(node.value)):
+                yield barrier, node.value, False
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Compare, ast.Name)):
+            base, index = look.value(node.value), look.value(node.slice)
+            if base.kind is Kind.FOREIGN and index == base and isinstance(node.slice, ast.Compare):
                 for barrier in sorts.barriers():
                     if barrier.masks and barrier.of == base.ref:
-                        yield barrier, twin, False
+                        yield barrier, node, False
 
-    def _call(self, twin: ast.Call, look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
-        func = twin.func
-        called = look.value_of(func)
+    def _call(self, node: ast.Call, look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+        func = node.func
+        called = look.value(func)
         dotted = called.ref if called.kind is Kind.NAME and isinstance(called.ref, str) else ""
-        values = [look.value_of(arg) for arg in twin.args]
-        receiver = look.value_of(func.value) if isinstance(func, ast.Attribute) else UNKNOWN
-        if _tracks(twin, look):
-            given_to = [*values, *(look.value_of(keyword.value) for keyword in twin.keywords)]
+        values = [look.value(arg) for arg in node.args]
+        receiver = look.value(func.value) if isinstance(func, ast.Attribute) else UNKNOWN
+        if _tracks(node, look):
+            given_to = [*values, *(look.value(keyword.value) for keyword in node.keywords)]
             shown = foreign_inside(tuple_of(given_to))
             for barrier in _by_builtin("tracker", shown) if shown is not None else ():
-                yield barrier, twin, True
+                yield barrier, node, True
         known = dotted.partition(".")[0] in sorts.modules() or receiver.kind is Kind.FOREIGN
         if not known and all(value.kind is not Kind.FOREIGN for value in values):
             return
-        given = {keyword.arg for keyword in twin.keywords}
+        given = {keyword.arg for keyword in node.keywords}
         if dotted.startswith("builtins."):
-            for arg, value in zip(twin.args, values, strict=True):
+            for arg, value in zip(node.args, values, strict=True):
                 for barrier in _by_builtin(dotted.removeprefix("builtins."), value):
-                    yield barrier, twin if len(twin.args) == 1 else arg, False
+                    yield barrier, node if len(node.args) == 1 else arg, False
         elif dotted:
             for barrier in sorts.barriers():
                 if not sorts.covers(barrier.functions, dotted) or sorts.covers(barrier.not_functions, dotted):
                     continue
                 excused = bool(barrier.unless_keywords) and not given.isdisjoint(barrier.unless_keywords)
-                excused = excused or (barrier.at_most is not None and len(twin.args) > barrier.at_most)
+                excused = excused or (barrier.at_most is not None and len(node.args) > barrier.at_most)
                 if not excused and (not barrier.of or any(_is(value, barrier.of) for value in values)):
-                    yield barrier, twin, False
+                    yield barrier, node, False
         elif isinstance(func, ast.Attribute):
             for barrier in sorts.barriers():
                 excused = bool(barrier.unless_keywords) and not given.isdisjoint(barrier.unless_keywords)
                 if func.attr in barrier.methods and _is(receiver, barrier.of) and not excused:
-                    yield barrier, twin, True
+                    yield barrier, node, True
 
     def _tested(self, tests: list[ast.expr], look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
         for test in tests:
-            value = look.value_of(test)
+            value = look.value(test)
             if value.kind is Kind.FOREIGN and isinstance(test, (ast.Compare, ast.Call)):
                 for barrier in sorts.barriers():
                     if barrier.conditions and barrier.of == value.ref:
                         yield barrier, test, False
 
 
-def _tracks(twin: ast.Call, look: Look) -> bool:
+def _tracks(node: ast.Call, look: Look) -> bool:
     """Whether a call hands values to an experiment tracker or a progress bar."""
-    if isinstance(twin.func, ast.Attribute) and twin.func.attr in torch_api.TRACKERS:
+    if isinstance(node.func, ast.Attribute) and node.func.attr in torch_api.TRACKERS:
         return True
-    return any(barrier.framework == "trackers" for barrier in look.named(twin))
+    return any(barrier.framework == "trackers" for barrier in look.named(node))
 
 
 def _is(value: Value, sort: str) -> bool:

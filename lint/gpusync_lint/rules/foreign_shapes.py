@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, ClassVar
 
-import libcst as cst
-
 from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule
+from gpusync_lint.rules.base import Look, Report, Rule, arguments
 from gpusync_lint.values import Kind
 
 if TYPE_CHECKING:
@@ -17,17 +16,17 @@ if TYPE_CHECKING:
 class HostArgument(Rule):
     """A Numba kernel called with a numpy array."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("numba.host-argument",)
     VALID: ClassVar = ("print(np.ones(3))",)
     INVALID: ClassVar = ()
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         called = look.value(node.func)
         if called.kind is not Kind.FOREIGN or called.ref != "numba.launch":
             return
-        for arg in node.args:
-            if look.value(arg.value).kind is Kind.ARRAY and look.value(arg.value).sure:
-                yield Report("numba.host-argument", look.twin(arg.value), Confidence.MEDIUM)
+        for arg in arguments(node):
+            if look.value(arg).kind is Kind.ARRAY and look.value(arg).sure:
+                yield Report("numba.host-argument", arg, Confidence.MEDIUM)
                 return

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-import libcst as cst
-
 from gpusync_lint.model import Confidence, Heat
 from gpusync_lint.rules.base import Look, Report, Rule, keyword, method, positional
 from gpusync_lint.rules.places import around, walk
@@ -23,7 +21,7 @@ _READING = frozenset({"Adafactor", "ASGD"})
 class AnomalyDetection(Rule):
     """`set_detect_anomaly(True)` and `detect_anomaly()`, wherever training is under them."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("anomaly-detection",)
     VALID: ClassVar = (
         "torch.autograd.set_detect_anomaly(False)",
@@ -32,7 +30,7 @@ class AnomalyDetection(Rule):
     )
     INVALID: ClassVar = ("torch.autograd.set_detect_anomaly(True)", "with torch.autograd.detect_anomaly(): model(x)")
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         dotted = look.dotted(node.func)
         barrier = look.catalogue.by_function.get(dotted)
@@ -45,12 +43,12 @@ class AnomalyDetection(Rule):
             mode = keyword(node, "mode") or next(iter(positional(node)), None)
             if look.value(mode).const is not True:
                 return
-        yield Report("anomaly-detection", look.twin(node), Confidence.MEDIUM, heat=self._heat(look))
+        yield Report("anomaly-detection", node, Confidence.MEDIUM, heat=self._heat(look))
 
     def _heat(self, look: Look) -> Heat | None:
         """Every step, where the mode stays on for the training around the statement and nothing asked for it."""
-        fn = look.pair.fn
-        if any(isinstance(block[at], (ast.If, ast.Try)) for block, at in around(fn, look.pair.statement)):
+        fn = look.at.fn
+        if any(isinstance(block[at], (ast.If, ast.Try)) for block, at in around(fn, look.at.statement)):
             return None
         trains = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in walk(fn.node.body))
         return Heat.STEP if trains or fn.is_module else None
@@ -59,7 +57,7 @@ class AnomalyDetection(Rule):
 class ReadingOptimizer(Rule):
     """`step` of an optimizer that reads numbers of its parameters, or its learning rate, to the host."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("reading-optimizer", "rate-on-device")
     VALID: ClassVar = ("sgd.step()", "fused.step()")
     INVALID: ClassVar = (
@@ -67,44 +65,44 @@ class ReadingOptimizer(Rule):
         "torch.optim.Adam(model.parameters(), lr=s).step()",
     )
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
-        if method(node) != "step" or not isinstance(node.func, cst.Attribute):
+        if method(node) != "step" or not isinstance(node.func, ast.Attribute):
             return
         receiver = look.value(node.func.value)
         said = receiver.items or ()
         if receiver.kind is not Kind.OPTIMIZER or "capturable" in said:
             return
         if receiver.ref in _READING:
-            yield Report("reading-optimizer", look.twin(node), Confidence.MEDIUM, tail=True)
+            yield Report("reading-optimizer", node, Confidence.MEDIUM, tail=True)
         elif "rate-on-device" in said and receiver.const is not True:
-            yield Report("rate-on-device", look.twin(node), Confidence.MEDIUM, tail=True)
+            yield Report("rate-on-device", node, Confidence.MEDIUM, tail=True)
 
 
 class CumulativeBatchNorm(Rule):
     """A batch norm made with `momentum=None`."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("cumulative-batch-norm",)
     VALID: ClassVar = ("torch.nn.BatchNorm1d(256).to(dev)(x)",)
     INVALID: ClassVar = ("torch.nn.BatchNorm1d(256, momentum=None).to(dev)(x)",)
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         called = look.value(node.func)
         if called.kind is Kind.MODULE and "cumulative" in (called.items or ()) and called.device >= Device.ASSUMED:
-            yield Report("cumulative-batch-norm", look.twin(node), Confidence.MEDIUM)
+            yield Report("cumulative-batch-norm", node, Confidence.MEDIUM)
 
 
 class CaptureAndLoad(Rule):
     """`torch.cuda.graph(...)`, and `torch.load` to a device."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("graph-capture", "load-to-device")
     VALID: ClassVar = ("torch.load('x.pt', map_location='cpu')", "torch.load('x.pt')")
     INVALID: ClassVar = ("torch.load('x.pt', map_location=dev)", "with torch.cuda.graph(captured): y = x + 1")
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         barrier = look.catalogue.by_function.get(look.dotted(node.func))
         if barrier is None or barrier.id not in self.barriers:
@@ -115,7 +113,7 @@ class CaptureAndLoad(Rule):
             named = isinstance(place.const, str) and place.const.startswith("cuda")
             if not named and not (place.kind is Kind.DEVICE and place.device >= Device.ASSUMED):
                 return
-        yield Report(barrier.id, look.twin(node), Confidence.MEDIUM)
+        yield Report(barrier.id, node, Confidence.MEDIUM)
 
 
 class NormBySingularValues(Rule):
@@ -124,12 +122,12 @@ class NormBySingularValues(Rule):
     Of `torch.linalg.norm(x, 2)` nobody knows whether `x` is a matrix.
     """
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("spectral-norm-of-matrix",)
     VALID: ClassVar = ("torch.linalg.matrix_norm(x)", "torch.linalg.matrix_norm(c, 2)")
     INVALID: ClassVar = ("torch.linalg.matrix_norm(x, 2)", "torch.linalg.matrix_norm(x, ord='nuc')")
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         barrier = look.catalogue.by_function.get(look.dotted(node.func))
         args = positional(node)
@@ -139,4 +137,4 @@ class NormBySingularValues(Rule):
         wanted = _BY_SINGULAR_VALUES if look.dotted(node.func).endswith("matrix_norm") else ("nuc",)
         confidence = look.sureness(look.value(args[0]))
         if look.value(order).const in wanted and confidence is not None:
-            yield Report("spectral-norm-of-matrix", look.twin(node), confidence)
+            yield Report("spectral-norm-of-matrix", node, confidence)

@@ -5,23 +5,21 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-import libcst as cst
-
 from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, method, positional
+from gpusync_lint.rules.base import Look, Report, Rule, indices, method, positional
 from gpusync_lint.rules.places import walk
 from gpusync_lint.values import Device, Kind, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SURE_INDEX = (cst.List, cst.ListComp)
+_SURE_INDEX = (ast.List, ast.ListComp)
 
 
 class IndexRead(Rule):
     """`x[mask]` and `x[host_index]`, where a tensor is read."""
 
-    nodes = (cst.Subscript,)
+    nodes = (ast.Subscript,)
     barriers = ("mask-read", "index-from-host")
     VALID: ClassVar = ("y = x[idx]", "y = x[0]", "x[m] = 0.0", "y = x[1:3]", "y = c[[0, 1]]", "y = x[:, None]")
     INVALID: ClassVar = (
@@ -33,7 +31,7 @@ class IndexRead(Rule):
         "x[[0, 1]] = 1.0",
     )
 
-    def check(self, node: cst.Subscript, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Subscript, look: Look) -> Iterator[Report]:
         """Look at a subscript."""
         base = look.value(node.value)
         if base.kind is Kind.MOVED:
@@ -41,21 +39,19 @@ class IndexRead(Rule):
         confidence = look.sureness(base)
         if confidence is None:
             return
-        twin = look.twin(node)
-        stored = type(getattr(twin, "ctx", None)).__name__ == "Store"
-        for element in node.slice:
-            part = element.slice
-            if not isinstance(part, cst.Index):
+        stored = isinstance(node.ctx, ast.Store)
+        for part in indices(node):
+            if isinstance(part, ast.Slice):
                 continue
-            index = look.value(part.value)
-            if not stored and index.on_device and look.mask(part.value):
-                yield Report("mask-read", twin, _less(confidence, look.sureness(index)))
+            index = look.value(part)
+            if not stored and index.on_device and look.mask(part):
+                yield Report("mask-read", node, _less(confidence, look.sureness(index)))
                 return
-            if self._from_host(part.value, index, look):
-                yield Report("index-from-host", twin, confidence)
+            if self._from_host(part, index, look):
+                yield Report("index-from-host", node, confidence)
                 return
 
-    def _from_host(self, node: cst.BaseExpression, index: Value, look: Look) -> bool:
+    def _from_host(self, node: ast.expr, index: Value, look: Look) -> bool:
         if index.kind is Kind.TENSOR:
             return index.device is Device.CPU and index.sure and not index.zero_dim and not index.boolean
         if index.kind is Kind.TUPLE:  # one index for each dimension
@@ -64,29 +60,29 @@ class IndexRead(Rule):
             return index.sure
         if isinstance(node, _SURE_INDEX):
             return True
-        return isinstance(node, cst.Call) and look.dotted(node.func) == "builtins.range"
+        return isinstance(node, ast.Call) and look.dotted(node.func) == "builtins.range"
 
 
 class MaskGradient(Rule):
     """`loss.backward()`, where all that the loss was computed from was read through masks."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("mask-gradient",)
     VALID: ClassVar = ("loss = F.mse_loss(x[idx], x2[idx])\nloss.backward()", "s.backward()")
     INVALID: ClassVar = ("loss = F.mse_loss(x[m], x2[m])\nloss.backward()",)
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
-        if method(node) != "backward" or not isinstance(node.func, cst.Attribute):
+        if method(node) != "backward" or not isinstance(node.func, ast.Attribute):
             return
-        loss = look.twin(node.func.value)
+        loss = node.func.value
         made = _made(loss.id, look) if isinstance(loss, ast.Name) else None
         if made is None:
             return
         # One of them has the gradient that goes back, so it goes back through a mask.
-        tensors = [arg for arg in made.args if look.value_of(arg).kind is Kind.TENSOR]
-        if tensors and all(isinstance(arg, ast.Subscript) and _is_mask(look.value_of(arg.slice)) for arg in tensors):
-            yield Report("mask-gradient", look.twin(node), Confidence.MEDIUM, tail=True)
+        tensors = [arg for arg in made.args if look.value(arg).kind is Kind.TENSOR]
+        if tensors and all(isinstance(arg, ast.Subscript) and _is_mask(look.value(arg.slice)) for arg in tensors):
+            yield Report("mask-gradient", node, Confidence.MEDIUM, tail=True)
 
 
 def _is_mask(index: Value) -> bool:
@@ -97,9 +93,9 @@ def _made(label: str, look: Look) -> ast.Call | None:
     """The call whose result a name was given last before the statement."""
     before = [
         statement
-        for statement in walk(look.pair.fn.node.body)
+        for statement in walk(look.at.fn.node.body)
         if isinstance(statement, ast.Assign)
-        and statement.lineno < look.pair.statement.lineno
+        and statement.lineno < look.at.statement.lineno
         and any(isinstance(target, ast.Name) and target.id == label for target in statement.targets)
     ]
     value = max(before, key=lambda statement: statement.lineno).value if before else None
@@ -109,41 +105,40 @@ def _made(label: str, look: Look) -> ast.Call | None:
 class IndexWrite(Rule):
     """`x[mask] = tensor` and `x[index_tensor] = number`."""
 
-    nodes = (cst.Assign, cst.Call)
+    nodes = (ast.Assign, ast.Call)
     barriers = ("mask-write", "scalar-store")
     VALID: ClassVar = ("x[m] = 0.0", "x[0] = 1.0", "x[idx] = s", "x.index_put_((idx,), s)")
     INVALID: ClassVar = ("x[m] = s", "x[idx] = 1.0", "x.index_put_((m,), s)")
 
-    def check(self, node: cst.Assign | cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Assign | ast.Call, look: Look) -> Iterator[Report]:
         """Look at an assignment or a call."""
-        if isinstance(node, cst.Call):
+        if isinstance(node, ast.Call):
             args = positional(node)
-            if method(node) == "index_put_" and isinstance(node.func, cst.Attribute) and args:
+            if method(node) == "index_put_" and isinstance(node.func, ast.Attribute) and args:
                 inside = look.value(args[0])
                 mask = any(item.boolean for item in inside.items or ())
                 confidence = look.sureness(look.value(node.func.value))
                 if mask and confidence is not None:
-                    yield Report("mask-write", look.twin(node), confidence, tail=True)
+                    yield Report("mask-write", node, confidence, tail=True)
             return
         value = look.value(node.value)
-        for assigned in node.targets:
-            target = assigned.target
-            if isinstance(target, cst.Subscript):
+        for target in node.targets:
+            if isinstance(target, ast.Subscript):
                 yield from self._store(target, value, look)
 
-    def _store(self, target: cst.Subscript, value: Value, look: Look) -> Iterator[Report]:
+    def _store(self, target: ast.Subscript, value: Value, look: Look) -> Iterator[Report]:
         confidence = look.sureness(look.value(target.value))
         if confidence is None:
             return
-        nodes = [part.slice.value for part in target.slice if isinstance(part.slice, cst.Index)]
-        indices = [look.value(node) for node in nodes]
+        nodes = [part for part in indices(target) if not isinstance(part, ast.Slice)]
+        values = [look.value(node) for node in nodes]
         masks = [look.mask(node) for node in nodes]
         if value.kind is Kind.TENSOR and any(masks):
-            yield Report("mask-write", look.twin(target), confidence)
+            yield Report("mask-write", target, confidence)
         elif value.kind is Kind.HOST and look.waits_on(look.catalogue.barriers["scalar-store"]):
-            for index, mask in zip(indices, masks, strict=True):
+            for index, mask in zip(values, masks, strict=True):
                 if index.on_device and mask is False and index.sure:
-                    yield Report("scalar-store", look.twin(target), confidence)
+                    yield Report("scalar-store", target, confidence)
                     return
 
 

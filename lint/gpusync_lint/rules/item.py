@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, ClassVar
-
-import libcst as cst
 
 from gpusync_lint.model import Confidence
 from gpusync_lint.rules.base import Look, Report, Rule, method
@@ -18,15 +17,15 @@ if TYPE_CHECKING:
 class Item(Rule):
     """A tensor's values read as Python numbers."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("item", "tolist")
     VALID: ClassVar = ("np.float32(1).item()", "x.detach()", "c.sum().item()", "c.tolist()")
     INVALID: ClassVar = ("s.item()", "total += x.sum().item()", "x.tolist()")
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         called = method(node)
-        if called not in ("item", "tolist") or node.args or not isinstance(node.func, cst.Attribute):
+        if called not in ("item", "tolist") or node.args or node.keywords or not isinstance(node.func, ast.Attribute):
             return
         value = look.value(node.func.value)
         confidence = look.sureness(value)
@@ -34,5 +33,5 @@ class Item(Rule):
             # numpy scalars have `.item()` too, but in code that computes on a device few are left unexplained.
             confidence = Confidence.MEDIUM if called == "item" else Confidence.LOW
         if confidence is not None:
-            fix = defer(look.twin(node), look.twin(node.func.value), look) if called == "item" else None
-            yield Report(called, look.twin(node), confidence, tail=True, fix=fix)
+            fix = defer(node, node.func.value, look) if called == "item" else None
+            yield Report(called, node, confidence, tail=True, fix=fix)

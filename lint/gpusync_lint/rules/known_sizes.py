@@ -44,7 +44,7 @@ def total_of(repeats: ast.expr, fn: FunctionInfo, look: Look) -> str | None:
     if not isinstance(made, ast.Call) or _dotted(made.func, look) not in _FROM_LIST or len(made.args) != 1:
         return None
     source = made.args[0]
-    value = look.value_of(source)
+    value = look.value(source)
     if value.kind is not Kind.LIST or value.elem is None or value.elem.kind is not Kind.HOST:
         return None
     if not isinstance(source, ast.Name) or len(_stores(source.id, fn)) > 1:
@@ -101,5 +101,5 @@ def _high(call: ast.Call, look: Look) -> str | None:
 
 
 def _dotted(node: ast.expr, look: Look) -> str:
-    value = look.value_of(node)
+    value = look.value(node)
     return value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else ""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import libcst as cst
-
 from gpusync_lint import named
 from gpusync_lint.model import Confidence, Heat
 from gpusync_lint.rules.base import Look, Report, Rule
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 class NamedBarrier(Rule):
     """Functions of torchvision, methods of a metric of torchmetrics, of a `LightningModule`, of the project's own."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = (
         *(id_ for each in named.libraries() for id_, barrier in each.barriers.items() if not barrier.shaped),
         "project-barrier",
@@ -30,34 +28,33 @@ class NamedBarrier(Rule):
     VALID: ClassVar = ("model.log('loss', s)", "torch.cuda.is_available()")
     INVALID: ClassVar = ()
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
-        twin = look.twin(node)
-        for barrier in look.named(twin):
-            confidence = _confidence(barrier, twin, look)
+        for barrier in look.named(node):
+            confidence = _confidence(barrier, node, look)
             if confidence is not None:
-                yield Report(barrier.id, twin, confidence, tail=_is_method(twin, look))
+                yield Report(barrier.id, node, confidence, tail=_is_method(node, look))
                 return
 
 
 class PreparedLoader(Rule):
     """A loop over a loader that Accelerate prepared, which moves each batch itself."""
 
-    nodes = (cst.Name, cst.Attribute, cst.Call)
+    nodes = (ast.Name, ast.Attribute, ast.Call)
     barriers = ("accelerate.prepared-loader",)
     VALID: ClassVar = ("for y in torch.utils.data.DataLoader([]): model(y)",)
     INVALID: ClassVar = ()
 
-    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
         """Look at what a loop runs over."""
-        loop = look.pair.statement
+        loop = look.at.statement
         if not isinstance(loop, (ast.For, ast.AsyncFor)):
             return
         loader = loop.iter
         while isinstance(loader, ast.Call) and loader.args:  # enumerate, tqdm
             loader = loader.args[0]
-        value = look.value_of(loader)
-        if look.twin(node) is not loader or value.kind is not Kind.LOADER or value.device is not Device.GPU:
+        value = look.value(loader)
+        if node is not loader or value.kind is not Kind.LOADER or value.device is not Device.GPU:
             return
         # Lightning's Fabric prepares loaders too, and does not wait. Who says `non_blocking` somewhere knows of it.
         accelerate = any(dotted.startswith("accelerate") for dotted in look.file.imports.values())
@@ -65,13 +62,13 @@ class PreparedLoader(Rule):
             yield Report("accelerate.prepared-loader", loader, Confidence.MEDIUM, heat=Heat.STEP)
 
 
-def _confidence(barrier: Barrier, twin: ast.Call, look: Look) -> Confidence | None:
+def _confidence(barrier: Barrier, node: ast.Call, look: Look) -> Confidence | None:
     """How sure it is that a call waits, given how it is called; None when it does not."""
-    if barrier.within and look.pair.fn.name not in barrier.within:
+    if barrier.within and look.at.fn.name not in barrier.within:
         return None
-    if barrier.at_most is not None and len(twin.args) > barrier.at_most:
+    if barrier.at_most is not None and len(node.args) > barrier.at_most:
         return None
-    said = {keyword.arg: look.value_of(keyword.value) for keyword in twin.keywords if keyword.arg is not None}
+    said = {keyword.arg: look.value(keyword.value) for keyword in node.keywords if keyword.arg is not None}
     if not all(_is(said.get(label), const) for label, const in barrier.given):
         return None
     if any(_is(said.get(label), const) for label, const in barrier.unless_given):
@@ -79,13 +76,13 @@ def _confidence(barrier: Barrier, twin: ast.Call, look: Look) -> Confidence | No
     if any(label in said for label in barrier.unless_keywords):
         return None
     if barrier.unless_made:
-        receiver = look.value_of(twin.func.value if _has_receiver(twin, look) else twin.func)  # type: ignore[attr-defined]
+        receiver = look.value(node.func.value if _has_receiver(node, look) else node.func)  # type: ignore[attr-defined]
         made = receiver.items if receiver.kind in (Kind.MODULE, Kind.NAME) else None
         if made is None:
             return Confidence.LOW
         if any(pair in made for pair in barrier.unless_made):
             return None
-    values = [look.value_of(arg) for arg in twin.args]
+    values = [look.value(arg) for arg in node.args]
     if barrier.takes == "tensor":
         found = [text_confidence(look, value) for value in (*values, *said.values())]
         sure = [item for item in found if item is not None]
@@ -110,12 +107,12 @@ def _holds_number(value: Value) -> bool:
     return value.kind is Kind.HOST and not isinstance(value.const, str)
 
 
-def _has_receiver(twin: ast.Call, look: Look) -> bool:
-    return isinstance(twin.func, ast.Attribute) and look.value_of(twin.func).kind is not Kind.MODULE
+def _has_receiver(node: ast.Call, look: Look) -> bool:
+    return isinstance(node.func, ast.Attribute) and look.value(node.func).kind is not Kind.MODULE
 
 
-def _is_method(twin: ast.Call, look: Look) -> bool:
-    if not isinstance(twin.func, ast.Attribute):
+def _is_method(node: ast.Call, look: Look) -> bool:
+    if not isinstance(node.func, ast.Attribute):
         return False
-    receiver = look.value_of(twin.func.value)
+    receiver = look.value(node.func.value)
     return receiver.kind is not Kind.NAME or str(receiver.ref).endswith("()")

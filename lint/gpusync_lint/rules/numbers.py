@@ -43,7 +43,7 @@ def number_of(node: ast.expr, fn: FunctionInfo, look: Look, depth: int = 0) -> N
     """`float`, `int` or `bool`: what `.item()` of an expression in `fn` gives; None where the source does not tell."""
     if depth > _DEPTH:
         return None
-    if look.value_of(node).kind is Kind.TENSOR and look.value_of(node).boolean:
+    if look.value(node).kind is Kind.TENSOR and look.value(node).boolean:
         return bool
     if isinstance(node, ast.Constant):
         return {float: float, int: int}.get(type(node.value))
@@ -72,7 +72,7 @@ def _of_operation(node: ast.BinOp, fn: FunctionInfo, look: Look, depth: int) -> 
 
 
 def _of_call(node: ast.Call, fn: FunctionInfo, look: Look, depth: int) -> Number | None:
-    called = look.value_of(node.func)
+    called = look.value(node.func)
     if called.kind is Kind.MODULE:
         ref = called.ref if isinstance(called.ref, str) else ""
         return float if ref.startswith("torch.nn.") and ref.endswith("Loss") else None
@@ -84,7 +84,7 @@ def _of_call(node: ast.Call, fn: FunctionInfo, look: Look, depth: int) -> Number
         if not str(called.ref).startswith("torch."):
             return None
         of = node.args[0] if node.args else None
-    elif look.value_of(of).kind not in (Kind.TENSOR, Kind.DISTRIBUTION):
+    elif look.value(of).kind not in (Kind.TENSOR, Kind.DISTRIBUTION):
         return None
     if any(keyword.arg == "dtype" for keyword in node.keywords):
         return None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, ClassVar
-
-import libcst as cst
 
 from gpusync_lint import torch_api
 from gpusync_lint.model import Confidence
@@ -21,7 +20,7 @@ class PageableCopy(Rule):
     It waits where the copy is larger than about a mebibyte, and sizes are not in the source: low confidence.
     """
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("pageable-copy",)
     guesses = True
     VALID: ClassVar = (
@@ -31,11 +30,11 @@ class PageableCopy(Rule):
     )
     INVALID: ClassVar = ()
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
-        if method(node) not in ("to", "cuda") or not keyword_is(node, "non_blocking", "True"):
+        if method(node) not in ("to", "cuda") or not keyword_is(node, "non_blocking", True):
             return
-        assert isinstance(node.func, cst.Attribute)
+        assert isinstance(node.func, ast.Attribute)
         value = look.value(node.func.value)
         if (
             value.kind is not Kind.TENSOR
@@ -45,17 +44,17 @@ class PageableCopy(Rule):
         ):
             return
         if "pageable" in (value.items or ()) or self._made_here(node.func.value, look):
-            yield Report("pageable-copy", look.twin(node), Confidence.LOW, tail=True)
+            yield Report("pageable-copy", node, Confidence.LOW, tail=True)
 
-    def _moves(self, node: cst.Call, look: Look) -> bool:
+    def _moves(self, node: ast.Call, look: Look) -> bool:
         if method(node) == "cuda":
             return True
         place = look.value(keyword(node, "device") or next(iter(positional(node)), None))
         named = isinstance(place.const, str) and place.const.startswith("cuda")
         return named or (place.kind is Kind.DEVICE and place.device >= Device.ASSUMED)
 
-    def _made_here(self, receiver: cst.BaseExpression, look: Look) -> bool:
-        if not isinstance(receiver, cst.Call) or keyword(receiver, "pin_memory") is not None:
+    def _made_here(self, receiver: ast.expr, look: Look) -> bool:
+        if not isinstance(receiver, ast.Call) or keyword(receiver, "pin_memory") is not None:
             return False
         dotted = look.dotted(receiver.func)
         return dotted.startswith("torch.") and dotted[6:] in torch_api.FACTORIES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from gpusync_lint.summaries import blocks
@@ -23,11 +24,15 @@ def around(fn: FunctionInfo, statement: ast.stmt) -> list[tuple[list[ast.stmt], 
 
 
 def _descend(body: list[ast.stmt], wanted: ast.stmt) -> list[tuple[list[ast.stmt], int]] | None:
-    for place, statement in enumerate(body):
+    place = bisect_right(body, wanted.lineno, key=_first_line)
+    while place:  # several may stand on one line
+        place -= 1
+        statement = body[place]
         if statement is wanted:
             return [(body, place)]
-        inside = statement.lineno <= wanted.lineno <= (statement.end_lineno or statement.lineno)
-        if not inside or isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if (statement.end_lineno or statement.lineno) < wanted.lineno:
+            break
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
         for block in blocks(statement):
             found = _descend(block, wanted)
@@ -44,6 +49,10 @@ def walk(body: list[ast.stmt]) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, _SCOPES):
             stack += children(node)
+
+
+def _first_line(statement: ast.stmt) -> int:
+    return statement.lineno
 
 
 def bound_names(statement: ast.stmt) -> set[str]:

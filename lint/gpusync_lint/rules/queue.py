@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-import libcst as cst
-
 from gpusync_lint import torch_api
 from gpusync_lint.model import Confidence, Heat
 from gpusync_lint.rules.base import Look, Report, Rule, method
@@ -27,7 +25,7 @@ class UnboundedQueue(Rule):
     A read under a guard (`if step % 100 == 0`) holds the host back too.
     """
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("unbounded-queue",)
     late = True
     VALID: ClassVar = (
@@ -41,13 +39,13 @@ class UnboundedQueue(Rule):
         "while True:\n    y = torch.randn(4, 256, device=dev)\n    model(y).sum().backward()\n    sgd.step()",
     )
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
-        if method(node) != "step" or not isinstance(node.func, cst.Attribute) or look.pair.repeated:
+        if method(node) != "step" or not isinstance(node.func, ast.Attribute) or look.at.repeated:
             return
         if look.value(node.func.value).kind is not Kind.OPTIMIZER:
             return
-        holders = around(look.pair.fn, look.pair.statement)
+        holders = around(look.at.fn, look.at.statement)
         loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
         if not loops or holders[-2][0][holders[-2][1]] is not loops[-1]:
             return
@@ -68,7 +66,7 @@ def _endless(loop: ast.stmt, look: Look) -> bool:
         return isinstance(loop.test, ast.Constant)
     if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
         return False
-    called = look.value_of(loop.iter.func)
+    called = look.value(loop.iter.func)
     return called.kind is Kind.NAME and called.ref in ("builtins.range", "itertools.count", "tqdm.trange")
 
 
@@ -76,6 +74,6 @@ def _makes_input(node: ast.AST, look: Look) -> bool:
     """Whether an expression makes a new tensor on the device."""
     if not isinstance(node, ast.Call):
         return False
-    called, made = look.value_of(node.func), look.value_of(node)
+    called, made = look.value(node.func), look.value(node)
     named = called.kind is Kind.NAME and isinstance(called.ref, str) and called.ref.startswith("torch.")
     return named and called.ref[6:] in torch_api.FACTORIES and made.kind is Kind.TENSOR and made.device is Device.GPU

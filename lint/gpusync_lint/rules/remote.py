@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-import libcst as cst
-
 from gpusync_lint.model import Confidence, Edit, Fix, Heat
 from gpusync_lint.rules.base import Look, Report, Rule
 from gpusync_lint.rules.places import LOOPS, around, bound_names
@@ -29,56 +27,55 @@ class RemoteInLoop(Rule):
     that is called again and again is left alone: it may keep a state.
     """
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("ray.get-in-loop", "dask.compute-in-loop", "dask.result-in-loop")
     VALID: ClassVar = ("get(x)", "model.compute()")
     INVALID: ClassVar = ()
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
-        twin = look.twin(node)
-        barrier, subject = _waits(twin, look)
+        barrier, subject = _waits(node, look)
         if subject is None:
             return
-        if look.pair.repeated:
-            around_it = _comprehension(look.pair.statement, twin)
+        if look.at.repeated:
+            around_it = _comprehension(look.at.statement, node)
             if around_it is not None and not any(_as_completed(each.iter) for each in around_it.generators):
                 names = {name for each in around_it.generators for name in _names(each.target)}
                 if _task(barrier, subject, names):
-                    fix = _fix(around_it, twin, subject, look) if barrier.startswith("ray") else None
-                    yield Report(barrier, twin, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
+                    fix = _fix(around_it, node, subject, look) if barrier.startswith("ray") else None
+                    yield Report(barrier, node, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
             return
-        holders = around(look.pair.fn, look.pair.statement)
+        holders = around(look.at.fn, look.at.statement)
         loops = [(block[at], level) for level, (block, at) in enumerate(holders) if isinstance(block[at], LOOPS)]
         if not loops or not isinstance(loops[-1][0], ast.For) or _as_completed(loops[-1][0].iter):
             return
         loop = loops[-1][0]
-        result = _reach(loop.body, bound_names(look.pair.statement))
+        result = _reach(loop.body, bound_names(look.at.statement))
         if result & _names(subject):
             return
         names = _names(loop.target)
         if barrier == "ray.get-in-loop" and isinstance(subject, ast.Name) and subject.id in names:
-            yield Report(barrier, twin, Confidence.MEDIUM, fix=get_at_once(loop, twin, subject, look))
+            yield Report(barrier, node, Confidence.MEDIUM, fix=get_at_once(loop, node, subject, look))
         elif _task(barrier, subject, _reach(loop.body, names)):
-            fix = get_at_once(loop, twin, subject, look) if barrier.startswith("ray") else None
-            yield Report(barrier, twin, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
+            fix = get_at_once(loop, node, subject, look) if barrier.startswith("ray") else None
+            yield Report(barrier, node, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
 
 
-def _waits(twin: ast.Call, look: Look) -> tuple[str, ast.expr | None]:
+def _waits(node: ast.Call, look: Look) -> tuple[str, ast.expr | None]:
     """The barrier that a call may be, and what it waits for."""
-    func = twin.func
-    called = look.value_of(func)
-    if called.kind is Kind.NAME and called.ref == "ray.get" and len(twin.args) == 1:
-        return "ray.get-in-loop", twin.args[0]
-    if called.kind is Kind.NAME and called.ref in _FUNCTIONS and len(twin.args) == 1:
-        lazy = look.value_of(twin.args[0])
-        return "dask.compute-in-loop", twin.args[0] if lazy.kind is Kind.FOREIGN else None
-    if isinstance(func, ast.Attribute) and func.attr == "gather" and len(twin.args) == 1:
-        receiver = look.value_of(func.value)
+    func = node.func
+    called = look.value(func)
+    if called.kind is Kind.NAME and called.ref == "ray.get" and len(node.args) == 1:
+        return "ray.get-in-loop", node.args[0]
+    if called.kind is Kind.NAME and called.ref in _FUNCTIONS and len(node.args) == 1:
+        lazy = look.value(node.args[0])
+        return "dask.compute-in-loop", node.args[0] if lazy.kind is Kind.FOREIGN else None
+    if isinstance(func, ast.Attribute) and func.attr == "gather" and len(node.args) == 1:
+        receiver = look.value(func.value)
         gathers = receiver.kind is Kind.FOREIGN and receiver.ref == "dask.client"
-        return "dask.result-in-loop", twin.args[0] if gathers else None
+        return "dask.result-in-loop", node.args[0] if gathers else None
     if isinstance(func, ast.Attribute) and func.attr in ("compute", "result"):
-        receiver = look.value_of(func.value)
+        receiver = look.value(func.value)
         if receiver.kind is Kind.FOREIGN:
             barrier = _METHODS.get((func.attr, receiver.ref))
             return (barrier, func.value) if barrier else ("", None)

@@ -20,7 +20,7 @@ def get_at_once(loop: ast.For, call: ast.Call, subject: ast.expr, look: Look) ->
     """The fix for `ray.get(subject)` in a loop of its own block; None where the loop does more with its variable."""
     if loop.orelse or loop.type_comment:
         return None
-    statement = look.pair.statement
+    statement = look.at.statement
     if loop.body == [statement]:
         return _extend(loop, statement, call, subject, look)
     if loop.body[0] is statement:
@@ -82,7 +82,7 @@ def _is_used(target: ast.expr, loop: ast.For, look: Look, besides: ast.stmt | No
     names = _names(target)
     own = {id(node) for part in (besides or loop, loop.target) for node in ast.walk(part)}
     return any(
-        isinstance(node, ast.Name) and node.id in names and id(node) not in own for node in walk(look.pair.fn.node.body)
+        isinstance(node, ast.Name) and node.id in names and id(node) not in own for node in walk(look.at.fn.node.body)
     )
 
 

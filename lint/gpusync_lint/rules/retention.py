@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-import libcst as cst
-
 from gpusync_lint.expressions import dotted_path
 from gpusync_lint.interpreter import backward_of
 from gpusync_lint.model import Edit, Fix
@@ -29,7 +27,7 @@ class KeptGraph(Rule):
     graph to be retained: then no later backward pass can go through what is kept.
     """
 
-    nodes = (cst.AugAssign, cst.Assign, cst.Call)
+    nodes = (ast.AugAssign, ast.Assign, ast.Call)
     barriers = ("kept-graph",)
     VALID: ClassVar = (
         "loss = model(x).sum()\nloss.backward()\nkept += loss.detach()",
@@ -48,19 +46,18 @@ class KeptGraph(Rule):
         "loss = model(x).sum()\nif step:\n    loss.backward()\nelse:\n    loss.backward()\nkept += loss.mean()",
     )
 
-    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
         """Look at an assignment or a call."""
-        twin = look.twin(node)
-        kept = _kept(twin)
-        if kept is None or look.pair.repeated:
+        kept = _kept(node)
+        if kept is None or look.at.repeated:
             return
         target, value = kept
         carrier = _carrier(value)
-        if carrier is None or look.sureness(look.value_of(carrier)) is None:
+        if carrier is None or look.sureness(look.value(carrier)) is None:
             return
         path = dotted_path(carrier)
-        statement = look.pair.statement
-        holders = around(look.pair.fn, statement)
+        statement = look.at.statement
+        holders = around(look.at.fn, statement)
         loops = [place for place, (block, at) in enumerate(holders) if isinstance(block[at], LOOPS)]
         if not loops or path is None or path == target:
             return
@@ -71,9 +68,9 @@ class KeptGraph(Rule):
             return
         if not any(_goes_backward(other, path) for block, _ in inside for other in block):
             return
-        if not _steps(body) or self._may_be_used(look.pair.fn.node.body, body, target, path, statement):
+        if not _steps(body) or self._may_be_used(look.at.fn.node.body, body, target, path, statement):
             return
-        confidence = look.sureness(look.value_of(carrier))
+        confidence = look.sureness(look.value(carrier))
         if confidence is not None:
             yield Report("kept-graph", value, confidence, fix=self._fix(value, carrier, look))
 
@@ -106,15 +103,15 @@ class KeptGraph(Rule):
         return Fix("Keep the value without its graph", (edit,), False, _HAZARD)
 
 
-def _kept(twin: ast.AST | None) -> tuple[str, ast.expr] | None:
+def _kept(node: ast.AST | None) -> tuple[str, ast.expr] | None:
     """The name that keeps something, and what it keeps."""
-    if isinstance(twin, ast.AugAssign) and isinstance(twin.op, ast.Add) and isinstance(twin.target, ast.Name):
-        return twin.target.id, twin.value
-    if isinstance(twin, ast.Assign) and len(twin.targets) == 1 and isinstance(twin.targets[0], ast.Name):
-        label, value = twin.targets[0].id, twin.value
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
+        return node.target.id, node.value
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        label, value = node.targets[0].id, node.value
         if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and isinstance(value.left, ast.Name):
             return (label, value.right) if value.left.id == label else None
-    call = twin if isinstance(twin, ast.Call) and len(twin.args) == 1 else None
+    call = node if isinstance(node, ast.Call) and len(node.args) == 1 else None
     if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "append":
         return None
     return (call.func.value.id, call.args[0]) if isinstance(call.func.value, ast.Name) else None

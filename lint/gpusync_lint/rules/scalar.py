@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, ClassVar
 
-import libcst as cst
-
-from gpusync_lint.rules.base import Look, Report, Rule, method, positional
+from gpusync_lint.rules.base import Look, Report, Rule, arguments, indices, method, positional
 from gpusync_lint.rules.deferral import defer
 from gpusync_lint.values import Kind, Value
 
@@ -21,12 +20,12 @@ _CONVERSIONS = frozenset({"float", "int", "complex", "bool", "range", "hex", "bi
 class ScalarConversion(Rule):
     """`float(t)`, `int(t)`, `range(t)`, `math.f(t)`, and `torch.tensor` of device scalars."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("scalar-conversion", "tensor-of-scalars")
     VALID: ClassVar = ("float(3)", "int(x.size(0))", "s.float()", "math.sqrt(2)", "torch.stack([s, s2])")
     INVALID: ClassVar = ("float(s)", "int(s)", "range(si)", "math.isnan(s)", "torch.tensor([s, s2])")
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         dotted = look.dotted(node.func)
         if dotted in ("torch.tensor", "torch.as_tensor"):
@@ -35,35 +34,36 @@ class ScalarConversion(Rule):
             if (
                 value is not None
                 and value.kind in (Kind.LIST, Kind.TUPLE)
-                and isinstance(args[0], (cst.List, cst.Tuple))
+                and isinstance(args[0], (ast.List, ast.Tuple))
             ):
                 confidence = _any(look, value)
                 if confidence is not None:
-                    yield Report("tensor-of-scalars", look.twin(node), confidence)
+                    yield Report("tensor-of-scalars", node, confidence)
             return
         if not (dotted.startswith(("builtins.", "math.")) and dotted):
             return
         if dotted.startswith("builtins.") and dotted.removeprefix("builtins.") not in _CONVERSIONS:
             return
-        for arg in node.args:
-            value = look.value(arg.value)
+        given = arguments(node)
+        for arg in given:
+            value = look.value(arg)
             confidence = look.decides(value) if dotted == "builtins.range" else look.sureness(value)
             if confidence is not None:
-                only = dotted == "builtins.float" and len(node.args) == 1 and arg.keyword is None and not arg.star
-                fix = defer(look.twin(node), look.twin(arg.value), look) if only else None
-                yield Report("scalar-conversion", look.twin(node), confidence, fix=fix)
+                only = dotted == "builtins.float" and given == node.args
+                fix = defer(node, arg, look) if only else None
+                yield Report("scalar-conversion", node, confidence, fix=fix)
                 return
 
 
 class TensorAsNumber(Rule):
     """A device tensor where torch wants a Python number: a size, or a fill value."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("tensor-as-number",)
     VALID: ClassVar = ("torch.full((4,), 3.0, device=dev)", "torch.zeros(x.size(0))", "x.index_fill_(0, idx, 1.0)")
     INVALID: ClassVar = ("torch.full((4,), s)", "torch.zeros(si, device=dev)", "x.index_fill_(0, idx, s)")
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         barrier = look.catalogue.barriers["tensor-as-number"]
         dotted = look.dotted(node.func)
@@ -78,38 +78,35 @@ class TensorAsNumber(Rule):
             if confidence is None and value.kind is Kind.TUPLE:
                 confidence = _any(look, value)
             if confidence is not None:
-                yield Report("tensor-as-number", look.twin(node), confidence)
+                yield Report("tensor-as-number", node, confidence)
                 return
 
 
 class IndexByValue(Rule):
     """`items[t]`, `x[:t]`, `x[i0]` with an index that lies on the device."""
 
-    nodes = (cst.Subscript,)
+    nodes = (ast.Subscript,)
     barriers = ("index-by-value",)
     VALID: ClassVar = ("x[idx]", "x[0]", "x[:, None]", "lst[0]")
     INVALID: ClassVar = ("lst[si]", "x[:si]", "x[si]")
 
-    def check(self, node: cst.Subscript, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Subscript, look: Look) -> Iterator[Report]:
         """Look at a subscript."""
         base = look.value(node.value)
-        for element in node.slice:
-            part = element.slice
-            if isinstance(part, cst.Slice):
+        for part in indices(node):
+            if isinstance(part, ast.Slice):
                 values = [look.value(bound) for bound in (part.lower, part.upper, part.step)]
-            elif isinstance(part, cst.Index):
-                value = look.value(part.value)
+            else:
+                value = look.value(part)
                 if base.kind is Kind.TENSOR and (not value.zero_dim or value.boolean or not base.on_device):
                     continue
                 if base.kind not in (Kind.TENSOR, Kind.LIST, Kind.TUPLE, Kind.ARRAY):
                     continue
                 values = [value]
-            else:
-                continue
             for value in values:
                 confidence = look.decides(value)
                 if confidence is not None:
-                    yield Report("index-by-value", look.twin(node), confidence)
+                    yield Report("index-by-value", node, confidence)
                     return
 
 

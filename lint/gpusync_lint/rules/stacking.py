@@ -13,10 +13,10 @@ from gpusync_lint.rules.numbers import number_of
 from gpusync_lint.rules.places import around, bound_names
 
 if TYPE_CHECKING:
-    from gpusync_lint.pairing import Pair
     from gpusync_lint.rules.base import Look, Report
+    from gpusync_lint.sites import Site
 
-Found = list[tuple["Pair", "Report"]]
+Found = list[tuple["Site", "Report"]]
 _Read = tuple[int, int]
 """Place of the statement in its block, number of the report."""
 
@@ -38,13 +38,13 @@ def merge_reads(found: Found, look: Look) -> None:
     bound by a statement in between.
     """
     blocks: dict[int, list[_Read]] = {}
-    for number, (pair, report) in enumerate(found):
+    for number, (site, report) in enumerate(found):
         if (
             report.barrier == "item"
-            and not pair.repeated
-            and isinstance(pair.statement, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return))
+            and not site.repeated
+            and isinstance(site.statement, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return))
         ):
-            holders = around(pair.fn, pair.statement)
+            holders = around(site.fn, site.statement)
             if holders:
                 block, place = holders[-1]
                 blocks.setdefault(id(block), []).append((place, number))
@@ -60,8 +60,8 @@ def merge_reads(found: Found, look: Look) -> None:
 def _advise(reads: list[_Read], found: Found) -> None:
     while len(reads) > 1:
         first = reads[0]
-        pair, report = found[first[1]]
-        block = around(pair.fn, pair.statement)[-1][0]
+        site, report = found[first[1]]
+        block = around(site.fn, site.statement)[-1][0]
         together = [first]
         for read in reads[1:]:
             bound: set[str] = set()
@@ -80,7 +80,7 @@ def _advise(reads: list[_Read], found: Found) -> None:
                 f"Keep the values on the device, or read the {len(together)} {place} with one wait: "
                 f"`torch.stack([...]).tolist()`"
             )
-            found[first[1]] = (pair, replace(report, remedy=remedy))
+            found[first[1]] = (site, replace(report, remedy=remedy))
         reads = reads[len(together) :]
 
 
@@ -88,8 +88,8 @@ def _stack_statements(reads: list[_Read], found: Found, look: Look) -> None:
     """`a = x.item()` and further on `b = y.item()`: both are kept on the device, and read after the last."""
     wanted = [read for read in reads if _assigned(found[read[1]]) is not None and _scalar(found[read[1]], look)]
     while len(wanted) > 1:
-        pair = found[wanted[0][1]][0]
-        block = around(pair.fn, pair.statement)[-1][0]
+        site = found[wanted[0][1]][0]
+        block = around(site.fn, site.statement)[-1][0]
         kind = _kind(found[wanted[0][1]], look)
         together = [wanted[0]]
         for read in wanted[1:]:
@@ -163,17 +163,21 @@ def _operand(receiver: ast.expr | None, look: Look) -> str | None:
 
 def _stack_expressions(reads: list[_Read], found: Found, look: Look) -> None:
     """`print(x.item(), y.item())` of two names: they are read by a statement before, under names of their own."""
-    for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
-        numbers = [number for _, number in reads if found[number][0].statement is statement]
-        numbers = [number for number in numbers if found[number][1].fix is None]
+    groups: dict[int, list[int]] = {}
+    for _, number in reads:
+        groups.setdefault(id(found[number][0].statement), []).append(number)
+    for group in groups.values():
+        numbers = [number for number in group if found[number][1].fix is None]
+        if len(numbers) < 2:
+            continue
+        statement = found[numbers[0]][0].statement
         always = _always(statement)
         labels = {}
         for number in numbers:
             receiver = _receiver(found[number])
             if isinstance(receiver, ast.Name) and id(found[number][1].mark) in always:
                 labels[number] = receiver.id
-        pair = found[numbers[0]][0] if numbers else None
-        if pair is None or len(labels) < len(numbers) or not 1 < len(set(labels.values())) == len(labels):
+        if len(labels) < len(numbers) or not 1 < len(set(labels.values())) == len(labels):
             continue
         kinds = {_kind(found[number], look) if _scalar(found[number], look) else None for number in numbers}
         before = look.line(statement.lineno)[: look.start(statement) - 1]
@@ -207,11 +211,11 @@ def _always(statement: ast.stmt) -> set[int]:
 
 def _give(reads: list[_Read], found: Found, fix: Fix) -> None:
     for _, number in reads:
-        pair, report = found[number]
-        found[number] = (pair, replace(report, fix=fix))
+        site, report = found[number]
+        found[number] = (site, replace(report, fix=fix))
 
 
-def _assigned(one: tuple[Pair, Report]) -> str | None:
+def _assigned(one: tuple[Site, Report]) -> str | None:
     """The name that a statement which does nothing else binds to the number."""
     statement, mark = one[0].statement, one[1].mark
     if not isinstance(statement, ast.Assign) or statement.value is not mark or len(statement.targets) != 1:
@@ -220,26 +224,26 @@ def _assigned(one: tuple[Pair, Report]) -> str | None:
     return target.id if isinstance(target, ast.Name) else None
 
 
-def _receiver(one: tuple[Pair, Report]) -> ast.expr | None:
+def _receiver(one: tuple[Site, Report]) -> ast.expr | None:
     mark = one[1].mark
     return mark.func.value if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute) else None
 
 
-def _scalar(one: tuple[Pair, Report], look: Look) -> bool:
+def _scalar(one: tuple[Site, Report], look: Look) -> bool:
     """Whether what is read has no dimension, and torch is there under its name."""
     receiver = _receiver(one)
     named = look.file.imports.get("torch") == "torch"
-    return one[1].fix is None and receiver is not None and look.value_of(receiver).zero_dim is True and named
+    return one[1].fix is None and receiver is not None and look.value(receiver).zero_dim is True and named
 
 
-def _kind(one: tuple[Pair, Report], look: Look) -> type | None:
+def _kind(one: tuple[Site, Report], look: Look) -> type | None:
     """`float` or `int`: what stacking keeps. Booleans and numbers would not stay what they are."""
     receiver = _receiver(one)
     kind = number_of(receiver, one[0].fn, look) if receiver is not None else None
     return kind if kind in (float, int) else None
 
 
-def _read_text(one: tuple[Pair, Report], look: Look) -> str | None:
+def _read_text(one: tuple[Site, Report], look: Look) -> str | None:
     receiver = _receiver(one)
     span = look.span(receiver) if receiver is not None else None
     return look.text(span) if span is not None else None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, ClassVar
 
-import libcst as cst
-
 from gpusync_lint import torch_api
-from gpusync_lint.rules.base import Look, Report, Rule, method
+from gpusync_lint.rules.base import Look, Report, Rule, arguments, method
 from gpusync_lint.values import Kind, Value
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ _DEPTH = 3
 class TensorToText(Rule):
     """`print(t)`, `f"{t}"`, `"%s" % t`, `"{}".format(t)`, `str(t)`, `logger.info(..., t)`."""
 
-    nodes = (cst.Call, cst.FormattedStringExpression, cst.BinaryOperation)
+    nodes = (ast.Call, ast.FormattedValue, ast.BinOp)
     barriers = ("tensor-to-text", "tensor-to-tracker")
     VALID: ClassVar = (
         "print(x.shape)",
@@ -35,51 +34,47 @@ class TensorToText(Rule):
         "writer.add_scalar('a', s, 1)",
     )  # fmt: skip
 
-    def check(self, node: cst.CSTNode, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
         """Look at a call, a hole of an f-string, or a `%`."""
-        if isinstance(node, cst.FormattedStringExpression):
-            confidence = text_confidence(look, look.value(node.expression))
+        if isinstance(node, ast.FormattedValue):
+            confidence = text_confidence(look, look.value(node.value))
             if confidence is not None:
-                yield Report("tensor-to-text", look.twin(node.expression), confidence)
-        elif isinstance(node, cst.BinaryOperation):
-            if isinstance(node.operator, cst.Modulo) and _is_text(look, node.left):
+                yield Report("tensor-to-text", node.value, confidence)
+        elif isinstance(node, ast.BinOp):
+            if isinstance(node.op, ast.Mod) and _is_text(look, node.left):
                 confidence = text_confidence(look, look.value(node.right))
                 if confidence is not None:
-                    yield Report("tensor-to-text", look.twin(node), confidence)
-        elif isinstance(node, cst.Call):
+                    yield Report("tensor-to-text", node, confidence)
+        elif isinstance(node, ast.Call):
             yield from self._call(node, look)
 
-    def _call(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def _call(self, node: ast.Call, look: Look) -> Iterator[Report]:
         barrier = self._barrier(node, look)
         if not barrier:
             return
-        found = [text_confidence(look, look.value(arg.value)) for arg in node.args]
+        found = [text_confidence(look, look.value(arg)) for arg in arguments(node)]
         sure = [confidence for confidence in found if confidence is not None]
         if sure:
-            yield Report(barrier, look.twin(node), min(sure, key=lambda confidence: confidence.rank))
+            yield Report(barrier, node, min(sure, key=lambda confidence: confidence.rank))
 
-    def _barrier(self, node: cst.Call, look: Look) -> str:
+    def _barrier(self, node: ast.Call, look: Look) -> str:
         dotted = look.dotted(node.func)
         if dotted in ("builtins.print", "builtins.str", "builtins.repr", "builtins.format"):
             return "tensor-to-text"
         if dotted.startswith("logging.") and dotted.rpartition(".")[2] in torch_api.LOGGERS:
             return "tensor-to-text"
-        if not isinstance(node.func, cst.Attribute):
+        if not isinstance(node.func, ast.Attribute):
             return ""
         called = method(node)
         if called == "format" and _is_text(look, node.func.value):
             return "tensor-to-text"
         if called in torch_api.TRACKERS:
-            return "" if look.named(look.twin(node)) else "tensor-to-tracker"
+            return "" if look.named(node) else "tensor-to-tracker"
         receiver = node.func.value
-        label = getattr(receiver, "value", "") if isinstance(receiver, cst.Name) else _last_name(receiver)
-        if called in torch_api.LOGGERS and called != "log" and "log" in str(label).lower():
+        label = receiver.id if isinstance(receiver, ast.Name) else getattr(receiver, "attr", "")
+        if called in torch_api.LOGGERS and called != "log" and "log" in label.lower():
             return "tensor-to-text"
         return ""
-
-
-def _last_name(node: cst.BaseExpression) -> str:
-    return node.attr.value if isinstance(node, cst.Attribute) else ""
 
 
 def text_confidence(look: Look, value: Value, depth: int = 0) -> Confidence | None:
@@ -99,8 +94,8 @@ def text_confidence(look: Look, value: Value, depth: int = 0) -> Confidence | No
     return min(sure, key=lambda item: item.rank) if sure else None
 
 
-def _is_text(look: Look, node: cst.BaseExpression) -> bool:
-    if isinstance(node, (cst.SimpleString, cst.ConcatenatedString, cst.FormattedString)):
+def _is_text(look: Look, node: ast.expr) -> bool:
+    if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))):
         return True
     value = look.value(node)
     return isinstance(value.const, str) or value.kind is Kind.HOST

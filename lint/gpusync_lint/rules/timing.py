@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-import libcst as cst
-
 from gpusync_lint.model import Confidence
 from gpusync_lint.rules.base import CLOCKS, Look, Report, Rule
 from gpusync_lint.rules.device_work import device_work
@@ -24,7 +22,7 @@ class UnsynchronisedTiming(Rule):
     over a data loader is left alone, for what is still in the queue at its end is a small part of an epoch.
     """
 
-    nodes = (cst.BinaryOperation,)
+    nodes = (ast.BinOp,)
     barriers = ("unsynchronised-timing",)
     late = True
     VALID: ClassVar = (
@@ -40,25 +38,24 @@ class UnsynchronisedTiming(Rule):
         "start = time.time()\nfor _ in range(9):\n    torch.mm(x, x2)\nspent = (time.time() - start) / 9",
     )
 
-    def check(self, node: cst.BinaryOperation, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.BinOp, look: Look) -> Iterator[Report]:
         """Look at a subtraction."""
-        twin = look.twin(node)
         if not look.file.uses_framework:
             return
-        if not isinstance(node.operator, cst.Subtract) or not isinstance(twin.right, ast.Name):
+        if not isinstance(node.op, ast.Sub) or not isinstance(node.right, ast.Name):
             return
-        holders = around(look.pair.fn, look.pair.statement)
+        holders = around(look.at.fn, look.at.statement)
         if not holders:
             return
         block, stop = holders[-1]
-        if isinstance(twin.left, ast.Name):
-            stop = _assigned(block, stop, twin.left.id)
-        elif not _is_clock(twin.left, look):
+        if isinstance(node.left, ast.Name):
+            stop = _assigned(block, stop, node.left.id)
+        elif not _is_clock(node.left, look):
             return
-        start = _assigned(block, stop, twin.right.id)
+        start = _assigned(block, stop, node.right.id)
         if start < 0 or stop <= start or not _is_clock(getattr(block[start], "value", None), look):
             return
-        if isinstance(twin.left, ast.Name) and not _is_clock(getattr(block[stop], "value", None), look):
+        if isinstance(node.left, ast.Name) and not _is_clock(getattr(block[stop], "value", None), look):
             return
         window = block[start + 1 : stop]
         lines = range(block[start].lineno, (block[stop].end_lineno or block[stop].lineno) + 1)
@@ -66,7 +63,7 @@ class UnsynchronisedTiming(Rule):
             return
         work = device_work(window, look)
         if work is not None:
-            yield Report("unsynchronised-timing", twin, Confidence.MEDIUM, about=work)
+            yield Report("unsynchronised-timing", node, Confidence.MEDIUM, about=work)
 
 
 def _assigned(block: list[ast.stmt], before: int, label: str) -> int:
@@ -84,10 +81,10 @@ def _assigned(block: list[ast.stmt], before: int, label: str) -> int:
 def _is_clock(node: ast.expr | None, look: Look) -> bool:
     if not isinstance(node, ast.Call):
         return False
-    module, _, label = look.value_of(node.func).ref.rpartition(".") if _is_name(node.func, look) else ("", "", "")
+    module, _, label = look.value(node.func).ref.rpartition(".") if _is_name(node.func, look) else ("", "", "")
     return module == "time" and label in CLOCKS
 
 
 def _is_name(node: ast.expr, look: Look) -> bool:
-    value = look.value_of(node)
+    value = look.value(node)
     return value.kind is Kind.NAME and isinstance(value.ref, str)

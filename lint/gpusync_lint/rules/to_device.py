@@ -5,13 +5,11 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-import libcst as cst
-
 from gpusync_lint import torch_api
 from gpusync_lint.calls import tensor_type_of
 from gpusync_lint.model import Confidence
 from gpusync_lint.rules import edits
-from gpusync_lint.rules.base import Look, Report, Rule, keyword, keyword_is, method, positional
+from gpusync_lint.rules.base import Look, Report, Rule, is_constant, keyword, keyword_is, method, positional
 from gpusync_lint.values import UNKNOWN, Device, Kind, Value, has_tensor
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ _PINNED = "Pass `non_blocking=True`: the memory is pinned already"
 class CopyToDevice(Rule):
     """`.to(device)` and `.cuda()` of what lies on the host; GS503 when it was made there by a factory just before."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("blocking-copy-to-device", "factory-then-move")
     VALID: ClassVar = (
         "x.to(dev)",
@@ -39,14 +37,14 @@ class CopyToDevice(Rule):
     )
     INVALID: ClassVar = ("c.to(dev)", "c.cuda()", "c.to(device=dev, dtype=torch.float16)", "torch.zeros(4).to(dev)")
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         called = method(node)
-        if called not in ("to", "cuda", "type", "type_as") or not isinstance(node.func, cst.Attribute):
+        if called not in ("to", "cuda", "type", "type_as") or not isinstance(node.func, ast.Attribute):
             return
-        if keyword_is(node, "non_blocking", "True"):
+        if keyword_is(node, "non_blocking", True):
             return
-        if any(getattr(arg, "value", "") == "True" for arg in positional(node)[1:]):  # the old positional form
+        if any(is_constant(arg, True) for arg in positional(node)[1:]):  # the old positional form
             return
         receiver = node.func.value
         value = look.value(receiver)
@@ -62,14 +60,14 @@ class CopyToDevice(Rule):
                 if factory in torch_api.MOVABLE_FACTORIES
                 else None
             )
-            yield Report("factory-then-move", look.twin(node), confidence, fix=fix)
+            yield Report("factory-then-move", node, confidence, fix=fix)
             return
         fix = edits.add_non_blocking(node, look) if value.pinned and called in ("to", "cuda") else None
         made = value.kind is Kind.TENSOR and value.sure  # not handed out by a loader
         remedy = _PINNED if value.pinned else _MADE_ON_HOST if made else ""
-        yield Report("blocking-copy-to-device", look.twin(node), confidence, tail=True, fix=fix, remedy=remedy)
+        yield Report("blocking-copy-to-device", node, confidence, tail=True, fix=fix, remedy=remedy)
 
-    def _goes_to_device(self, node: cst.Call, called: str, look: Look) -> bool:
+    def _goes_to_device(self, node: ast.Call, called: str, look: Look) -> bool:
         if called == "cuda":
             return True
         if called == "type":
@@ -92,7 +90,7 @@ class CopyToDevice(Rule):
             target, look
         )
 
-    def _confidence(self, value: Value, receiver: cst.BaseExpression, look: Look) -> Confidence | None:
+    def _confidence(self, value: Value, receiver: ast.expr, look: Look) -> Confidence | None:
         if value.kind is Kind.TENSOR:
             if value.device is Device.CPU:
                 return Confidence.HIGH if value.sure else Confidence.MEDIUM
@@ -101,14 +99,14 @@ class CopyToDevice(Rule):
             return Confidence.MEDIUM
         # Nothing is known of it. What a loop hands out has come from the host, but for a loop inside a module, whose
         # arguments lie where it does; anything else may be a module.
-        handed = look.loop_target(look.twin(receiver)) and not look.in_module()
+        handed = look.loop_target(receiver) and not look.in_module()
         return Confidence.MEDIUM if handed else Confidence.LOW
 
 
 class PinInStep(Rule):
     """`.pin_memory()` on a batch that a data loader hands out: the loader can pin it, in a thread of its own."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("pin-in-step",)
     VALID: ClassVar = (
         "y = torch.from_numpy(np.ones(4)).pin_memory().to(dev, non_blocking=True)",
@@ -116,20 +114,20 @@ class PinInStep(Rule):
     )
     INVALID: ClassVar = ("for y in torch.utils.data.DataLoader([]):\n    y.pin_memory()",)
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
-        if method(node) != "pin_memory" or not isinstance(node.func, cst.Attribute):
+        if method(node) != "pin_memory" or not isinstance(node.func, ast.Attribute):
             return
         value = look.value(node.func.value)
         handed = value.kind is Kind.TENSOR and value.device is Device.CPU and not value.sure
-        if handed and not value.pinned and look.loop_target(look.twin(node.func.value)):
-            yield Report("pin-in-step", look.twin(node), Confidence.MEDIUM, tail=True)
+        if handed and not value.pinned and look.loop_target(node.func.value):
+            yield Report("pin-in-step", node, Confidence.MEDIUM, tail=True)
 
 
 class TensorFromData(Rule):
     """`torch.tensor(data, device=...)`, `torch.as_tensor`, `x.new_tensor(data)`."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("tensor-from-data-on-device",)
     VALID: ClassVar = (
         "torch.tensor([1, 2])",
@@ -144,20 +142,20 @@ class TensorFromData(Rule):
         "x.new_tensor([1.0])",
     )
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         dotted = look.dotted(node.func)
         args = positional(node)
         if not args:
             return
-        if isinstance(args[0], (cst.List, cst.Tuple)) and not args[0].elements:
+        if isinstance(args[0], (ast.List, ast.Tuple)) and not args[0].elts:
             return  # nothing to copy
         data = look.value(args[0])
-        if method(node) == "new_tensor" and not dotted and isinstance(node.func, cst.Attribute):
+        if method(node) == "new_tensor" and not dotted and isinstance(node.func, ast.Attribute):
             confidence = look.sureness(look.value(node.func.value))
             if confidence is not None and not has_tensor(data):
                 fix = edits.full_instead_of_new_tensor(node, look)
-                yield Report("tensor-from-data-on-device", look.twin(node), confidence, tail=True, fix=fix)
+                yield Report("tensor-from-data-on-device", node, confidence, tail=True, fix=fix)
             return
         if torch_api.tensor_type(dotted) == "cuda":
             yield from self._legacy_type(node, data, look)
@@ -171,25 +169,24 @@ class TensorFromData(Rule):
             if data.kind is Kind.UNKNOWN and dotted != "torch.tensor":
                 confidence = Confidence.LOW
             fix = edits.full_instead_of_tensor(node, look) if dotted == "torch.tensor" else None
-            yield Report("tensor-from-data-on-device", look.twin(node), confidence, fix=fix)
+            yield Report("tensor-from-data-on-device", node, confidence, fix=fix)
 
-    def _legacy_type(self, node: cst.Call, data: Value, look: Look) -> Iterator[Report]:
+    def _legacy_type(self, node: ast.Call, data: Value, look: Look) -> Iterator[Report]:
         """`torch.cuda.FloatTensor(data)`; of a size it makes memory and waits for nothing."""
         literal = data.kind in (Kind.LIST, Kind.TUPLE) and not has_tensor(data)
         if data.kind is Kind.ARRAY or literal:
-            yield Report("tensor-from-data-on-device", look.twin(node), Confidence.HIGH)
+            yield Report("tensor-from-data-on-device", node, Confidence.HIGH)
 
 
-def _factory(receiver: cst.BaseExpression, look: Look) -> str:
+def _factory(receiver: ast.expr, look: Look) -> str:
     """The factory in `torch.zeros(n).to(...)`; empty for anything else."""
-    if not isinstance(receiver, cst.Call):
+    if not isinstance(receiver, ast.Call):
         return ""
     dotted = look.dotted(receiver.func)
     last = dotted.removeprefix("torch.")
     return last if dotted.startswith("torch.") and last in _MADE else ""
 
 
-def _device_like(node: cst.BaseExpression, look: Look) -> bool:
-    twin = look.twin(node)
-    label = twin.attr if isinstance(twin, ast.Attribute) else twin.id if isinstance(twin, ast.Name) else ""
+def _device_like(node: ast.expr, look: Look) -> bool:
+    label = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
     return "device" in label.lower() or label.lower().endswith("rank") or label.lower() == "gpu"

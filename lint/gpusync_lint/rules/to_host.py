@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, ClassVar
 
-import libcst as cst
-
 from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, keyword, keyword_is, method, positional
+from gpusync_lint.rules.base import Look, Report, Rule, arguments, is_constant, keyword, keyword_is, method, positional
 from gpusync_lint.values import CPU_DEVICE, Device, Kind, Value
 
 if TYPE_CHECKING:
@@ -17,15 +16,15 @@ if TYPE_CHECKING:
 class CopyToHost(Rule):
     """`.cpu()`, `.to("cpu")`, `.numpy(force=True)`."""
 
-    nodes = (cst.Call,)
+    nodes = (ast.Call,)
     barriers = ("copy-to-host", "numpy-conversion")
     VALID: ClassVar = ("c.cpu()", "x.to('cpu', non_blocking=True)", "x.to(torch.float16)", "np.ones(3).copy()")
     INVALID: ClassVar = ("x.cpu()", "x.detach().cpu().numpy()", "x.to(device='cpu')", "x.numpy(force=True)")
 
-    def check(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
         """Look at a call."""
         called = method(node)
-        if called not in ("cpu", "to", "numpy") or not isinstance(node.func, cst.Attribute):
+        if called not in ("cpu", "to", "numpy") or not isinstance(node.func, ast.Attribute):
             yield from self._numpy_function(node, look)
             return
         value = look.value(node.func.value)
@@ -33,71 +32,69 @@ class CopyToHost(Rule):
             return
         confidence = look.sureness(value)
         if called == "numpy":
-            if confidence is not None and keyword_is(node, "force", "True"):
-                yield Report("numpy-conversion", look.twin(node), confidence, tail=True)
+            if confidence is not None and keyword_is(node, "force", True):
+                yield Report("numpy-conversion", node, confidence, tail=True)
             return
-        if keyword_is(node, "non_blocking", "True"):
+        if keyword_is(node, "non_blocking", True):
             return
         unexplained = value.kind is Kind.MOVED or (value.kind is Kind.UNKNOWN and called == "cpu")
         if confidence is None and look.explained() and (unexplained or _holds_tensors(value)):
             confidence = Confidence.MEDIUM
         if confidence is not None:
-            yield Report("copy-to-host", look.twin(node), confidence, tail=True)
+            yield Report("copy-to-host", node, confidence, tail=True)
 
-    def _numpy_function(self, node: cst.Call, look: Look) -> Iterator[Report]:
+    def _numpy_function(self, node: ast.Call, look: Look) -> Iterator[Report]:
         dotted = look.dotted(node.func)
         if not dotted.startswith("numpy."):
             return
-        for arg in node.args:
-            confidence = look.sureness(look.value(arg.value))
+        for arg in arguments(node):
+            confidence = look.sureness(look.value(arg))
             if confidence is not None:  # it raises for most device tensors, so be sure of it
                 confidence = confidence if confidence is not Confidence.MEDIUM else Confidence.LOW
-                yield Report("numpy-conversion", look.twin(node), confidence)
+                yield Report("numpy-conversion", node, confidence)
                 return
 
 
 class StoreToHost(Rule):
     """A device tensor stored in a host tensor: `host[i] = t`, `host.copy_(t)`."""
 
-    nodes = (cst.Assign, cst.Call)
+    nodes = (ast.Assign, ast.Call)
     barriers = ("store-to-host", "store-to-device")
     VALID: ClassVar = ("x[0] = x2[0]", "c[0] = c[1]", "x[0] = 1.0", "x.copy_(p, non_blocking=True)")
     INVALID: ClassVar = ("c[0] = x[0]", "c.copy_(x, non_blocking=True)", "x[0] = c[0]", "x.copy_(c)")
 
-    def check(self, node: cst.Assign | cst.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Assign | ast.Call, look: Look) -> Iterator[Report]:
         """Look at an assignment or a call."""
-        if isinstance(node, cst.Assign):
-            for assigned in node.targets:
-                if isinstance(assigned.target, cst.Subscript):
-                    base = look.value(assigned.target.value)
-                    yield from self._judge(base, look.value(node.value), look, assigned.target, False, False)
-        elif method(node) == "copy_" and isinstance(node.func, cst.Attribute):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Subscript):
+                    base = look.value(target.value)
+                    yield from self._judge(base, look.value(node.value), look, target, False, False)
+        elif method(node) == "copy_" and isinstance(node.func, ast.Attribute):
             source = positional(node)
             if source:
                 flag = keyword(node, "non_blocking") or (source[1] if len(source) > 1 else None)
-                free = getattr(flag, "value", "") == "True"
+                free = flag is not None and is_constant(flag, True)
                 yield from self._judge(look.value(node.func.value), look.value(source[0]), look, node, free, True)
 
-    def _judge(
-        self, base: Value, value: Value, look: Look, mark: cst.CSTNode, free: bool, call: bool
-    ) -> Iterator[Report]:
+    def _judge(self, base: Value, value: Value, look: Look, mark: ast.expr, free: bool, call: bool) -> Iterator[Report]:
         if base.kind is not Kind.TENSOR:
             return
         if base.device is Device.CPU and value.on_device:
             if free and base.pinned:
                 return
             confidence = look.sureness(value) if base.sure else Confidence.LOW
-            yield Report("store-to-host", look.twin(mark), confidence or Confidence.LOW, tail=call)
+            yield Report("store-to-host", mark, confidence or Confidence.LOW, tail=call)
         elif base.on_device and not free:
             host = value.kind is Kind.TENSOR and value.device is Device.CPU and not (value.zero_dim and not call)
             if host or (value.kind is Kind.ARRAY and value.sure):
                 confidence = look.sureness(base) if value.sure else Confidence.MEDIUM
-                yield Report("store-to-device", look.twin(mark), confidence or Confidence.LOW, tail=call)
+                yield Report("store-to-device", mark, confidence or Confidence.LOW, tail=call)
 
 
-def _names_host(node: cst.Call, look: Look) -> bool:
+def _names_host(node: ast.Call, look: Look) -> bool:
     target = keyword(node, "device") or next(iter(positional(node)), None)
-    if isinstance(target, cst.Attribute) and look.value(target.value).kind is Kind.TENSOR:
+    if isinstance(target, ast.Attribute) and look.value(target.value).kind is Kind.TENSOR:
         return False  # `a.to(b.device)` is written to bring two tensors together, wherever they are
     value = look.value(target)
     if isinstance(value.const, str):

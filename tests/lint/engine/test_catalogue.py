@@ -10,6 +10,7 @@ from gpusync_lint.model import Heat
 
 TORCH = catalogue.load("torch")
 OTHERS = [catalogue.load(framework) for framework in catalogue.frameworks() if framework != "torch"]
+CODES = sorted({code for each in (TORCH, *OTHERS) for code in each.rules})
 WAITS = [(barrier, example) for barrier in TORCH.barriers.values() for example in barrier.waits]
 SILENT = [(barrier, example) for barrier in TORCH.barriers.values() for example in barrier.silent]
 
@@ -60,7 +61,7 @@ def test_an_example_of_another_framework_that_does_not_wait_stays_silent(lint, f
 
 
 def test_every_barrier_has_a_documented_code_and_every_code_a_barrier():
-    assert {barrier.code for barrier in catalogue.all_barriers().values()} == set(catalogue.all_codes())
+    assert {barrier.code for barrier in catalogue.all_barriers().values()} == set(CODES)
 
 
 def test_every_barrier_is_spoken_for_by_a_rule():
@@ -105,7 +106,7 @@ def test_rule_doc_of_a_code_names_it():
     assert catalogue.rule_doc("GS201").name == "item"
 
 
-@pytest.mark.parametrize("code", catalogue.all_codes())
+@pytest.mark.parametrize("code", CODES)
 def test_examples_of_the_documentation_are_valid_python(code):
     doc = catalogue.rule_doc(code)
     compile(doc.example, code, "exec")

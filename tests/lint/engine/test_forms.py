@@ -191,3 +191,16 @@ def test_an_event_that_fires_every_so_often_is_guarded(lint):
 @pytest.mark.parametrize("name", SILENT)
 def test_nothing_waits(lint, name):
     assert [finding for finding in lint(HEAD + SILENT[name]) if finding.heat is not Heat.ONCE] == []
+
+
+@pytest.mark.parametrize("index", ["mask, 0", "torch.arange(3), 0", "[0, 1], 0"])
+def test_brackets_around_an_index_change_nothing(lint, index):
+    def found(index):
+        text = (
+            "import torch\nx = torch.zeros(3, 3, device='cuda')\nmask = x[:, 0] > 0\n"
+            f"for step in range(9):\n    x[{index}] = 1\n    y = x[{index}]\n"
+        )
+        return [(one.code, one.span.line) for one in lint(text)]
+
+    assert found(index)
+    assert found(index) == found(f"({index})")

@@ -151,3 +151,23 @@ def test_time_grows_with_the_length_of_a_function(statement):
 
     seconds(10)
     assert seconds(1600) < 20 * max(seconds(200), 0.01)  # eight times, were it linear; sixty-four, were it quadratic
+
+
+def test_an_analysis_leaves_nothing_to_the_garbage_collector():
+    source = Source(
+        "a.py",
+        "import torch\n\nclass Net(torch.nn.Module):\n    def forward(self, x: torch.Tensor) -> 'Net':\n"
+        "        def inner(y): return y + self.k\n        return inner(x).item()\n\n"
+        "def run(loader):\n    net = Net().cuda()\n    for x in loader:\n"
+        "        print(net(x.cuda()), lambda z: net(z))\n",
+    )
+    other = Source("b.py", "from a import Net, run\n\nclass Sub(Net):\n    made = Net()\n")
+    settings = EngineSettings()
+    engine.analyze([source, other], settings)
+    gc.collect()
+    gc.disable()
+    try:
+        assert engine.analyze([source, other], settings).findings
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

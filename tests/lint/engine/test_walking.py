@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import sys
 
 import pytest
+from gpusync_lint.summaries import blocks
 from gpusync_lint.walking import children, walk
 
 PASSED_OVER = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
@@ -43,3 +45,26 @@ def test_real_code_is_walked_whole():
 def test_absent_and_plain_values_are_left_out():
     assert children(ast.parse("return_ = lambda: 1").body[0].value) != []
     assert children(ast.parse("{**a}", mode="eval").body)[0].id == "a"
+
+
+def test_the_blocks_of_a_statement_are_all_lists_of_statements_in_it():
+    compound = [kind for kind in ast.stmt.__subclasses__() if set(kind._fields) & {"body", "cases"}]
+    text = (
+        "async def f():\n    async for x in y: pass\n    else: pass\n    async with z: pass\n"
+        "def g():\n    for x in y: pass\n    else: pass\n    with z: pass\n    while x: pass\n    else: pass\n"
+        "class C:\n    if x: pass\n    elif y: pass\n    else: pass\n"
+        "try: pass\nexcept A: pass\nexcept B: pass\nelse: pass\nfinally: pass\n"
+        "match x:\n    case 1: pass\n    case 2: pass\n"
+    )
+    if sys.version_info >= (3, 11):
+        text += "try: pass\nexcept* A: pass\n"
+    tree = ast.parse(text)
+    seen = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            seen.add(type(node))
+            inside = {id(one) for block in blocks(node) for one in block}
+            holders = [node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())]
+            held = [one for each in holders for one in ast.iter_child_nodes(each)]
+            assert inside == {id(one) for one in held if isinstance(one, ast.stmt)}
+    assert seen >= set(compound)

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint import rule_pages, units
+from gpusync_lint import codes, rule_pages, units
 from gpusync_lint.catalogue import RuleDoc
 from gpusync_lint.model import (
     Analysis,
@@ -127,6 +127,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gpusync_lint.engine", module)
     monkeypatch.setattr(units._Graph, "imported_by", lambda graph, start: frozenset(range(len(graph._paths))))
     monkeypatch.setattr(rule_pages, "docs", lambda: dict(DOCS))
+    monkeypatch.setattr(codes, "names", lambda: dict(NAMES))
 
 
 @pytest.fixture

@@ -120,3 +120,14 @@ def test_importing_the_command_imports_no_subcommand(tmp_path: Path) -> None:
     loaded = set(result.stdout.split())
     heavy = {"torch", "pytest", "_pytest", "libcst", "numpy", "argparse", "gpusync_lint.cli", "pytest_gpusync.measure"}
     assert loaded & heavy == set()
+
+
+@pytest.mark.parametrize(("arguments", "frozen"), [("", True), ("['lint', '--no-cache', 'a.py']", False)])
+def test_garbage_is_left_alone_only_where_the_process_ends(tmp_path: Path, arguments: str, frozen: bool) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    program = "import gc; from pytest_gpusync.cli import main; "
+    program += f"assert main({arguments}) == 0; assert bool(gc.get_freeze_count()) is {frozen}"
+    command = [sys.executable, "-c", program, "lint", "--no-cache", "a.py"]
+    environ = {**os.environ, "PYTHONPATH": PATH}
+    result = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -12,7 +12,7 @@ def _discover(cwd: Path, *paths: str, exclude: str = "", stdin: bytes = b"", fil
     return discover(
         paths,
         cwd=cwd,
-        excludes=lambda path: bool(exclude) and exclude in path.parts,
+        excludes=lambda path: bool(exclude) and exclude in Path(path).parts,
         stdin=lambda: stdin,
         stdin_filename=filename,
     )

@@ -131,11 +131,13 @@ def test_linting_imports_neither_torch_nor_pytest(folder: Path) -> None:
     assert _imported(result) & {"torch", "numpy", "pytest", "_pytest", "pynvml"} == set()
 
 
-def test_libcst_is_imported_only_when_a_function_is_judged(folder: Path) -> None:
-    clean = _gpusync(folder, "lint", "clean.py", python=("-X", "importtime"))
-    assert "libcst" not in _imported(clean)
+def test_libcst_is_imported_only_when_a_fix_is_written(folder: Path) -> None:
     judged = _gpusync(folder, "lint", "train.py", python=("-X", "importtime"))
-    assert "libcst" in _imported(judged)
+    assert judged.returncode == 1
+    assert "libcst" not in _imported(judged)
+    (folder / "fixable.py").write_text(FIXABLE)
+    fixable = _gpusync(folder, "lint", "fixable.py", python=("-X", "importtime"))
+    assert "libcst" in _imported(fixable)
 
 
 FIXABLE = """\

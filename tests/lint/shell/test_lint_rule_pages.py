@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpusync_lint import rule_pages
+from gpusync_lint import codes, rule_pages
 from gpusync_lint.cli import rule
 
 DOCS = rule_pages.docs()
@@ -62,7 +62,7 @@ def test_two_codes_are_one_too_many(capsys: Captured) -> None:
 
 
 def test_names_are_distinct() -> None:
-    assert len(set(rule_pages.names().values())) == len(DOCS)
+    assert len(set(codes.names().values())) == len(DOCS)
 
 
 FOLDER = Path(__file__).parents[3] / "docs" / "rules"
@@ -79,3 +79,7 @@ def test_the_list_of_rules_is_up_to_date() -> None:
 
 def test_no_file_is_left_of_a_rule_that_is_gone() -> None:
     assert {path.stem for path in FOLDER.glob("*.md")} == {*DOCS, "README"}
+
+
+def test_codes_and_names_are_those_of_the_pages() -> None:
+    assert list(codes.names().items()) == [(code, doc.name) for code, doc in DOCS.items()]
