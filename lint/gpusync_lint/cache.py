@@ -209,7 +209,14 @@ class Memory:
             file >= 0 and text_digest(source.text) == known.digests[file]
             for file, source in zip(files, sources, strict=True)
         ]
-        from gpusync_lint.definitions import digests
+        from gpusync_lint.definitions import Definitions
+
+        read: dict[int, Definitions] = {}
+
+        def defined(place: int) -> Definitions:
+            if place not in read:
+                read[place] = Definitions(sources[place])
+            return read[place]
 
         own = known.own()
         whole = {
@@ -234,7 +241,7 @@ class Memory:
                 return -1  # what is imported may be found elsewhere
             for file, labels in row.depends:
                 place = places.get(known.paths[file])
-                if place is None or not (same[place] or digests(sources[place], labels) == labels):
+                if place is None or not (same[place] or defined(place).digests(labels) == labels):
                     return -1
             return number
 
@@ -476,15 +483,16 @@ def _compare(memory: Memory, document: Document) -> None:
 
 def _touched(document: Document, changed: Mapping[int, Source]) -> Iterator[int]:
     """The units that a change touches: of their own files, or of something that they depend on."""
-    from gpusync_lint.definitions import digests
+    from gpusync_lint.definitions import Definitions
 
     own = {document.units[file] for file in changed}
+    now = {file: Definitions(source) for file, source in changed.items()}
     for unit, depends in enumerate(document.depends):
         if unit in own:
             yield unit
         elif not changed.keys().isdisjoint(depends):
             rows = document.unit(unit).depends
-            if any(digests(changed[file], labels) != labels for file, labels in rows if file in changed):
+            if any(now[file].digests(labels) != labels for file, labels in rows if file in now):
                 yield unit
 
 

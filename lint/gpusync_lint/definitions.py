@@ -157,6 +157,10 @@ class Definitions:
             known = self._digests[label] = self._digest(label)
         return known
 
+    def digests(self, labels: Iterable[str]) -> dict[str, str]:
+        """What stands for the text under each of some labels."""
+        return {label: self.digest(label) for label in labels}
+
     def _digest(self, label: str) -> str:
         if label == WHOLE:
             told = self.text
@@ -199,9 +203,3 @@ def _imported(statement: str) -> list[tuple[str, str]]:
     if match[1] is not None:
         return [(match[1], item[-1]) for item in words]
     return [(item[0], item[-1] if len(item) > 1 else item[0].partition(".")[0]) for item in words]
-
-
-def digests(source: Source, labels: Iterable[str]) -> dict[str, str]:
-    """What stands for a file's text under each label now."""
-    found = Definitions(source)
-    return {label: found.digest(label) for label in labels}

@@ -1,88 +1,64 @@
-"""Calls written anew with libcst, which keeps the rest of their text. Imported only where a fix is written.
+"""Calls written anew: those on one line by the places that `ast` gives, the others with libcst (`layouts`).
 
 All raise ValueError for text that libcst cannot read.
 """
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
-import libcst as cst
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-_EMPTY = cst.Module([])
+    from collections.abc import Sequence
 
 
-def with_keywords(text: str, given: Iterable[tuple[str, str]]) -> str:
+def with_keywords(text: str, given: Sequence[tuple[str, str]]) -> str:
     """The call with more keyword arguments, each on a line of its own where the others have theirs."""
-    call = _call(text)
-    for label, value in given:
-        call = _with_keyword(call, label, _expression(value))
-    return _code(call)
+    call = _on_one_line(text, *(value for _, value in given))
+    if call is None or any(isinstance(arg, ast.GeneratorExp) for arg in call.args):
+        from gpusync_lint.rules import layouts
+
+        return layouts.with_keywords(text, given)
+    added = ", ".join(f"{label}={value}" for label, value in given)
+    return f"{text[:-1]}{', ' if call.args or call.keywords else ''}{added})"
 
 
 def filling(text: str, label: str, shape: str, number: str) -> str:
     """The call with a shape and a number in the place of its first argument, and another last name."""
-    call = _call(text)
-    first = [cst.Arg(_expression(part)) for part in (shape, number)]
-    return _code(_renamed(call, label).with_changes(args=_spaced([*first, *call.args[1:]])))
+    call = _on_one_line(text, shape, number)
+    if call is not None:
+        first = call.args[0]
+        before, after = text[call.func.end_col_offset : first.col_offset], text[first.end_col_offset :]
+        if before == "(" and (after == ")" or (after[:2] == ", " and after[2] != " ")):
+            return f"{_renamed(text, call, label)}({shape}, {number}{after}"
+    from gpusync_lint.rules import layouts
+
+    return layouts.filling(text, label, shape, number)
 
 
 def calling(text: str, label: str) -> str:
     """The call of a function, or a method, of another last name."""
-    return _code(_renamed(_call(text), label))
+    call = _on_one_line(text)
+    if call is None:
+        from gpusync_lint.rules import layouts
+
+        return layouts.calling(text, label)
+    return f"{_renamed(text, call, label)}{text[call.func.end_col_offset :]}"
 
 
-def _expression(text: str) -> cst.BaseExpression:
-    """Read in brackets, for it may go over several lines."""
+def _on_one_line(*texts: str) -> ast.Call | None:
+    """The call that the first text is; None where a text goes over several lines, or places are not characters."""
+    call = texts[0]
+    if any("\n" in text or not text.isascii() for text in texts) or call[-2:-1] in (" ", "\t", ","):
+        return None
     try:
-        node = cst.parse_expression(f"({text})")
-    except Exception as error:  # ParserSyntaxError, and internal errors
-        raise ValueError("libcst cannot read it") from error
-    return node.with_changes(lpar=node.lpar[1:], rpar=node.rpar[:-1])
+        node = ast.parse(call, mode="eval").body
+    except SyntaxError:  # newer than this Python
+        return None
+    return node if isinstance(node, ast.Call) else None
 
 
-def _call(text: str) -> cst.Call:
-    call = _expression(text)
-    assert isinstance(call, cst.Call)
-    return call
-
-
-def _renamed(call: cst.Call, label: str) -> cst.Call:
-    assert isinstance(call.func, cst.Attribute)
-    return call.with_changes(func=call.func.with_changes(attr=cst.Name(label)))
-
-
-def _with_keyword(node: cst.Call, label: str, value: cst.BaseExpression) -> cst.Call:
-    """The call with one more keyword argument, on a line of its own where the others have theirs."""
-    bare = cst.SimpleWhitespace("")
-    equal = cst.AssignEqual(whitespace_before=bare, whitespace_after=bare)
-    added = cst.Arg(value, keyword=cst.Name(label), equal=equal)
-    if not node.args:
-        return node.with_changes(args=[added])
-    last = node.args[-1]
-    spread = isinstance(last.comma, cst.Comma) and isinstance(last.comma.whitespace_after, cst.ParenthesizedWhitespace)
-    between: cst.Comma | cst.MaybeSentinel = cst.MaybeSentinel.DEFAULT
-    if isinstance(node.whitespace_before_args, cst.ParenthesizedWhitespace):
-        before = node.args[-2].comma if len(node.args) > 1 else cst.Comma(whitespace_after=node.whitespace_before_args)
-        between = before if isinstance(before, cst.Comma) else between
-    added = added.with_changes(
-        comma=last.comma if spread else cst.MaybeSentinel.DEFAULT, whitespace_after_arg=last.whitespace_after_arg
-    )
-    last = last.with_changes(comma=between, whitespace_after_arg=bare)
-    return node.with_changes(args=[*node.args[:-1], last, added])
-
-
-def _spaced(args: list[cst.Arg]) -> list[cst.Arg]:
-    """Arguments with a comma and a blank between each two."""
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    return [
-        *(arg if isinstance(arg.comma, cst.Comma) else arg.with_changes(comma=comma) for arg in args[:-1]),
-        args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT),
-    ]
-
-
-def _code(node: cst.CSTNode) -> str:
-    return _EMPTY.code_for_node(node)
+def _renamed(text: str, call: ast.Call, label: str) -> str:
+    """What is called, up to the arguments, with another last name."""
+    assert isinstance(call.func, ast.Attribute)
+    return f"{text[: call.func.end_col_offset].removesuffix(call.func.attr)}{label}"

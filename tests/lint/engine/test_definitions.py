@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from gpusync_lint.definitions import FRAME, NAMES, WHOLE, Definitions, digests
+from gpusync_lint.definitions import FRAME, NAMES, WHOLE, Definitions
 from gpusync_lint.model import Source
 
 HERE = Path(__file__).parents[3]
@@ -95,7 +95,7 @@ def test_most_files_can_be_taken_apart():
 
 
 def changed(text, *labels):
-    before, after = digests(Source("m.py", TEXT), labels), digests(Source("m.py", text), labels)
+    before, after = (Definitions(Source("m.py", one)).digests(labels) for one in (TEXT, text))
     return {label for label in labels if before[label] != after[label]}
 
 

@@ -131,11 +131,15 @@ def test_linting_imports_neither_torch_nor_pytest(folder: Path) -> None:
     assert _imported(result) & {"torch", "numpy", "pytest", "_pytest", "pynvml"} == set()
 
 
-def test_libcst_is_imported_only_when_a_fix_is_written(folder: Path) -> None:
+def test_libcst_is_imported_only_when_a_fix_changes_a_call_over_several_lines(folder: Path) -> None:
     judged = _gpusync(folder, "lint", "train.py", python=("-X", "importtime"))
     assert judged.returncode == 1
     assert "libcst" not in _imported(judged)
     (folder / "fixable.py").write_text(FIXABLE)
+    fixable = _gpusync(folder, "lint", "fixable.py", python=("-X", "importtime"))
+    assert "fixable" in fixable.stdout
+    assert "libcst" not in _imported(fixable)
+    (folder / "fixable.py").write_text(FIXABLE.replace("32, 8", "32,\n        8"))
     fixable = _gpusync(folder, "lint", "fixable.py", python=("-X", "importtime"))
     assert "libcst" in _imported(fixable)
 
