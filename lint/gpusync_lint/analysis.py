@@ -107,10 +107,10 @@ def analysed(
 def roots(settings: EngineSettings) -> frozenset[str]:
     """The top-level modules whose import makes a file one to analyse."""
     from gpusync_lint import sorts
-    from gpusync_lint.named import Named
+    from gpusync_lint.named import named_by
     from gpusync_lint.summaries import FRAMEWORK_ROOTS
 
-    return FRAMEWORK_ROOTS | sorts.modules() | Named(settings.barriers).roots
+    return FRAMEWORK_ROOTS | sorts.modules() | named_by(settings.barriers).roots
 
 
 def _size(unit: units.Unit, files: Files) -> int:

@@ -11,6 +11,7 @@ from gpusync_lint.project import is_module_name
 from gpusync_lint.values import (
     ARRAY,
     HOST,
+    LOADER,
     NONE,
     UNKNOWN,
     Device,
@@ -26,8 +27,9 @@ from gpusync_lint.values import (
 )
 
 if TYPE_CHECKING:
-    from gpusync_lint.expressions import Expressions
+    from gpusync_lint.inference import Inference
     from gpusync_lint.project import Project
+    from gpusync_lint.summaries import FunctionInfo
 
 _HOST_TYPES = frozenset({"int", "float", "str", "bool", "bytes", "complex"})
 
@@ -51,8 +53,8 @@ class Annotations:
         self._project = project
         self._promises: dict[tuple[int, str], _Promise] = {}
 
-    def of(self, caller: Expressions, node: ast.expr) -> Value:
-        """What a type annotation promises."""
+    def of(self, inference: Inference, fn: FunctionInfo, node: ast.expr) -> Value:
+        """What a type annotation of a function promises."""
         if isinstance(node, ast.Constant):
             if node.value is None:
                 return NONE
@@ -63,25 +65,24 @@ class Annotations:
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 return UNKNOWN
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            return join(self.of(caller, node.left), self.of(caller, node.right))
+            return join(self.of(inference, fn, node.left), self.of(inference, fn, node.right))
         if isinstance(node, ast.Subscript):
-            return self._generic(caller, node)
+            return self._generic(inference, fn, node)
         path = dotted_path(node)
         if path is None:
             return UNKNOWN
         if path in _HOST_TYPES:
             return HOST
-        fn = caller.fn
         promise = self._promises.get((id(fn.file), path))
         if promise is None:
-            value, settled = self._static_name(caller, path)
+            value, settled = self._static_name(inference, fn, path)
             promise = _Promise(value, path, self._depends_on_device(value, path), {})
             if settled:
                 self._promises[id(fn.file), path] = promise
-        device = caller.inference.assumed_device(fn) if promise.asks else Device.UNKNOWN
+        device = inference.assumed_device(fn) if promise.asks else Device.UNKNOWN
         made = promise.made.get(device)
         if made is None:
-            made = promise.made[device] = self._promised(caller, promise, device)
+            made = promise.made[device] = self._promised(inference, promise, device)
         return made
 
     def _depends_on_device(self, value: Value, path: str) -> bool:
@@ -90,15 +91,15 @@ class Annotations:
             return self._project.is_module_class(value.ref)
         return sorts.types().get(_dotted(value, path)) is None
 
-    def _promised(self, caller: Expressions, promise: _Promise, assumed: Device) -> Value:
+    def _promised(self, inference: Inference, promise: _Promise, assumed: Device) -> Value:
         value = promise.value
         if value.kind is Kind.CLASS:
             if self._project.is_module_class(value.ref):
                 return Value(Kind.MODULE, assumed, ref=value.ref)
-            return Value(Kind.RECORDS if caller.inference.is_records(value.ref) else Kind.INSTANCE, ref=value.ref)
-        return self._outside_type(caller, _dotted(value, promise.path), assumed)
+            return Value(Kind.RECORDS if inference.is_records(value.ref) else Kind.INSTANCE, ref=value.ref)
+        return self._outside_type(_dotted(value, promise.path), assumed)
 
-    def _outside_type(self, caller: Expressions, dotted: str, assumed: Device) -> Value:
+    def _outside_type(self, dotted: str, assumed: Device) -> Value:
         last = dotted.rpartition(".")[2]
         described = sorts.types().get(dotted)
         if described is not None:
@@ -110,39 +111,39 @@ class Annotations:
         if dotted == "torch.device":
             return Value(Kind.DEVICE, assumed)
         if last.endswith("DataLoader"):
-            return caller.loader("", [], {})  # type: ignore[attr-defined, no-any-return]
+            return LOADER
         if dotted.startswith("torch.optim") and "lr_scheduler" not in dotted:
             return Value(Kind.OPTIMIZER)
         if last == "GradScaler":
             return Value(Kind.SCALER)
         return Value(Kind.MODULE, assumed, ref=None) if is_module_name(dotted) else UNKNOWN
 
-    def _generic(self, caller: Expressions, node: ast.Subscript) -> Value:
+    def _generic(self, inference: Inference, fn: FunctionInfo, node: ast.Subscript) -> Value:
         outer = (dotted_path(node.value) or "").rpartition(".")[2]
         inner = node.slice
         parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
         if outer == "Optional":
-            return self.of(caller, parts[0])
+            return self.of(inference, fn, parts[0])
         if outer in ("Tuple", "tuple"):
             if len(parts) == 2 and isinstance(parts[1], ast.Constant):
-                return list_of(self.of(caller, parts[0]))
-            return tuple_of([self.of(caller, part) for part in parts])
+                return list_of(self.of(inference, fn, parts[0]))
+            return tuple_of([self.of(inference, fn, part) for part in parts])
         if outer in ("List", "list", "Sequence", "Iterable", "Iterator", "Set", "set"):
-            return list_of(self.of(caller, parts[0]))
+            return list_of(self.of(inference, fn, parts[0]))
         if outer in ("Dict", "dict", "Mapping") and len(parts) == 2:
-            return dict_of((), self.of(caller, parts[1]))
+            return dict_of((), self.of(inference, fn, parts[1]))
         if outer in ("Union",):
-            return join_all([self.of(caller, part) for part in parts])
+            return join_all([self.of(inference, fn, part) for part in parts])
         if outer in ("Float", "Int", "Bool", "Shaped", "Num"):
-            return Value(Kind.TENSOR, caller.inference.assumed_device(caller.fn), boolean=outer == "Bool")
+            return Value(Kind.TENSOR, inference.assumed_device(fn), boolean=outer == "Bool")
         if outer in ("DataLoader",):
-            return caller.loader("", [], {})  # type: ignore[attr-defined, no-any-return]
+            return LOADER
         return UNKNOWN
 
-    def _static_name(self, caller: Expressions, path: str) -> tuple[Value, bool]:
+    def _static_name(self, inference: Inference, fn: FunctionInfo, path: str) -> tuple[Value, bool]:
         """What a name of a type means, and whether it always will: what modules hold may change."""
         first, *rest = path.split(".")
-        value = self._project.named(caller.fn.file, first) or UNKNOWN
+        value = self._project.named(fn.file, first) or UNKNOWN
         settled = True
         for word in rest:
             if value.kind is not Kind.NAME:
@@ -150,7 +151,7 @@ class Annotations:
             if isinstance(value.ref, str):
                 value = name(f"{value.ref}.{word}")
             else:
-                value = caller.inference.member(caller.fn, value.ref, word)
+                value = inference.member(fn, value.ref, word)
                 settled = False
         return value, settled
 

@@ -31,11 +31,15 @@ WHOLE = "**"
 _MARGIN = re.compile(
     r'''"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'''
     r"""|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"""
-    r"""|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\#[^\n]*"""
-    r"""|^(?:(@)|(?:async[ \t]+def|def|class)[ \t]+(\w+)[ \t]*[:(\[]|([^\s#)\]}]))""",
-    re.MULTILINE | re.DOTALL,
+    r"""|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'|\#[^\n]*"""
+    r"""|\n(?:(@)|(?:async[ \t]+def|def|class)[ \t]+(\w+)[ \t]*[:(\[]|(?=([^\s#)\]}])))""",
+    re.DOTALL,
 )
-"""What begins at the margin: decorators, definitions and others; strings and comments are matched to be passed over."""
+"""The ends of lines after which something begins at the margin: decorators, definitions and others.
+
+Strings and comments are matched to be passed over. Every alternative begins with a character of its own, not with `^`:
+then the rest of the text is passed over by a table, in less than half the time.
+"""
 _LEAST = 2048
 _WORD = re.compile(r"\w+")
 _ASSIGNMENT = re.compile(r"(\w+)[ \t]*(?::[^=\n]*)?=(?![=])")
@@ -70,8 +74,7 @@ class Definitions:
         if self._pieces is None:
             self._pieces = {}
             label, begin, decorated = "", 0, -1
-            for match in _margins(self.text):
-                at = match.start()
+            for at, match in _margins(self.text):
                 if decorated < 0 and label:
                     self._pieces.setdefault(label, []).append((begin, at))
                     label = ""
@@ -124,7 +127,7 @@ class Definitions:
         if self._stated is None:
             self._stated = {FRAME: []}
             modules: set[str] = set()
-            begins = [match.start() for match in _margins(self.frame)]
+            begins = [at for at, _ in _margins(self.frame)]
             for begin, end in pairwise([*begins, len(self.frame)]):
                 statement = self.frame[begin:end].strip()
                 for name in _bound(statement) or [FRAME]:
@@ -170,18 +173,17 @@ class Definitions:
         elif label == FRAME:
             told = repr((cost(self.frame), self.stated[FRAME]))
         elif label in self.pieces or label in self.stated:
-            told = repr((self._defined(label), self.stated.get(label, [])))
+            told = "\0".join([*self._defined(label), "", *self.stated.get(label, ())])  # no source holds that character
         else:
             return ""
         return blake2b(told.encode(errors="surrogatepass"), digest_size=6).hexdigest()
 
 
-def _margins(text: str) -> Iterator[re.Match[str]]:
-    """What begins at the margin, outside of strings."""
-    for match in _MARGIN.finditer(text):
-        at = match.start()
-        if match.lastindex or (text[at] != "#" and (at == 0 or text[at - 1] == "\n")):
-            yield match
+def _margins(text: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """Where something begins at the margin, outside of strings."""
+    for match in _MARGIN.finditer(f"\n{text}"):
+        if match.lastindex:
+            yield match.start(), match
 
 
 def _bound(statement: str) -> list[str]:

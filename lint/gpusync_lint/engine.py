@@ -12,6 +12,7 @@ import ast
 import gc
 import sys
 from contextlib import suppress
+from functools import cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from gpusync_lint.heat import Recorder
 from gpusync_lint.inference import Inference
 from gpusync_lint.keys import numbered
 from gpusync_lint.model import Analysis, FileError, Finding, Heat, Running
-from gpusync_lint.named import Named
+from gpusync_lint.named import named_by
 from gpusync_lint.parsing import normalised, parse
 from gpusync_lint.project import Project
 from gpusync_lint.summaries import FileInfo, blocks, summarise
@@ -88,9 +89,9 @@ def _analyze(
         except RecursionError:
             errors.append(FileError(source.path, None, "nested too deeply to analyse"))
     torch = catalogue.load("torch")
-    named = Named(settings.barriers)
+    named = named_by(settings.barriers)
     project = Project([*files, *_summaries(context)], named.roots, around)
-    inference = Inference(project, *_names(torch), named)
+    inference = Inference(project, *_names(), named)
     inference.run()
     found: list[tuple[Finding, Place | None]] = []
     running: Running | None = None
@@ -108,8 +109,10 @@ def _analyze(
     return Analysis(tuple(finding for finding, _ in found), tuple(errors), len(sources), running)
 
 
-def _names(torch: Catalogue) -> tuple[frozenset[str], frozenset[str]]:
-    """The methods, and the functions by dotted name, that may wait; those known by their operator alone are both."""
+@cache
+def _names() -> tuple[frozenset[str], frozenset[str]]:
+    """Methods of torch, and functions by dotted name, that may wait; what is known by its operator alone is both."""
+    torch = catalogue.load("torch")
     bare = {
         name for entry in torch.barriers.values() if not (entry.methods or entry.functions) for name in entry.operators
     }

@@ -36,6 +36,15 @@ class Environment:
         self._trail.append((path, values.get(path)))
         values[path] = value
 
+    def set_name(self, label: str, value: Value) -> None:
+        """Assign to a name, which is no path."""
+        if label in self._owners:
+            self.set(label, value)
+            return
+        values = self.values
+        self._trail.append((label, values.get(label)))
+        values[label] = value
+
     def mark(self) -> int:
         """A point to roll back to."""
         return len(self._trail)

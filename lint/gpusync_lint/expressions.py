@@ -20,6 +20,7 @@ from gpusync_lint.tensors import (
 from gpusync_lint.values import (
     ARRAY,
     ARRAY_ELEMENT,
+    CONSTANTS,
     GPU_ABSENT,
     GPU_DEVICE,
     GPU_PRESENT,
@@ -141,7 +142,7 @@ class Expressions:
                 return value
         elif kind is ast.Constant:
             const = node.value  # type: ignore[attr-defined]
-            value = NONE if const is None else host(const)
+            value = NONE if const is None else CONSTANTS.get((const.__class__, const)) or host(const)
         else:
             value = EVALUATORS[kind](self, node)
             if not value.kind:

@@ -81,6 +81,8 @@ class Inference:
         self._loop_names: dict[int, frozenset[str]] = {}
         self._read_first: dict[int, frozenset[str]] = {}
         self._methods: dict[tuple[int, str], FunctionInfo | None] = {}
+        self._instances: dict[tuple[int, Device | None], Value] = {}
+        """By class, and for modules the device that is assumed: instances as their own methods see them."""
         self._named: dict[int, dict[str, Value | None]] = {}
         self.signatures: dict[int, Signature] = {}
         self._project_lineage: dict[int, tuple[ClassInfo, ...]] = {}
@@ -415,15 +417,20 @@ class Inference:
 
     def instance(self, method: FunctionInfo) -> Value:
         """An instance of the class of a method, as the method itself sees it."""
-        return self._self_value(method, method.cls is not None and self.project.is_module_class(method.cls))
-
-    def _self_value(self, fn: FunctionInfo, module_class: bool) -> Value:
-        if fn.kind == "class":
-            return Value(Kind.CLASS, ref=fn.cls)
-        if module_class:
-            return Value(Kind.MODULE, self.assumed_device(fn), ref=fn.cls)
-        kind = Kind.RECORDS if fn.cls is not None and self.is_records(fn.cls) else Kind.INSTANCE
-        return Value(kind, ref=fn.cls)
+        cls = method.cls
+        if method.kind == "class":
+            return Value(Kind.CLASS, ref=cls)
+        device: Device | None = None
+        if cls is not None and self.project.is_module_class(cls):
+            device = self.assumed_device(method)
+        made = self._instances.get((id(cls), device))
+        if made is None:
+            if device is not None:
+                made = Value(Kind.MODULE, device, ref=cls)
+            else:
+                made = Value(Kind.RECORDS if cls is not None and self.is_records(cls) else Kind.INSTANCE, ref=cls)
+            self._instances[id(cls), device] = made
+        return made
 
     def call(
         self, caller: Expressions, fn: FunctionInfo, args: Sequence[Value], kwargs: dict[str, Value], extra: list[Value]
@@ -442,7 +449,7 @@ class Inference:
             result = self._for_this_call(fn, tuple(args), kwargs, result)
         declared = fn.node.returns
         if result.kind is Kind.UNKNOWN and declared is not None:
-            return self.annotations.of(caller, declared)
+            return self.annotations.of(self, caller.fn, declared)
         return result
 
     def _is_due(self, fn: FunctionInfo, grew: bool) -> bool:

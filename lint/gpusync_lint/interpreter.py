@@ -105,19 +105,20 @@ class Interpreter(Calls):
             _STATEMENTS[statement.__class__](self, statement)
 
     def _expr(self, node: ast.Expr) -> None:
-        self.eval(node.value)
+        if node.value.__class__ is not ast.Constant:  # a docstring
+            self.eval(node.value)
 
     def _assign(self, node: ast.Assign) -> None:
         value = self.eval(node.value)
         for target in node.targets:
             if target.__class__ is ast.Name:
-                self.env.set(target.id, value)
+                self.env.set_name(target.id, value)
                 self.values[id(target)] = value
             else:
                 self.bind(target, value)
 
     def _ann_assign(self, node: ast.AnnAssign) -> None:
-        declared = self.inference.annotations.of(self, node.annotation)
+        declared = self.inference.annotations.of(self.inference, self.fn, node.annotation)
         if node.value is not None:
             value = self.eval(node.value)
             self.bind(node.target, declared if value.kind is Kind.UNKNOWN else value)
@@ -148,7 +149,7 @@ class Interpreter(Calls):
         """Assign a value to a target of any form."""
         kind = type(target)
         if kind is ast.Name:
-            self.env.set(target.id, value)  # type: ignore[attr-defined]
+            self.env.set_name(target.id, value)  # type: ignore[attr-defined]
             self.values[id(target)] = value
         elif kind is ast.Tuple or kind is ast.List:
             self._unpack(target.elts, value)  # type: ignore[attr-defined]
@@ -412,7 +413,7 @@ class Interpreter(Calls):
     def _class_attribute(self, info: Any, statement: ast.Assign | ast.AnnAssign) -> None:
         if isinstance(statement, ast.AnnAssign):
             targets: list[ast.expr] = [statement.target]
-            declared = self.inference.annotations.of(self, statement.annotation)
+            declared = self.inference.annotations.of(self.inference, self.fn, statement.annotation)
             value = self.eval(statement.value) if statement.value is not None else UNKNOWN
             value = declared if declared.kind else value
         else:

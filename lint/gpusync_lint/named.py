@@ -7,7 +7,7 @@ A project's own names are ends of names too, wherever they begin; one with a lea
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from gpusync_lint import catalogue
@@ -50,7 +50,7 @@ def _classes() -> dict[str, frozenset[str]]:
 
 
 class Named:
-    """Which names wait, for one run."""
+    """Which names wait."""
 
     def __init__(self, own: Sequence[Barrier] = ()) -> None:
         self.ends: dict[str, list[tuple[str, Barrier]]] = {}
@@ -127,6 +127,12 @@ class Named:
         """Whether a function or method of a library gives back a tensor on the device."""
         each = _by_root().get(dotted.partition(".")[0])
         return each is not None and any(_ends(dotted, end) for end in each.tensors)
+
+
+@lru_cache(maxsize=4)
+def named_by(own: tuple[Barrier, ...]) -> Named:
+    """`Named` with a project's own barriers; the parts of a project share one."""
+    return Named(own)
 
 
 def _said(kwargs: dict[str, Value]) -> tuple[tuple[str, object], ...]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.conventions import METRIC_BASES
 from gpusync_lint.expressions import dotted_path
-from gpusync_lint.interpreter import Interpreter
 from gpusync_lint.values import (
     CPU_DEVICE,
     GPU_DEVICE,
@@ -156,7 +155,7 @@ def _parameters(inference: Inference, fn: FunctionInfo) -> list[Parameter]:
     method = fn.cls is not None and fn.kind != "static"
     module_class = fn.cls is not None and inference.project.is_module_class(fn.cls)
     conventional = module_class and (fn.name in _FORWARD or (fn.name == "update" and _is_metric(inference, fn)))
-    reader: Interpreter | None = None
+    annotations = inference.annotations
     found: list[Parameter] = []
     for position, (arg, default) in enumerate(pairs):
         label = arg.arg
@@ -164,8 +163,7 @@ def _parameters(inference: Inference, fn: FunctionInfo) -> list[Parameter]:
             found.append(Parameter(label, "", inference.instance(fn)))
             continue
         if arg.annotation is not None:
-            reader = reader or Interpreter(inference, fn)
-            declared = inference.annotations.of(reader, arg.annotation)
+            declared = annotations.of(inference, fn, arg.annotation)
             if declared.kind:
                 found.append(Parameter(label, label, declared, on_host=declared.kind is Kind.HOST))
                 continue

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.beside import Beside
-from gpusync_lint.summaries import ClassInfo, FileInfo, FunctionInfo
+from gpusync_lint.summaries import ClassInfo, FileInfo, FunctionInfo, speaks_of_device
 from gpusync_lint.values import UNKNOWN, Kind, Value, name
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Project:
             for target in self._imported(file):
                 importers.setdefault(id(target), []).append(file)
                 parent[find(id(file))] = find(id(target))
-        used = {find(id(file)) for file in self.files if file.uses_device}
+        used = {find(id(file)) for file in self.files if file.uses_framework and speaks_of_device(file.text)}
         self._device = {id(file): find(id(file)) in used for file in self.files}
         queue = [file for file in self.files if self._speaks_of_one(file)]
         self._relevant = {id(file) for file in queue}

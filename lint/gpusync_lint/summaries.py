@@ -90,6 +90,8 @@ class FunctionInfo:
     spots: dict[int, ast.stmt] = field(default_factory=dict)
     """The statements that hold something a rule may object to, by `id`."""
     runs: int = 0
+    is_module: bool = field(init=False)
+    """Whether this is the body of a file."""
     seen: int = 0
     """The clock of the inference when the last run began."""
     reads: dict[object, int] = field(default_factory=dict)
@@ -112,10 +114,8 @@ class FunctionInfo:
     small: bool | None = None
     """Whether it is short enough to be interpreted anew for each kind of arguments."""
 
-    @property
-    def is_module(self) -> bool:
-        """Whether this is the body of a file."""
-        return self.name == "<module>"
+    def __post_init__(self) -> None:
+        self.is_module = self.name == "<module>"
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -168,7 +168,6 @@ class FileInfo:
     """Imports a framework that a catalogue other than torch's describes."""
     uses_others: bool = False
     """Imports another array library as well, whose arrays have methods of the same names."""
-    uses_device: bool = False
     called_only: bool = False
     """Its functions are interpreted where others call them: it uses no framework, or nobody asked about it."""
     definitions: Definitions | None = None
@@ -226,7 +225,6 @@ def summarise(path: str, text: str, tree: ast.Module) -> FileInfo:
     file.uses_framework = not roots.isdisjoint(FRAMEWORK_ROOTS)
     file.uses_foreign = not roots.isdisjoint(sorts.modules())
     file.uses_others = not roots.isdisjoint(_OTHER_ROOTS)
-    file.uses_device = file.uses_framework and speaks_of_device(text)
     return file
 
 

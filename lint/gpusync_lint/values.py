@@ -113,6 +113,8 @@ ARRAY_ELEMENT = Value(Kind.ARRAY, sure=False)
 GPU_TENSOR = Value(Kind.TENSOR, Device.GPU)
 CPU_TENSOR = Value(Kind.TENSOR, Device.CPU)
 MOVED = Value(Kind.MOVED, Device.GPU)
+LOADER = Value(Kind.LOADER, Device.CPU, elem=CPU_TENSOR._replace(sure=False))
+"""A loader of which no more is known."""
 GPU_DEVICE = Value(Kind.DEVICE, Device.GPU)
 CPU_DEVICE = Value(Kind.DEVICE, Device.CPU)
 DTYPE = Value(Kind.DTYPE)
@@ -122,11 +124,9 @@ GPU_ABSENT = Value(Kind.FLAG, const=False)
 
 _MAX_DEPTH = 4
 _SHORT = 24
-_MANY = 20_000
-_STRINGS: dict[str, Value] = {}
-"""Short strings as values, made once."""
-_NUMBERS: dict[tuple[type, int | float], Value] = {}
-"""Numbers and switches as values, made once."""
+_MANY = 40_000
+CONSTANTS: dict[tuple[type, object], Value] = {}
+"""Short strings, numbers and switches as values, made once."""
 _NAMES: dict[str, Value] = {}
 """Outside names as values, made once."""
 _TENSORS: dict[tuple[Device, bool, bool | None, bool, bool], Value] = {}
@@ -143,23 +143,17 @@ _MAY_HOLD_TENSORS = frozenset({Kind.TENSOR, Kind.TUPLE, Kind.LIST, Kind.DICT, Ki
 
 def host(const: Any) -> Value:
     """A host value that is known."""
-    if const.__class__ is str:
+    kind = const.__class__
+    if kind is str:
         if len(const) > _SHORT:
             return Value(Kind.HOST, const=const)
-        known = _STRINGS.get(const)
-        if known is None:
-            known = Value(Kind.HOST, const=const)
-            if len(_STRINGS) < _MANY:
-                _STRINGS[const] = known
-        return known
-    if not isinstance(const, (int, float)):
+    elif not isinstance(const, (int, float)):
         return HOST
-    key = (const.__class__, const)
-    known = _NUMBERS.get(key)
+    known = CONSTANTS.get((kind, const))
     if known is None:
         known = Value(Kind.HOST, const=const)
-        if len(_NUMBERS) < _MANY:
-            _NUMBERS[key] = known
+        if len(CONSTANTS) < _MANY:
+            CONSTANTS[kind, const] = known
     return known
 
 

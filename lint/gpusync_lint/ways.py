@@ -76,7 +76,7 @@ class Ways:
             while stack:
                 path = stack.pop()
                 block = path[-1]
-                place = bisect_right(block.body, line, key=_first_line)
+                place = bisect_right(block.lines, line)
                 while place:  # several may stand on one line
                     place -= 1
                     candidate = block.body[place]
@@ -94,7 +94,7 @@ class Ways:
 class _Block:
     """A list of statements, and the ways to each of them."""
 
-    __slots__ = ("_fillings", "_inner", "_kept", "_loops", "_own", "_passed", "_repeats", "_ways", "body")
+    __slots__ = ("_fillings", "_inner", "_kept", "_lines", "_loops", "_own", "_passed", "_repeats", "_ways", "body")
 
     def __init__(self, body: list[ast.stmt], way: Step | None, repeats: bool, own: Methods) -> None:
         last = body[-1] if body else None
@@ -103,6 +103,7 @@ class _Block:
         elif repeats and way is not None and isinstance(last, (ast.Return, ast.Break)):
             way = Step("exit", way)
         self.body = body
+        self._lines: list[int] | None = None
         self._repeats = repeats
         """Whether a way out of it leaves a loop."""
         self._own = own
@@ -112,6 +113,13 @@ class _Block:
         """The ways to its first statements."""
         self._loops: dict[int, Step] = {}
         self._inner: dict[int, _Block] = {}
+
+    @property
+    def lines(self) -> list[int]:
+        """Where its statements begin."""
+        if self._lines is None:
+            self._lines = [statement.lineno for statement in self.body]
+        return self._lines
 
     def own_way(self, place: int) -> Step | None:
         """The way to the statement at a place; the test of a `while` runs as often as its body."""
@@ -166,10 +174,6 @@ class _Block:
 def _parts(statement: ast.stmt) -> Iterable[list[ast.stmt]]:
     """The blocks of a statement that run with its function."""
     return () if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) else blocks(statement)
-
-
-def _first_line(statement: ast.stmt) -> int:
-    return statement.lineno
 
 
 def _last_line(statement: ast.stmt) -> int:
