@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from gpusync_lint.model import Source
+    from gpusync_lint.running import Key
     from gpusync_lint.summaries import FileInfo
 
 MAX_BESIDE = 30_000
@@ -151,6 +152,15 @@ class Beside:
         self._room -= size
         define(file, label, tree)
         return True
+
+    def unread_function(self, module: Module, label: str) -> Key | None:
+        """The key of a function that was asked for and not read, or of what makes instances of a class."""
+        number = self._modules.get(module)
+        definitions = None if number is None else self._ask(number, label)
+        if number is None or definitions is None or label not in definitions.pieces:
+            return None
+        name = label if definitions.is_function(label) else f"{label}.__init__"
+        return self._library.source_of(number).path, name
 
     def may_export(self, number: int, label: str, depth: int) -> bool:
         """Whether a module that has not been read may bind a name, itself or by a star of its own."""

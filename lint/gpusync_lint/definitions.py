@@ -57,13 +57,15 @@ def cost(text: str) -> int:
 class Definitions:
     """The pieces of one file."""
 
-    __slots__ = ("_digests", "_frame", "_names", "_package", "_pieces", "_stated", "text")
+    __slots__ = ("_classes", "_digests", "_frame", "_names", "_package", "_pieces", "_stated", "text")
 
     def __init__(self, source: Source) -> None:
         self.text = normalised(source.text)
         self._package = source.path.endswith(("__init__.py", "__init__.pyi"))
         self._frame: str | None = None
         self._pieces: dict[str, list[tuple[int, int]]] | None = None
+        self._classes: set[str] = set()
+        """The names that are classes where they are defined last."""
         self._names: tuple[frozenset[str], bool] | None = None
         self._digests: dict[str, str] = {}
         self._stated: dict[str, list[str]] | None = None
@@ -83,6 +85,7 @@ class Definitions:
                     continue
                 label, begin = match[2] or "", at if decorated < 0 else decorated
                 decorated = -1
+                (self._classes.add if match[0].startswith("\nclass") else self._classes.discard)(label)
             if label:
                 self._pieces.setdefault(label, []).append((begin, len(self.text)))
         return self._pieces
@@ -114,6 +117,10 @@ class Definitions:
             kept += ["\n" * (first - line), self.text[begin:end]]
             line = first + self.text.count("\n", begin, end)
         return "".join(kept)
+
+    def is_function(self, label: str) -> bool:
+        """Whether what is defined under a name last is a function, rather than a class."""
+        return label in self.pieces and label not in self._classes
 
     def _defined(self, label: str) -> list[str]:
         return [self.text[begin:end].rstrip() for begin, end in self.pieces.get(label, ())]

@@ -163,6 +163,9 @@ class Functions(Expressions):
     def _by_dotted_name(self, dotted: str, args: Args, kwargs: Kwargs) -> Value:
         """Call what no catalogue speaks of."""
         root, rest, last, _, _ = _facts(dotted)
+        unread = self.inference.project.unread.get(dotted)
+        if unread is not None:
+            self.fn.trace.unread.append((unread, self.statement, self.repeated > 0))
         if dotted in torch_api.PRESENCE:
             return GPU_PRESENT
         if dotted in torch_api.ABSENCE:

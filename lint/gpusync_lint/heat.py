@@ -116,14 +116,13 @@ class Recorder:
             fn.cls is not None and fn.name != "forward",
             fn.cls is not None and self._project.is_module_class(fn.cls),
         )
-        if not (trace.marks or trace.calls or trace.batch_loops):
+        if not (trace.marks or trace.calls or trace.unread or trace.batch_loops):
             return FunctionRun(head, [], [], [], [])
         ways = self._ways_of(fn)
         steps = self._steps[id(fn)] = _Numbered()
         signs = (_SIGNS[sign] | steps.loop(ways.to(statement)) << 2 for sign, statement in trace.marks)
-        calls = (
-            (self._key(site.callee), steps.number(ways.to(site.statement)) << 1 | site.repeated) for site in trace.calls
-        )
+        called_at = [(self._key(site.callee), site.statement, site.repeated) for site in trace.calls] + trace.unread
+        calls = ((key, steps.number(ways.to(at)) << 1 | repeated) for key, at, repeated in called_at)
         batches = (steps.number(loop) - 1 for loop in ways.loops(trace.batch_loops)) if trace.batch_loops else ()
         run = FunctionRun(
             head, steps.rows, list(dict.fromkeys(signs)), list(dict.fromkeys(calls)), list(dict.fromkeys(batches))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpusync_lint.beside import Surroundings
+    from gpusync_lint.running import Key
 
 SOURCE_FOLDERS = ("src", "lib", "python")
 _MODULE_BASES = (
@@ -62,6 +63,8 @@ class Project:
         self._device: dict[int, bool] = {}
         self._relevant: set[int] = set()
         self._methods: dict[str, list[FunctionInfo]] | None = None
+        self.unread: dict[str, Key] = {}
+        """The functions beside the files that there was no room for, by the name they go by then."""
         if around is None:
             self._connect()
         else:
@@ -144,7 +147,7 @@ class Project:
     def _exported(self, file: FileInfo, label: str, seen: set[int]) -> Value | None:
         """One name that a file binds by `def`, `class` or import, looked up alone: packages import in circles."""
         if file.definitions is not None and self.beside is not None and not self.beside.define(file, label):
-            return name(".".join((*file.parts, label)))
+            return self._unread(file.parts, label, ".".join((*file.parts, label)))
         if label in file.functions:
             return Value(Kind.FUNCTION, ref=file.functions[label])
         if label in file.classes:
@@ -196,8 +199,19 @@ class Project:
                 if found is not None and found is not file:
                     return self._walk(found, words[length:])
                 if self.beside is not None and (*root, *words[:length]) in self.beside.unread:
+                    if length + 1 == len(words):
+                        return self._unread((*root, *words[:length]), words[length], ".".join(words))
                     return name(".".join(words))
         return name(dotted.lstrip("."))
+
+    def _unread(self, module: tuple[str, ...], label: str, dotted: str) -> Value:
+        """Something of the project that there was no room for: an outside name, of which it is kept what it is."""
+        assert self.beside is not None
+        if dotted not in self.unread:
+            key = self.beside.unread_function(module, label)
+            if key is not None:
+                self.unread[dotted] = key
+        return name(dotted)
 
     def _walk(self, file: FileInfo, words: tuple[str, ...]) -> Value:
         value = Value(Kind.NAME, ref=file)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpusync_lint.definitions import Definitions
     from gpusync_lint.model import Heat
     from gpusync_lint.parameters import Parameter
+    from gpusync_lint.running import Key
     from gpusync_lint.values import Device, Value
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
@@ -50,6 +51,8 @@ class Trace:
     """What the interpretation of a function left behind, for the heat and for the rules."""
 
     calls: list[CallSite] = field(default_factory=list)
+    unread: list[tuple[Key, ast.stmt, bool]] = field(default_factory=list)
+    """Calls of functions that there was no room for, otherwise like `calls`."""
     marks: list[tuple[str, ast.stmt]] = field(default_factory=list)
     """Signs of a step and the statements that hold them: `strong` (backward, optimizer), `weak` (a model call),
     `layer` (a module calls a part of itself)."""

@@ -135,3 +135,9 @@ def test_the_names_that_a_file_may_bind():
     words, passes_on = definitions("from .a import *\nif x: y = z\n", "p/__init__.py").names
     assert {"x", "y", "z"} <= words
     assert passes_on
+
+
+def test_of_several_definitions_of_a_name_the_last_says_whether_it_is_a_function():
+    text = "def a(): ...\nclass a: ...\nclass b: ...\n@c\nasync def b(): ...\nclass c(a): ...\ndef d(): ...\n"
+    found = Definitions(Source("m.py", text))
+    assert [label for label in "abcde" if found.is_function(label)] == ["b", "d"]

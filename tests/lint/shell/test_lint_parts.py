@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from dated_tree import DatedTree
-from gpusync_lint import engine, units
+from gpusync_lint import beside, engine, units
 from gpusync_lint.cli import main
 
 if TYPE_CHECKING:
@@ -130,10 +130,12 @@ def places(findings: Any) -> set[tuple[str, str]]:
     return {(one["path"], one["code"]) for one in findings["findings"]}
 
 
+@pytest.mark.parametrize("longest", [beside.MAX_DEFINITION, 45])
 @pytest.mark.parametrize("seed", range(10))
 def test_edits_of_what_lies_beside_are_seen_as_if_nothing_had_been_kept(
-    root: Path, capsys: pytest.CaptureFixture[str], seed: int
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seed: int, longest: int
 ) -> None:
+    monkeypatch.setattr(beside, "MAX_DEFINITION", longest)
     project = Project(root, seed)
     for _ in range(14):
         assert lint(capsys) == lint(capsys, "--no-cache", "--jobs", "1")
@@ -182,3 +184,42 @@ def test_an_edit_beside_a_part_touches_it_only_where_it_asked(
     lint(capsys)
     assert "library/base.py" in analysed
     assert ("user0/train.py" in analysed) is touched
+
+
+HELPER = """import torch
+
+class Kept:
+    def __init__(self, x: torch.Tensor):
+        self.most = x.max().item()
+
+def reduced(x: torch.Tensor):
+    return x.sum().item()
+
+def unused(x: torch.Tensor):
+    return x.sum().item()
+"""
+LOOP = """import torch
+{imported}
+def run(model, loader, opt):
+    for x in loader:
+        loss = model(x)
+        loss.backward()
+        opt.step()
+        {prefix}reduced(loss)
+        {prefix}Kept(loss)
+"""
+
+
+@pytest.mark.parametrize(
+    ("room", "prefix"), [("MAX_DEFINITION", ""), ("MAX_DEFINITION", "helper."), ("MAX_BESIDE", "")]
+)
+def test_a_helper_that_there_is_no_room_for_runs_as_often_as_it_is_called(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, room: str, prefix: str
+) -> None:
+    monkeypatch.setattr(beside, room, 10)
+    tree = DatedTree(root, 0)
+    imported = "from library import helper" if prefix else "from library.helper import Kept, reduced"
+    tree.write("library/helper.py", HELPER + "#" * 600)
+    tree.write("user/train.py", LOOP.format(imported=imported, prefix=prefix))
+    inside = [one for one in lint(capsys)["findings"] if one["path"] == "library/helper.py"]
+    assert [(one["line"], one["heat"]) for one in inside] == [(5, "step"), (8, "step"), (11, "once")]
