@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpusync_lint.definitions import FRAME, NAMES, WHOLE, Definitions, cost
+from gpusync_lint.definitions import FRAME, KIND, NAMES, WHOLE, Definitions, cost
 from gpusync_lint.parsing import parse
 from gpusync_lint.summaries import define, summarise
 
@@ -21,7 +21,7 @@ MAX_BESIDE = 30_000
 """Characters of source that are read beside a part of a project, at most."""
 MAX_KEPT = 2_000_000
 """Characters of source whose trees are kept for other parts, at most."""
-MAX_DEFINITION = 10_000
+MAX_DEFINITION = 10_240
 """Characters of one function or class that is read for it, at most."""
 _MAX_STARS = 2
 
@@ -88,8 +88,8 @@ class Beside:
         self._asked = set(given)
         self._numbers: dict[int, int] = {}
         """By `id` of what was read of a file: its number."""
-        self._refused: set[tuple[int, str]] = set()
-        """The definitions that were asked for and not read, by number and name."""
+        self._answers: dict[tuple[int, str], bool] = {}
+        """By number and name of the definitions that were asked for: whether there was room."""
         self._labels: dict[int, set[str]] = {}
         """By number: what was asked for, found or not."""
 
@@ -133,21 +133,25 @@ class Beside:
     def define(self, file: FileInfo, label: str) -> bool:
         """Read what a file defines under a name; False where there is no room for it."""
         number = self._numbers[id(file)]
-        if label in self._labels[number]:
-            return (number, label) not in self._refused
-        definitions = self._ask(number, label)
-        if label not in definitions.pieces:
-            return True
+        known = self._answers.get((number, label))
+        if known is None:
+            known = self._answers[number, label] = self._define(file, number, label)
+        return known
+
+    def _define(self, file: FileInfo, number: int, label: str) -> bool:
+        definitions = self._library.definitions(number)
         size = definitions.size(label)
         if size > MAX_DEFINITION or size > self._room:
-            self._refused.add((number, label))
+            self._ask(number, label + KIND)
             return False
+        self._ask(number, label)
+        if label not in definitions.pieces:
+            return True
         tree = self._library.tree(number, label)
         if tree is None and self._fits(self._ask(number, WHOLE).text):
             size = len(definitions.text)
             tree = self._library.tree(number, WHOLE)
         if tree is None:
-            self._refused.add((number, label))
             return False
         self._room -= size
         define(file, label, tree)
@@ -156,7 +160,7 @@ class Beside:
     def unread_function(self, module: Module, label: str) -> Key | None:
         """The key of a function that was asked for and not read, or of what makes instances of a class."""
         number = self._modules.get(module)
-        definitions = None if number is None else self._ask(number, label)
+        definitions = None if number is None else self._ask(number, label + KIND)
         if number is None or definitions is None or label not in definitions.pieces:
             return None
         name = label if definitions.is_function(label) else f"{label}.__init__"

@@ -27,6 +27,8 @@ NAMES = "*"
 """The label of the names that a file may bind."""
 WHOLE = "**"
 """The label of all of its text."""
+KIND = "?"
+"""What follows a name in the label of what is known without reading: the kind and the size of its definition."""
 
 _MARGIN = re.compile(
     r'''"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'''
@@ -102,8 +104,8 @@ class Definitions:
         return self._frame
 
     def size(self, label: str) -> int:
-        """Characters of the definitions of a name; as in its digest, blank lines after them do not count."""
-        return sum(len(piece) for piece in self._defined(label))
+        """Characters of the definitions of a name, rounded up like `cost`; blank lines after them do not count."""
+        return weight("".join(self._defined(label)))
 
     def text_of(self, label: str) -> str:
         """What stands under a label, each line in its place."""
@@ -177,6 +179,9 @@ class Definitions:
         elif label == NAMES:
             names, passes_on = self.names
             told = repr((sorted(names), passes_on))
+        elif label.endswith(KIND):
+            name = label.removesuffix(KIND)
+            told = repr((name in self.pieces, self.is_function(name), self.size(name)))
         elif label == FRAME:
             told = repr((cost(self.frame), self.stated[FRAME]))
         elif label in self.pieces or label in self.stated:

@@ -186,6 +186,34 @@ def test_an_edit_beside_a_part_touches_it_only_where_it_asked(
     assert ("user0/train.py" in analysed) is touched
 
 
+@pytest.mark.parametrize(
+    ("said", "touched"),
+    [
+        ({"reduced": "3 * x.sum()"}, False),
+        ({"reduced": "x.sum() + " + " + ".join(["x.sum()"] * 20)}, True),  # it may take more room than it did
+    ],
+)
+def test_an_edit_of_what_there_was_no_room_for_touches_no_other_part(
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    analysed: list[str],
+    said: dict[str, str],
+    touched: bool,
+) -> None:
+    monkeypatch.setattr(beside, "MAX_DEFINITION", 100)
+    project = Project(root, 0)
+    project.said["reduced"] = "2 * x.sum()"
+    project.write_library()
+    lint(capsys)
+    analysed.clear()
+    project.said |= said
+    project.write_library()
+    lint(capsys)
+    assert "library/base.py" in analysed
+    assert ("user0/train.py" in analysed) is touched
+
+
 HELPER = """import torch
 
 class Kept:
