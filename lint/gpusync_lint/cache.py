@@ -182,7 +182,6 @@ class Memory:
         for file in set(numbers.values()).difference(files):  # it cannot be read, or holds no Python
             document.shown[file] = READ
         for file, source, found in zip(files, sources, imported, strict=True):
-            document.digests[file] = text_digest(source.text)
             document.outlines[file] = _outline(source.text, found)
         plan = _Plan({}, {number: _Runs() for number in components.values()})
         before = [-1] * len(division) if self.document is None else self._before(self.document, division, sources)
@@ -504,9 +503,10 @@ def text_digest(text: str) -> str:
 
 
 def _outline(text: str, imported: units.Imports) -> str:
-    from gpusync_lint.summaries import speaks_of_device, weight
+    from gpusync_lint import units
+    from gpusync_lint.summaries import weight
 
-    return text_digest(repr((imported, weight(text), speaks_of_device(text))))
+    return text_digest(repr((imported, weight(text), units.speaks_of_device(text, imported))))
 
 
 def _graph(stored: bytes) -> running.Graph:

@@ -184,9 +184,10 @@ class Document:
         self.shown[file] = shown
 
     def take_over(self, file: int, other: Document, its: int) -> None:
-        """Note what another document says of the findings in a file."""
+        """Note what another document says of a file that is as it was."""
         self._lines[self._line_of(file)] = other._lines[other._line_of(its)]
         self.shown[file] = other.shown[its]
+        self.digests[file] = other.digests[its]
 
     def findings(self, files: Sequence[int], wanted: int) -> Iterator[Finding]:
         """The findings in files: those of the kinds that are wanted, and all in files that are to be read."""

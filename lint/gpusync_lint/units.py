@@ -16,8 +16,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpusync_lint import summaries
 from gpusync_lint.project import SOURCE_FOLDERS
-from gpusync_lint.summaries import FRAMEWORK_ROOTS, speaks_of_device, weight
+from gpusync_lint.summaries import FRAMEWORK_ROOTS, weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -104,13 +105,16 @@ def divide(sources: Sequence[Source], imported: Sequence[Imports], roots: frozen
         if graph.size(component) <= MAX_WHOLE:
             units.append(Unit(component))
             continue
-        device = any(
-            _uses(imported[place], FRAMEWORK_ROOTS) and speaks_of_device(sources[place].text) for place in component
-        )
+        device = any(speaks_of_device(sources[place].text, imported[place]) for place in component)
         for part in graph.cut(sorted(component, key=lambda place: sources[place].path)):
             idle = tuple(place for place in part if place not in users)
             units.append(Unit(part, idle, component, device))
     return sorted(units, key=lambda unit: sources[unit.places[0]].path)
+
+
+def speaks_of_device(text: str, imported: Imports) -> bool:
+    """Whether a text mentions a device, where it uses a framework."""
+    return _uses(imported, FRAMEWORK_ROOTS) and summaries.speaks_of_device(text)
 
 
 def _uses(imported: Imports, roots: frozenset[str]) -> bool:
