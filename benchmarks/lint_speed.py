@@ -96,7 +96,7 @@ def main() -> int:
             _findings([*LINT, "--no-cache", "--jobs", "1"], whole) == _findings(LINT, whole) == _findings(LINT, whole)
         )
         for file, old, new in options.edit:
-            row, as_afresh = _edited(whole, file, old, new)
+            row, as_afresh = _edited(whole, file, old, new, max(3, options.repeat))
             rows.append(row)
             same = same and as_afresh
         shutil.rmtree(whole / ".gpusync_cache", ignore_errors=True)
@@ -132,15 +132,21 @@ def main() -> int:
     return 0 if same else 1
 
 
-def _edited(folder: Path, file: str, old: str, new: str) -> tuple[Row, bool]:
-    """The run after an edit, and whether it finds what one without a cache finds."""
+def _edited(folder: Path, file: str, old: str, new: str, repeat: int) -> tuple[Row, bool]:
+    """The run after an edit, made again and again, and whether it finds what one without a cache finds."""
     path = folder / file
     before = path.read_text()
     if old not in before:
         sys.exit(f"{file}: {old!r} does not stand there; give --edit a text that does")
-    path.write_text(before.replace(old, new))
     version = _version(Path(sys.executable), ("pytest-gpusync", "libcst"))
-    row = _best(f"gpusync lint, {path.name} edited", version, LINT, folder, 1)
+    label = f"gpusync lint, {path.name} with `{new.strip().splitlines()[0]}`"
+    rows = []
+    for _ in range(repeat):
+        path.write_text(before)
+        _findings(LINT, folder)
+        path.write_text(before.replace(old, new))
+        rows.append(_best(label, version, LINT, folder, 1))
+    row = min(rows, key=lambda row: row.cpu_s)
     return row, _findings(LINT, folder) == _findings([*LINT, "--no-cache"], folder)
 
 

@@ -211,8 +211,10 @@ def _shared_out(
         tasks[-1].append(unit)
         filled += sizes[unit]
 
-    def work(task: int) -> list[Part]:
-        return [_analysed(unit, files, settings) for unit in tasks[task]]
+    def work(task: int) -> list[tuple[Analysis, tuple[str, ...]]]:
+        """Without the units: each would bring a list of all files of its component with it."""
+        parts = [_analysed(unit, files, settings) for unit in tasks[task]]
+        return [(part.analysis, part.tracebacks) for part in parts]
 
     found: list[Part] = []
     finished = iter(parallel.fork_each(len(tasks), work, jobs, partial(done, 0)))
@@ -220,7 +222,7 @@ def _shared_out(
         if isinstance(result, parallel.Died):
             found += [_after_a_death(files, settings, unit, result, jobs) for unit in task]
         else:
-            found += result
+            found += [Part(unit, *told) for unit, told in zip(task, result, strict=True)]
         done(sum(len(unit.places) for unit in task))
     return found
 

@@ -139,12 +139,14 @@ class Functions(Expressions):
         if root == "builtins":
             return self._builtin(node, rest, args, kwargs)
         inference = self.inference
-        if root != "torch":
-            trace = self.fn.trace
-            if any_tensor(args, kwargs):
-                trace.unexplained = True
-                if telling or dotted in inference.barrier_functions:
-                    self.hit()
+        trace = self.fn.trace
+        unread = inference.project.unread.get(dotted)
+        if unread is not None:
+            trace.unread.append((unread, self.statement, self.repeated > 0))
+        if root != "torch" and any_tensor(args, kwargs):
+            trace.unexplained = True
+            if telling or dotted in inference.barrier_functions:
+                self.hit()
         for value in args:
             if value.kind is Kind.FOREIGN:
                 self.hit()
@@ -163,9 +165,6 @@ class Functions(Expressions):
     def _by_dotted_name(self, dotted: str, args: Args, kwargs: Kwargs) -> Value:
         """Call what no catalogue speaks of."""
         root, rest, last, _, _ = _facts(dotted)
-        unread = self.inference.project.unread.get(dotted)
-        if unread is not None:
-            self.fn.trace.unread.append((unread, self.statement, self.repeated > 0))
         if dotted in torch_api.PRESENCE:
             return GPU_PRESENT
         if dotted in torch_api.ABSENCE:
