@@ -130,6 +130,16 @@ def places(findings: Any) -> set[tuple[str, str]]:
     return {(one["path"], one["code"]) for one in findings["findings"]}
 
 
+def touches(project: Project, said: dict[str, str], capsys: pytest.CaptureFixture[str], analysed: list[str]) -> bool:
+    """Whether an edit of the library makes what uses it be analysed again."""
+    analysed.clear()
+    project.said |= said
+    project.write_library()
+    lint(capsys)
+    assert "library/base.py" in analysed
+    return "user0/train.py" in analysed
+
+
 @pytest.mark.parametrize("longest", [beside.MAX_DEFINITION, 45])
 @pytest.mark.parametrize("seed", range(10))
 def test_edits_of_what_lies_beside_are_seen_as_if_nothing_had_been_kept(
@@ -178,12 +188,7 @@ def test_an_edit_beside_a_part_touches_it_only_where_it_asked(
 ) -> None:
     project = Project(root, 0)
     lint(capsys)
-    analysed.clear()
-    project.said |= said
-    project.write_library()
-    lint(capsys)
-    assert "library/base.py" in analysed
-    assert ("user0/train.py" in analysed) is touched
+    assert touches(project, said, capsys, analysed) is touched
 
 
 @pytest.mark.parametrize(
@@ -206,12 +211,7 @@ def test_an_edit_of_what_there_was_no_room_for_touches_no_other_part(
     project.said["reduced"] = "2 * x.sum()"
     project.write_library()
     lint(capsys)
-    analysed.clear()
-    project.said |= said
-    project.write_library()
-    lint(capsys)
-    assert "library/base.py" in analysed
-    assert ("user0/train.py" in analysed) is touched
+    assert touches(project, said, capsys, analysed) is touched
 
 
 HELPER = """import torch
