@@ -21,7 +21,7 @@ MAX_BESIDE = 30_000
 """Characters of source that are read beside a part of a project, at most."""
 MAX_KEPT = 2_000_000
 """Characters of source whose trees are kept for other parts, at most."""
-MAX_DEFINITION = 10_240
+MAX_DEFINITION = 10_000
 """Characters of one function or class that is read for it, at most."""
 _MAX_STARS = 2
 
@@ -140,9 +140,9 @@ class Beside:
 
     def _define(self, file: FileInfo, number: int, label: str) -> bool:
         definitions = self._library.definitions(number)
-        size = definitions.size(label)
-        if size > MAX_DEFINITION or size > self._room:
-            self._ask(number, label + KIND)
+        size, room = definitions.size(label), min(self._room, MAX_DEFINITION)
+        if size > room:
+            self._ask(number, f"{label}{KIND}{room}")
             return False
         self._ask(number, label)
         if label not in definitions.pieces:

@@ -28,7 +28,8 @@ NAMES = "*"
 WHOLE = "**"
 """The label of all of its text."""
 KIND = "?"
-"""What follows a name in the label of what is known without reading: the kind and the size of its definition."""
+"""What follows a name in the label of what is known without reading: the kind of its definition, and whether it takes
+more characters than the number that follows, if one does."""
 
 _MARGIN = re.compile(
     r'''"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'''
@@ -104,8 +105,8 @@ class Definitions:
         return self._frame
 
     def size(self, label: str) -> int:
-        """Characters of the definitions of a name, rounded up like `cost`; blank lines after them do not count."""
-        return weight("".join(self._defined(label)))
+        """Characters of the definitions of a name; as in its digest, blank lines after them do not count."""
+        return sum(len(piece) for piece in self._defined(label))
 
     def text_of(self, label: str) -> str:
         """What stands under a label, each line in its place."""
@@ -179,9 +180,9 @@ class Definitions:
         elif label == NAMES:
             names, passes_on = self.names
             told = repr((sorted(names), passes_on))
-        elif label.endswith(KIND):
-            name = label.removesuffix(KIND)
-            told = repr((name in self.pieces, self.is_function(name), self.size(name)))
+        elif KIND in label:
+            name, _, room = label.partition(KIND)
+            told = repr((name in self.pieces, self.is_function(name), room and self.size(name) > int(room)))
         elif label == FRAME:
             told = repr((cost(self.frame), self.stated[FRAME]))
         elif label in self.pieces or label in self.stated:

@@ -28,4 +28,4 @@ def test_one_that_is_too_long_is_refused_each_time(monkeypatch):
     file = found.read(("m",))
     assert [found.define(file, "long"), found.define(file, "long"), found.define(file, "short")] == [False, False, True]
     assert set(file.functions) == {"short"}
-    assert set(found.depends()[0]) == {"", "long?", "short"}  # what it says does not matter, only how much it is
+    assert set(found.depends()[0]) == {"", "long?30", "short"}  # that it is too long matters, and no more of it
