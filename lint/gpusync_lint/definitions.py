@@ -88,7 +88,10 @@ class Definitions:
                     continue
                 label, begin = match[2] or "", at if decorated < 0 else decorated
                 decorated = -1
-                (self._classes.add if match[0].startswith("\nclass") else self._classes.discard)(label)
+                if match[0].startswith("\nclass"):
+                    self._classes.add(label)
+                else:
+                    self._classes.discard(label)
             if label:
                 self._pieces.setdefault(label, []).append((begin, len(self.text)))
         return self._pieces

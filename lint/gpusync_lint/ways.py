@@ -94,7 +94,7 @@ class Ways:
 class _Block:
     """A list of statements, and the ways to each of them."""
 
-    __slots__ = ("_fillings", "_inner", "_kept", "_lines", "_loops", "_own", "_passed", "_repeats", "_ways", "body")
+    __slots__ = ("_fillings", "_inner", "_kept", "_lines", "_loops", "_own", "_repeats", "_ways", "body")
 
     def __init__(self, body: list[ast.stmt], way: Step | None, repeats: bool, own: Methods) -> None:
         last = body[-1] if body else None
