@@ -12,21 +12,23 @@ from datetime import date, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from gpusync_lint import codes, output
-from gpusync_lint.config import Config, find, load
-from gpusync_lint.discovery import Found, discover, shown
-from gpusync_lint.model import Confidence, EngineSettings, Heat, UserError
+from gpusync_lint import output
+from gpusync_lint.files.discovery import Found, discover, shown
+from gpusync_lint.model import codes
+from gpusync_lint.model.findings import EngineSettings, UserError
+from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.output import FORMATS
-from gpusync_lint.runner import Outcome, Request, accept_all, run
-from gpusync_lint.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
+from gpusync_lint.run.runner import Outcome, Request, accept_all, run
+from gpusync_lint.settings.config import Config, find, load
+from gpusync_lint.settings.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpusync_lint.baseline import Baseline
-    from gpusync_lint.cache import Memory
-    from gpusync_lint.discovery import Listed
-    from gpusync_lint.model import Source
+    from gpusync_lint.accept.baseline import Baseline
+    from gpusync_lint.files.discovery import Listed
+    from gpusync_lint.model.findings import Source
+    from gpusync_lint.run.cache import Memory
 
 CLEAN, FINDINGS, FAILED = 0, 1, 2
 
@@ -172,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:
-        from gpusync_lint.analysis import internal_error
+        from gpusync_lint.run.schedule import internal_error
 
         emit(sys.stderr, f"gpusync lint: {internal_error(error)}\n")
         if arguments.verbose:
@@ -215,12 +217,12 @@ def _lint(arguments: argparse.Namespace) -> int:
     reference = _baseline(arguments, config, cwd)
     runs = None
     if arguments.observed:
-        from gpusync_lint import observed
+        from gpusync_lint.accept import observed_runs
 
-        runs = observed.load(arguments.observed, cwd)
+        runs = observed_runs.load(arguments.observed, cwd)
     context: tuple[Source, ...] = ()
     if not arguments.no_context and any(file.named for file in found.files):
-        from gpusync_lint.context import around
+        from gpusync_lint.project.import_context import around
 
         context = around(found.files, cwd=cwd, excludes=config.excludes)
     with _progress(len(found.files) + len(found.quiet)) as done:
@@ -240,9 +242,9 @@ def _lint(arguments: argparse.Namespace) -> int:
     if arguments.write_baseline and reference is not None:
         outcome = _write_baseline(arguments, config, reference, outcome)
     if runs is not None:
-        from gpusync_lint import observed
+        from gpusync_lint.accept import observed_runs
 
-        seen = observed.join(outcome.reported, runs, cwd, outcome.texts)
+        seen = observed_runs.join(outcome.reported, runs, cwd, outcome.texts)
         outcome = replace(outcome, reported=seen.reported, observed=seen)
     _report(arguments, found, outcome, cwd)
     return _exit_code(arguments, outcome)
@@ -260,7 +262,7 @@ def _memory(
     looks = arguments.no_cache or arguments.fix or arguments.diff or arguments.observed
     if looks or arguments.add_ignores is not None or "-" in paths or not listed or any(one.named for one in listed):
         return None
-    from gpusync_lint.cache import open_memory
+    from gpusync_lint.run.cache import open_memory
 
     return open_memory(config.root or cwd, [str(cwd), *paths], settings, listed)
 
@@ -292,11 +294,11 @@ def _config(arguments: argparse.Namespace, paths: list[str], cwd: Path, names: d
 
 
 def _check_reason(reason: str, names: dict[str, str], today: date) -> None:
-    from gpusync_lint import ignores
+    from gpusync_lint.accept import add_comments
 
     try:
-        ignores.check_reason(reason, names, today)
-    except ignores.ReasonError as error:
+        add_comments.check_reason(reason, names, today)
+    except add_comments.ReasonError as error:
         raise UsageError(f"--add-ignores: {error}") from None
 
 
@@ -307,12 +309,12 @@ def _baseline(arguments: argparse.Namespace, config: Config, cwd: Path) -> Basel
     elif config.baseline is not None:
         location = Path(os.path.normpath(config.baseline))
     elif arguments.write_baseline:
-        from gpusync_lint.baseline import DEFAULT_NAME
+        from gpusync_lint.accept.baseline import DEFAULT_NAME
 
         location = (config.root or cwd) / DEFAULT_NAME
     else:
         return None
-    from gpusync_lint import baseline
+    from gpusync_lint.accept import baseline
 
     name = shown(location, cwd)
     if arguments.write_baseline and not location.exists():
@@ -321,7 +323,7 @@ def _baseline(arguments: argparse.Namespace, config: Config, cwd: Path) -> Basel
 
 
 def _write_baseline(arguments: argparse.Namespace, config: Config, reference: Baseline, outcome: Outcome) -> Outcome:
-    from gpusync_lint import baseline
+    from gpusync_lint.accept import baseline
 
     entries = outcome.accepting or ()
     baseline.write(reference, entries)
@@ -399,7 +401,7 @@ def _warnings(count: int) -> str:
 
 
 def _print_diff(outcome: Outcome, cwd: Path) -> None:
-    from gpusync_lint.fixes import diff, document
+    from gpusync_lint.rewrite.apply import diff, document
 
     for change in outcome.changes:
         file = change.file
@@ -411,7 +413,7 @@ def _print_diff(outcome: Outcome, cwd: Path) -> None:
 
 def _print_fixed_stdin(found: Found, outcome: Outcome) -> bool:
     """Put standard input, as it is now, on standard output. False when it was not among the files."""
-    from gpusync_lint.fixes import encode
+    from gpusync_lint.rewrite.apply import encode
 
     texts = {change.file.source.path: change.raw for change in outcome.changes}
     for file in found.files:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING
 
-from gpusync_lint import catalogue, suppression_rules
+from gpusync_lint.accept import rules
+from gpusync_lint.catalogue import registry
 
 if TYPE_CHECKING:
-    from gpusync_lint.catalogue import Barrier, RuleDoc
+    from gpusync_lint.catalogue.schema import Barrier, RuleDoc
 
 WIDTH = 100
 """Columns of a page's prose."""
@@ -16,9 +17,9 @@ WIDTH = 100
 
 def docs() -> dict[str, RuleDoc]:
     """Every rule's documentation by code, in order: those of the catalogues and those about what is accepted."""
-    found = dict(suppression_rules.RULES)
-    for framework in catalogue.frameworks():
-        found.update(catalogue.load(framework).rules)
+    found = dict(rules.RULES)
+    for framework in registry.frameworks():
+        found.update(registry.catalogue(framework).rules)
     return dict(sorted(found.items()))
 
 
@@ -41,8 +42,8 @@ def page(doc: RuleDoc) -> str:
     """The file of a rule in docs/rules: its page, and the catalogue's examples of what waits and what does not."""
     entries = [
         barrier
-        for framework in sorted(catalogue.frameworks(), key=lambda name: (name != "torch", name))
-        for barrier in catalogue.load(framework).barriers.values()
+        for framework in sorted(registry.frameworks(), key=lambda name: (name != "torch", name))
+        for barrier in registry.catalogue(framework).barriers.values()
         if barrier.code == doc.code and (barrier.waits or barrier.silent)
     ]
     parts = [f"# {doc.code} {doc.name}", markdown(doc).rstrip("\n")]

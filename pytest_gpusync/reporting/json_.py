@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from gpusync_lint.atomic import replace_file
+from gpusync_lint.files.atomic_write import replace_file
 
 from pytest_gpusync import devices
 from pytest_gpusync.budgets import why_not_measured

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from gpusync_lint import engine, fixes
-from gpusync_lint.model import EngineSettings, Heat, Source
+from gpusync_lint.model.findings import EngineSettings, Source
+from gpusync_lint.model.levels import Heat
+from gpusync_lint.rewrite import apply
+from gpusync_lint.run import engine
 
 HEAD = """\
 import torch
@@ -79,10 +81,10 @@ def program(parts: tuple[str, str, str]) -> str:
 def fixed(source: str) -> str:
     for _ in range(10):
         found = engine.analyze([Source("train.py", source)], EngineSettings()).findings
-        chosen = fixes.choose([one for one in found if one.heat is Heat.STEP], unsafe=True)
+        chosen = apply.choose([one for one in found if one.heat is Heat.STEP], unsafe=True)
         if not chosen:
             break
-        source = fixes.apply_edits(source, [edit for one in chosen for edit in one.edits])
+        source = apply.apply_edits(source, [edit for one in chosen for edit in one.edits])
     return source
 
 

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpusync_lint.runner import Outcome
+    from gpusync_lint.run.runner import Outcome
 
 MACHINE_FORMATS = {
     "json": "json_",

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusync_lint.selection import Level
+from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
-    from gpusync_lint.model import FileError, Finding
-    from gpusync_lint.runner import Outcome
+    from gpusync_lint.model.findings import FileError, Finding
+    from gpusync_lint.run.runner import Outcome
 
 
 def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpusync_lint.model import FileError, Fix, Span
-    from gpusync_lint.observed import Observation
-    from gpusync_lint.runner import Outcome
-    from gpusync_lint.selection import Reported
+    from gpusync_lint.accept.observed_runs import Observation
+    from gpusync_lint.model.findings import FileError, Fix, Span
+    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.settings.selection import Reported
 
 SCHEMA = "gpusync.lint/1"
 

@@ -6,13 +6,13 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from gpusync_lint.selection import Level
+from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-    from gpusync_lint.model import FileError, Finding
-    from gpusync_lint.runner import Outcome
+    from gpusync_lint.model.findings import FileError, Finding
+    from gpusync_lint.run.runner import Outcome
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 can hold in no form, not even as a reference."""

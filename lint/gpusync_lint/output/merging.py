@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from gpusync_lint.model import Heat
+from gpusync_lint.model.levels import Heat
 from gpusync_lint.output.sarif import FINGERPRINT
 
 if TYPE_CHECKING:

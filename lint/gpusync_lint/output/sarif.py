@@ -13,13 +13,13 @@ from urllib.parse import quote
 from gpusync_lint import rule_pages
 from gpusync_lint._version import __version__
 from gpusync_lint.output.json_ import observation
-from gpusync_lint.selection import Level
+from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
-    from gpusync_lint.catalogue import RuleDoc
-    from gpusync_lint.model import Edit, FileError, Fix, Span
-    from gpusync_lint.runner import Outcome
-    from gpusync_lint.selection import Reported
+    from gpusync_lint.catalogue.schema import RuleDoc
+    from gpusync_lint.model.findings import Edit, FileError, Fix, Span
+    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.settings.selection import Reported
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 

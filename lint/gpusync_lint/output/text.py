@@ -7,16 +7,17 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from gpusync_lint.model import Finding, Heat, Span
-from gpusync_lint.observed import Evidence
-from gpusync_lint.selection import Level
+from gpusync_lint.accept.observed_runs import Evidence
+from gpusync_lint.model.levels import Heat
+from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpusync_lint.observed import Observation, Observed
-    from gpusync_lint.runner import Outcome
-    from gpusync_lint.selection import Reported
+    from gpusync_lint.accept.observed_runs import Observation, Observed
+    from gpusync_lint.model.findings import Finding, Span
+    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.settings.selection import Reported
 
 WIDTH = 140
 """Columns of a source line that are shown at most."""

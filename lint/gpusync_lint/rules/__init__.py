@@ -32,7 +32,7 @@ from gpusync_lint.rules.to_device import CopyToDevice, PinInStep, TensorFromData
 from gpusync_lint.rules.to_host import CopyToHost, StoreToHost
 
 if TYPE_CHECKING:
-    from gpusync_lint.rules.base import Rule
+    from gpusync_lint.rules.base.context import Rule
 
 RULES: tuple[type[Rule], ...] = (
     ExplicitBarrier,

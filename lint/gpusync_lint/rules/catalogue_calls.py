@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.rules import edits
-from gpusync_lint.rules.base import Look, Report, Rule, arguments, keyword, keyword_is, method, positional
+from gpusync_lint.rules.base.context import Look, Report, Rule, arguments, keyword, keyword_is, method, positional
+from gpusync_lint.rules.fixes import call_edits
 from gpusync_lint.rules.text import text_confidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.catalogue import Barrier
+    from gpusync_lint.catalogue.schema import Barrier
 
 _BY_NAME = frozenset(
     {
@@ -47,7 +47,7 @@ class CatalogueCall(Rule):
             found = [text_confidence(look, look.value(arg)) for arg in arguments(node)]
             sure = [item for item in found if item is not None]
             if sure:
-                fix = edits.without_check(node, look) if barrier.id == "linalg-check" else None
+                fix = call_edits.without_check(node, look) if barrier.id == "linalg-check" else None
                 yield Report(barrier.id, node, min(sure, key=lambda item: item.rank), fix=fix)
         elif isinstance(node.func, ast.Attribute):
             barrier = look.catalogue.by_method.get(node.func.attr)
@@ -81,10 +81,10 @@ class CallByShape(Rule):
         if called == "repeat_interleave" and keyword(node, "output_size") is None:
             repeats = _repeats(node, args, bool(dotted))
             barrier, confidence = "repeat-interleave", look.sureness(look.value(repeats))
-            fix = edits.add_output_size(node, repeats, look) if repeats is not None else None
+            fix = call_edits.add_output_size(node, repeats, look) if repeats is not None else None
         elif called == "one_hot" and len(args) < 2 and keyword(node, "num_classes") is None and args:
             barrier, confidence = "one-hot", look.sureness(look.value(args[0]))
-            fix = edits.add_num_classes(node, look)
+            fix = call_edits.add_num_classes(node, look)
         elif called == "where" and len(arguments(node)) == 1 and args:
             barrier, confidence = "where-one-argument", look.sureness(look.value(args[0]))
         elif called in ("clip_grad_norm_", "get_total_norm") and keyword_is(node, "error_if_nonfinite", True):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint import torch_api
-from gpusync_lint.rules.places import LOOPS
-from gpusync_lint.values import Device, Kind, Value
+from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.lattice import Device, Kind, Value
+from gpusync_lint.rules.base.blocks import LOOPS
 
 if TYPE_CHECKING:
-    from gpusync_lint.rules.base import Look
+    from gpusync_lint.rules.base.context import Look
 
 _WAITING = ("wait", "sync", "block", "barrier", "result")
 """Beginnings of the names of what waits, whoever's method it is."""

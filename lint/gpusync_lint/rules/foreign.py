@@ -5,16 +5,17 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint import sorts, torch_api
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule
-from gpusync_lint.rules.places import LOOPS, around, walk
-from gpusync_lint.values import UNKNOWN, Kind, Value, foreign_inside, tuple_of
+from gpusync_lint.catalogue import foreign
+from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, foreign_inside, tuple_of
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.blocks import LOOPS, around, walk
+from gpusync_lint.rules.base.context import Look, Report, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.catalogue import Barrier
+    from gpusync_lint.catalogue.schema import Barrier
 
 
 _EXPLICIT = ("GS101", "GS102", "GS105")
@@ -36,7 +37,7 @@ class ForeignBarrier(Rule):
     def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
         """Look at a node."""
         for barrier, mark, tail in self._found(node, look):
-            if barrier.framework in sorts.bounding() and self._is_first(node, look):
+            if barrier.framework in foreign.bounding() and self._is_first(node, look):
                 return
             if not look.traced():
                 timed = barrier.code in _EXPLICIT and look.timing()
@@ -51,7 +52,7 @@ class ForeignBarrier(Rule):
         place = (wanted.lineno, wanted.col_offset)  # type: ignore[attr-defined]
         for node in walk(body):
             before = isinstance(node, (ast.expr, ast.stmt)) and (node.lineno, node.col_offset) < place
-            if before and any(barrier.framework in sorts.bounding() for barrier, _, _ in self._found(node, look)):
+            if before and any(barrier.framework in foreign.bounding() for barrier, _, _ in self._found(node, look)):
                 return False
         return True
 
@@ -70,7 +71,7 @@ class ForeignBarrier(Rule):
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Compare, ast.Name)):
             base, index = look.value(node.value), look.value(node.slice)
             if base.kind is Kind.FOREIGN and index == base and isinstance(node.slice, ast.Compare):
-                for barrier in sorts.barriers():
+                for barrier in foreign.barriers():
                     if barrier.masks and barrier.of == base.ref:
                         yield barrier, node, False
 
@@ -85,7 +86,7 @@ class ForeignBarrier(Rule):
             shown = foreign_inside(tuple_of(given_to))
             for barrier in _by_builtin("tracker", shown) if shown is not None else ():
                 yield barrier, node, True
-        known = dotted.partition(".")[0] in sorts.modules() or receiver.kind is Kind.FOREIGN
+        known = dotted.partition(".")[0] in foreign.modules() or receiver.kind is Kind.FOREIGN
         if not known and all(value.kind is not Kind.FOREIGN for value in values):
             return
         given = {keyword.arg for keyword in node.keywords}
@@ -94,15 +95,15 @@ class ForeignBarrier(Rule):
                 for barrier in _by_builtin(dotted.removeprefix("builtins."), value):
                     yield barrier, node if len(node.args) == 1 else arg, False
         elif dotted:
-            for barrier in sorts.barriers():
-                if not sorts.covers(barrier.functions, dotted) or sorts.covers(barrier.not_functions, dotted):
+            for barrier in foreign.barriers():
+                if not foreign.covers(barrier.functions, dotted) or foreign.covers(barrier.not_functions, dotted):
                     continue
                 excused = bool(barrier.unless_keywords) and not given.isdisjoint(barrier.unless_keywords)
                 excused = excused or (barrier.at_most is not None and len(node.args) > barrier.at_most)
                 if not excused and (not barrier.of or any(_is(value, barrier.of) for value in values)):
                     yield barrier, node, False
         elif isinstance(func, ast.Attribute):
-            for barrier in sorts.barriers():
+            for barrier in foreign.barriers():
                 excused = bool(barrier.unless_keywords) and not given.isdisjoint(barrier.unless_keywords)
                 if func.attr in barrier.methods and _is(receiver, barrier.of) and not excused:
                     yield barrier, node, True
@@ -111,7 +112,7 @@ class ForeignBarrier(Rule):
         for test in tests:
             value = look.value(test)
             if value.kind is Kind.FOREIGN and isinstance(test, (ast.Compare, ast.Call)):
-                for barrier in sorts.barriers():
+                for barrier in foreign.barriers():
                     if barrier.conditions and barrier.of == value.ref:
                         yield barrier, test, False
 
@@ -129,6 +130,6 @@ def _is(value: Value, sort: str) -> bool:
 
 def _by_builtin(label: str, value: Value) -> Iterator[Barrier]:
     if value.kind is Kind.FOREIGN:
-        for barrier in sorts.barriers():
+        for barrier in foreign.barriers():
             if label in barrier.builtins and barrier.of == value.ref:
                 yield barrier

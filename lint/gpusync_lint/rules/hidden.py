@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, keyword, method, positional
-from gpusync_lint.values import Device, Kind, Value
+from gpusync_lint.domain.lattice import Device, Kind, Value
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.context import Look, Report, Rule, keyword, method, positional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

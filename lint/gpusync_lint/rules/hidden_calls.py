@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.model import Confidence, Heat
-from gpusync_lint.rules.base import Look, Report, Rule, keyword, method, positional
-from gpusync_lint.rules.places import around, walk
-from gpusync_lint.values import Device, Kind
+from gpusync_lint.domain.lattice import Device, Kind
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.rules.base.blocks import around, walk
+from gpusync_lint.rules.base.context import Look, Report, Rule, keyword, method, positional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpusync_lint import named
-from gpusync_lint.model import Confidence, Heat
-from gpusync_lint.rules.base import Look, Report, Rule
+from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value
+from gpusync_lint.inference import named_barriers
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.rules.base.context import Look, Report, Rule
 from gpusync_lint.rules.text import text_confidence
-from gpusync_lint.values import UNKNOWN, Device, Kind, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.catalogue import Barrier
+    from gpusync_lint.catalogue.schema import Barrier
 
 
 class NamedBarrier(Rule):
@@ -22,7 +22,7 @@ class NamedBarrier(Rule):
 
     nodes = (ast.Call,)
     barriers = (
-        *(id_ for each in named.libraries() for id_, barrier in each.barriers.items() if not barrier.shaped),
+        *(id_ for each in named_barriers.libraries() for id_, barrier in each.barriers.items() if not barrier.shaped),
         "project-barrier",
     )
     VALID: ClassVar = ("model.log('loss', s)", "torch.cuda.is_available()")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint import torch_api
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, keyword, keyword_is, method, positional
-from gpusync_lint.values import Device, Kind
+from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.lattice import Device, Kind
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.context import Look, Report, Rule, keyword, keyword_is, method, positional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint import torch_api
-from gpusync_lint.model import Confidence, Heat
-from gpusync_lint.rules.base import Look, Report, Rule, method
+from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.lattice import Device, Kind
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.rules.base.blocks import LOOPS, around, walk
+from gpusync_lint.rules.base.context import Look, Report, Rule, method
 from gpusync_lint.rules.device_work import device_work
-from gpusync_lint.rules.places import LOOPS, around, walk
-from gpusync_lint.values import Device, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

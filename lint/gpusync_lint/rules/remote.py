@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.model import Confidence, Edit, Fix, Heat
-from gpusync_lint.rules.base import Look, Report, Rule
-from gpusync_lint.rules.places import LOOPS, around, bound_names
-from gpusync_lint.rules.remote_loops import get_at_once
-from gpusync_lint.values import Kind
+from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.model.findings import Edit, Fix
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.rules.base.blocks import LOOPS, around, bound_names
+from gpusync_lint.rules.base.context import Look, Report, Rule
+from gpusync_lint.rules.fixes.remote_loops import get_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.expressions import dotted_path
-from gpusync_lint.interpreter import backward_of
-from gpusync_lint.model import Edit, Fix
-from gpusync_lint.rules.base import Look, Report, Rule
-from gpusync_lint.rules.places import LOOPS, around, walk
+from gpusync_lint.inference.statements import backward_of
+from gpusync_lint.model.findings import Edit, Fix
+from gpusync_lint.rules.base.blocks import LOOPS, around, walk
+from gpusync_lint.rules.base.context import Look, Report, Rule
+from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

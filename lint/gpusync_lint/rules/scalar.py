@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.rules.base import Look, Report, Rule, arguments, indices, method, positional
-from gpusync_lint.rules.deferral import defer
-from gpusync_lint.values import Kind, Value
+from gpusync_lint.domain.lattice import Kind, Value
+from gpusync_lint.rules.base.context import Look, Report, Rule, arguments, indices, method, positional
+from gpusync_lint.rules.fixes.deferred_reads import defer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.model import Confidence
+    from gpusync_lint.model.levels import Confidence
 
 _CONVERSIONS = frozenset({"float", "int", "complex", "bool", "range", "hex", "bin", "chr"})
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint import torch_api
-from gpusync_lint.rules.base import Look, Report, Rule, arguments, method
-from gpusync_lint.values import Kind, Value
+from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.lattice import Kind, Value
+from gpusync_lint.rules.base.context import Look, Report, Rule, arguments, method
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.model import Confidence
+    from gpusync_lint.model.levels import Confidence
 
 _DEPTH = 3
 

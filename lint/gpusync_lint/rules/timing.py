@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import CLOCKS, Look, Report, Rule
+from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.blocks import around, walk
+from gpusync_lint.rules.base.context import CLOCKS, Look, Report, Rule
 from gpusync_lint.rules.device_work import device_work
-from gpusync_lint.rules.places import around, walk
-from gpusync_lint.values import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint import torch_api
-from gpusync_lint.calls import tensor_type_of
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules import edits
-from gpusync_lint.rules.base import Look, Report, Rule, is_constant, keyword, keyword_is, method, positional
-from gpusync_lint.values import UNKNOWN, Device, Kind, Value, has_tensor
+from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, has_tensor
+from gpusync_lint.inference.calls import tensor_type_of
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.context import Look, Report, Rule, is_constant, keyword, keyword_is, method, positional
+from gpusync_lint.rules.fixes import call_edits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,13 +56,13 @@ class CopyToDevice(Rule):
         factory = _factory(receiver, look)
         if factory:
             fix = (
-                edits.factory_on_device(node, receiver, factory, look)
+                call_edits.factory_on_device(node, receiver, factory, look)
                 if factory in torch_api.MOVABLE_FACTORIES
                 else None
             )
             yield Report("factory-then-move", node, confidence, fix=fix)
             return
-        fix = edits.add_non_blocking(node, look) if value.pinned and called in ("to", "cuda") else None
+        fix = call_edits.add_non_blocking(node, look) if value.pinned and called in ("to", "cuda") else None
         made = value.kind is Kind.TENSOR and value.sure  # not handed out by a loader
         remedy = _PINNED if value.pinned else _MADE_ON_HOST if made else ""
         yield Report("blocking-copy-to-device", node, confidence, tail=True, fix=fix, remedy=remedy)
@@ -154,7 +154,7 @@ class TensorFromData(Rule):
         if method(node) == "new_tensor" and not dotted and isinstance(node.func, ast.Attribute):
             confidence = look.sureness(look.value(node.func.value))
             if confidence is not None and not has_tensor(data):
-                fix = edits.full_instead_of_new_tensor(node, look)
+                fix = call_edits.full_instead_of_new_tensor(node, look)
                 yield Report("tensor-from-data-on-device", node, confidence, tail=True, fix=fix)
             return
         if torch_api.tensor_type(dotted) == "cuda":
@@ -168,7 +168,7 @@ class TensorFromData(Rule):
         if confidence is not None and not on_device and data.kind is not Kind.MOVED and not has_tensor(data):
             if data.kind is Kind.UNKNOWN and dotted != "torch.tensor":
                 confidence = Confidence.LOW
-            fix = edits.full_instead_of_tensor(node, look) if dotted == "torch.tensor" else None
+            fix = call_edits.full_instead_of_tensor(node, look) if dotted == "torch.tensor" else None
             yield Report("tensor-from-data-on-device", node, confidence, fix=fix)
 
     def _legacy_type(self, node: ast.Call, data: Value, look: Look) -> Iterator[Report]:

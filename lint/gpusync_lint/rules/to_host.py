@@ -5,9 +5,19 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, arguments, is_constant, keyword, keyword_is, method, positional
-from gpusync_lint.values import CPU_DEVICE, Device, Kind, Value
+from gpusync_lint.domain.lattice import CPU_DEVICE, Device, Kind, Value
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.context import (
+    Look,
+    Report,
+    Rule,
+    arguments,
+    is_constant,
+    keyword,
+    keyword_is,
+    method,
+    positional,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,8 +6,11 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint import catalogue, engine, fixes
-from gpusync_lint.model import Confidence, EngineSettings, Finding, Heat, Source
+from gpusync_lint.catalogue import registry
+from gpusync_lint.model.findings import EngineSettings, Finding, Source
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.rewrite import apply
+from gpusync_lint.run import engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +58,7 @@ def lint_step(lint: Callable[..., list[Finding]]) -> Callable[..., list[Finding]
     """Analyse statements as the body of a training loop, with the catalogue's names defined before it."""
 
     def run(statements: str, setup: str = "", settings: EngineSettings | None = None) -> list[Finding]:
-        before = f"{catalogue.load('torch').prelude}{EXTRA}{setup}\n"
+        before = f"{registry.catalogue('torch').prelude}{EXTRA}{setup}\n"
         body = textwrap.indent(statements, "    ")
         source = f"{before}for step in range(100):\n    sgd.step()\n{body}\n"
         start = before.count("\n") + 2
@@ -72,10 +75,10 @@ def fixed() -> Callable[..., str]:
         for _ in range(10):
             found = engine.analyze([Source("train.py", source)], EngineSettings()).findings
             hot = [one for one in found if one.heat is Heat.STEP and one.confidence is not Confidence.LOW]
-            chosen = fixes.choose(hot, unsafe=unsafe)
+            chosen = apply.choose(hot, unsafe=unsafe)
             if not chosen:
                 return source
-            source = fixes.apply_edits(source, [edit for one in chosen for edit in one.edits])
+            source = apply.apply_edits(source, [edit for one in chosen for edit in one.edits])
         raise AssertionError("the fixes do not converge")
 
     return fix

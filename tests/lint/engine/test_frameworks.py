@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from gpusync_lint import fixes
-from gpusync_lint.model import Heat
+from gpusync_lint.model.levels import Heat
+from gpusync_lint.rewrite import apply
 
 JAX = """
 import jax
@@ -189,7 +189,7 @@ def test_elementwise_functions_of_arrays_wait(lint):
 def test_the_fix_of_ray_get_in_a_loop(lint, before):
     found = lint(f"{RAY}out = []\n{before}")
     (fix,) = [one.fix for one in found]
-    assert fixes.apply_edits(f"{RAY}out = []\n{before}", fix.edits) == f"{RAY}out = []\n{RAY_LOOPS[before]}"
+    assert apply.apply_edits(f"{RAY}out = []\n{before}", fix.edits) == f"{RAY}out = []\n{RAY_LOOPS[before]}"
     assert (fix.safe, bool(fix.hazard)) == (False, True)
 
 

@@ -1,8 +1,8 @@
 """What is read of the files around a part."""
 
-from gpusync_lint import beside
-from gpusync_lint.beside import Beside, Library, Surroundings
-from gpusync_lint.model import Source
+from gpusync_lint.model.findings import Source
+from gpusync_lint.project import lazy_modules
+from gpusync_lint.project.lazy_modules import Beside, Library, Surroundings
 
 TEXT = "A = 1\n\ndef short(): ...\n\ndef long():\n    return 1 + 2 + 3 + 4 + 5 + 6 + 7 + 8 + 9\n"
 
@@ -23,7 +23,7 @@ def test_a_definition_is_read_where_it_is_asked_for():
 
 
 def test_one_that_is_too_long_is_refused_each_time(monkeypatch):
-    monkeypatch.setattr(beside, "MAX_DEFINITION", 30)
+    monkeypatch.setattr(lazy_modules, "MAX_DEFINITION", 30)
     found = around()
     file = found.read(("m",))
     assert [found.define(file, "long"), found.define(file, "long"), found.define(file, "short")] == [False, False, True]

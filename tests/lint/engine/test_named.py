@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gpusync_lint import catalogue, engine
-from gpusync_lint.model import Confidence, EngineSettings, Heat, Source
+from gpusync_lint.catalogue import registry
+from gpusync_lint.model.findings import EngineSettings, Source
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.run import engine
 
 STEP = """
 import torch
@@ -18,7 +20,7 @@ LOOP = "for step in range(100):\n    opt.step()\n"
 
 
 def own(*calls, **fields):
-    template = catalogue.load("torch").barriers["project-barrier"]
+    template = registry.catalogue("torch").barriers["project-barrier"]
     entry = replace(template, id="project.0", framework="project", calls=calls, **fields)
     return EngineSettings(barriers=(entry,))
 

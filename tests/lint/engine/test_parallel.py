@@ -9,8 +9,9 @@ import sys
 import time
 
 import pytest
-from gpusync_lint import analysis, engine, parallel, units
-from gpusync_lint.model import EngineSettings, Source
+from gpusync_lint.model.findings import EngineSettings, Source
+from gpusync_lint.project import partition
+from gpusync_lint.run import engine, parallel, schedule
 
 pytestmark = pytest.mark.skipif(not parallel.CAN_FORK, reason="processes are not forked here")
 
@@ -41,7 +42,7 @@ def test_all_workers_dead_leaves_no_task_undone():
 
 def test_an_interrupt_leaves_no_process_behind():
     code = (
-        "import os, time\nfrom gpusync_lint import parallel\n"
+        "import os, time\nfrom gpusync_lint.run import parallel\n"
         "def work(task):\n    os.write(1, b'%d\\n' % os.getpid())\n    time.sleep(60)\n"
         "parallel.fork_each(2, work, 2)\n"
     )
@@ -69,14 +70,14 @@ def _lives(process):
 
 
 def parts(sources, jobs):
-    found = analysis.parts(sources, EngineSettings(), [units.imports(source.text) for source in sources], jobs=jobs)
-    return analysis.combined([part.analysis for part in found], len(sources))
+    found = schedule.parts(sources, EngineSettings(), [partition.imports(source.text) for source in sources], jobs=jobs)
+    return schedule.combined([part.analysis for part in found], len(sources))
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Share out whatever there is."""
-    monkeypatch.setattr(analysis, "WORTH_SHARING", 1)
+    monkeypatch.setattr(schedule, "WORTH_SHARING", 1)
 
 
 def test_what_is_found_does_not_depend_on_the_number_of_processes(small):

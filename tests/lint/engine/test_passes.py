@@ -5,13 +5,9 @@ from __future__ import annotations
 import ast
 
 import pytest
-from gpusync_lint.environment import Environment
-from gpusync_lint.inference import Inference
-from gpusync_lint.named import Named
-from gpusync_lint.outside import member
-from gpusync_lint.project import Project
-from gpusync_lint.summaries import summarise
-from gpusync_lint.values import (
+from gpusync_lint.domain.environment import Environment
+from gpusync_lint.domain.external_names import member
+from gpusync_lint.domain.lattice import (
     CPU_TENSOR,
     DTYPE,
     GPU_TENSOR,
@@ -29,6 +25,10 @@ from gpusync_lint.values import (
     tensor_like,
     tuple_of,
 )
+from gpusync_lint.inference.fixpoint import Inference
+from gpusync_lint.inference.named_barriers import Named
+from gpusync_lint.project.resolution import Project
+from gpusync_lint.project.symbols import summarise
 
 NONE = frozenset()
 

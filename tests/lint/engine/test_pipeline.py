@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from gpusync_lint import engine
-from gpusync_lint.model import Confidence, EngineSettings, Heat, Source
+from gpusync_lint.model.findings import EngineSettings, Source
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.run import engine
 
 SETUP = """
 import time

@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from gpusync_lint.rules import layouts, rewriting
+from gpusync_lint.rewrite import codemod
+from gpusync_lint.rules.fixes import rewriting
 
 CALLS = [
     "f.g()",
@@ -40,18 +41,18 @@ CALLS = [
 @pytest.mark.parametrize("text", CALLS)
 def test_keywords_are_added_as_libcst_adds_them(text):
     for given in ([("device", "d")], [("dtype", "x.dtype"), ("device", "x.device")], [("total", "sum(\n  a)")]):
-        assert rewriting.with_keywords(text, given) == layouts.with_keywords(text, given)
+        assert rewriting.with_keywords(text, given) == codemod.with_keywords(text, given)
 
 
 @pytest.mark.parametrize("text", CALLS)
 def test_the_last_name_is_changed_as_libcst_changes_it(text):
-    assert rewriting.calling(text, "other") == layouts.calling(text, "other")
+    assert rewriting.calling(text, "other") == codemod.calling(text, "other")
 
 
 @pytest.mark.parametrize("text", [text for text in CALLS if text not in ("f.g()", "f.g(**a)")])
 def test_calls_are_filled_as_libcst_fills_them(text):
     for shape, number in (("()", "1.0"), ("(len(\n x),)", "-2")):
-        assert rewriting.filling(text, "full", shape, number) == layouts.filling(text, "full", shape, number)
+        assert rewriting.filling(text, "full", shape, number) == codemod.filling(text, "full", shape, number)
 
 
 def test_what_neither_can_read_is_a_value_error():
@@ -61,7 +62,7 @@ def test_what_neither_can_read_is_a_value_error():
 
 def test_libcst_is_loaded_only_for_calls_over_several_lines():
     asked = (
-        "import sys; from gpusync_lint.rules.rewriting import calling; calling(%r, 'g'); print('libcst' in sys.modules)"
+        "import sys; from gpusync_lint.rules.fixes.rewriting import calling; calling(%r, 'g'); print('libcst' in sys.modules)"
     )
     told = [
         subprocess.run([sys.executable, "-c", asked % text], capture_output=True, text=True, check=True).stdout.strip()

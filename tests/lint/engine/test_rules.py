@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from gpusync_lint import catalogue
-from gpusync_lint.engine import analyze
-from gpusync_lint.model import EngineSettings, Source
+from gpusync_lint.catalogue import registry
+from gpusync_lint.model.findings import EngineSettings, Source
 from gpusync_lint.rules import RULES
+from gpusync_lint.run.engine import analyze
 
 VALID = [(rule, code) for rule in RULES for code in rule.VALID]
 INVALID = [(rule, code) for rule in RULES for code in rule.INVALID]
@@ -18,13 +18,13 @@ def names(cases):
 
 @pytest.mark.parametrize(("rule", "code"), VALID, ids=names(VALID))
 def test_valid_code_is_not_reported(lint_step, rule, code):
-    codes = {catalogue.all_barriers()[barrier].code for barrier in rule.barriers}
+    codes = {registry.all_barriers()[barrier].code for barrier in rule.barriers}
     assert [finding for finding in lint_step(code) if finding.code in codes] == []
 
 
 @pytest.mark.parametrize(("rule", "code"), INVALID, ids=names(INVALID))
 def test_invalid_code_is_reported_once(lint_step, rule, code):
-    codes = {catalogue.all_barriers()[barrier].code for barrier in rule.barriers}
+    codes = {registry.all_barriers()[barrier].code for barrier in rule.barriers}
     found = [finding for finding in lint_step(code) if finding.code in codes]
     assert len(found) == max(1, len(code.splitlines()) if "log_prob" in code else 1)
 

@@ -7,10 +7,7 @@ import itertools
 import textwrap
 
 import pytest
-from gpusync_lint.carried import read_first
-from gpusync_lint.model import Confidence
-from gpusync_lint.summaries import speaks_of_device
-from gpusync_lint.values import (
+from gpusync_lint.domain.lattice import (
     CPU_TENSOR,
     GPU_TENSOR,
     HOST,
@@ -23,6 +20,9 @@ from gpusync_lint.values import (
     list_of,
     widened,
 )
+from gpusync_lint.inference.loop_carried import read_first
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.project.symbols import speaks_of_device
 
 OTHER = Value(Kind.INSTANCE, ref="another")
 INSTANCE = Value(Kind.INSTANCE, ref="one")

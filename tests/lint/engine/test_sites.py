@@ -8,10 +8,10 @@ import inspect
 import statistics
 
 import pytest
-from gpusync_lint.expressions import EVALUATORS
+from gpusync_lint.inference.expressions import EVALUATORS
+from gpusync_lint.project.symbols import summarise
 from gpusync_lint.rules import by_node
-from gpusync_lint.sites import EXPRESSIONS, MAX_DEPTH, STATEMENTS, sites
-from gpusync_lint.summaries import summarise
+from gpusync_lint.rules.base.occurrences import EXPRESSIONS, MAX_DEPTH, STATEMENTS, sites
 
 SYNTAX = """
 @decorated(call(1), key=value)

@@ -6,8 +6,8 @@ import gc
 import time
 
 import pytest
-from gpusync_lint import units
-from gpusync_lint.model import Source
+from gpusync_lint.model.findings import Source
+from gpusync_lint.project import partition
 
 
 def divided(**files):
@@ -18,10 +18,10 @@ def divided(**files):
 
 def divide(sources, roots=None):
     """The units of files; without `roots` a framework reaches all of them."""
-    imported = [units.imports(source.text) for source in sources]
+    imported = [partition.imports(source.text) for source in sources]
     if roots is None:
         imported = [(*found, ("torch", "")) for found in imported]
-    return units.divide(sources, imported, frozenset({"torch"}) if roots is None else roots)
+    return partition.divide(sources, imported, frozenset({"torch"}) if roots is None else roots)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def divide(sources, roots=None):
     ],
 )
 def test_imports_are_found_in_the_text(text, found):
-    assert tuple(one for one in units.imports(text) if one[0]) == found
+    assert tuple(one for one in partition.imports(text) if one[0]) == found
 
 
 def test_files_that_no_import_connects_are_apart():
@@ -72,8 +72,8 @@ def test_an_outside_module_connects_nothing():
 def test_packages_of_a_very_large_component_are_apart(monkeypatch):
     files = {"p__a": "import q.b", "p__c": "import p.a", "q__b": "x = 1"}
     assert len(divided(**files)) == 1
-    monkeypatch.setattr(units, "MAX_WHOLE", 10)
-    monkeypatch.setattr(units, "PART", 20)
+    monkeypatch.setattr(partition, "MAX_WHOLE", 10)
+    monkeypatch.setattr(partition, "PART", 20)
     assert divided(**files) == [["p/a.py", "p/c.py"], ["q/b.py"]]
 
 

@@ -9,7 +9,7 @@ import time
 import weakref
 
 import pytest
-from gpusync_lint.ways import Ways
+from gpusync_lint.heat.control_paths import Ways
 
 CODE = """\
 def f(self, step, loader):

@@ -9,21 +9,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint import codes, rule_pages, units
-from gpusync_lint.catalogue import RuleDoc
-from gpusync_lint.model import (
-    Analysis,
-    Confidence,
-    Edit,
-    EngineSettings,
-    FileError,
-    Finding,
-    Fix,
-    Heat,
-    Source,
-    Span,
-)
-from gpusync_lint.suppression_rules import RULES
+from gpusync_lint import rule_pages
+from gpusync_lint.accept.rules import RULES
+from gpusync_lint.catalogue.schema import RuleDoc
+from gpusync_lint.model import codes
+from gpusync_lint.model.findings import Analysis, Edit, EngineSettings, FileError, Finding, Fix, Source, Span
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.project import partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -122,10 +114,10 @@ def _finding(path: str, line: int, match: re.Match[str], ordinal: int) -> Findin
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the stand-in in the engine's place; it is asked about files that import no framework, too."""
-    module = ModuleType("gpusync_lint.engine")
+    module = ModuleType("gpusync_lint.run.engine")
     module.analyze = analyze  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "gpusync_lint.engine", module)
-    monkeypatch.setattr(units._Graph, "imported_by", lambda graph, start: frozenset(range(len(graph._paths))))
+    monkeypatch.setitem(sys.modules, "gpusync_lint.run.engine", module)
+    monkeypatch.setattr(partition._Graph, "imported_by", lambda graph, start: frozenset(range(len(graph._paths))))
     monkeypatch.setattr(rule_pages, "docs", lambda: dict(DOCS))
     monkeypatch.setattr(codes, "names", lambda: dict(NAMES))
 

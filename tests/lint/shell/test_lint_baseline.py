@@ -8,8 +8,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from gpusync_lint import baseline
-from gpusync_lint.baseline import BaselineError, Entry
+from gpusync_lint.accept import baseline
+from gpusync_lint.accept.baseline import BaselineError, Entry
 from gpusync_lint.cli import main
 
 Project = Callable[..., Path]

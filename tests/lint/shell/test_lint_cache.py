@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from dated_tree import DatedTree
-from gpusync_lint import cache, discovery, engine, units
 from gpusync_lint.cli import main
+from gpusync_lint.files import discovery
+from gpusync_lint.project import partition
+from gpusync_lint.run import cache, engine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,8 +115,8 @@ def test_edits_are_seen_as_if_nothing_had_been_kept(root: Path, capsys: pytest.C
 def test_edits_of_a_project_that_is_cut_are_seen_as_well(
     root: Path, capsys: pytest.CaptureFixture[str], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "MAX_WHOLE", 300)
-    monkeypatch.setattr(units, "PART", 250)
+    monkeypatch.setattr(partition, "MAX_WHOLE", 300)
+    monkeypatch.setattr(partition, "PART", 250)
     tree = Tree(root, seed)
     for number in range(12):
         options = tree.random.choice(OPTIONS)
@@ -128,8 +130,8 @@ def test_edits_of_a_project_that_is_cut_are_seen_as_well(
 def test_what_a_caller_does_is_seen_in_another_part(
     root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "MAX_WHOLE", 100)
-    monkeypatch.setattr(units, "PART", 150)
+    monkeypatch.setattr(partition, "MAX_WHOLE", 100)
+    monkeypatch.setattr(partition, "PART", 150)
     tree = Tree(root, 1)
     tree.write("lib/read.py", "import torch\n\ndef value(x: torch.Tensor):\n    return x.cuda().item()\n")
     call = "import torch\nfrom lib.read import value\n\ndef run(loader, model, opt):\n"
@@ -149,8 +151,8 @@ def test_what_a_caller_does_is_seen_in_another_part(
 def test_an_edit_that_moves_lines_leaves_the_other_parts_alone(
     root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "MAX_WHOLE", 100)
-    monkeypatch.setattr(units, "PART", 150)
+    monkeypatch.setattr(partition, "MAX_WHOLE", 100)
+    monkeypatch.setattr(partition, "PART", 150)
     tree = Tree(root, 1)
     lib = "import torch\n\ndef value(x: torch.Tensor):\n    return x.cuda().item()\n"
     lib += "#" * (512 + 20 - len(lib))  # its weight stays as it is
@@ -288,8 +290,8 @@ def test_a_damaged_document_is_as_good_as_none(root: Path, capsys: pytest.Captur
 def test_no_damaged_line_is_trusted(
     root: Path, capsys: pytest.CaptureFixture[str], damage: str, edited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "MAX_WHOLE", 300)
-    monkeypatch.setattr(units, "PART", 250)
+    monkeypatch.setattr(partition, "MAX_WHOLE", 300)
+    monkeypatch.setattr(partition, "PART", 250)
     tree = Tree(root, 4)
     before = tree.step(0), tree.helper(0).replace("return", "return 1 +")
     after = tree.step(1), tree.helper(0).replace("return", "return 2 +")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from gpusync_lint import cli
 from gpusync_lint.cli import main
-from gpusync_lint.model import Analysis
+from gpusync_lint.model.findings import Analysis
 
 Project = Callable[..., Path]
 Captured = pytest.CaptureFixture[str]
@@ -218,7 +218,7 @@ def test_an_internal_error_of_the_files_together_is_said(
             raise RuntimeError("together")
         return Analysis((), (), 1)
 
-    monkeypatch.setattr(sys.modules["gpusync_lint.engine"], "analyze", analyze)
+    monkeypatch.setattr(sys.modules["gpusync_lint.run.engine"], "analyze", analyze)
     project({"a.py": "import b", "b.py": ""})
     assert main([]) == 2
     assert capsys.readouterr().err.startswith("<project>: error: internal error, a bug in gpusync: RuntimeError: ")

@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint.config import Config, ConfigError, find, load
-from gpusync_lint.model import Heat
-from gpusync_lint.selection import Layer
+from gpusync_lint.model.levels import Heat
+from gpusync_lint.settings.config import Config, ConfigError, find, load
+from gpusync_lint.settings.selection import Layer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from gpusync_lint import fixes
 from gpusync_lint.cli import main
-from gpusync_lint.discovery import decode
-from gpusync_lint.model import Confidence, Edit, Finding, Fix, Heat, Span
+from gpusync_lint.files.discovery import decode
+from gpusync_lint.model.findings import Edit, Finding, Fix, Span
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.rewrite import apply
 
 Project = Callable[..., Path]
 
@@ -43,7 +44,7 @@ def _finding(line: int, *edits: Edit, safe: bool = True) -> Finding:
     ],
 )
 def test_edits(text: str, edits: list[Edit], result: str) -> None:
-    assert fixes.apply_edits(text, edits) == result
+    assert apply.apply_edits(text, edits) == result
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_edits(text: str, edits: list[Edit], result: str) -> None:
 )
 def test_an_edit_outside_the_text_is_refused(edit: Edit) -> None:
     with pytest.raises(ValueError, match="an edit at line"):
-        fixes.apply_edits("ab\n", [edit])
+        apply.apply_edits("ab\n", [edit])
 
 
 @pytest.mark.parametrize(
@@ -67,19 +68,19 @@ def test_an_edit_outside_the_text_is_refused(edit: Edit) -> None:
 )
 def test_fixes_that_overlap_are_not_applied_together(edits: list[Edit], taken: int) -> None:
     findings = [_finding(number, edit) for number, edit in enumerate(edits, 1)]
-    assert len(fixes.choose(findings, unsafe=False)) == taken
+    assert len(apply.choose(findings, unsafe=False)) == taken
 
 
 def test_a_fix_is_applied_whole_or_not_at_all() -> None:
     first = _finding(1, _edit(1, 1, 1, 5, "a"))
     second = _finding(2, _edit(1, 4, 1, 6, "b"), _edit(9, 1, 9, 2, "c"))
-    assert fixes.choose([first, second], unsafe=False) == [first.fix]
+    assert apply.choose([first, second], unsafe=False) == [first.fix]
 
 
 def test_unsafe_fixes_are_applied_on_request_only() -> None:
     findings = [_finding(1, _edit(1, 1, 1, 2, "a"), safe=False)]
-    assert fixes.choose(findings, unsafe=False) == []
-    assert len(fixes.choose(findings, unsafe=True)) == 1
+    assert apply.choose(findings, unsafe=False) == []
+    assert len(apply.choose(findings, unsafe=True)) == 1
 
 
 @pytest.mark.parametrize(
@@ -87,11 +88,11 @@ def test_unsafe_fixes_are_applied_on_request_only() -> None:
     [("x = 1\n", True), ("x = (\n", False), ("x = '\\d'\n", True), ("lazy import os\n", True), ("x = 1\0\n", False)],
 )
 def test_what_compiles(text: str, verdict: bool) -> None:
-    assert fixes.compiles(text) is verdict
+    assert apply.compiles(text) is verdict
 
 
 def test_a_diff_of_an_absolute_path_is_one_below_the_root() -> None:
-    head = fixes.diff("a\n", "b\n", "/home/me/a.py").splitlines()[:2]
+    head = apply.diff("a\n", "b\n", "/home/me/a.py").splitlines()[:2]
     assert head == ["--- a/home/me/a.py", "+++ b/home/me/a.py"]
 
 
@@ -107,7 +108,7 @@ def test_a_diff_of_an_absolute_path_is_one_below_the_root() -> None:
 )
 def test_a_diff_can_be_applied(tmp_path: Path, before: str, after: str) -> None:
     (tmp_path / "a.py").write_bytes(before.encode())
-    patch = fixes.diff(before, after, "a.py")
+    patch = apply.diff(before, after, "a.py")
     subprocess.run(["git", "apply", "-"], input=patch.encode(), cwd=tmp_path, check=True)
     assert (tmp_path / "a.py").read_bytes() == after.encode()
 
@@ -237,8 +238,8 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     file = decode(b"old\n", "a.py", path)
     path.write_bytes(b"newer\n")
-    with pytest.raises(fixes.WriteError, match="it changed while it was linted; run again"):
-        fixes.write(file, "fixed\n")
+    with pytest.raises(apply.WriteError, match="it changed while it was linted; run again"):
+        apply.write(file, "fixed\n")
     assert path.read_bytes() == b"newer\n"
 
 
@@ -246,8 +247,8 @@ def test_a_fix_that_the_encoding_cannot_hold_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_bytes(b"# coding: ascii\n")
     file = decode(path.read_bytes(), "a.py", path)
-    with pytest.raises(fixes.WriteError, match="the new text does not fit its encoding ascii"):
-        fixes.write(file, "# coding: ascii\n# \xe4\n")
+    with pytest.raises(apply.WriteError, match="the new text does not fit its encoding ascii"):
+        apply.write(file, "# coding: ascii\n# \xe4\n")
     assert os.listdir(tmp_path) == ["a.py"]
 
 

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 from gpusync_lint.cli import main
-from gpusync_lint.model import Edit, Span
-from gpusync_lint.notebook import Notebook
+from gpusync_lint.files.notebook import Notebook
+from gpusync_lint.model.findings import Edit, Span
 
 Project = Callable[..., Path]
 Captured = pytest.CaptureFixture[str]
@@ -377,13 +377,13 @@ def test_a_notebook_that_changed_meanwhile_is_left_alone(
     project: Project, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = project({"a.ipynb": _document("copy_safe()")})
-    real = sys.modules["gpusync_lint.engine"].analyze
+    real = sys.modules["gpusync_lint.run.engine"].analyze
 
     def analyze(*arguments: Any) -> Any:
         (root / "a.ipynb").write_text(_document("y", "copy_safe()"))
         return real(*arguments)
 
-    monkeypatch.setattr(sys.modules["gpusync_lint.engine"], "analyze", analyze)
+    monkeypatch.setattr(sys.modules["gpusync_lint.run.engine"], "analyze", analyze)
     assert main(["--fix"]) == 2
     assert "a.ipynb: error: not written: it changed while it was linted; run again" in capsys.readouterr().err
 

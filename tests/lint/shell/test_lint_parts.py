@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from dated_tree import DatedTree
-from gpusync_lint import beside, engine, units
 from gpusync_lint.cli import main
+from gpusync_lint.project import lazy_modules, partition
+from gpusync_lint.run import engine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,8 +108,8 @@ def lint(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(units, "MAX_WHOLE", 500)
-    monkeypatch.setattr(units, "PART", 600)
+    monkeypatch.setattr(partition, "MAX_WHOLE", 500)
+    monkeypatch.setattr(partition, "PART", 600)
     return tmp_path
 
 
@@ -140,12 +141,12 @@ def touches(project: Project, said: dict[str, str], capsys: pytest.CaptureFixtur
     return "user0/train.py" in analysed
 
 
-@pytest.mark.parametrize("longest", [beside.MAX_DEFINITION, 45])
+@pytest.mark.parametrize("longest", [lazy_modules.MAX_DEFINITION, 45])
 @pytest.mark.parametrize("seed", range(10))
 def test_edits_of_what_lies_beside_are_seen_as_if_nothing_had_been_kept(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seed: int, longest: int
 ) -> None:
-    monkeypatch.setattr(beside, "MAX_DEFINITION", longest)
+    monkeypatch.setattr(lazy_modules, "MAX_DEFINITION", longest)
     project = Project(root, seed)
     for _ in range(14):
         assert lint(capsys) == lint(capsys, "--no-cache", "--jobs", "1")
@@ -206,7 +207,7 @@ def test_an_edit_of_what_there_was_no_room_for_touches_no_other_part(
     said: dict[str, str],
     touched: bool,
 ) -> None:
-    monkeypatch.setattr(beside, "MAX_DEFINITION", 250)
+    monkeypatch.setattr(lazy_modules, "MAX_DEFINITION", 250)
     project = Project(root, 0)
     project.said["reduced"] = " + ".join(["x.sum()"] * 20)
     project.write_library()
@@ -244,7 +245,7 @@ def run(model, loader, opt):
 def test_a_helper_that_there_is_no_room_for_runs_as_often_as_it_is_called(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, room: str, prefix: str
 ) -> None:
-    monkeypatch.setattr(beside, room, 10)
+    monkeypatch.setattr(lazy_modules, room, 10)
     tree = DatedTree(root, 0)
     imported = "from library import helper" if prefix else "from library.helper import Kept, reduced"
     tree.write("library/helper.py", HELPER + "#" * 600)

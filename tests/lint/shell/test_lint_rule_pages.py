@@ -3,8 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpusync_lint import codes, rule_pages
+from gpusync_lint import rule_pages
 from gpusync_lint.cli import rule
+from gpusync_lint.model import codes
 
 DOCS = rule_pages.docs()
 

@@ -5,9 +5,10 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint.fixes import apply_edits
-from gpusync_lint.model import Confidence, Finding, Heat, Span
-from gpusync_lint.suppressions import UnreadableCommentsError, apply
+from gpusync_lint.accept.allow_comments import UnreadableCommentsError, apply
+from gpusync_lint.model.findings import Finding, Span
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.rewrite.apply import apply_edits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

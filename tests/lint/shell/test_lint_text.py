@@ -4,10 +4,11 @@ import io
 from dataclasses import replace
 
 import pytest
-from gpusync_lint.model import Confidence, Finding, Fix, Heat, Span
+from gpusync_lint.model.findings import Finding, Fix, Span
+from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.output.text import render, wants_colour
-from gpusync_lint.runner import Outcome
-from gpusync_lint.selection import Level, Reported
+from gpusync_lint.run.runner import Outcome
+from gpusync_lint.settings.selection import Level, Reported
 
 
 def _finding(span: Span = Span(1, 1, 1, 2), **changes: object) -> Finding:  # noqa: B008 - it is frozen

@@ -1,0 +1,1 @@
+"""Accepted findings: allow comments, baselines, and findings that a run confirmed or refuted."""

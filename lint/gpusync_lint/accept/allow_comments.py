@@ -1,0 +1,332 @@
+"""``# gpusync: allow[GS201] reason``: comments that accept a finding, and findings about such comments.
+
+A comment covers the statement that it stands in or directly above (for a compound statement: its header). With
+``allow-file`` above the first statement it covers the file. The reason is required. ``until=2027-03-01`` is the last
+day on which it holds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import io
+import re
+import tokenize
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import TYPE_CHECKING
+
+from gpusync_lint.accept.rules import FRAMEWORK, RULES
+from gpusync_lint.model.findings import MARKER, Edit, Finding, Fix, Span
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.settings.selection import UnknownCodeError, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_DIRECTIVE = re.compile(r"#\s*gpusync:\s*(?P<body>.*?)(?=\s#\s|\s#\s*gpusync:|$)")
+_BODY = re.compile(r"(?P<verb>[A-Za-z_-]+)\s*\[(?P<codes>[^\]]*)\](?P<rest>.*)")
+_UNTIL = re.compile(r"(?:^|\s)until=(?P<date>\S*)")
+_SHAPE = "write `# gpusync: allow[CODE] reason`"
+
+
+class UnreadableCommentsError(ValueError):
+    """The comments of a file cannot be told from its code by this Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Comment:
+    text: str
+    line: int
+    column: int
+    """Of the ``#``, from 1."""
+    own_line: bool
+    lines: tuple[int, int] | None
+    """First and last line of the statement it belongs to; None when it stands above none."""
+    first_block: bool
+    """Whether no code comes before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """One allow comment that is well formed."""
+
+    words: tuple[str, ...]
+    """The codes as written."""
+    prefixes: tuple[str, ...]
+    """The code prefixes they stand for, in the same order."""
+    reason: str
+    until: date | None
+    span: Span
+    lines: tuple[int, int] | None
+    """What it covers; None for the whole file."""
+    source: str
+    """The directive as written."""
+    removal: Span | None
+    """The text to delete to be rid of it; None where it shares a comment with something else."""
+
+    def reaches(self, finding: Finding) -> bool:
+        """Whether the finding stands where the comment holds."""
+        if self.lines is None:
+            return True
+        first, last = self.lines
+        return first <= finding.span.end_line and finding.span.line <= last
+
+    def covers(self, finding: Finding) -> str | None:
+        """The word that covers the finding, or None."""
+        if not self.reaches(finding):
+            return None
+        for word, prefix in zip(self.words, self.prefixes, strict=True):
+            if finding.code.startswith(prefix):
+                return word
+        return None
+
+
+def apply(
+    findings: Sequence[Finding],
+    path: str,
+    text: str,
+    *,
+    names: Mapping[str, str],
+    enabled: Callable[[str, str], bool],
+    today: date,
+    alone: bool = False,
+) -> list[Finding]:
+    """Mark the findings of one file that a comment allows, and add those about the comments themselves.
+
+    `names` maps codes to rule names; `enabled(code, path)` says which codes the user selected, so that a comment for a
+    rule that is switched off is not called unused. `alone` says that the rest of the project was not analysed: that a
+    comment suppresses nothing is then of low confidence, since it may take a caller elsewhere to see the wait. Raises
+    UnreadableCommentsError.
+    """
+    return _File(path, text, names, enabled, today, alone).apply(findings)
+
+
+def read(path: str, text: str, *, names: Mapping[str, str], today: date) -> tuple[list[Allow], list[str]]:
+    """The allow comments of a file that hold, and what is wrong with the others. Raises UnreadableCommentsError."""
+    file = _File(path, text, names, lambda code, path: True, today, alone=False)
+    return file.allows(), [finding.message for finding in file.about]
+
+
+class _File:
+    def __init__(
+        self,
+        path: str,
+        text: str,
+        names: Mapping[str, str],
+        enabled: Callable[[str, str], bool],
+        today: date,
+        alone: bool,
+    ) -> None:
+        self.path = path
+        self.lines = text.split("\n")
+        self.text = text
+        self.names = names
+        self.enabled = enabled
+        self.today = today
+        self.unused_confidence = Confidence.LOW if alone else Confidence.HIGH
+        self.about: list[Finding] = []
+        """Findings about the comments."""
+        self.ordinals: dict[tuple[str, str], int] = {}
+
+    def allows(self) -> list[Allow]:
+        return [allow for comment in _comments(self.path, self.text) for allow in self._read(comment)]
+
+    def apply(self, findings: Sequence[Finding]) -> list[Finding]:
+        allows = self.allows()
+        used: set[tuple[int, str]] = set()
+        marked = []
+        for finding in findings:
+            for index, allow in enumerate(allows):
+                word = allow.covers(finding)
+                if word is not None:
+                    used.add((index, word))
+                    if finding.suppressed is None:
+                        finding = replace(finding, suppressed=allow.reason)
+            marked.append(finding)
+        for index, allow in enumerate(allows):
+            self._unused(allow, [word for word in allow.words if (index, word) not in used])
+        return marked + self.about
+
+    def _read(self, comment: _Comment) -> Iterator[Allow]:
+        for match in _DIRECTIVE.finditer(comment.text):
+            allow = self._parse(comment, match)
+            if allow is not None:
+                yield allow
+
+    def _parse(self, comment: _Comment, match: re.Match[str]) -> Allow | None:
+        start = comment.column + match.start()
+        source = match[0].rstrip()
+        span = Span(comment.line, start, comment.line, start + len(source))
+        body = _BODY.match(match["body"])
+        verb = body["verb"] if body else ""
+        if body is None or verb not in ("allow", "allow-file"):
+            word = verb or match["body"].partition("[")[0].partition(" ")[0]
+            near = difflib.get_close_matches(word.lower(), ("allow", "allow-file"), 1)
+            hint = f"; did you mean {near[0]}[...]?" if near and near[0] != word else ""
+            self._complain("GS904", span, source, f"`{source}` is not understood{hint}", _SHAPE)
+            return None
+        whole_file = verb == "allow-file"
+        words, prefixes = self._codes(body["codes"], span, source)
+        if not words:
+            return None
+        if whole_file and not comment.first_block:
+            problem = f"`{source}` stands below the first statement and suppresses nothing"
+            self._complain("GS904", span, source, problem, "move it to the comments at the top of the file")
+            return None
+        until, rest, valid = self._until(body["rest"], span, source)
+        if not valid:
+            return None
+        reason = rest.strip(" \t-:–—")
+        if not any(letter.isalnum() for letter in reason):
+            problem = f"`{source}` gives no reason and suppresses nothing"
+            self._complain("GS901", span, source, problem, "say after the bracket why the wait is accepted")
+            return None
+        if until is not None and until < self.today:
+            problem = f"`{source}` expired on {until.isoformat()} and suppresses nothing"
+            self._complain("GS902", span, source, problem, "remove the sync, or decide anew and move the date")
+            return None
+        whole_comment = match.start() == 0 and match.end() == len(comment.text)
+        return Allow(
+            words=words,
+            prefixes=prefixes,
+            reason=reason,
+            until=until,
+            span=span,
+            lines=None if whole_file else comment.lines or (comment.line, comment.line),
+            source=source,
+            removal=self._removal(comment) if whole_comment else None,
+        )
+
+    def _codes(self, written: str, span: Span, source: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        words: dict[str, str] = {}
+        given = [word.strip() for word in written.split(",") if word.strip()]
+        if not given:
+            self._complain("GS904", span, source, f"`{source}` names no code", _SHAPE)
+        for word in given:
+            try:
+                prefix = resolve(word, self.names)
+            except UnknownCodeError as error:
+                self._complain("GS904", span, source, f"`{source}`: {error}", "name a code, a prefix or a rule")
+                continue
+            if prefix.startswith("GS9"):
+                remedy = "ignore it in [tool.gpusync] instead"
+                self._complain("GS904", span, source, f"{word} cannot be allowed by a comment", remedy)
+                continue
+            words[word] = prefix
+        return tuple(words), tuple(words.values())
+
+    def _until(self, rest: str, span: Span, source: str) -> tuple[date | None, str, bool]:
+        """The date, the rest without it, and whether the date could be read."""
+        match = _UNTIL.search(rest)
+        if match is None:
+            return None, rest, True
+        try:
+            until = date.fromisoformat(match["date"])
+        except ValueError:
+            problem = f"`{source}`: {match['date'] or 'nothing'!r} is not a date"
+            self._complain("GS904", span, source, problem, "write until=YYYY-MM-DD")
+            return None, rest, False
+        return until, rest[: match.start()] + rest[match.end() :], True
+
+    def _removal(self, comment: _Comment) -> Span:
+        if comment.own_line:
+            return Span(comment.line, 1, comment.line + 1, 1)
+        before = self.lines[comment.line - 1][: comment.column - 1]
+        end = comment.column + len(comment.text)
+        return Span(comment.line, len(before.rstrip()) + 1, comment.line, end)
+
+    def _unused(self, allow: Allow, words: list[str]) -> None:
+        prefixes = dict(zip(allow.words, allow.prefixes, strict=True))
+        words = [word for word in words if self._selected(prefixes[word])]
+        if not words:
+            return
+        every = len(words) == len(allow.words)
+        what = "suppresses nothing" if every else f"needs no {', '.join(words)}"
+        self._complain(
+            "GS903",
+            allow.span,
+            allow.source,
+            f"`{allow.source}` {what}",
+            "remove it" if every else "name only the codes that it suppresses",
+            self._unused_fix(allow, words),
+        )
+
+    def _selected(self, prefix: str) -> bool:
+        return any(code.startswith(prefix) and self.enabled(code, self.path) for code in self.names)
+
+    def _unused_fix(self, allow: Allow, unused: list[str]) -> Fix | None:
+        kept = [word for word in allow.words if word not in unused]
+        if kept:
+            opening = allow.source.index("[")
+            closing = allow.source.index("]")
+            line, column = allow.span.line, allow.span.column
+            span = Span(line, column + opening + 1, line, column + closing)
+            edit = Edit(span, ", ".join(kept))
+        elif allow.removal is not None:
+            edit = Edit(allow.removal, "")
+        else:
+            return None
+        hazard = "linted with more of the project, the line may be found to wait after all"
+        return Fix("Remove what suppresses nothing", (edit,), safe=False, hazard=hazard)
+
+    def _complain(self, code: str, span: Span, source: str, message: str, remedy: str, fix: Fix | None = None) -> None:
+        normal = " ".join(source.split())
+        ordinal = self.ordinals[code, normal] = self.ordinals.get((code, normal), 0) + 1
+        self.about.append(
+            Finding(
+                code=code,
+                name=RULES[code].name,
+                path=self.path,
+                span=span,
+                message=message,
+                remedy=remedy,
+                heat=Heat.STEP,
+                confidence=self.unused_confidence if code == "GS903" else Confidence.HIGH,
+                framework=FRAMEWORK,
+                key=f"{self.path}::{code}::{normal}::{ordinal}",
+                fix=fix,
+            )
+        )
+
+
+def _comments(path: str, text: str) -> list[_Comment]:
+    """The comments that hold the marker, each with the statement it belongs to."""
+    found: list[_Comment] = []
+    above: list[tuple[int, int | None]] = []
+    """Comment lines directly above the next statement: line, and index into `found` where it holds the marker."""
+    inside: list[int] = []
+    """Indices into `found` of the comments of the statement being read, or directly above it."""
+    start: int | None = None
+    """First line of the statement being read."""
+    seen_code = False
+    trivia = {tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            line = token.start[0]
+            if token.type == tokenize.COMMENT:
+                own_line = not token.line[: token.start[1]].strip()
+                index = None
+                if MARKER in token.string:
+                    index = len(found)
+                    comment = _Comment(token.string, line, token.start[1] + 1, own_line, None, not seen_code)
+                    found.append(comment)
+                if start is None:
+                    if above and above[-1][0] != line - 1:
+                        above.clear()
+                    above.append((line, index))
+                elif index is not None:
+                    inside.append(index)
+            elif token.type == tokenize.NEWLINE:
+                for index in inside:
+                    found[index] = replace(found[index], lines=(start or line, line))
+                inside.clear()
+                start = None
+            elif token.type not in trivia and start is None:
+                start = line
+                seen_code = True
+                if above and above[-1][0] == line - 1:
+                    inside += [index for _, index in above if index is not None]
+                above.clear()
+    except (tokenize.TokenError, SyntaxError) as error:
+        raise UnreadableCommentsError(f"its allow comments cannot be read: {error.args[0]}") from None
+    return found

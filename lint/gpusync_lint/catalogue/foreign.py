@@ -1,0 +1,98 @@
+"""The sorts of values of frameworks other than torch, and how names lead to them: the catalogues, indexed."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from gpusync_lint.catalogue import registry
+
+if TYPE_CHECKING:
+    from gpusync_lint.catalogue.schema import Barrier, Catalogue, Sort
+
+
+@cache
+def others() -> tuple[Catalogue, ...]:
+    """The catalogues of frameworks other than torch, without those of libraries on top of it."""
+    every = (registry.catalogue(framework) for framework in registry.frameworks() if framework != "torch")
+    return tuple(each for each in every if not each.on)
+
+
+@cache
+def modules() -> frozenset[str]:
+    """Top-level modules of these frameworks."""
+    return frozenset(module for each in others() for module in each.modules)
+
+
+@cache
+def table() -> dict[str, Sort]:
+    """Every sort by its name."""
+    return {sort.name: sort for each in others() for sort in each.sorts}
+
+
+@cache
+def types() -> dict[str, str]:
+    """Names of sorts by the dotted names that annotations give them."""
+    return {label: sort.name for sort in table().values() for label in sort.types}
+
+
+@cache
+def wrappers() -> dict[str, str]:
+    """Decorators and transforms of functions, and the sort of what they give."""
+    return {label: sort for each in others() for label, sort in each.wrappers.items()}
+
+
+@cache
+def tracing_modules() -> tuple[str, ...]:
+    """Modules whose functions trace the functions that they are given."""
+    return tuple(f"{label.partition('.')[0]}." for label in wrappers())
+
+
+@cache
+def traced_bases() -> frozenset[str]:
+    """Classes whose methods are traced."""
+    return frozenset(base for each in others() for base in each.traced_bases)
+
+
+@cache
+def module_from() -> dict[str, str]:
+    """Functions that give a framework's module itself, and that module."""
+    return {label: each.modules[0] for each in others() for label in each.modules_from}
+
+
+@cache
+def made_by(dotted: str) -> Sort | None:
+    """The sort of what a function or class of a framework gives back."""
+    for sort in table().values():
+        if covers(sort.made_by, dotted) and not covers(sort.not_by, dotted):
+            return sort
+    return None
+
+
+@cache
+def barriers() -> tuple[Barrier, ...]:
+    """The barriers of these frameworks that a name and a sort tell."""
+    return tuple(barrier for each in others() for barrier in each.barriers.values() if not barrier.shaped)
+
+
+@cache
+def bounding() -> frozenset[str]:
+    """The frameworks of which one wait in each turn of a loop is right."""
+    return frozenset(each.framework for each in others() if each.bounding)
+
+
+@cache
+def barrier_methods() -> frozenset[str]:
+    """Names of methods that wait."""
+    return frozenset(label for each in others() for barrier in each.barriers.values() for label in barrier.methods)
+
+
+@cache
+def barrier_functions() -> frozenset[str]:
+    """Dotted names of functions that wait."""
+    return frozenset(label for each in others() for barrier in each.barriers.values() for label in barrier.functions)
+
+
+def covers(patterns: tuple[str, ...], dotted: str) -> bool:
+    """Whether a dotted name is in a list of names and `prefix.*` patterns."""
+    return any(dotted.startswith(pattern[:-1]) if pattern.endswith(".*") else dotted == pattern for pattern in patterns)

@@ -1,0 +1,1 @@
+"""Findings and what they are made of: plain data."""

@@ -1,0 +1,68 @@
+"""How often a framework calls a function: by its name, its class, and how it was handed over."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from gpusync_lint.model.levels import Heat
+
+if TYPE_CHECKING:
+    from gpusync_lint.project.resolution import Project
+    from gpusync_lint.project.symbols import ClassInfo, FunctionInfo
+
+_EVERY_STEP = re.compile(
+    r"^(training|validation|test|predict|train|eval|valid|val)_?step$|^(on_)?\w*batch_(start|end|begin)\w*$"
+    r"|^on_\w*step_(begin|end|start)$|^compute_loss$|^training_loss$"
+)
+METRIC_BASES = (
+    "torchmetrics.Metric",
+    "torchmetrics.metric.Metric",
+    "ignite.metrics.Metric",
+    "ignite.metrics.metric.Metric",
+)
+_EVERY_TOKEN = ("LogitsProcessor", "LogitsWarper", "StoppingCriteria")
+"""How the classes are called whose instances a generation loop calls for every token."""
+_RECORD_BASES = ("Dataset", "VisionDataset", "InMemoryDataset")
+
+
+def called(fn: FunctionInfo, project: Project) -> Heat:
+    """How often a framework calls a function; once for one that no convention speaks of."""
+    if fn.called is not None:
+        return fn.called
+    for decorator in getattr(fn.node, "decorator_list", ()):
+        if isinstance(decorator, ast.Call) and getattr(decorator.func, "attr", "") == "on" and decorator.args:
+            heat = event(decorator.args[0])
+            if heat is not None:
+                return heat
+    if fn.cls is not None:
+        if fn.name == "forward" and project.is_module_class(fn.cls):
+            return Heat.STEP
+        if fn.name == "__call__" and _is_asked_every_token(fn.cls, project):
+            return Heat.STEP
+        bases = [base for base in project.lineage(fn.cls) if isinstance(base, str)]
+        if fn.name == "update" and any(base in METRIC_BASES for base in bases):
+            return Heat.STEP
+        if fn.name == "__getitem__" and any(base.rpartition(".")[2] in _RECORD_BASES for base in bases):
+            return Heat.STEP
+    elif fn.name.startswith("collate") or fn.name.endswith("collate_fn"):
+        return Heat.STEP
+    return Heat.STEP if _EVERY_STEP.match(fn.name) else Heat.ONCE
+
+
+def _is_asked_every_token(cls: ClassInfo, project: Project) -> bool:
+    labels = (base if isinstance(base, str) else base.name for base in project.lineage(cls))
+    return any(label.endswith(_EVERY_TOKEN) for label in labels)
+
+
+def event(node: ast.expr) -> Heat | None:
+    """How often an event of an Ignite engine fires: `Events.ITERATION_COMPLETED(every=10)`; None for anything else."""
+    filters: list[ast.keyword] = []
+    if isinstance(node, ast.Call):
+        filters = node.keywords
+        node = node.func
+    label = node.attr if isinstance(node, ast.Attribute) else ""
+    if label.startswith(("ITERATION_", "GET_BATCH_")):
+        return Heat.GUARDED if filters else Heat.STEP
+    return Heat.EPOCH if label.startswith("EPOCH_") else None

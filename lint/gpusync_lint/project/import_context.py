@@ -1,0 +1,273 @@
+"""The project around files that are given by name: read so that these are understood, never reported on.
+
+A hook is handed the files of a commit, an editor hands over one. How often a function runs is known from its callers,
+and what a name holds from the files that are imported; neither need have changed. So the files that the given ones
+import, and those that import them, are read as well: both directions step by step, nearest first, within the bounds
+below. Where none of them imports a framework, no finding is possible.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpusync_lint.catalogue import foreign
+from gpusync_lint.catalogue.roots import FRAMEWORK_ROOTS
+from gpusync_lint.files.discovery import SUFFIXES, decode, enters, shown
+from gpusync_lint.project.resolution import SOURCE_FOLDERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from gpusync_lint.files.discovery import SourceFile
+    from gpusync_lint.model.findings import Source
+
+MAX_FILES = 48
+"""Files that are read as context; the given ones' imports may be half of them."""
+MAX_BYTES = 500_000
+"""Of source that is read as context; half of it at most is of the given ones' imports."""
+MAX_SCANNED = 500
+"""Files that are searched for an import of the given ones; those in the folders next to them come first."""
+MAX_CALLERS = 2
+"""Steps from a given file: to the files that import it, and to those that import these."""
+
+_MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
+_IMPORT = re.compile(
+    rb"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#;]*)|import[ \t]+([^\n#;]*))", re.MULTILINE
+)
+_COMMENT = re.compile(rb"#[^\n]*")
+
+
+def around(files: Sequence[SourceFile], *, cwd: Path, excludes: Callable[[str], bool]) -> tuple[Source, ...]:
+    """What to read beside `files`, for those among them that were given by name."""
+    named = [file for file in files if file.named and file.notebook is None]
+    if not named:
+        return ()
+    search = _Search({file.location: file.raw.encode(errors="replace") for file in files}, excludes)
+    search.add_imports([file.location for file in named])
+    search.add_callers([file.location for file in named])
+    if not search.uses_framework():
+        return ()
+    found = []
+    for path in search.found:
+        try:
+            found.append(decode(search.texts[path], shown(path, cwd), path).source)
+        except (SyntaxError, UnicodeDecodeError):
+            continue  # it is not what was asked about
+    return tuple(found)
+
+
+class _Search:
+    """Follows imports both ways, and stops at the bounds."""
+
+    def __init__(self, given: dict[Path, bytes], excludes: Callable[[str], bool]) -> None:
+        self.texts = dict(given)
+        self.found: list[Path] = []
+        self._excludes = excludes
+        self._files = MAX_FILES // 2
+        self._bytes = MAX_BYTES // 2
+        self._folders = _Folders()
+
+    def add_imports(self, start: Iterable[Path]) -> None:
+        """Add the files of the project that these import, directly or not."""
+        level = list(start)
+        while level:
+            targets = dict.fromkeys(target for path in level for target in self._imported(path))
+            level = [target for target in targets if target not in self.texts and self._add(target)]
+
+    def add_callers(self, start: Iterable[Path]) -> None:
+        """Add the files that import these, directly or not, and what they import in turn."""
+        self._files += MAX_FILES // 2
+        self._bytes += MAX_BYTES // 2
+        level = list(start)
+        callers: list[Path] = []
+        for _ in range(MAX_CALLERS):
+            if not level or not self._files:
+                break
+            if callers and not self.uses_framework():
+                break
+            level = list(self._importers(level))
+            callers.extend(level)
+        self.add_imports(callers)
+
+    def uses_framework(self) -> bool:
+        """Whether anything read so far imports a framework."""
+        return any(_names_framework(text) for text in self.texts.values())
+
+    def _add(self, path: Path) -> bool:
+        if not self._files or self._excludes(str(path)):
+            return False
+        data = _read(path)
+        if data is None or len(data) > self._bytes:
+            return False
+        self._files -= 1
+        self._bytes -= len(data)
+        self.texts[path] = data
+        self.found.append(path)
+        return True
+
+    def _imported(self, path: Path) -> Iterator[Path]:
+        folder = str(path.parent)
+        for module, label in _imports(self.texts[path]):
+            target = self._folders.module(folder, module, label)
+            if target is not None and target != path:
+                yield target
+
+    def _importers(self, targets: Sequence[Path]) -> Iterator[Path]:
+        wanted = set(targets)
+        stems = {path.parent.name if path.stem == "__init__" else path.stem for path in targets}
+        words = [os.fsencode(stem) for stem in stems]
+        for path in _near(targets, self._excludes, self._folders):
+            if path in self.texts:
+                continue
+            data = _read(path)
+            if data is None or not any(word in data for word in words):
+                continue
+            folder = str(path.parent)
+            if any(
+                self._folders.module(folder, module, label) in wanted
+                for module, label in _imports(data)
+                if label in stems or not stems.isdisjoint(module.split("."))
+            ):
+                if self._add(path):
+                    yield path
+                if not self._files:
+                    return
+
+
+def _near(targets: Sequence[Path], excludes: Callable[[str], bool], known: _Folders) -> Iterator[Path]:
+    """The Python files of the targets' projects, those in a target's own folder first, then its parent's, and so on."""
+    seen: set[str] = set()
+    scanned = 0
+    tops = dict.fromkeys(target.parent for target in targets)
+    roots = {top: Path(known.root(str(top))) for top in tops}
+    while tops:
+        for top in tops:
+            for folder, folders, names in os.walk(top):
+                folders[:] = sorted(
+                    name
+                    for name in folders
+                    if os.path.join(folder, name) not in seen and enters(Path(folder, name), excludes)
+                )
+                if folder in seen:
+                    continue
+                seen.add(folder)
+                for name in sorted(names):
+                    if name.endswith(SUFFIXES[:2]):
+                        scanned += 1
+                        if scanned > MAX_SCANNED:
+                            return
+                        yield Path(folder, name)
+        above = {top.parent: roots[top] for top in tops if top != roots[top]}
+        roots, tops = above, dict.fromkeys(above)
+
+
+def _imports(data: bytes) -> Iterator[tuple[str, str]]:
+    """The modules that a text imports, with the name taken from each (empty for a plain import)."""
+    for match in _IMPORT.finditer(data):
+        module, labels, plain = (group.decode(errors="replace") if group else "" for group in match.groups())
+        if plain:
+            for item in plain.split(","):
+                yield item.split(" as ")[0].strip(), ""
+            continue
+        text = _COMMENT.sub(b"", labels.encode()).decode(errors="replace").strip("()")
+        for item in text.split(","):
+            label = item.split(" as ")[0].strip()
+            if label:
+                yield module, "" if label == "*" else label
+
+
+class _Folders:
+    """What the folders of a project hold: each is listed once, rather than asked for one name after another."""
+
+    def __init__(self) -> None:
+        self._inside: dict[str, frozenset[str]] = {}
+        self._marked: dict[str, str] = {}
+        self._known: dict[tuple[str, str, str], Path | None] = {}
+
+    def root(self, folder: str) -> str:
+        """The folder of the project: the nearest one above that says so, else the folder itself."""
+        return self._nearest(folder) or folder
+
+    def _nearest(self, folder: str) -> str:
+        """The nearest folder above, or this one, that says it is a project's; empty for none."""
+        found = self._marked.get(folder)
+        if found is None:
+            if not self._names(folder).isdisjoint(_MARKERS):
+                found = folder
+            else:
+                above = os.path.dirname(folder)
+                found = self._nearest(above) if above != folder else ""
+            self._marked[folder] = found
+        return found
+
+    def module(self, folder: str, module: str, label: str) -> Path | None:
+        """The project's file that an import means, seen from a folder."""
+        key = (folder, module, label)
+        if key not in self._known:
+            found = self._module(folder, module, label)
+            self._known[key] = None if found is None else Path(found)
+        return self._known[key]
+
+    def _module(self, folder: str, module: str, label: str) -> str | None:
+        stripped = module.lstrip(".")
+        words = [*(stripped.split(".") if stripped else []), *([label] if label else [])]
+        if not words or not all(word.isidentifier() for word in words):
+            return None
+        if stripped != module:
+            for _ in range(len(module) - len(stripped) - 1):
+                folder = os.path.dirname(folder)
+            return self._below(folder, words)
+        root = self.root(folder)
+        while True:
+            for sub in ("", *SOURCE_FOLDERS):
+                found = self._below(os.path.join(folder, sub) if sub else folder, words)
+                if found is not None:
+                    return found
+            above = os.path.dirname(folder)
+            if folder in (root, above):
+                return None
+            folder = above
+
+    def _below(self, base: str, words: list[str]) -> str | None:
+        """The file of the longest beginning of `words` that is a module below a folder."""
+        inside = self._names(base)
+        if words[0] not in inside and f"{words[0]}.py" not in inside:
+            return None
+        for length in range(len(words), 0, -1):
+            stem = os.path.join(base, *words[:length])
+            for candidate in (f"{stem}.py", os.path.join(stem, "__init__.py")):
+                above, name = os.path.split(candidate)
+                if name in self._names(above) and os.path.isfile(candidate):
+                    return candidate
+        return None
+
+    def _names(self, folder: str) -> frozenset[str]:
+        names = self._inside.get(folder)
+        if names is None:
+            try:
+                names = frozenset(os.listdir(folder))
+            except OSError:
+                names = frozenset()
+            self._inside[folder] = names
+        return names
+
+
+@cache
+def _framework_import() -> re.Pattern[bytes]:
+    roots = "|".join(sorted(FRAMEWORK_ROOTS | foreign.modules()))
+    return re.compile(rf"^[ \t]*(?:from|import)[ \t]+(?:[^\n#]*[ ,])?(?:{roots})\b".encode(), re.MULTILINE)
+
+
+def _names_framework(text: bytes) -> bool:
+    return _framework_import().search(text) is not None
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

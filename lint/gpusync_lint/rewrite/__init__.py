@@ -1,0 +1,1 @@
+"""Changes of source: applying edits, and writing them with libcst."""

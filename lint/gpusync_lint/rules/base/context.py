@@ -1,0 +1,331 @@
+"""What every rule is given, and what it gives back."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value
+from gpusync_lint.inference.fixpoint import is_test_file
+from gpusync_lint.model.findings import Span
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.project.symbols import ClassInfo
+from gpusync_lint.rules.base.blocks import around
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpusync_lint.catalogue.schema import Barrier, Catalogue
+    from gpusync_lint.heat.frequency import Recorder
+    from gpusync_lint.inference.fixpoint import Inference
+    from gpusync_lint.model.findings import EngineSettings, Fix
+    from gpusync_lint.project.symbols import FileInfo, FunctionInfo
+    from gpusync_lint.rules.base.occurrences import Site
+
+CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "time_ns", "monotonic_ns"})
+"""Functions of the module `time` that read a clock which goes on while the host waits."""
+_CLOCKS = CLOCKS | {"process_time", "elapsed_time", "get_elapsed_time"}
+_CLOCK_REACH = 3
+_F_STRINGS_HAVE_POSITIONS = sys.version_info >= (3, 12)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A barrier that a rule saw.
+
+    `mark` is the expression to underline; `tail` underlines only the last name of a call, and its arguments.
+    """
+
+    barrier: str
+    mark: ast.expr
+    confidence: Confidence
+    tail: bool = False
+    fix: Fix | None = None
+    remedy: str = ""
+    """What to do here, where that is more than what the catalogue says."""
+    about: ast.stmt | None = None
+    """The statement whose heat counts, where it is not the one that holds the mark."""
+    heat: Heat | None = None
+    """How often it waits, where that does not depend on step loops."""
+
+
+class Rule:
+    """Decides about one kind of barrier. One instance serves a whole run; it keeps no state."""
+
+    nodes: ClassVar[tuple[type[ast.AST], ...]]
+    """The types of `ast` that it wants to see."""
+    barriers: ClassVar[tuple[str, ...]] = ()
+    """Ids of the catalogue entries that it speaks for."""
+    VALID: ClassVar[Sequence[str]] = ()
+    """Bodies of a step loop that must stay silent."""
+    INVALID: ClassVar[Sequence[str]] = ()
+    """Bodies of a step loop that must be reported."""
+    late: ClassVar[bool] = False
+    """Whether it looks after the others, and at what they reported."""
+
+    guesses: ClassVar[bool] = False
+    """Whether all that it reports is of low confidence, so that it has no `INVALID` bodies."""
+
+    def check(self, node: Any, look: Look) -> Iterator[Report]:
+        """Look at one node."""
+        raise NotImplementedError
+
+
+class Look:
+    """A rule's view of the node it judges: what the inference knows of it and of its surroundings."""
+
+    def __init__(
+        self,
+        file: FileInfo,
+        inference: Inference,
+        catalogue: Catalogue,
+        settings: EngineSettings,
+        lines: list[str],
+        heat: Recorder,
+    ) -> None:
+        self.file = file
+        self.catalogue = catalogue
+        self.settings = settings
+        self.at: Site
+        """The node that is judged, and where it stands."""
+        self.values: dict[int, Value] = {}
+        """What is known of the file's expressions, by the `id` of their `ast`."""
+        for fn in file.all_functions:
+            self.values.update(fn.values)
+        self.waits: set[int] = set()
+        """Lines of the file on which something was reported so far."""
+        self._inference = inference
+        self._lines = lines
+        self._heat = heat
+
+    def value(self, node: ast.AST | None) -> Value:
+        """What an expression holds."""
+        return UNKNOWN if node is None else self.values.get(id(node), UNKNOWN)
+
+    def dotted(self, node: ast.AST | None) -> str:
+        """The dotted name, outside the project, that an expression stands for; empty when it stands for none."""
+        value = self.value(node)
+        return value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else ""
+
+    def explained(self) -> bool:
+        """Whether what nobody explains is likely to be a tensor: the file uses torch, a device, and nothing alike."""
+        file = self.file
+        return file.uses_framework and not file.uses_others and self.uses_device()
+
+    def uses_device(self) -> bool:
+        """Whether the function belongs to code that uses a device at all."""
+        return self._inference.assumed_device(self.at.fn) >= Device.ASSUMED
+
+    def in_module(self) -> bool:
+        """Whether the function is a method of a module."""
+        cls = self.at.fn.cls
+        return cls is not None and self._inference.project.is_module_class(cls)
+
+    def in_tests(self) -> bool:
+        """Whether the file holds tests."""
+        return is_test_file(self.file)
+
+    def sureness(self, value: Value) -> Confidence | None:
+        """How sure it is that a value is a tensor on the device; None when it is not one."""
+        if value.kind is not Kind.TENSOR or value.device is Device.CPU:
+            return None
+        if value.device is Device.UNKNOWN:
+            return Confidence.LOW
+        return Confidence.HIGH if value.device is Device.GPU and value.sure else Confidence.MEDIUM
+
+    def decides(self, value: Value) -> Confidence | None:
+        """How sure it is that Python's asking for the truth of a value reads a device tensor.
+
+        Only a tensor of one element has a truth value. Where nothing but a convention says that this is a tensor, and
+        nothing that it was reduced to one element, that it is asked says that it is a number.
+        """
+        confidence = self.sureness(value)
+        return (
+            Confidence.LOW if confidence is not None and not value.sure and value.zero_dim is not True else confidence
+        )
+
+    def mask(self, node: ast.expr) -> bool | None:
+        """Whether an index is a boolean mask; None for a tensor of unknown type that is called one.
+
+        A parameter that is called a mask is one, unless some caller is known to pass it something else.
+        """
+        index = self.value(node)
+        if index.kind is not Kind.TENSOR or index.boolean:
+            return index.kind is Kind.TENSOR
+        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+        if index.zero_dim is True or not label.lower().endswith(("mask", "masks")):
+            return False
+        parameters = getattr(self.at.fn.node, "args", None)
+        own = parameters is not None and any(
+            arg.arg == label for arg in ast.walk(parameters) if isinstance(arg, ast.arg)
+        )
+        return True if own and label not in self.at.fn.bound else None
+
+    def loop_target(self, node: ast.expr) -> bool:
+        """Whether a name is bound by a `for` around the node, or by a comprehension."""
+        while isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return False
+        bound = self._inference.loop_names(self.at.fn)
+        return node.id in bound
+
+    def named(self, node: ast.Call) -> Sequence[Barrier]:
+        """The barriers of libraries, and of the project itself, that the name of what is called tells."""
+        receiver = self.value(node.func.value) if isinstance(node.func, ast.Attribute) else UNKNOWN
+        inference = self._inference
+        return inference.named.barriers(node.func, self.value(node.func), receiver, inference.project)
+
+    def prepares_data(self) -> bool:
+        """Whether the function makes batches on the host."""
+        return self._inference.prepares_data(self.at.fn)
+
+    def traced(self) -> bool:
+        """Whether another framework traces the function, rather than running it line by line."""
+        return self._inference.traced(self.at.fn)
+
+    def waits_inside(self, fn: FunctionInfo) -> bool:
+        """Whether a project function, or one that it calls, may hold a barrier."""
+        seen = {id(fn)}
+        queue = [fn]
+        while queue:
+            fn = queue.pop()
+            if fn.returns is None or fn.spots or fn.trace.unexplained:
+                return True
+            queue += fn.nested.values()
+            for site in fn.trace.calls:
+                if id(site.callee) not in seen:
+                    seen.add(id(site.callee))
+                    queue.append(site.callee)
+        return False
+
+    def method_of(self, value: Value, label: str) -> FunctionInfo | None:
+        """A method of an instance of a project class."""
+        return self._inference.project.method(value.ref, label) if isinstance(value.ref, ClassInfo) else None
+
+    def waits_on(self, barrier: Barrier) -> bool:
+        """Whether a barrier waits on the oldest torch that the project runs on."""
+        return barrier.until_torch is None or self.settings.torch_version < barrier.until_torch
+
+    def heat(self, fn: FunctionInfo, statement: ast.stmt) -> Heat:
+        """How often a statement of a function runs."""
+        return self._heat.heat(fn, statement)
+
+    def line(self, number: int) -> str:
+        """A line of the file, counted from 1, without its end."""
+        return self._lines[number - 1]
+
+    def start(self, node: ast.stmt | ast.expr) -> int:
+        """The column that a node begins in, counted from 1."""
+        return self._column(node.lineno, node.col_offset)
+
+    def end(self, node: ast.stmt | ast.expr) -> int:
+        """The column after a node, in its last line."""
+        return self._column(node.end_lineno or node.lineno, node.end_col_offset or 0)
+
+    def span(self, node: ast.expr) -> Span | None:
+        """Where an expression stands; None where this Python does not know (inside an f-string, before 3.12)."""
+        if self.at.string is not None and not _F_STRINGS_HAVE_POSITIONS:
+            return None
+        return self._span(node)
+
+    def span_of(self, report: Report, site: Site) -> Span:
+        """What a report underlines."""
+        mark = report.mark
+        if site.string is not None and not _F_STRINGS_HAVE_POSITIONS:
+            mark = site.string
+        elif report.tail and isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute):
+            whole = self._span(mark)
+            func = self._span(mark.func)
+            return Span(func.end_line, func.end_column - len(mark.func.attr), whole.end_line, whole.end_column)
+        return self._span(mark)
+
+    def text(self, span: Span) -> str:
+        """The source in a range."""
+        if span.line == span.end_line:
+            return self._lines[span.line - 1][span.column - 1 : span.end_column - 1]
+        middle = self._lines[span.line : span.end_line - 1]
+        first = self._lines[span.line - 1][span.column - 1 :]
+        return "\n".join([first, *middle, self._lines[span.end_line - 1][: span.end_column - 1]])
+
+    def _span(self, node: ast.expr) -> Span:
+        end_line = node.end_lineno or node.lineno
+        end = node.end_col_offset or node.col_offset
+        return Span(node.lineno, self._column(node.lineno, node.col_offset), end_line, self._column(end_line, end))
+
+    def _column(self, line: int, offset: int) -> int:
+        """`ast` counts bytes of UTF-8 from 0, a span counts characters from 1."""
+        text = self._lines[line - 1] if line <= len(self._lines) else ""
+        if text.isascii():
+            return offset + 1
+        return len(text.encode()[:offset].decode(errors="replace")) + 1
+
+    def timing(self) -> bool:
+        """Whether a clock is read next to the statement: then the wait is what its author measures."""
+        for block, place in reversed(around(self.at.fn, self.at.statement)):
+            if block[place] is not self.at.statement and not isinstance(block[place], (ast.If, ast.With)):
+                break  # `if device.type == "cuda": torch.cuda.synchronize()` belongs to the clock after it
+            near = block[max(0, place - _CLOCK_REACH) : place + _CLOCK_REACH + 1]
+            if any(_reads_clock(statement) for statement in near):
+                return True
+        return False
+
+
+def _reads_clock(statement: ast.stmt) -> bool:
+    if hasattr(statement, "body"):
+        return False
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call):
+            func = node.func
+            label = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+            if label in _CLOCKS:
+                return True
+    return False
+
+
+def method(node: ast.Call) -> str:
+    """The name of the method that a call calls; empty for a plain function."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else ""
+
+
+def arguments(node: ast.Call) -> list[ast.expr]:
+    """All that a call is given, with or without a name or a star."""
+    given = [arg.value if isinstance(arg, ast.Starred) else arg for arg in node.args]
+    return given + [argument.value for argument in node.keywords]
+
+
+def positional(node: ast.Call) -> list[ast.expr]:
+    """The positional arguments without a star."""
+    return [arg for arg in node.args if not isinstance(arg, ast.Starred)]
+
+
+def keyword(node: ast.Call, label: str) -> ast.expr | None:
+    """The value of a keyword argument."""
+    for argument in node.keywords:
+        if argument.arg == label:
+            return argument.value
+    return None
+
+
+def keyword_is(node: ast.Call, label: str, const: bool) -> bool:
+    """Whether a keyword argument is given as exactly this constant."""
+    value = keyword(node, label)
+    return value is not None and is_constant(value, const)
+
+
+def is_constant(node: ast.expr, const: bool) -> bool:
+    """Whether an expression is exactly this constant."""
+    return isinstance(node, ast.Constant) and node.value is const
+
+
+def indices(node: ast.Subscript) -> list[ast.expr]:
+    """What stands between the brackets of a subscript: an index or a slice for each dimension.
+
+    `x[(a, b)]` is `x[a, b]`.
+    """
+    index = node.slice
+    if not isinstance(index, ast.Tuple) or not index.elts:
+        return [index]
+    return [part.value if isinstance(part, ast.Starred) else part for part in index.elts]

@@ -1,0 +1,331 @@
+"""Several `.item()` in one block: advice to read them at once, told at the first of them, and the fix that does it."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from gpusync_lint.model.findings import Edit, Fix, Span
+from gpusync_lint.rules.base.blocks import around, bound_names
+from gpusync_lint.rules.fixes.deferred_reads import insert_after
+from gpusync_lint.rules.fixes.number_types import number_of
+
+if TYPE_CHECKING:
+    from gpusync_lint.rules.base.context import Look, Report
+    from gpusync_lint.rules.base.occurrences import Site
+
+Found = list[tuple["Site", "Report"]]
+_Read = tuple[int, int]
+"""Place of the statement in its block, number of the report."""
+
+_AT_MOST = 8
+_WIDEST = 100
+"""Columns of the line that reads several values at most."""
+_TITLE = "Read them with one wait"
+_HAZARD = "They must lie on one device; the numbers are there after the last of them only."
+_COMBINED = "Compute on the device, read the result"
+_ROUNDS = "The result is rounded as the tensors are, and a division by zero gives inf or nan instead of an error."
+_CHANGES = frozenset({"step", "replay"})
+"""Methods that change tensors which are not named: an optimizer's, a CUDA graph's."""
+
+
+def merge_reads(found: Found, look: Look) -> None:
+    """Let the first of several reads that could be one say so, in its remedy, and give all of them the fix.
+
+    They can be one where all of the values exist before the first is read: no name that a later one reads from is
+    bound by a statement in between.
+    """
+    blocks: dict[int, list[_Read]] = {}
+    for number, (site, report) in enumerate(found):
+        if (
+            report.barrier == "item"
+            and not site.repeated
+            and isinstance(site.statement, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return))
+        ):
+            holders = around(site.fn, site.statement)
+            if holders:
+                block, place = holders[-1]
+                blocks.setdefault(id(block), []).append((place, number))
+    for reads in blocks.values():
+        reads.sort(key=lambda read: (read[0], found[read[1]][1].mark.lineno, found[read[1]][1].mark.col_offset))
+        _advise(reads, found)
+        _stack_statements(reads, found, look)
+        _stack_displays(reads, found, look)
+        _combine_operands(reads, found, look)
+        _stack_expressions(reads, found, look)
+
+
+def _advise(reads: list[_Read], found: Found) -> None:
+    while len(reads) > 1:
+        first = reads[0]
+        site, report = found[first[1]]
+        block = around(site.fn, site.statement)[-1][0]
+        together = [first]
+        for read in reads[1:]:
+            bound: set[str] = set()
+            for statement in block[first[0] : read[0]]:
+                bound |= bound_names(statement)
+            mark = found[read[1]][1].mark
+            names = {node.id for node in ast.walk(mark) if isinstance(node, ast.Name)}
+            if bound & names or read[0] - first[0] > _AT_MOST:
+                break
+            together.append(read)
+        if len(together) > 1:
+            # No line numbers: in a notebook they would not be those of the cell.
+            one_line = found[together[-1][1]][1].mark.lineno == report.mark.lineno
+            place = "on this line" if one_line else "of this block, this one and those below,"
+            remedy = (
+                f"Keep the values on the device, or read the {len(together)} {place} with one wait: "
+                f"`torch.stack([...]).tolist()`"
+            )
+            found[first[1]] = (site, replace(report, remedy=remedy))
+        reads = reads[len(together) :]
+
+
+def _stack_statements(reads: list[_Read], found: Found, look: Look) -> None:
+    """`a = x.item()` and further on `b = y.item()`: both are kept on the device, and read after the last."""
+    wanted = [read for read in reads if _assigned(found[read[1]]) is not None and _scalar(found[read[1]], look)]
+    while len(wanted) > 1:
+        site = found[wanted[0][1]][0]
+        block = around(site.fn, site.statement)[-1][0]
+        kind = _kind(found[wanted[0][1]], look)
+        together = [wanted[0]]
+        for read in wanted[1:]:
+            group = [*together, read]
+            if kind is None or _kind(found[read[1]], look) is not kind or not _may_wait(group, block, found):
+                break
+            together = group
+        if len(together) > 1:
+            fix = _at_once(together, found, look) or _after_the_last(together, found, look)
+            if fix is not None:
+                _give(together, found, fix)
+        wanted = wanted[len(together) :]
+
+
+def _stack_displays(reads: list[_Read], found: Found, look: Look) -> None:
+    """`a, b = x.item(), y.item()`, `return x.item(), y.item()`, `[x.item(), y.item()]`."""
+    by_mark = {id(found[number][1].mark): number for _, number in reads}
+    for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
+        for node in ast.walk(statement):
+            if not isinstance(node, (ast.Tuple, ast.List)) or len(node.elts) < 2:
+                continue
+            numbers = [by_mark[id(one)] for one in node.elts if id(one) in by_mark]
+            if len(numbers) < len(node.elts) or any(found[number][1].fix is not None for number in numbers):
+                continue
+            kinds = {_kind(found[number], look) if _scalar(found[number], look) else None for number in numbers}
+            texts = [_read_text(found[number], look) for number in numbers]
+            span = look.span(node)
+            if len(kinds) > 1 or None in kinds or not all(texts) or span is None or "#" in look.text(span):
+                continue
+            stacked = f"torch.stack([{', '.join(text for text in texts if text)}]).tolist()"
+            unpacked = isinstance(statement, ast.Assign) and statement.value is node and _unpacks(statement)
+            if isinstance(node, ast.Tuple) and not unpacked:
+                stacked = f"tuple({stacked})"
+            fix = Fix(_TITLE, (Edit(span, stacked),), False, _HAZARD)
+            _give([(0, number) for number in numbers], found, fix)
+
+
+def _combine_operands(reads: list[_Read], found: Found, look: Look) -> None:
+    """`x.item() / y.item()` to `(x / y).item()`: the device computes, and one number is read."""
+    by_mark = {id(found[number][1].mark): number for _, number in reads}
+    for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
+        for node in ast.walk(statement):
+            if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
+                continue
+            numbers = [by_mark[id(side)] for side in (node.left, node.right) if id(side) in by_mark]
+            if len(numbers) < 2 or any(found[number][1].fix is not None for number in numbers):
+                continue
+            kinds = {_kind(found[number], look) for number in numbers}
+            whole, left, right = look.span(node), look.span(node.left), look.span(node.right)
+            if len(kinds) > 1 or None in kinds or whole is None or left is None or right is None:
+                continue
+            text = look.text(whole)
+            if (left.line, right.end_line) != (right.line, left.line) or not text.endswith(".item()"):
+                continue
+            operator = text[left.end_column - whole.column : right.column - whole.column]
+            receivers = [_receiver(found[number]) for number in numbers]
+            sides = [_operand(receiver, look) for receiver in receivers]
+            if operator.strip() not in ("+", "-", "*", "/") or None in sides:
+                continue
+            combined = f"({sides[0]}{operator}{sides[1]}).item()"
+            _give([(0, number) for number in numbers], found, Fix(_COMBINED, (Edit(whole, combined),), False, _ROUNDS))
+
+
+def _operand(receiver: ast.expr | None, look: Look) -> str | None:
+    """What is read, as it can stand beside an operator."""
+    span = look.span(receiver) if receiver is not None else None
+    if span is None or not isinstance(receiver, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
+        return None
+    return look.text(span)
+
+
+def _stack_expressions(reads: list[_Read], found: Found, look: Look) -> None:
+    """`print(x.item(), y.item())` of two names: they are read by a statement before, under names of their own."""
+    groups: dict[int, list[int]] = {}
+    for _, number in reads:
+        groups.setdefault(id(found[number][0].statement), []).append(number)
+    for group in groups.values():
+        numbers = [number for number in group if found[number][1].fix is None]
+        if len(numbers) < 2:
+            continue
+        statement = found[numbers[0]][0].statement
+        always = _always(statement)
+        labels = {}
+        for number in numbers:
+            receiver = _receiver(found[number])
+            if isinstance(receiver, ast.Name) and id(found[number][1].mark) in always:
+                labels[number] = receiver.id
+        if len(labels) < len(numbers) or not 1 < len(set(labels.values())) == len(labels):
+            continue
+        kinds = {_kind(found[number], look) if _scalar(found[number], look) else None for number in numbers}
+        before = look.line(statement.lineno)[: look.start(statement) - 1]
+        spans = [look.span(found[number][1].mark) for number in numbers]
+        fresh = [f"{label}_value" for label in labels.values()]
+        taken = any(isinstance(node, ast.Name) and node.id in fresh for node in ast.walk(look.file.tree))
+        if len(kinds) > 1 or None in kinds or before.strip() or None in spans or taken:
+            continue
+        reading = f"{', '.join(fresh)} = torch.stack([{', '.join(labels.values())}]).tolist()\n{before}"
+        start = Span(statement.lineno, len(before) + 1, statement.lineno, len(before) + 1)
+        edits = [Edit(start, reading)]
+        edits += [Edit(span, name) for span, name in zip(spans, fresh, strict=True) if span is not None]
+        _give([(0, number) for number in numbers], found, Fix(_TITLE, tuple(edits), False, _HAZARD))
+
+
+def _always(statement: ast.stmt) -> set[int]:
+    """`id` of the expressions of a statement that are evaluated whenever it runs."""
+    found: set[int] = set()
+    stack: list[ast.AST] = [statement]
+    while stack:
+        node = stack.pop()
+        found.add(id(node))
+        if isinstance(node, (ast.BoolOp, ast.IfExp)):
+            stack.append(node.values[0] if isinstance(node, ast.BoolOp) else node.test)
+        elif not isinstance(
+            node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.NamedExpr)
+        ):
+            stack.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def _give(reads: list[_Read], found: Found, fix: Fix) -> None:
+    for _, number in reads:
+        site, report = found[number]
+        found[number] = (site, replace(report, fix=fix))
+
+
+def _assigned(one: tuple[Site, Report]) -> str | None:
+    """The name that a statement which does nothing else binds to the number."""
+    statement, mark = one[0].statement, one[1].mark
+    if not isinstance(statement, ast.Assign) or statement.value is not mark or len(statement.targets) != 1:
+        return None
+    target = statement.targets[0]
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def _receiver(one: tuple[Site, Report]) -> ast.expr | None:
+    mark = one[1].mark
+    return mark.func.value if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute) else None
+
+
+def _scalar(one: tuple[Site, Report], look: Look) -> bool:
+    """Whether what is read has no dimension, and torch is there under its name."""
+    receiver = _receiver(one)
+    named = look.file.imports.get("torch") == "torch"
+    return one[1].fix is None and receiver is not None and look.value(receiver).zero_dim is True and named
+
+
+def _kind(one: tuple[Site, Report], look: Look) -> type | None:
+    """`float` or `int`: what stacking keeps. Booleans and numbers would not stay what they are."""
+    receiver = _receiver(one)
+    kind = number_of(receiver, one[0].fn, look) if receiver is not None else None
+    return kind if kind in (float, int) else None
+
+
+def _read_text(one: tuple[Site, Report], look: Look) -> str | None:
+    receiver = _receiver(one)
+    span = look.span(receiver) if receiver is not None else None
+    return look.text(span) if span is not None else None
+
+
+def _may_wait(group: list[_Read], block: list[ast.stmt], found: Found) -> bool:
+    """Whether every number but the last may be there only after the last: nothing in between uses or changes it."""
+    last = group[-1][0]
+    names = [_assigned(found[number]) for _, number in group]
+    if len(set(names)) < len(names):
+        return False
+    for place, number in group[:-1]:
+        receiver = _receiver(found[number])
+        own = _assigned(found[number])
+        fresh = isinstance(receiver, ast.Call)
+        watched = {node.id for node in ast.walk(receiver) if isinstance(node, ast.Name)} if receiver else set()
+        for statement in block[place + 1 : last + 1]:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name) and node.id == own:
+                    return False
+                if isinstance(node, (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Yield, ast.Await)):
+                    return False
+                if not fresh and _changes(node, watched):
+                    return False
+    return True
+
+
+def _changes(node: ast.AST, names: set[str]) -> bool:
+    """Whether a node may change in place what these names hold."""
+    if isinstance(node, ast.AugAssign):
+        return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.target))
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    root = node.func.value
+    while isinstance(root, (ast.Attribute, ast.Subscript)):
+        root = root.value
+    in_place = node.func.attr.endswith("_") and isinstance(root, ast.Name) and root.id in names
+    return in_place or node.func.attr in _CHANGES
+
+
+def _at_once(group: list[_Read], found: Found, look: Look) -> Fix | None:
+    """Statements that follow each other become one: `a, b = torch.stack([x, y]).tolist()`."""
+    statements = [found[number][0].statement for _, number in group]
+    if [place for place, _ in group] != list(range(group[0][0], group[0][0] + len(group))):
+        return None
+    bound: set[str] = set()
+    for one, other in pairwise(statements):
+        bound |= bound_names(one)
+        between = Span(one.end_lineno or one.lineno, look.end(one), other.lineno, look.start(other))
+        if look.text(between).strip(" \t") != "\n" or bound & _names(other):
+            return None
+    names = [_assigned(found[number]) for _, number in group]
+    texts = [_read_text(found[number], look) for _, number in group]
+    first, last = statements[0], statements[-1]
+    if None in texts or any("\n" in (text or "") for text in texts):
+        return None
+    line = f"{', '.join(map(str, names))} = torch.stack([{', '.join(map(str, texts))}]).tolist()"
+    if look.start(first) + len(line) > _WIDEST:
+        return None
+    span = Span(first.lineno, look.start(first), last.end_lineno or last.lineno, look.end(last))
+    return Fix(_TITLE, (Edit(span, line),), False, _HAZARD)
+
+
+def _after_the_last(group: list[_Read], found: Found, look: Look) -> Fix | None:
+    """Each `.item()` becomes `.detach()`, and a statement after the last reads them all."""
+    edits = []
+    names = ", ".join(str(_assigned(found[number])) for _, number in group)
+    for _, number in group:
+        mark = found[number][1].mark
+        span = look.span(mark)
+        if span is None or not look.text(span).endswith(".item()"):
+            return None
+        item = Span(span.end_line, span.end_column - len("item()"), span.end_line, span.end_column)
+        edits.append(Edit(item, "detach()"))
+    statement = found[group[-1][1]][0].statement
+    reading = insert_after(statement, f"{names} = torch.stack([{names}]).tolist()", look)
+    return None if reading is None else Fix(_TITLE, (*edits, reading), False, _HAZARD)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _unpacks(statement: ast.Assign) -> bool:
+    return all(isinstance(target, (ast.Tuple, ast.List)) for target in statement.targets)

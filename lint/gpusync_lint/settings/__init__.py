@@ -1,0 +1,1 @@
+"""Configuration from pyproject.toml and the command line."""
