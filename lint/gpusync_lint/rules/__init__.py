@@ -77,10 +77,10 @@ RULES: tuple[type[Rule], ...] = (
 
 
 @cache
-def by_node(late: bool = False) -> dict[type, tuple[Rule, ...]]:
+def by_node(after_others: bool = False) -> dict[type, tuple[Rule, ...]]:
     """The rules that want to see each type of `ast`: those that look first, or those that look late."""
     table: dict[type, list[Rule]] = {}
-    for rule in (cls() for cls in RULES if cls.late is late):
+    for rule in (cls() for cls in RULES if cls.after_others is after_others):
         for node in rule.nodes:
             table.setdefault(node, []).append(rule)
     return {node: tuple(rules) for node, rules in table.items()}

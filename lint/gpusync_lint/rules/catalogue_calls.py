@@ -5,7 +5,16 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.rules.base.context import Look, Report, Rule, arguments, keyword, keyword_is, method, positional
+from gpusync_lint.rules.base.context import (
+    Report,
+    Rule,
+    RuleContext,
+    arguments,
+    keyword,
+    keyword_is,
+    method,
+    positional,
+)
 from gpusync_lint.rules.fixes import call_edits
 from gpusync_lint.rules.text import text_confidence
 
@@ -37,25 +46,35 @@ class CatalogueCall(Rule):
     )
     INVALID: ClassVar = ("torch.equal(x, x2)", "m.nonzero()", "x.unique()", "idx.bincount()", "torch.linalg.svd(x)")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        dotted = look.dotted(node.func)
+        dotted = context.qualified_name(node.func)
         if dotted:
-            barrier = look.catalogue.by_function.get(dotted)
-            if barrier is None or barrier.id not in _BY_NAME or _excused(node, barrier) or not look.waits_on(barrier):
+            barrier = context.catalogue.by_function.get(dotted)
+            if (
+                barrier is None
+                or barrier.id not in _BY_NAME
+                or _excused(node, barrier)
+                or not context.waits_on(barrier)
+            ):
                 return
-            found = [text_confidence(look, look.value(arg)) for arg in arguments(node)]
+            found = [text_confidence(context, context.value(arg)) for arg in arguments(node)]
             sure = [item for item in found if item is not None]
             if sure:
-                fix = call_edits.without_check(node, look) if barrier.id == "linalg-check" else None
+                fix = call_edits.without_check(node, context) if barrier.id == "linalg-check" else None
                 yield Report(barrier.id, node, min(sure, key=lambda item: item.rank), fix=fix)
         elif isinstance(node.func, ast.Attribute):
-            barrier = look.catalogue.by_method.get(node.func.attr)
-            if barrier is None or barrier.id not in _BY_NAME or _excused(node, barrier) or not look.waits_on(barrier):
+            barrier = context.catalogue.by_method.get(node.func.attr)
+            if (
+                barrier is None
+                or barrier.id not in _BY_NAME
+                or _excused(node, barrier)
+                or not context.waits_on(barrier)
+            ):
                 return
-            confidence = look.sureness(look.value(node.func.value))
+            confidence = context.confidence(context.value(node.func.value))
             if confidence is not None:
-                yield Report(barrier.id, node, confidence, tail=True)
+                yield Report(barrier.id, node, confidence, highlight_name=True)
 
 
 class CallByShape(Rule):
@@ -66,10 +85,10 @@ class CallByShape(Rule):
     VALID: ClassVar = ("x.repeat_interleave(2, 0)", "F.one_hot(tgt, 256)", "torch.where(m, x, x2)")
     INVALID: ClassVar = ("x.repeat_interleave(counts, 0)", "F.one_hot(tgt)", "torch.where(m)")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         called = method(node)
-        dotted = look.dotted(node.func)
+        dotted = context.qualified_name(node.func)
         if dotted:
             called = dotted.rpartition(".")[2]
             if not dotted.startswith("torch."):
@@ -80,19 +99,19 @@ class CallByShape(Rule):
         barrier, confidence, fix = "", None, None
         if called == "repeat_interleave" and keyword(node, "output_size") is None:
             repeats = _repeats(node, args, bool(dotted))
-            barrier, confidence = "repeat-interleave", look.sureness(look.value(repeats))
-            fix = call_edits.add_output_size(node, repeats, look) if repeats is not None else None
+            barrier, confidence = "repeat-interleave", context.confidence(context.value(repeats))
+            fix = call_edits.add_output_size(node, repeats, context) if repeats is not None else None
         elif called == "one_hot" and len(args) < 2 and keyword(node, "num_classes") is None and args:
-            barrier, confidence = "one-hot", look.sureness(look.value(args[0]))
-            fix = call_edits.add_num_classes(node, look)
+            barrier, confidence = "one-hot", context.confidence(context.value(args[0]))
+            fix = call_edits.add_num_classes(node, context)
         elif called == "where" and len(arguments(node)) == 1 and args:
-            barrier, confidence = "where-one-argument", look.sureness(look.value(args[0]))
+            barrier, confidence = "where-one-argument", context.confidence(context.value(args[0]))
         elif called in ("clip_grad_norm_", "get_total_norm") and keyword_is(node, "error_if_nonfinite", True):
-            barrier, confidence = "clip-check", look.sureness(look.value(node))
+            barrier, confidence = "clip-check", context.confidence(context.value(node))
         elif called == "ctc_loss" and len(args) >= 4:
-            barrier, confidence = "ctc-loss", look.sureness(look.value(args[2]))
+            barrier, confidence = "ctc-loss", context.confidence(context.value(args[2]))
         if barrier and confidence is not None:
-            yield Report(barrier, node, confidence, tail=not dotted, fix=fix)
+            yield Report(barrier, node, confidence, highlight_name=not dotted, fix=fix)
 
 
 def _repeats(node: ast.Call, args: list[ast.expr], function: bool) -> ast.expr | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.lattice import Kind
 from gpusync_lint.model.levels import Confidence
-from gpusync_lint.rules.base.context import Look, Report, Rule, method
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, method
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,17 +35,17 @@ class ExplicitBarrier(Rule):
         "torch.cuda.current_stream().synchronize()",
     )
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        dotted = look.dotted(node.func)
-        barrier = look.catalogue.by_function.get(dotted)
+        dotted = context.qualified_name(node.func)
+        barrier = context.catalogue.by_function.get(dotted)
         if barrier is not None and barrier.code in _CODES:
-            timed = barrier.code == "GS101" and look.timing()
+            timed = barrier.code == "GS101" and context.is_timed()
             yield Report(barrier.id, node, Confidence.LOW if timed else Confidence.HIGH)
         elif method(node) == "synchronize" and not dotted and isinstance(node.func, ast.Attribute):
-            kind = look.value(node.func.value).kind
+            kind = context.value(node.func.value).kind
             if kind in (Kind.STREAM, Kind.EVENT):
-                confidence = Confidence.LOW if look.timing() else Confidence.HIGH
+                confidence = Confidence.LOW if context.is_timed() else Confidence.HIGH
                 yield Report("stream-or-event-synchronize", node, confidence)
-            elif kind is Kind.UNKNOWN and look.uses_device():
+            elif kind is Kind.UNKNOWN and context.uses_device():
                 yield Report("stream-or-event-synchronize", node, Confidence.LOW)

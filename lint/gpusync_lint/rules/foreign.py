@@ -10,7 +10,7 @@ from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, foreign_inside, tuple_of
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.blocks import LOOPS, around, walk
-from gpusync_lint.rules.base.context import Look, Report, Rule
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,55 +34,55 @@ class ForeignBarrier(Rule):
     VALID: ClassVar = ("float(np.ones(3).sum())", "if np.any([1]): pass")
     INVALID: ClassVar = ()
 
-    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at a node."""
-        for barrier, mark, tail in self._found(node, look):
-            if barrier.framework in foreign.bounding() and self._is_first(node, look):
+        for barrier, mark, tail in self._found(node, context):
+            if barrier.framework in foreign.bounding() and self._is_first(node, context):
                 return
-            if not look.traced():
-                timed = barrier.code in _EXPLICIT and look.timing()
-                yield Report(barrier.id, mark, Confidence.LOW if timed else Confidence.MEDIUM, tail=tail)
+            if not context.is_traced():
+                timed = barrier.code in _EXPLICIT and context.is_timed()
+                yield Report(barrier.id, mark, Confidence.LOW if timed else Confidence.MEDIUM, highlight_name=tail)
                 return
 
-    def _is_first(self, wanted: ast.AST, look: Look) -> bool:
+    def _is_first(self, wanted: ast.AST, context: RuleContext) -> bool:
         """Whether nothing waits before a node in the same turn of the innermost loop, or call of the function."""
-        holders = around(look.at.fn, look.at.statement)
+        holders = around(context.function, context.statement)
         loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
-        body = loops[-1].body if loops else look.at.fn.node.body  # type: ignore[attr-defined]
+        body = loops[-1].body if loops else context.function.node.body  # type: ignore[attr-defined]
         place = (wanted.lineno, wanted.col_offset)  # type: ignore[attr-defined]
         for node in walk(body):
             before = isinstance(node, (ast.expr, ast.stmt)) and (node.lineno, node.col_offset) < place
-            if before and any(barrier.framework in foreign.bounding() for barrier, _, _ in self._found(node, look)):
+            if before and any(barrier.framework in foreign.bounding() for barrier, _, _ in self._found(node, context)):
                 return False
         return True
 
-    def _found(self, node: ast.AST, look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+    def _found(self, node: ast.AST, context: RuleContext) -> Iterator[tuple[Barrier, ast.expr, bool]]:
         if isinstance(node, ast.Call):
-            yield from self._call(node, look)
+            yield from self._call(node, context)
         elif isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)):
-            yield from self._tested([node.test], look)
+            yield from self._tested([node.test], context)
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            yield from self._tested([node.operand], look)
+            yield from self._tested([node.operand], context)
         elif isinstance(node, ast.BoolOp):
-            yield from self._tested(node.values[:-1], look)
+            yield from self._tested(node.values[:-1], context)
         elif isinstance(node, ast.FormattedValue):
-            for barrier in _by_builtin("format", look.value(node.value)):
+            for barrier in _by_builtin("format", context.value(node.value)):
                 yield barrier, node.value, False
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Compare, ast.Name)):
-            base, index = look.value(node.value), look.value(node.slice)
+            base, index = context.value(node.value), context.value(node.slice)
             if base.kind is Kind.FOREIGN and index == base and isinstance(node.slice, ast.Compare):
                 for barrier in foreign.barriers():
                     if barrier.masks and barrier.of == base.ref:
                         yield barrier, node, False
 
-    def _call(self, node: ast.Call, look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+    def _call(self, node: ast.Call, context: RuleContext) -> Iterator[tuple[Barrier, ast.expr, bool]]:
         func = node.func
-        called = look.value(func)
+        called = context.value(func)
         dotted = called.ref if called.kind is Kind.NAME and isinstance(called.ref, str) else ""
-        values = [look.value(arg) for arg in node.args]
-        receiver = look.value(func.value) if isinstance(func, ast.Attribute) else UNKNOWN
-        if _tracks(node, look):
-            given_to = [*values, *(look.value(keyword.value) for keyword in node.keywords)]
+        values = [context.value(arg) for arg in node.args]
+        receiver = context.value(func.value) if isinstance(func, ast.Attribute) else UNKNOWN
+        if _tracks(node, context):
+            given_to = [*values, *(context.value(keyword.value) for keyword in node.keywords)]
             shown = foreign_inside(tuple_of(given_to))
             for barrier in _by_builtin("tracker", shown) if shown is not None else ():
                 yield barrier, node, True
@@ -108,20 +108,20 @@ class ForeignBarrier(Rule):
                 if func.attr in barrier.methods and _is(receiver, barrier.of) and not excused:
                     yield barrier, node, True
 
-    def _tested(self, tests: list[ast.expr], look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+    def _tested(self, tests: list[ast.expr], context: RuleContext) -> Iterator[tuple[Barrier, ast.expr, bool]]:
         for test in tests:
-            value = look.value(test)
+            value = context.value(test)
             if value.kind is Kind.FOREIGN and isinstance(test, (ast.Compare, ast.Call)):
                 for barrier in foreign.barriers():
                     if barrier.conditions and barrier.of == value.ref:
                         yield barrier, test, False
 
 
-def _tracks(node: ast.Call, look: Look) -> bool:
+def _tracks(node: ast.Call, context: RuleContext) -> bool:
     """Whether a call hands values to an experiment tracker or a progress bar."""
     if isinstance(node.func, ast.Attribute) and node.func.attr in torch_api.TRACKERS:
         return True
-    return any(barrier.framework == "trackers" for barrier in look.named(node))
+    return any(barrier.framework == "trackers" for barrier in context.barriers_by_name(node))
 
 
 def _is(value: Value, sort: str) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.lattice import Kind
 from gpusync_lint.model.levels import Confidence
-from gpusync_lint.rules.base.context import Look, Report, Rule, method
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, method
 from gpusync_lint.rules.fixes.deferred_reads import defer
 
 if TYPE_CHECKING:
@@ -22,16 +22,16 @@ class Item(Rule):
     VALID: ClassVar = ("np.float32(1).item()", "x.detach()", "c.sum().item()", "c.tolist()")
     INVALID: ClassVar = ("s.item()", "total += x.sum().item()", "x.tolist()")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         called = method(node)
         if called not in ("item", "tolist") or node.args or node.keywords or not isinstance(node.func, ast.Attribute):
             return
-        value = look.value(node.func.value)
-        confidence = look.sureness(value)
-        if confidence is None and value.kind in (Kind.UNKNOWN, Kind.MOVED) and look.explained():
+        value = context.value(node.func.value)
+        confidence = context.confidence(value)
+        if confidence is None and value.kind in (Kind.UNKNOWN, Kind.MOVED) and context.unknown_is_probably_tensor():
             # numpy scalars have `.item()` too, but in code that computes on a device few are left unexplained.
             confidence = Confidence.MEDIUM if called == "item" else Confidence.LOW
         if confidence is not None:
-            fix = defer(node, node.func.value, look) if called == "item" else None
-            yield Report(called, node, confidence, tail=True, fix=fix)
+            fix = defer(node, node.func.value, context) if called == "item" else None
+            yield Report(called, node, confidence, highlight_name=True, fix=fix)

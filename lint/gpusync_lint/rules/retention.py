@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from gpusync_lint.inference.statements import backward_of
 from gpusync_lint.model.findings import Edit, Fix
 from gpusync_lint.rules.base.blocks import LOOPS, around, walk
-from gpusync_lint.rules.base.context import Look, Report, Rule
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
@@ -46,18 +46,18 @@ class KeptGraph(Rule):
         "loss = model(x).sum()\nif step:\n    loss.backward()\nelse:\n    loss.backward()\nkept += loss.mean()",
     )
 
-    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at an assignment or a call."""
         kept = _kept(node)
-        if kept is None or look.at.repeated:
+        if kept is None or context.occurrence.repeated:
             return
         target, value = kept
         carrier = _carrier(value)
-        if carrier is None or look.sureness(look.value(carrier)) is None:
+        if carrier is None or context.confidence(context.value(carrier)) is None:
             return
         path = dotted_path(carrier)
-        statement = look.at.statement
-        holders = around(look.at.fn, statement)
+        statement = context.statement
+        holders = around(context.function, statement)
         loops = [place for place, (block, at) in enumerate(holders) if isinstance(block[at], LOOPS)]
         if not loops or path is None or path == target:
             return
@@ -68,11 +68,11 @@ class KeptGraph(Rule):
             return
         if not any(_goes_backward(other, path) for block, _ in inside for other in block):
             return
-        if not _steps(body) or self._may_be_used(look.at.fn.node.body, body, target, path, statement):
+        if not _steps(body) or self._may_be_used(context.function.node.body, body, target, path, statement):
             return
-        confidence = look.sureness(look.value(carrier))
+        confidence = context.confidence(context.value(carrier))
         if confidence is not None:
-            yield Report("kept-graph", value, confidence, fix=self._fix(value, carrier, look))
+            yield Report("kept-graph", value, confidence, fix=self._fix(value, carrier, context))
 
     def _may_be_used(
         self, whole: list[ast.stmt], body: list[ast.stmt], target: str, path: str, statement: ast.stmt
@@ -95,11 +95,11 @@ class KeptGraph(Rule):
                     return True
         return False
 
-    def _fix(self, value: ast.expr, carrier: ast.expr, look: Look) -> Fix | None:
-        span = look.span(carrier)
+    def _fix(self, value: ast.expr, carrier: ast.expr, context: RuleContext) -> Fix | None:
+        span = context.span(carrier)
         if span is None or value is not carrier:
             return None
-        edit = Edit(span, f"{look.text(span)}.detach()")
+        edit = Edit(span, f"{context.source(span)}.detach()")
         return Fix("Keep the value without its graph", (edit,), False, _HAZARD)
 
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from gpusync_lint.model.placement import Place
     from gpusync_lint.project.lazy_modules import Surroundings
     from gpusync_lint.project.symbols import FunctionInfo
-    from gpusync_lint.rules.base.context import Look, Report
-    from gpusync_lint.rules.base.occurrences import Site
+    from gpusync_lint.rules.base.context import Report, RuleContext
+    from gpusync_lint.rules.base.occurrences import Occurrence
 
 
 _RECURSION = 4000
@@ -151,33 +151,33 @@ class _Judge:
         if not spots:
             return
         from gpusync_lint.rules import by_node
-        from gpusync_lint.rules.base.context import Look
+        from gpusync_lint.rules.base.context import RuleContext
         from gpusync_lint.rules.base.occurrences import sites
         from gpusync_lint.rules.fixes.batched_reads import merge_reads
 
         lines = self._file.text.split("\n")
-        look = Look(self._file, self._inference, self._torch, self._settings, lines, self._heat)
-        seen_by = by_node(), by_node(late=True)
+        context = RuleContext(self._file, self._inference, self._torch, self._settings, lines, self._heat)
+        seen_by = by_node(), by_node(after_others=True)
         shown = sites(spots, seen_by[0].keys() | seen_by[1].keys())
-        found: list[tuple[Site, Report]] = []
+        found: list[tuple[Occurrence, Report]] = []
         for rules in seen_by:
             for site in shown:
                 if type(site.node) in rules:
-                    look.at = site
+                    context.occurrence = site
                     for rule in rules[type(site.node)]:
-                        for report in rule.check(site.node, look):
+                        for report in rule.check(site.node, context):
                             found.append((site, report))
-            look.waits.update(report.mark.lineno for _, report in found)
-        merge_reads(found, look)
+            context.reported_lines.update(report.node.lineno for _, report in found)
+        merge_reads(found, context)
         seen: set[tuple[str, int]] = set()
-        for site, report in sorted(found, key=lambda item: (item[1].mark.lineno, item[1].mark.col_offset)):
-            if (report.barrier, id(report.mark)) not in seen:
-                seen.add((report.barrier, id(report.mark)))
+        for site, report in sorted(found, key=lambda item: (item[1].node.lineno, item[1].node.col_offset)):
+            if (report.barrier, id(report.node)) not in seen:
+                seen.add((report.barrier, id(report.node)))
                 place: Place | None = None
                 if report.heat is None:
-                    about = report.about or site.statement
+                    about = report.heat_statement or site.statement
                     place = self._heat.place(site.fn, about, site.repeated, site.deferred)
-                yield self._finding(site, report, place, look), place
+                yield self._finding(site, report, place, context), place
 
     def _spots(self) -> list[tuple[ast.stmt, FunctionInfo]]:
         """The statements to judge, in source order, without those that run only where there is no GPU."""
@@ -190,7 +190,7 @@ class _Judge:
         spots = [spot for spot in spots if id(spot[0]) not in dead]
         return sorted(spots, key=lambda spot: (spot[0].lineno, spot[0].col_offset))
 
-    def _finding(self, site: Site, report: Report, place: Place | None, look: Look) -> Finding:
+    def _finding(self, site: Occurrence, report: Report, place: Place | None, context: RuleContext) -> Finding:
         barrier = self._barriers[report.barrier]
         if place is not None:
             heat = self._heat.heat_at(place)
@@ -198,14 +198,14 @@ class _Judge:
             assert report.heat is not None
             heat = Heat.GUARDED if site.deferred and report.heat is Heat.STEP else report.heat
         rule = registry.rule_doc(barrier.code)
-        source = ast.unparse(report.mark)
+        source = ast.unparse(report.node)
         digest = blake2b(source.encode(), digest_size=5).hexdigest()
         return Finding(
             code=barrier.code,
             name=rule.name if rule is not None else barrier.code,
             path=self._file.path,
-            span=look.span_of(report, site),
-            message=barrier.message.replace("{call}", _called(report.mark, look.values)),
+            span=context.span_of(report, site),
+            message=barrier.message.replace("{call}", _called(report.node, context.values)),
             remedy=report.remedy or barrier.remedy,
             heat=heat,
             confidence=report.confidence,

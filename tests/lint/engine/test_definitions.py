@@ -8,7 +8,9 @@ from gpusync_lint.model.findings import Source
 from gpusync_lint.project.outline import FRAME, NAMES, WHOLE, Definitions
 
 HERE = Path(__file__).parents[3]
-FILES = sorted([*HERE.glob("lint/gpusync_lint/**/*.py"), *HERE.glob("pytest_gpusync/**/*.py"), *HERE.glob("tests/*/*.py")])
+FILES = sorted(
+    [*HERE.glob("lint/gpusync_lint/**/*.py"), *HERE.glob("pytest_gpusync/**/*.py"), *HERE.glob("tests/*/*.py")]
+)
 
 TEXT = '''"""What it is for.
 

@@ -61,9 +61,8 @@ def test_what_neither_can_read_is_a_value_error():
 
 
 def test_libcst_is_loaded_only_for_calls_over_several_lines():
-    asked = (
-        "import sys; from gpusync_lint.rules.fixes.rewriting import calling; calling(%r, 'g'); print('libcst' in sys.modules)"
-    )
+    load = "import sys; from gpusync_lint.rules.fixes.rewriting import calling"
+    asked = f"{load}; calling(%r, 'g'); print('libcst' in sys.modules)"
     told = [
         subprocess.run([sys.executable, "-c", asked % text], capture_output=True, text=True, check=True).stdout.strip()
         for text in ("f.g(a, b)", "f.g(a,\n  b)")

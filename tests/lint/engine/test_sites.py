@@ -154,7 +154,7 @@ def test_every_expression_of_ast_is_gone_through():
 
 
 def test_what_rules_want_to_see_is_gone_through():
-    assert by_node().keys() | by_node(late=True).keys() <= STATEMENTS.keys() | EXPRESSIONS.keys()
+    assert by_node().keys() | by_node(after_others=True).keys() <= STATEMENTS.keys() | EXPRESSIONS.keys()
 
 
 @pytest.mark.parametrize("node", [node for node in ast.stmt.__subclasses__() if node.__module__ in ("ast", "_ast")])

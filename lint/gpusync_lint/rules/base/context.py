@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.fixpoint import Inference
     from gpusync_lint.model.findings import EngineSettings, Fix
     from gpusync_lint.project.symbols import FileInfo, FunctionInfo
-    from gpusync_lint.rules.base.occurrences import Site
+    from gpusync_lint.rules.base.occurrences import Occurrence
 
 CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "time_ns", "monotonic_ns"})
 """Functions of the module `time` that read a clock which goes on while the host waits."""
@@ -39,13 +39,13 @@ class Report:
     """
 
     barrier: str
-    mark: ast.expr
+    node: ast.expr
     confidence: Confidence
-    tail: bool = False
+    highlight_name: bool = False
     fix: Fix | None = None
     remedy: str = ""
     """What to do here, where that is more than what the catalogue says."""
-    about: ast.stmt | None = None
+    heat_statement: ast.stmt | None = None
     """The statement whose heat counts, where it is not the one that holds the mark."""
     heat: Heat | None = None
     """How often it waits, where that does not depend on step loops."""
@@ -62,18 +62,18 @@ class Rule:
     """Bodies of a step loop that must stay silent."""
     INVALID: ClassVar[Sequence[str]] = ()
     """Bodies of a step loop that must be reported."""
-    late: ClassVar[bool] = False
+    after_others: ClassVar[bool] = False
     """Whether it looks after the others, and at what they reported."""
 
-    guesses: ClassVar[bool] = False
+    low_confidence: ClassVar[bool] = False
     """Whether all that it reports is of low confidence, so that it has no `INVALID` bodies."""
 
-    def check(self, node: Any, look: Look) -> Iterator[Report]:
+    def check(self, node: Any, context: RuleContext) -> Iterator[Report]:
         """Look at one node."""
         raise NotImplementedError
 
 
-class Look:
+class RuleContext:
     """A rule's view of the node it judges: what the inference knows of it and of its surroundings."""
 
     def __init__(
@@ -88,46 +88,56 @@ class Look:
         self.file = file
         self.catalogue = catalogue
         self.settings = settings
-        self.at: Site
+        self.occurrence: Occurrence
         """The node that is judged, and where it stands."""
         self.values: dict[int, Value] = {}
         """What is known of the file's expressions, by the `id` of their `ast`."""
         for fn in file.all_functions:
             self.values.update(fn.values)
-        self.waits: set[int] = set()
+        self.reported_lines: set[int] = set()
         """Lines of the file on which something was reported so far."""
         self._inference = inference
         self._lines = lines
         self._heat = heat
 
+    @property
+    def function(self) -> FunctionInfo:
+        """The function, or module body, that the node stands in."""
+        return self.occurrence.fn
+
+    @property
+    def statement(self) -> ast.stmt:
+        """The statement that the node stands in."""
+        return self.occurrence.statement
+
     def value(self, node: ast.AST | None) -> Value:
         """What an expression holds."""
         return UNKNOWN if node is None else self.values.get(id(node), UNKNOWN)
 
-    def dotted(self, node: ast.AST | None) -> str:
+    def qualified_name(self, node: ast.AST | None) -> str:
         """The dotted name, outside the project, that an expression stands for; empty when it stands for none."""
         value = self.value(node)
         return value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else ""
 
-    def explained(self) -> bool:
+    def unknown_is_probably_tensor(self) -> bool:
         """Whether what nobody explains is likely to be a tensor: the file uses torch, a device, and nothing alike."""
         file = self.file
         return file.uses_framework and not file.uses_others and self.uses_device()
 
     def uses_device(self) -> bool:
         """Whether the function belongs to code that uses a device at all."""
-        return self._inference.assumed_device(self.at.fn) >= Device.ASSUMED
+        return self._inference.assumed_device(self.function) >= Device.ASSUMED
 
-    def in_module(self) -> bool:
+    def in_module_method(self) -> bool:
         """Whether the function is a method of a module."""
-        cls = self.at.fn.cls
+        cls = self.function.cls
         return cls is not None and self._inference.project.is_module_class(cls)
 
     def in_tests(self) -> bool:
         """Whether the file holds tests."""
         return is_test_file(self.file)
 
-    def sureness(self, value: Value) -> Confidence | None:
+    def confidence(self, value: Value) -> Confidence | None:
         """How sure it is that a value is a tensor on the device; None when it is not one."""
         if value.kind is not Kind.TENSOR or value.device is Device.CPU:
             return None
@@ -135,18 +145,18 @@ class Look:
             return Confidence.LOW
         return Confidence.HIGH if value.device is Device.GPU and value.sure else Confidence.MEDIUM
 
-    def decides(self, value: Value) -> Confidence | None:
+    def truth_confidence(self, value: Value) -> Confidence | None:
         """How sure it is that Python's asking for the truth of a value reads a device tensor.
 
         Only a tensor of one element has a truth value. Where nothing but a convention says that this is a tensor, and
         nothing that it was reduced to one element, that it is asked says that it is a number.
         """
-        confidence = self.sureness(value)
+        confidence = self.confidence(value)
         return (
             Confidence.LOW if confidence is not None and not value.sure and value.zero_dim is not True else confidence
         )
 
-    def mask(self, node: ast.expr) -> bool | None:
+    def is_mask(self, node: ast.expr) -> bool | None:
         """Whether an index is a boolean mask; None for a tensor of unknown type that is called one.
 
         A parameter that is called a mask is one, unless some caller is known to pass it something else.
@@ -157,22 +167,22 @@ class Look:
         label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
         if index.zero_dim is True or not label.lower().endswith(("mask", "masks")):
             return False
-        parameters = getattr(self.at.fn.node, "args", None)
+        parameters = getattr(self.function.node, "args", None)
         own = parameters is not None and any(
             arg.arg == label for arg in ast.walk(parameters) if isinstance(arg, ast.arg)
         )
-        return True if own and label not in self.at.fn.bound else None
+        return True if own and label not in self.function.bound else None
 
-    def loop_target(self, node: ast.expr) -> bool:
+    def is_loop_target(self, node: ast.expr) -> bool:
         """Whether a name is bound by a `for` around the node, or by a comprehension."""
         while isinstance(node, (ast.Attribute, ast.Subscript)):
             node = node.value
         if not isinstance(node, ast.Name):
             return False
-        bound = self._inference.loop_names(self.at.fn)
+        bound = self._inference.loop_names(self.function)
         return node.id in bound
 
-    def named(self, node: ast.Call) -> Sequence[Barrier]:
+    def barriers_by_name(self, node: ast.Call) -> Sequence[Barrier]:
         """The barriers of libraries, and of the project itself, that the name of what is called tells."""
         receiver = self.value(node.func.value) if isinstance(node.func, ast.Attribute) else UNKNOWN
         inference = self._inference
@@ -180,13 +190,13 @@ class Look:
 
     def prepares_data(self) -> bool:
         """Whether the function makes batches on the host."""
-        return self._inference.prepares_data(self.at.fn)
+        return self._inference.prepares_data(self.function)
 
-    def traced(self) -> bool:
+    def is_traced(self) -> bool:
         """Whether another framework traces the function, rather than running it line by line."""
-        return self._inference.traced(self.at.fn)
+        return self._inference.traced(self.function)
 
-    def waits_inside(self, fn: FunctionInfo) -> bool:
+    def may_wait(self, fn: FunctionInfo) -> bool:
         """Whether a project function, or one that it calls, may hold a barrier."""
         seen = {id(fn)}
         queue = [fn]
@@ -217,32 +227,32 @@ class Look:
         """A line of the file, counted from 1, without its end."""
         return self._lines[number - 1]
 
-    def start(self, node: ast.stmt | ast.expr) -> int:
+    def start_column(self, node: ast.stmt | ast.expr) -> int:
         """The column that a node begins in, counted from 1."""
         return self._column(node.lineno, node.col_offset)
 
-    def end(self, node: ast.stmt | ast.expr) -> int:
+    def end_column(self, node: ast.stmt | ast.expr) -> int:
         """The column after a node, in its last line."""
         return self._column(node.end_lineno or node.lineno, node.end_col_offset or 0)
 
     def span(self, node: ast.expr) -> Span | None:
         """Where an expression stands; None where this Python does not know (inside an f-string, before 3.12)."""
-        if self.at.string is not None and not _F_STRINGS_HAVE_POSITIONS:
+        if self.occurrence.string is not None and not _F_STRINGS_HAVE_POSITIONS:
             return None
         return self._span(node)
 
-    def span_of(self, report: Report, site: Site) -> Span:
+    def span_of(self, report: Report, site: Occurrence) -> Span:
         """What a report underlines."""
-        mark = report.mark
+        mark = report.node
         if site.string is not None and not _F_STRINGS_HAVE_POSITIONS:
             mark = site.string
-        elif report.tail and isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute):
+        elif report.highlight_name and isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute):
             whole = self._span(mark)
             func = self._span(mark.func)
             return Span(func.end_line, func.end_column - len(mark.func.attr), whole.end_line, whole.end_column)
         return self._span(mark)
 
-    def text(self, span: Span) -> str:
+    def source(self, span: Span) -> str:
         """The source in a range."""
         if span.line == span.end_line:
             return self._lines[span.line - 1][span.column - 1 : span.end_column - 1]
@@ -262,10 +272,10 @@ class Look:
             return offset + 1
         return len(text.encode()[:offset].decode(errors="replace")) + 1
 
-    def timing(self) -> bool:
+    def is_timed(self) -> bool:
         """Whether a clock is read next to the statement: then the wait is what its author measures."""
-        for block, place in reversed(around(self.at.fn, self.at.statement)):
-            if block[place] is not self.at.statement and not isinstance(block[place], (ast.If, ast.With)):
+        for block, place in reversed(around(self.function, self.statement)):
+            if block[place] is not self.statement and not isinstance(block[place], (ast.If, ast.With)):
                 break  # `if device.type == "cuda": torch.cuda.synchronize()` belongs to the clock after it
             near = block[max(0, place - _CLOCK_REACH) : place + _CLOCK_REACH + 1]
             if any(_reads_clock(statement) for statement in near):

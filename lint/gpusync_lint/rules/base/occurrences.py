@@ -28,7 +28,7 @@ _CALL_BACK = frozenset(
 
 
 @dataclass(eq=False, slots=True)
-class Site:
+class Occurrence:
     """A node that a rule may object to, and where it stands."""
 
     node: ast.AST
@@ -42,12 +42,12 @@ class Site:
     """The f-string around it, whose position is the only one that every Python version reports rightly."""
 
 
-def sites(statements: Iterable[tuple[ast.stmt, FunctionInfo]], wanted: Container[type]) -> list[Site]:
+def sites(statements: Iterable[tuple[ast.stmt, FunctionInfo]], wanted: Container[type]) -> list[Occurrence]:
     """The nodes of the wanted types in statements, or in their headers, in the order of the source.
 
     Each statement comes with the function, or module body, that it stands in.
     """
-    found: list[Site] = []
+    found: list[Occurrence] = []
     for statement, fn in statements:
         handler = STATEMENTS.get(type(statement))
         if handler is not None:
@@ -69,7 +69,7 @@ class _Walk:
     """Goes through one statement."""
 
     def __init__(self, statement: ast.stmt, fn: FunctionInfo, wanted: Container[type]) -> None:
-        self.found: list[Site] = []
+        self.found: list[Occurrence] = []
         self._statement = statement
         self._fn = fn
         self._wanted = wanted
@@ -83,7 +83,7 @@ class _Walk:
         """Keep a node, where its type is wanted."""
         if type(node) in self._wanted:
             self.found.append(
-                Site(node, self._statement, self._fn, self._repeated > 0, self._deferred > 0, self._string)
+                Occurrence(node, self._statement, self._fn, self._repeated > 0, self._deferred > 0, self._string)
             )
 
     def expression(self, node: ast.expr | None) -> None:

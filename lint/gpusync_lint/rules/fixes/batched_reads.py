@@ -13,10 +13,10 @@ from gpusync_lint.rules.fixes.deferred_reads import insert_after
 from gpusync_lint.rules.fixes.number_types import number_of
 
 if TYPE_CHECKING:
-    from gpusync_lint.rules.base.context import Look, Report
-    from gpusync_lint.rules.base.occurrences import Site
+    from gpusync_lint.rules.base.context import Report, RuleContext
+    from gpusync_lint.rules.base.occurrences import Occurrence
 
-Found = list[tuple["Site", "Report"]]
+Found = list[tuple["Occurrence", "Report"]]
 _Read = tuple[int, int]
 """Place of the statement in its block, number of the report."""
 
@@ -31,7 +31,7 @@ _CHANGES = frozenset({"step", "replay"})
 """Methods that change tensors which are not named: an optimizer's, a CUDA graph's."""
 
 
-def merge_reads(found: Found, look: Look) -> None:
+def merge_reads(found: Found, context: RuleContext) -> None:
     """Let the first of several reads that could be one say so, in its remedy, and give all of them the fix.
 
     They can be one where all of the values exist before the first is read: no name that a later one reads from is
@@ -49,12 +49,12 @@ def merge_reads(found: Found, look: Look) -> None:
                 block, place = holders[-1]
                 blocks.setdefault(id(block), []).append((place, number))
     for reads in blocks.values():
-        reads.sort(key=lambda read: (read[0], found[read[1]][1].mark.lineno, found[read[1]][1].mark.col_offset))
+        reads.sort(key=lambda read: (read[0], found[read[1]][1].node.lineno, found[read[1]][1].node.col_offset))
         _advise(reads, found)
-        _stack_statements(reads, found, look)
-        _stack_displays(reads, found, look)
-        _combine_operands(reads, found, look)
-        _stack_expressions(reads, found, look)
+        _stack_statements(reads, found, context)
+        _stack_displays(reads, found, context)
+        _combine_operands(reads, found, context)
+        _stack_expressions(reads, found, context)
 
 
 def _advise(reads: list[_Read], found: Found) -> None:
@@ -67,14 +67,14 @@ def _advise(reads: list[_Read], found: Found) -> None:
             bound: set[str] = set()
             for statement in block[first[0] : read[0]]:
                 bound |= bound_names(statement)
-            mark = found[read[1]][1].mark
+            mark = found[read[1]][1].node
             names = {node.id for node in ast.walk(mark) if isinstance(node, ast.Name)}
             if bound & names or read[0] - first[0] > _AT_MOST:
                 break
             together.append(read)
         if len(together) > 1:
             # No line numbers: in a notebook they would not be those of the cell.
-            one_line = found[together[-1][1]][1].mark.lineno == report.mark.lineno
+            one_line = found[together[-1][1]][1].node.lineno == report.node.lineno
             place = "on this line" if one_line else "of this block, this one and those below,"
             remedy = (
                 f"Keep the values on the device, or read the {len(together)} {place} with one wait: "
@@ -84,29 +84,29 @@ def _advise(reads: list[_Read], found: Found) -> None:
         reads = reads[len(together) :]
 
 
-def _stack_statements(reads: list[_Read], found: Found, look: Look) -> None:
+def _stack_statements(reads: list[_Read], found: Found, context: RuleContext) -> None:
     """`a = x.item()` and further on `b = y.item()`: both are kept on the device, and read after the last."""
-    wanted = [read for read in reads if _assigned(found[read[1]]) is not None and _scalar(found[read[1]], look)]
+    wanted = [read for read in reads if _assigned(found[read[1]]) is not None and _scalar(found[read[1]], context)]
     while len(wanted) > 1:
         site = found[wanted[0][1]][0]
         block = around(site.fn, site.statement)[-1][0]
-        kind = _kind(found[wanted[0][1]], look)
+        kind = _kind(found[wanted[0][1]], context)
         together = [wanted[0]]
         for read in wanted[1:]:
             group = [*together, read]
-            if kind is None or _kind(found[read[1]], look) is not kind or not _may_wait(group, block, found):
+            if kind is None or _kind(found[read[1]], context) is not kind or not _may_wait(group, block, found):
                 break
             together = group
         if len(together) > 1:
-            fix = _at_once(together, found, look) or _after_the_last(together, found, look)
+            fix = _at_once(together, found, context) or _after_the_last(together, found, context)
             if fix is not None:
                 _give(together, found, fix)
         wanted = wanted[len(together) :]
 
 
-def _stack_displays(reads: list[_Read], found: Found, look: Look) -> None:
+def _stack_displays(reads: list[_Read], found: Found, context: RuleContext) -> None:
     """`a, b = x.item(), y.item()`, `return x.item(), y.item()`, `[x.item(), y.item()]`."""
-    by_mark = {id(found[number][1].mark): number for _, number in reads}
+    by_mark = {id(found[number][1].node): number for _, number in reads}
     for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
         for node in ast.walk(statement):
             if not isinstance(node, (ast.Tuple, ast.List)) or len(node.elts) < 2:
@@ -114,10 +114,10 @@ def _stack_displays(reads: list[_Read], found: Found, look: Look) -> None:
             numbers = [by_mark[id(one)] for one in node.elts if id(one) in by_mark]
             if len(numbers) < len(node.elts) or any(found[number][1].fix is not None for number in numbers):
                 continue
-            kinds = {_kind(found[number], look) if _scalar(found[number], look) else None for number in numbers}
-            texts = [_read_text(found[number], look) for number in numbers]
-            span = look.span(node)
-            if len(kinds) > 1 or None in kinds or not all(texts) or span is None or "#" in look.text(span):
+            kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
+            texts = [_read_text(found[number], context) for number in numbers]
+            span = context.span(node)
+            if len(kinds) > 1 or None in kinds or not all(texts) or span is None or "#" in context.source(span):
                 continue
             stacked = f"torch.stack([{', '.join(text for text in texts if text)}]).tolist()"
             unpacked = isinstance(statement, ast.Assign) and statement.value is node and _unpacks(statement)
@@ -127,9 +127,9 @@ def _stack_displays(reads: list[_Read], found: Found, look: Look) -> None:
             _give([(0, number) for number in numbers], found, fix)
 
 
-def _combine_operands(reads: list[_Read], found: Found, look: Look) -> None:
+def _combine_operands(reads: list[_Read], found: Found, context: RuleContext) -> None:
     """`x.item() / y.item()` to `(x / y).item()`: the device computes, and one number is read."""
-    by_mark = {id(found[number][1].mark): number for _, number in reads}
+    by_mark = {id(found[number][1].node): number for _, number in reads}
     for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
         for node in ast.walk(statement):
             if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
@@ -137,31 +137,31 @@ def _combine_operands(reads: list[_Read], found: Found, look: Look) -> None:
             numbers = [by_mark[id(side)] for side in (node.left, node.right) if id(side) in by_mark]
             if len(numbers) < 2 or any(found[number][1].fix is not None for number in numbers):
                 continue
-            kinds = {_kind(found[number], look) for number in numbers}
-            whole, left, right = look.span(node), look.span(node.left), look.span(node.right)
+            kinds = {_kind(found[number], context) for number in numbers}
+            whole, left, right = context.span(node), context.span(node.left), context.span(node.right)
             if len(kinds) > 1 or None in kinds or whole is None or left is None or right is None:
                 continue
-            text = look.text(whole)
+            text = context.source(whole)
             if (left.line, right.end_line) != (right.line, left.line) or not text.endswith(".item()"):
                 continue
             operator = text[left.end_column - whole.column : right.column - whole.column]
             receivers = [_receiver(found[number]) for number in numbers]
-            sides = [_operand(receiver, look) for receiver in receivers]
+            sides = [_operand(receiver, context) for receiver in receivers]
             if operator.strip() not in ("+", "-", "*", "/") or None in sides:
                 continue
             combined = f"({sides[0]}{operator}{sides[1]}).item()"
             _give([(0, number) for number in numbers], found, Fix(_COMBINED, (Edit(whole, combined),), False, _ROUNDS))
 
 
-def _operand(receiver: ast.expr | None, look: Look) -> str | None:
+def _operand(receiver: ast.expr | None, context: RuleContext) -> str | None:
     """What is read, as it can stand beside an operator."""
-    span = look.span(receiver) if receiver is not None else None
+    span = context.span(receiver) if receiver is not None else None
     if span is None or not isinstance(receiver, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
         return None
-    return look.text(span)
+    return context.source(span)
 
 
-def _stack_expressions(reads: list[_Read], found: Found, look: Look) -> None:
+def _stack_expressions(reads: list[_Read], found: Found, context: RuleContext) -> None:
     """`print(x.item(), y.item())` of two names: they are read by a statement before, under names of their own."""
     groups: dict[int, list[int]] = {}
     for _, number in reads:
@@ -175,15 +175,15 @@ def _stack_expressions(reads: list[_Read], found: Found, look: Look) -> None:
         labels = {}
         for number in numbers:
             receiver = _receiver(found[number])
-            if isinstance(receiver, ast.Name) and id(found[number][1].mark) in always:
+            if isinstance(receiver, ast.Name) and id(found[number][1].node) in always:
                 labels[number] = receiver.id
         if len(labels) < len(numbers) or not 1 < len(set(labels.values())) == len(labels):
             continue
-        kinds = {_kind(found[number], look) if _scalar(found[number], look) else None for number in numbers}
-        before = look.line(statement.lineno)[: look.start(statement) - 1]
-        spans = [look.span(found[number][1].mark) for number in numbers]
+        kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
+        before = context.line(statement.lineno)[: context.start_column(statement) - 1]
+        spans = [context.span(found[number][1].node) for number in numbers]
         fresh = [f"{label}_value" for label in labels.values()]
-        taken = any(isinstance(node, ast.Name) and node.id in fresh for node in ast.walk(look.file.tree))
+        taken = any(isinstance(node, ast.Name) and node.id in fresh for node in ast.walk(context.file.tree))
         if len(kinds) > 1 or None in kinds or before.strip() or None in spans or taken:
             continue
         reading = f"{', '.join(fresh)} = torch.stack([{', '.join(labels.values())}]).tolist()\n{before}"
@@ -215,38 +215,38 @@ def _give(reads: list[_Read], found: Found, fix: Fix) -> None:
         found[number] = (site, replace(report, fix=fix))
 
 
-def _assigned(one: tuple[Site, Report]) -> str | None:
+def _assigned(one: tuple[Occurrence, Report]) -> str | None:
     """The name that a statement which does nothing else binds to the number."""
-    statement, mark = one[0].statement, one[1].mark
+    statement, mark = one[0].statement, one[1].node
     if not isinstance(statement, ast.Assign) or statement.value is not mark or len(statement.targets) != 1:
         return None
     target = statement.targets[0]
     return target.id if isinstance(target, ast.Name) else None
 
 
-def _receiver(one: tuple[Site, Report]) -> ast.expr | None:
-    mark = one[1].mark
+def _receiver(one: tuple[Occurrence, Report]) -> ast.expr | None:
+    mark = one[1].node
     return mark.func.value if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute) else None
 
 
-def _scalar(one: tuple[Site, Report], look: Look) -> bool:
+def _scalar(one: tuple[Occurrence, Report], context: RuleContext) -> bool:
     """Whether what is read has no dimension, and torch is there under its name."""
     receiver = _receiver(one)
-    named = look.file.imports.get("torch") == "torch"
-    return one[1].fix is None and receiver is not None and look.value(receiver).zero_dim is True and named
+    named = context.file.imports.get("torch") == "torch"
+    return one[1].fix is None and receiver is not None and context.value(receiver).zero_dim is True and named
 
 
-def _kind(one: tuple[Site, Report], look: Look) -> type | None:
+def _kind(one: tuple[Occurrence, Report], context: RuleContext) -> type | None:
     """`float` or `int`: what stacking keeps. Booleans and numbers would not stay what they are."""
     receiver = _receiver(one)
-    kind = number_of(receiver, one[0].fn, look) if receiver is not None else None
+    kind = number_of(receiver, one[0].fn, context) if receiver is not None else None
     return kind if kind in (float, int) else None
 
 
-def _read_text(one: tuple[Site, Report], look: Look) -> str | None:
+def _read_text(one: tuple[Occurrence, Report], context: RuleContext) -> str | None:
     receiver = _receiver(one)
-    span = look.span(receiver) if receiver is not None else None
-    return look.text(span) if span is not None else None
+    span = context.span(receiver) if receiver is not None else None
+    return context.source(span) if span is not None else None
 
 
 def _may_wait(group: list[_Read], block: list[ast.stmt], found: Found) -> bool:
@@ -284,7 +284,7 @@ def _changes(node: ast.AST, names: set[str]) -> bool:
     return in_place or node.func.attr in _CHANGES
 
 
-def _at_once(group: list[_Read], found: Found, look: Look) -> Fix | None:
+def _at_once(group: list[_Read], found: Found, context: RuleContext) -> Fix | None:
     """Statements that follow each other become one: `a, b = torch.stack([x, y]).tolist()`."""
     statements = [found[number][0].statement for _, number in group]
     if [place for place, _ in group] != list(range(group[0][0], group[0][0] + len(group))):
@@ -292,34 +292,34 @@ def _at_once(group: list[_Read], found: Found, look: Look) -> Fix | None:
     bound: set[str] = set()
     for one, other in pairwise(statements):
         bound |= bound_names(one)
-        between = Span(one.end_lineno or one.lineno, look.end(one), other.lineno, look.start(other))
-        if look.text(between).strip(" \t") != "\n" or bound & _names(other):
+        between = Span(one.end_lineno or one.lineno, context.end_column(one), other.lineno, context.start_column(other))
+        if context.source(between).strip(" \t") != "\n" or bound & _names(other):
             return None
     names = [_assigned(found[number]) for _, number in group]
-    texts = [_read_text(found[number], look) for _, number in group]
+    texts = [_read_text(found[number], context) for _, number in group]
     first, last = statements[0], statements[-1]
     if None in texts or any("\n" in (text or "") for text in texts):
         return None
     line = f"{', '.join(map(str, names))} = torch.stack([{', '.join(map(str, texts))}]).tolist()"
-    if look.start(first) + len(line) > _WIDEST:
+    if context.start_column(first) + len(line) > _WIDEST:
         return None
-    span = Span(first.lineno, look.start(first), last.end_lineno or last.lineno, look.end(last))
+    span = Span(first.lineno, context.start_column(first), last.end_lineno or last.lineno, context.end_column(last))
     return Fix(_TITLE, (Edit(span, line),), False, _HAZARD)
 
 
-def _after_the_last(group: list[_Read], found: Found, look: Look) -> Fix | None:
+def _after_the_last(group: list[_Read], found: Found, context: RuleContext) -> Fix | None:
     """Each `.item()` becomes `.detach()`, and a statement after the last reads them all."""
     edits = []
     names = ", ".join(str(_assigned(found[number])) for _, number in group)
     for _, number in group:
-        mark = found[number][1].mark
-        span = look.span(mark)
-        if span is None or not look.text(span).endswith(".item()"):
+        mark = found[number][1].node
+        span = context.span(mark)
+        if span is None or not context.source(span).endswith(".item()"):
             return None
         item = Span(span.end_line, span.end_column - len("item()"), span.end_line, span.end_column)
         edits.append(Edit(item, "detach()"))
     statement = found[group[-1][1]][0].statement
-    reading = insert_after(statement, f"{names} = torch.stack([{names}]).tolist()", look)
+    reading = insert_after(statement, f"{names} = torch.stack([{names}]).tolist()", context)
     return None if reading is None else Fix(_TITLE, (*edits, reading), False, _HAZARD)
 
 

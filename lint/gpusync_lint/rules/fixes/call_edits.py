@@ -14,7 +14,7 @@ from gpusync_lint.rules.fixes.known_sizes import classes_of, total_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpusync_lint.rules.base.context import Look
+    from gpusync_lint.rules.base.context import RuleContext
 
 _NUMBER = re.compile(r"-?(\d+(\.\d*)?([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|True|False)$")
 _WHOLE = re.compile(r"-?\d+(\.0*)?$")
@@ -35,31 +35,33 @@ _TOTAL = "A total that is not the sum of the repeats is no longer noticed."
 _ROUNDED = "A range of fractions is rounded by the device, which may differ in the last bit."
 
 
-def add_non_blocking(node: ast.Call, look: Look) -> Fix | None:
+def add_non_blocking(node: ast.Call, context: RuleContext) -> Fix | None:
     """`x.to(device)` to `x.to(device, non_blocking=True)`."""
     given = [("non_blocking", "True")]
-    return _with_keywords(node, node, given, look, "Copy without blocking the host", False, _RACE)
+    return _with_keywords(node, node, given, context, "Copy without blocking the host", False, _RACE)
 
 
-def add_num_classes(node: ast.Call, look: Look) -> Fix | None:
+def add_num_classes(node: ast.Call, context: RuleContext) -> Fix | None:
     """`F.one_hot(logits.argmax(-1))` with `num_classes=logits.size(-1)`."""
     args = positional(node)
-    classes = classes_of(args[0], look.at.fn, look) if len(args) == len(node.args + node.keywords) == 1 else None
+    classes = (
+        classes_of(args[0], context.function, context) if len(args) == len(node.args + node.keywords) == 1 else None
+    )
     if classes is None:
         return None
     given = [("num_classes", classes)]
-    return _with_keywords(node, node, given, look, "Say how many classes there are", False, _CLASSES)
+    return _with_keywords(node, node, given, context, "Say how many classes there are", False, _CLASSES)
 
 
-def add_output_size(node: ast.Call, repeats: ast.expr, look: Look) -> Fix | None:
+def add_output_size(node: ast.Call, repeats: ast.expr, context: RuleContext) -> Fix | None:
     """`x.repeat_interleave(counts, 0)` with `output_size=sum(lengths)`, the list that `counts` was made of."""
-    total = total_of(repeats, look.at.fn, look)
+    total = total_of(repeats, context.function, context)
     if total is None:
         return None
-    return _with_keywords(node, node, [("output_size", total)], look, "Say how long the result is", False, _TOTAL)
+    return _with_keywords(node, node, [("output_size", total)], context, "Say how long the result is", False, _TOTAL)
 
 
-def full_instead_of_tensor(node: ast.Call, look: Look) -> Fix | None:
+def full_instead_of_tensor(node: ast.Call, context: RuleContext) -> Fix | None:
     """`torch.tensor(1.0, device=d)` to `torch.full((), 1.0, device=d)`: the same value, dtype and shape.
 
     Also of a list of equal numbers, `[0.0, 0.0]` or `[0.0] * n`.
@@ -68,47 +70,47 @@ def full_instead_of_tensor(node: ast.Call, look: Look) -> Fix | None:
         return None
     if isinstance(node.args[0], ast.Starred) or any(given.arg not in _TENSOR_KEYWORDS for given in node.keywords):
         return None
-    filled = _filled(node.args[0], look)
+    filled = _filled(node.args[0], context)
     dtype = keyword(node, "dtype")
     if filled is None or (dtype is not None and not _WHOLE.match(filled[1]) and not _is_floating(dtype)):
         return None
-    return _fill(node, "full", filled, look)
+    return _fill(node, "full", filled, context)
 
 
-def full_instead_of_new_tensor(node: ast.Call, look: Look) -> Fix | None:
+def full_instead_of_new_tensor(node: ast.Call, context: RuleContext) -> Fix | None:
     """`x.new_tensor(1.0)` to `x.new_full((), 1.0)`, for whole numbers: they are the same in every dtype."""
     if len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
         return None
-    filled = _filled(node.args[0], look)
-    return _fill(node, "new_full", filled, look) if filled is not None and _WHOLE.match(filled[1]) else None
+    filled = _filled(node.args[0], context)
+    return _fill(node, "new_full", filled, context) if filled is not None and _WHOLE.match(filled[1]) else None
 
 
-def _fill(node: ast.Call, label: str, filled: tuple[str, str], look: Look) -> Fix | None:
+def _fill(node: ast.Call, label: str, filled: tuple[str, str], context: RuleContext) -> Fix | None:
     from gpusync_lint.rules.fixes import rewriting
 
     def written(text: str) -> str:
         return rewriting.filling(text, label, *filled)
 
-    return _replace(node, node, written, look, "Fill the tensor on the device", True, None)
+    return _replace(node, node, written, context, "Fill the tensor on the device", True, None)
 
 
-def _filled(data: ast.expr, look: Look) -> tuple[str, str] | None:
+def _filled(data: ast.expr, context: RuleContext) -> tuple[str, str] | None:
     """The shape, and the number that data is full of: of a literal, of `[0.0, 0.0]`, of `[0.0] * n`."""
     if isinstance(data, ast.BinOp) and isinstance(data.op, ast.Mult):
-        one = _filled(data.left, look)
-        count = look.value(data.right)
+        one = _filled(data.left, context)
+        count = context.value(data.right)
         whole = count.kind is Kind.HOST and (_is_integer(data.right) or isinstance(count.const, int))
-        length = _text(data.right, look)
+        length = _text(data.right, context)
         return (f"({length},)", one[1]) if length and one is not None and one[0] == "(1,)" and whole else None
     if isinstance(data, (ast.List, ast.Tuple)):
-        numbers = {_text(element, look) for element in data.elts}
+        numbers = {_text(element, context) for element in data.elts}
         if len(numbers) != 1 or any(isinstance(element, ast.Starred) for element in data.elts):
             return None
         number = numbers.pop()
         return (f"({len(data.elts)},)", number) if _NUMBER.match(number) else None
     if not isinstance(data, (ast.Constant, ast.UnaryOp)):
         return None
-    number = _text(data, look)
+    number = _text(data, context)
     return ("()", number) if _NUMBER.match(number) else None
 
 
@@ -120,72 +122,72 @@ def _is_floating(dtype: ast.expr) -> bool:
     return isinstance(dtype, ast.Attribute) and dtype.attr in _FLOATING
 
 
-def factory_on_device(node: ast.Call, factory: ast.expr, label: str, look: Look) -> Fix | None:
+def factory_on_device(node: ast.Call, factory: ast.expr, label: str, context: RuleContext) -> Fix | None:
     """`torch.zeros(n).to(device)` to `torch.zeros(n, device=device)`, `.cuda()` to `device="cuda"`."""
     if not isinstance(factory, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
     if len(node.args) + len(node.keywords) > 1:
         return None
     moved = node.func.attr
-    if moved == "type_as" or (moved == "to" and look.value(next(iter(positional(node)), None)).kind is Kind.TENSOR):
-        return _factory_like(node, factory, label, look)
-    device = _device_of(node, moved, look) if moved in ("to", "cuda") else None
+    if moved == "type_as" or (moved == "to" and context.value(next(iter(positional(node)), None)).kind is Kind.TENSOR):
+        return _factory_like(node, factory, label, context)
+    device = _device_of(node, moved, context) if moved in ("to", "cuda") else None
     if device is None or _has_stars(factory) or any(given.arg in _NOT_MOVED for given in factory.keywords):
         return None
-    exact = label != "arange" or all(_is_whole(given, look) for given in factory.args)
+    exact = label != "arange" or all(_is_whole(given, context) for given in factory.args)
     hazard = None if exact else _ROUNDED
-    return _with_keywords(node, factory, [("device", device)], look, "Make the tensor on the device", exact, hazard)
+    return _with_keywords(node, factory, [("device", device)], context, "Make the tensor on the device", exact, hazard)
 
 
-def _factory_like(node: ast.Call, factory: ast.Call, label: str, look: Look) -> Fix | None:
+def _factory_like(node: ast.Call, factory: ast.Call, label: str, context: RuleContext) -> Fix | None:
     """`torch.eye(n).type_as(x)` to `torch.eye(n, dtype=x.dtype, device=x.device)`."""
     other = next(iter(positional(node)), None)
     named = {given.arg for given in factory.keywords}
     if label not in _EXACT or named & {*_NOT_MOVED, "dtype"} or _has_stars(factory):
         return None
-    text = _text(other, look) if isinstance(other, (ast.Name, ast.Attribute)) else ""
+    text = _text(other, context) if isinstance(other, (ast.Name, ast.Attribute)) else ""
     if not text or "(" in text:
         return None
     given = [("dtype", f"{text}.dtype"), ("device", f"{text}.device")]
-    return _with_keywords(node, factory, given, look, "Make the tensor on the device", True, None)
+    return _with_keywords(node, factory, given, context, "Make the tensor on the device", True, None)
 
 
 def _has_stars(node: ast.Call) -> bool:
     return len(positional(node)) < len(node.args) or any(given.arg is None for given in node.keywords)
 
 
-def _device_of(node: ast.Call, moved: str, look: Look) -> str | None:
+def _device_of(node: ast.Call, moved: str, context: RuleContext) -> str | None:
     """The device that `.to(...)` or `.cuda(...)` names; None where it may name more than that."""
     if node.keywords:
-        return _text(node.keywords[0].value, look) or None if node.keywords[0].arg == "device" else None
+        return _text(node.keywords[0].value, context) or None if node.keywords[0].arg == "device" else None
     if not node.args:
         return '"cuda"' if moved == "cuda" else None
     arg = node.args[0]
     if isinstance(arg, (ast.Starred, ast.NamedExpr)):
         return None
-    if look.value(arg).kind not in (Kind.DEVICE, Kind.HOST):
+    if context.value(arg).kind not in (Kind.DEVICE, Kind.HOST):
         return None  # `.to(x)` takes the dtype of `x` as well
-    return _text(arg, look) or None
+    return _text(arg, context) or None
 
 
-def _is_whole(node: ast.expr, look: Look) -> bool:
+def _is_whole(node: ast.expr, context: RuleContext) -> bool:
     if isinstance(node, ast.Call):
         label = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         return label in ("len", "size", "dim", "numel")
-    return _is_integer(node) or type(look.value(node).const) is int
+    return _is_integer(node) or type(context.value(node).const) is int
 
 
-def without_check(node: ast.Call, look: Look) -> Fix | None:
+def without_check(node: ast.Call, context: RuleContext) -> Fix | None:
     """`torch.linalg.inv(a)` to `torch.linalg.inv_ex(a).inverse`, whose error flag stays on the device."""
     func = node.func
-    if not isinstance(func, ast.Attribute) or not look.dotted(func).startswith("torch.linalg."):
+    if not isinstance(func, ast.Attribute) or not context.qualified_name(func).startswith("torch.linalg."):
         return None
     label = func.attr
     if _has_stars(node) or keyword(node, "out") is not None:
         return None
     if label in _EX_FIELDS:
         taken = f".{_EX_FIELDS[label]}"
-    elif label in _EX_PARTS and _is_unpacked(node, look):
+    elif label in _EX_PARTS and _is_unpacked(node, context):
         taken = "[:2]"
     else:
         return None
@@ -194,11 +196,11 @@ def without_check(node: ast.Call, look: Look) -> Fix | None:
     def written(text: str) -> str:
         return f"{rewriting.calling(text, f'{label}_ex')}{taken}"
 
-    return _replace(node, node, written, look, "Leave the error flag on the device", False, _UNCHECKED)
+    return _replace(node, node, written, context, "Leave the error flag on the device", False, _UNCHECKED)
 
 
-def _is_unpacked(node: ast.Call, look: Look) -> bool:
-    statement = look.at.statement
+def _is_unpacked(node: ast.Call, context: RuleContext) -> bool:
+    statement = context.statement
     if not isinstance(statement, ast.Assign) or statement.value is not node:
         return False
     return all(isinstance(target, ast.Tuple) and len(target.elts) == 2 for target in statement.targets)
@@ -208,7 +210,7 @@ def _with_keywords(
     node: ast.Call,
     call: ast.Call,
     given: list[tuple[str, str]],
-    look: Look,
+    context: RuleContext,
     title: str,
     safe: bool,
     hazard: str | None,
@@ -219,14 +221,14 @@ def _with_keywords(
     def written(text: str) -> str:
         return rewriting.with_keywords(text, given)
 
-    return _replace(node, call, written, look, title, safe, hazard)
+    return _replace(node, call, written, context, title, safe, hazard)
 
 
 def _replace(
     node: ast.Call,
     call: ast.Call,
     written: Callable[[str], str],
-    look: Look,
+    context: RuleContext,
     title: str,
     safe: bool,
     hazard: str | None,
@@ -235,16 +237,16 @@ def _replace(
 
     None where a comment would be lost, or libcst cannot read the call.
     """
-    span, inner = look.span(node), look.span(call)
-    if span is None or inner is None or "#" in look.text(span):
+    span, inner = context.span(node), context.span(call)
+    if span is None or inner is None or "#" in context.source(span):
         return None
     try:
-        return Fix(title, (Edit(span, written(look.text(inner))),), safe, hazard)
+        return Fix(title, (Edit(span, written(context.source(inner))),), safe, hazard)
     except ValueError:
         return None
 
 
-def _text(node: ast.expr, look: Look) -> str:
+def _text(node: ast.expr, context: RuleContext) -> str:
     """An expression as its author wrote it, without brackets around it; empty where its place is not known."""
-    span = look.span(node)
-    return "" if span is None else look.text(span)
+    span = context.span(node)
+    return "" if span is None else context.source(span)

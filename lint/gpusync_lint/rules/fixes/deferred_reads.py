@@ -22,7 +22,7 @@ from gpusync_lint.syntax.blocks import blocks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.rules.base.context import Look
+    from gpusync_lint.rules.base.context import RuleContext
 
 Path = list[tuple[list[ast.stmt], int]]
 """The way from a function's body to a statement: each block, and the place in it."""
@@ -49,32 +49,32 @@ class _Kept:
     divided: bool
 
 
-def defer(call: ast.Call, read: ast.expr, look: Look) -> Fix | None:
+def defer(call: ast.Call, read: ast.expr, context: RuleContext) -> Fix | None:
     """The fix for a call of `.item()` or `float()` that reads a tensor, where its number is added to a sum or a list.
 
     None where there is none.
     """
-    value = look.value(read)
-    statement = look.at.statement
-    kept = _kept(statement, call, look)
-    span = look.span(call)
+    value = context.value(read)
+    statement = context.statement
+    kept = _kept(statement, call, context)
+    span = context.span(call)
     method = isinstance(call.func, ast.Attribute)
     if kept is None or span is None or value.kind is not Kind.TENSOR:
         return None
-    if not look.text(span).endswith(".item()") if method else (kept.listed or not _primary(read)):
+    if not context.source(span).endswith(".item()") if method else (kept.listed or not _primary(read)):
         return None
-    plan = _Plan(kept, call, read, look)
+    plan = _Plan(kept, call, read, context)
     if not value.sure and plan.kind is None:
         return None
     settle = plan.settle()
     if settle is None:
         return None
-    inner = look.span(read)
+    inner = context.span(read)
     if method:
         item = Span(span.end_line, span.end_column - len(".item()"), span.end_line, span.end_column)
         edit = Edit(item, plan.kept_as())
-    elif inner is not None and "#" not in look.text(span):
-        edit = Edit(span, f"{look.text(inner)}{plan.kept_as()}")
+    elif inner is not None and "#" not in context.source(span):
+        edit = Edit(span, f"{context.source(inner)}{plan.kept_as()}")
     else:
         return None
     edits = (edit, *settle)
@@ -83,7 +83,7 @@ def defer(call: ast.Call, read: ast.expr, look: Look) -> Fix | None:
     return Fix("Add up on the device, read once" if settle else "Add up on the device", edits, False, _SUM_HAZARD)
 
 
-def _kept(statement: ast.stmt, call: ast.Call, look: Look) -> _Kept | None:
+def _kept(statement: ast.stmt, call: ast.Call, context: RuleContext) -> _Kept | None:
     """The sum or the list that a statement adds the call's number to."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         append = statement.value
@@ -109,7 +109,7 @@ def _kept(statement: ast.stmt, call: ast.Call, look: Look) -> _Kept | None:
             return None
     else:
         return None
-    if look.value(target).kind is not Kind.HOST or not _scaled(added, call, look):
+    if context.value(target).kind is not Kind.HOST or not _scaled(added, call, context):
         return None
     return _Kept(target, False, added is call, any(isinstance(one, ast.Div) for one in ast.walk(added)))
 
@@ -119,42 +119,42 @@ def _primary(node: ast.expr) -> bool:
     return isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
 
 
-def _scaled(node: ast.expr, call: ast.Call, look: Look) -> bool:
+def _scaled(node: ast.expr, call: ast.Call, context: RuleContext) -> bool:
     """Whether an expression is the call, times or divided by numbers of the host."""
     if node is call:
         return True
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Mult, ast.Div)):
         return False
-    if _number(node.right, look):
-        return _scaled(node.left, call, look)
-    return isinstance(node.op, ast.Mult) and _number(node.left, look) and _scaled(node.right, call, look)
+    if _number(node.right, context):
+        return _scaled(node.left, call, context)
+    return isinstance(node.op, ast.Mult) and _number(node.left, context) and _scaled(node.right, call, context)
 
 
-def _number(node: ast.expr, look: Look) -> bool:
+def _number(node: ast.expr, context: RuleContext) -> bool:
     reads = any(isinstance(one, ast.Attribute) and one.attr == "item" for one in ast.walk(node))
-    return look.value(node).kind is Kind.HOST and not reads
+    return context.value(node).kind is Kind.HOST and not reads
 
 
 class _Plan:
     """Where the sum or list of one statement begins, and where it has to be read."""
 
-    def __init__(self, kept: _Kept, call: ast.Call, read: ast.expr, look: Look) -> None:
+    def __init__(self, kept: _Kept, call: ast.Call, read: ast.expr, context: RuleContext) -> None:
         self._kept = kept
-        self._look = look
+        self._context = context
         self._label = kept.name.id
-        self._fn = look.at.fn
-        self._statement = look.at.statement
+        self._fn = context.function
+        self._statement = context.statement
         self._path: Path = around(self._fn, self._statement)
         self._at = -1
         """Place in the path of the outermost loop around the statement that nothing but it uses the name in."""
         self._read = read
-        self.kind = number_of(read, self._fn, look) if isinstance(call.func, ast.Attribute) else float
+        self.kind = number_of(read, self._fn, context) if isinstance(call.func, ast.Attribute) else float
         """The type of the number that was read, where it is known."""
         self._uses: list[tuple[Path, ast.Name]] = []
 
     def kept_as(self) -> str:
         """What takes the place of `.item()`."""
-        widen = not self._kept.listed and self.kind is float and _HALF.search(self._look.file.text)
+        widen = not self._kept.listed and self.kind is float and _HALF.search(self._context.file.text)
         func = self._read.func if isinstance(self._read, ast.Call) else None
         detached = isinstance(func, ast.Attribute) and func.attr == "detach"
         return f"{'' if detached else '.detach()'}{'.float()' if widen else ''}"
@@ -211,7 +211,7 @@ class _Plan:
     def _form(self, start: ast.expr) -> str | None:
         """The expression that makes of what was kept what there would have been."""
         label = self._label
-        torch = self._look.file.imports.get("torch") == "torch"
+        torch = self._context.file.imports.get("torch") == "torch"
         if self._kept.listed:
             return f"torch.stack({label}).tolist() if {label} else []" if torch else None
         floats = isinstance(start, ast.Constant) and type(start.value) is float
@@ -229,7 +229,7 @@ class _Plan:
 
     def _may_be_collected(self) -> bool:
         """Whether a tensor a step may be kept: of no dimension, small by itself, and not changed afterwards."""
-        if self._look.value(self._read).zero_dim is not True:
+        if self._context.value(self._read).zero_dim is not True:
             return False
         if isinstance(self._read, ast.Call):
             return True
@@ -290,10 +290,10 @@ class _Plan:
         """The place in a path of the outermost statement in the loop that most steps pass by."""
         if self._in_orelse(path, self._at):
             return None
-        hot = self._look.heat(self._fn, self._statement).rank
+        hot = self._context.heat(self._fn, self._statement).rank
         for level in range(self._at + 1, len(path)):
             block, place = path[level]
-            if self._look.heat(self._fn, block[place]).rank > hot:
+            if self._context.heat(self._fn, block[place]).rank > hot:
                 inside = any(other is block and at == place for other, at in self._path)
                 return None if inside else level
         return None
@@ -314,9 +314,9 @@ class _Plan:
         return False
 
     def _before(self, statement: ast.stmt, form: str) -> Edit | None:
-        line = self._look.line(statement.lineno)
+        line = self._context.line(statement.lineno)
         column = len(line) - len(line.lstrip()) + 1
-        start = self._look.start(statement)
+        start = self._context.start_column(statement)
         if start != column or line[column - 1 :].startswith("elif"):
             return None
         here = Span(statement.lineno, column, statement.lineno, column)
@@ -324,16 +324,20 @@ class _Plan:
 
     def _after(self, form: str) -> Edit | None:
         block, place = self._path[self._at]
-        return insert_after(block[place], f"{self._label} = {form}", self._look)
+        return insert_after(block[place], f"{self._label} = {form}", self._context)
 
 
-def insert_after(statement: ast.stmt, text: str, look: Look) -> Edit | None:
+def insert_after(statement: ast.stmt, text: str, context: RuleContext) -> Edit | None:
     """The edit that puts a statement on the line after another one; None where that shares its lines."""
-    first = look.line(statement.lineno)
+    first = context.line(statement.lineno)
     indent = first[: len(first) - len(first.lstrip())]
-    end = look.end(statement)
-    last = look.line(statement.end_lineno or statement.lineno)
-    if look.start(statement) != len(indent) + 1 or not _END.match(last[end - 1 :]) or first.lstrip()[:4] == "elif":
+    end = context.end_column(statement)
+    last = context.line(statement.end_lineno or statement.lineno)
+    if (
+        context.start_column(statement) != len(indent) + 1
+        or not _END.match(last[end - 1 :])
+        or first.lstrip()[:4] == "elif"
+    ):
         return None
     line, column = statement.end_lineno or statement.lineno, len(last) + 1
     return Edit(Span(line, column, line, column), f"\n{indent}{text}")

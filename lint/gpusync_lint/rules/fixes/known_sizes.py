@@ -11,20 +11,20 @@ from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
     from gpusync_lint.project.symbols import FunctionInfo
-    from gpusync_lint.rules.base.context import Look
+    from gpusync_lint.rules.base.context import RuleContext
 
 _FROM_LIST = frozenset({"torch.tensor", "torch.as_tensor", "torch.LongTensor", "torch.IntTensor"})
 _CHANGES = frozenset({"append", "extend", "insert", "pop", "remove", "clear"})
 
 
-def classes_of(labels: ast.expr, fn: FunctionInfo, look: Look) -> str | None:
+def classes_of(labels: ast.expr, fn: FunctionInfo, context: RuleContext) -> str | None:
     """How many values labels can take: `logits.size(-1)` of `logits.argmax(-1)`, `n` of `torch.randint(n, ...)`."""
     made = _made(labels, fn)
     if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Attribute):
         return None
-    dotted = _dotted(made.func, look)
+    dotted = _dotted(made.func, context)
     if dotted == "torch.randint":
-        return _high(made, look)
+        return _high(made, context)
     if made.func.attr != "argmax" or dotted not in ("", "torch.argmax"):
         return None
     logits, rest = (made.args[0], made.args[1:]) if dotted and made.args else (made.func.value, made.args)
@@ -38,13 +38,13 @@ def classes_of(labels: ast.expr, fn: FunctionInfo, look: Look) -> str | None:
     return f"{path}.size({ast.unparse(dims[0])})" if same else None
 
 
-def total_of(repeats: ast.expr, fn: FunctionInfo, look: Look) -> str | None:
+def total_of(repeats: ast.expr, fn: FunctionInfo, context: RuleContext) -> str | None:
     """The sum of repeats that were made of a list of the host: `sum(lengths)` of `torch.tensor(lengths, ...)`."""
     made = _made(repeats, fn)
-    if not isinstance(made, ast.Call) or _dotted(made.func, look) not in _FROM_LIST or len(made.args) != 1:
+    if not isinstance(made, ast.Call) or _dotted(made.func, context) not in _FROM_LIST or len(made.args) != 1:
         return None
     source = made.args[0]
-    value = look.value(source)
+    value = context.value(source)
     if value.kind is not Kind.LIST or value.elem is None or value.elem.kind is not Kind.HOST:
         return None
     if not isinstance(source, ast.Name) or len(_stores(source.id, fn)) > 1:
@@ -86,7 +86,7 @@ def _changed(label: str, line: int, fn: FunctionInfo) -> bool:
     return False
 
 
-def _high(call: ast.Call, look: Look) -> str | None:
+def _high(call: ast.Call, context: RuleContext) -> str | None:
     """The upper end of `torch.randint(high, size)` or `torch.randint(low, high, size)`."""
     sizes = [isinstance(arg, (ast.Tuple, ast.List)) for arg in call.args]
     if any(keyword.arg in ("low", "high") for keyword in call.keywords) or not call.args:
@@ -100,6 +100,6 @@ def _high(call: ast.Call, look: Look) -> str | None:
     return ast.unparse(high) if isinstance(high, (ast.Constant, ast.Name)) else None
 
 
-def _dotted(node: ast.expr, look: Look) -> str:
-    value = look.value(node)
+def _dotted(node: ast.expr, context: RuleContext) -> str:
+    value = context.value(node)
     return value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else ""

@@ -12,7 +12,7 @@ from gpusync_lint.rules.base.blocks import walk
 
 if TYPE_CHECKING:
     from gpusync_lint.project.symbols import FunctionInfo
-    from gpusync_lint.rules.base.context import Look
+    from gpusync_lint.rules.base.context import RuleContext
 
 _FLOATING = frozenset(
     {
@@ -39,31 +39,31 @@ _DEPTH = 8
 Number = type[float] | type[int] | type[bool]
 
 
-def number_of(node: ast.expr, fn: FunctionInfo, look: Look, depth: int = 0) -> Number | None:
+def number_of(node: ast.expr, fn: FunctionInfo, context: RuleContext, depth: int = 0) -> Number | None:
     """`float`, `int` or `bool`: what `.item()` of an expression in `fn` gives; None where the source does not tell."""
     if depth > _DEPTH:
         return None
-    if look.value(node).kind is Kind.TENSOR and look.value(node).boolean:
+    if context.value(node).kind is Kind.TENSOR and context.value(node).boolean:
         return bool
     if isinstance(node, ast.Constant):
         return {float: float, int: int}.get(type(node.value))
     if isinstance(node, ast.Compare):
         return bool
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
-        return number_of(node.operand, fn, look, depth + 1)
+        return number_of(node.operand, fn, context, depth + 1)
     if isinstance(node, ast.BinOp):
-        return _of_operation(node, fn, look, depth)
+        return _of_operation(node, fn, context, depth)
     if isinstance(node, ast.Call):
-        return _of_call(node, fn, look, depth)
+        return _of_call(node, fn, context, depth)
     if isinstance(node, ast.Name):
-        return _of_name(node, fn, look, depth)
+        return _of_name(node, fn, context, depth)
     return None
 
 
-def _of_operation(node: ast.BinOp, fn: FunctionInfo, look: Look, depth: int) -> Number | None:
+def _of_operation(node: ast.BinOp, fn: FunctionInfo, context: RuleContext, depth: int) -> Number | None:
     if isinstance(node.op, ast.Div):
         return float
-    left, right = number_of(node.left, fn, look, depth + 1), number_of(node.right, fn, look, depth + 1)
+    left, right = number_of(node.left, fn, context, depth + 1), number_of(node.right, fn, context, depth + 1)
     if float in (left, right):
         return float
     if isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)) and left is not None and right is not None:
@@ -71,8 +71,8 @@ def _of_operation(node: ast.BinOp, fn: FunctionInfo, look: Look, depth: int) -> 
     return None
 
 
-def _of_call(node: ast.Call, fn: FunctionInfo, look: Look, depth: int) -> Number | None:
-    called = look.value(node.func)
+def _of_call(node: ast.Call, fn: FunctionInfo, context: RuleContext, depth: int) -> Number | None:
+    called = context.value(node.func)
     if called.kind is Kind.MODULE:
         ref = called.ref if isinstance(called.ref, str) else ""
         return float if ref.startswith("torch.nn.") and ref.endswith("Loss") else None
@@ -84,7 +84,7 @@ def _of_call(node: ast.Call, fn: FunctionInfo, look: Look, depth: int) -> Number
         if not str(called.ref).startswith("torch."):
             return None
         of = node.args[0] if node.args else None
-    elif look.value(of).kind not in (Kind.TENSOR, Kind.DISTRIBUTION):
+    elif context.value(of).kind not in (Kind.TENSOR, Kind.DISTRIBUTION):
         return None
     if any(keyword.arg == "dtype" for keyword in node.keywords):
         return None
@@ -94,18 +94,18 @@ def _of_call(node: ast.Call, fn: FunctionInfo, look: Look, depth: int) -> Number
         return int
     if of is None or label not in _SAME | _STAYS_FLOATING:
         return None
-    kind = number_of(of, fn, look, depth + 1)
+    kind = number_of(of, fn, context, depth + 1)
     if label in _STAYS_FLOATING:
         return float if kind is float else None
     return int if kind is bool and label in _COUNTS else kind
 
 
-def _of_name(node: ast.Name, fn: FunctionInfo, look: Look, depth: int) -> Number | None:
+def _of_name(node: ast.Name, fn: FunctionInfo, context: RuleContext, depth: int) -> Number | None:
     """What all assignments to a name in its function agree on."""
     if node.id in evidence(fn)[0]:
         return float  # only floating tensors have gradients
     stores, values = _assignments(fn).get(node.id, (0, []))
-    found = [number_of(value, fn, look, depth + 1) for value in values]
+    found = [number_of(value, fn, context, depth + 1) for value in values]
     return found[0] if found and stores == len(found) and len(set(found)) == 1 else None
 
 
