@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.catalogue.roots import ARRAY_LIBRARIES, FRAMEWORK_ROOTS
+from gpusync_lint.project.imports import module_of, of_statement
 from gpusync_lint.syntax.blocks import blocks
 
 if TYPE_CHECKING:
@@ -205,12 +206,6 @@ def weight(text: str) -> int:
     return -(-size // unit) * unit
 
 
-def module_of(path: str) -> tuple[str, ...]:
-    """A path without its suffix, as words; a package's `__init__` stands under the folder."""
-    parts = tuple(path.removesuffix(".py").removesuffix(".pyi").split("/"))
-    return parts[:-1] if parts[-1] == "__init__" else parts
-
-
 def summarise(path: str, text: str, tree: ast.Module) -> FileInfo:
     """Collect what a file defines."""
     folder = tuple(path.split("/")[:-1])
@@ -281,28 +276,15 @@ def _collect(file: FileInfo, body: list[ast.stmt], cls: ClassInfo | None, outer:
             _collect_function(file, statement, cls, outer, prefix)  # type: ignore[arg-type]
         elif kind is ast.ClassDef:
             _collect_class(file, statement, outer, prefix)  # type: ignore[arg-type]
-        elif kind is ast.Import:
-            for alias in statement.names:  # type: ignore[attr-defined]
-                if alias.asname:
-                    file.imports[alias.asname] = alias.name
+        elif kind is ast.Import or kind is ast.ImportFrom:
+            for one in of_statement(statement):  # type: ignore[arg-type]
+                if one.name == "*":
+                    file.stars.append(one.module)
                 else:
-                    root = alias.name.partition(".")[0]
-                    file.imports[root] = root
-        elif kind is ast.ImportFrom:
-            _collect_from(file, statement)  # type: ignore[arg-type]
+                    file.imports[one.bound] = one.target
         else:
             for block in blocks(statement):
                 _collect(file, block, cls, outer, prefix)
-
-
-def _collect_from(file: FileInfo, statement: ast.ImportFrom) -> None:
-    base = "." * statement.level + (statement.module or "")
-    for alias in statement.names:
-        if alias.name == "*":
-            file.stars.append(base)
-        else:
-            joint = "" if not base or base.endswith(".") else "."
-            file.imports[alias.asname or alias.name] = f"{base}{joint}{alias.name}"
 
 
 def _collect_function(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from gpusync_lint.model.finding_keys import numbered
 from gpusync_lint.model.findings import Analysis, FileError
 from gpusync_lint.project import partition
+from gpusync_lint.project.imports import beginnings, module_of
 from gpusync_lint.project.lazy_modules import Library, Surroundings
-from gpusync_lint.project.symbols import module_of
 from gpusync_lint.run import parallel
 from gpusync_lint.syntax.parsing import normalised, parse
 
@@ -137,8 +137,9 @@ def _surroundings(unit: partition.Unit, files: Files) -> Surroundings:
     known = files.surroundings.get(unit.component)
     if known is None:
         modules = {module_of(files.path(place)): place for place in unit.component}
-        heads = frozenset(module[:length] for module in modules for length in range(len(module) + 1))
-        known = files.surroundings[unit.component] = Surroundings(modules, heads, Library(files.source), unit.device)
+        library = Library(files.source)
+        known = Surroundings(modules, beginnings(modules), library, unit.device)
+        files.surroundings[unit.component] = known
     return known
 
 
