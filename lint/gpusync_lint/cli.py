@@ -21,6 +21,7 @@ from gpusync_lint.output import FORMATS
 from gpusync_lint.run.runner import Outcome, Request, accept_all, run
 from gpusync_lint.settings.config import Config, find, load
 from gpusync_lint.settings.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
+from gpusync_lint.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -68,10 +69,8 @@ class _Parser(argparse.ArgumentParser):
             option = unknown[0].partition("=")[0]
             if not option.startswith("-"):
                 self.error(f"unexpected argument {option!r}")
-            import difflib
-
-            near = difflib.get_close_matches(option, self._option_string_actions, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = nearest(option, self._option_string_actions)
+            hint = f"; did you mean {near}?" if near else ""
             self.error(f"unknown option {option}{hint}")
         return parsed
 

@@ -7,7 +7,6 @@ day on which it holds.
 
 from __future__ import annotations
 
-import difflib
 import io
 import re
 import tokenize
@@ -19,6 +18,7 @@ from gpusync_lint.accept.rules import FRAMEWORK, RULES
 from gpusync_lint.model.findings import MARKER, Edit, Finding, Fix, Span
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.settings.selection import UnknownCodeError, resolve
+from gpusync_lint.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -161,8 +161,8 @@ class _File:
         verb = body["verb"] if body else ""
         if body is None or verb not in ("allow", "allow-file"):
             word = verb or match["body"].partition("[")[0].partition(" ")[0]
-            near = difflib.get_close_matches(word.lower(), ("allow", "allow-file"), 1)
-            hint = f"; did you mean {near[0]}[...]?" if near and near[0] != word else ""
+            near = nearest(word.lower(), ("allow", "allow-file"))
+            hint = f"; did you mean {near}[...]?" if near not in ("", word) else ""
             self._complain("GS904", span, source, f"`{source}` is not understood{hint}", _SHAPE)
             return None
         whole_file = verb == "allow-file"

@@ -14,8 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpusync_lint.catalogue import foreign
-from gpusync_lint.catalogue.roots import FRAMEWORK_ROOTS
+from gpusync_lint.catalogue import roots
 from gpusync_lint.files.discovery import SUFFIXES, decode, enters, shown
 from gpusync_lint.project.imports import dotted, lookup, modules_in
 
@@ -232,8 +231,8 @@ class _Folders:
 
 @cache
 def _framework_import() -> re.Pattern[bytes]:
-    roots = "|".join(sorted(FRAMEWORK_ROOTS | foreign.modules()))
-    return re.compile(rf"^[ \t]*(?:from|import)[ \t]+(?:[^\n#]*[ ,])?(?:{roots})\b".encode(), re.MULTILINE)
+    modules = "|".join(sorted(roots.frameworks()))
+    return re.compile(rf"^[ \t]*(?:from|import)[ \t]+(?:[^\n#]*[ ,])?(?:{modules})\b".encode(), re.MULTILINE)
 
 
 def _names_framework(text: bytes) -> bool:

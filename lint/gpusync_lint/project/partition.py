@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpusync_lint.catalogue.roots import FRAMEWORK_ROOTS
+from gpusync_lint.catalogue import roots as frameworks
 from gpusync_lint.project import symbols
 from gpusync_lint.project.imports import beginnings, dotted, lookup, module_of, modules_in
 from gpusync_lint.project.symbols import weight
@@ -79,7 +79,7 @@ def divide(sources: Sequence[Source], imported: Sequence[Imports], roots: frozen
 
 def speaks_of_device(text: str, imported: Imports) -> bool:
     """Whether a text mentions a device, where it uses a framework."""
-    return _uses(imported, FRAMEWORK_ROOTS) and symbols.speaks_of_device(text)
+    return _uses(imported, frameworks.torch_family()) and symbols.speaks_of_device(text)
 
 
 def _uses(imported: Imports, roots: frozenset[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from gpusync_lint.catalogue import roots
 from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, name
 from gpusync_lint.project.imports import beginnings, lookup
 from gpusync_lint.project.lazy_modules import Beside
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
     from gpusync_lint.model.function_key import Key
     from gpusync_lint.project.lazy_modules import Surroundings
 
-_MODULE_BASES = (
-    "torch.nn.", "lightning.", "pytorch_lightning.", "torch_geometric.nn", "transformers.", "timm.",
-    "torchvision.models", "torchmetrics.", "diffusers.", "gpytorch.",
-)  # fmt: skip
 _NOT_MODULES = (
     "Config",
     "Callback",
@@ -337,7 +334,7 @@ def is_module_name(dotted: str) -> bool:
     if dotted == "torch.nn.Module" or last in ("LightningModule", "PreTrainedModel", "MessagePassing"):
         return True
     return (
-        dotted.startswith(_MODULE_BASES)
+        dotted.startswith(roots.module_classes())
         and last[:1].isupper()
         and not last.endswith(_NOT_MODULES)
         and ".functional" not in dotted

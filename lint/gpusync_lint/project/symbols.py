@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpusync_lint.catalogue import foreign
-from gpusync_lint.catalogue.roots import ARRAY_LIBRARIES, FRAMEWORK_ROOTS
+from gpusync_lint.catalogue import foreign, roots
 from gpusync_lint.project.imports import module_of, of_statement
 from gpusync_lint.syntax.blocks import blocks
 
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 
 _LINE_END = re.compile("\n")
-_ONLY_LOGGING = ("torch.utils.tensorboard", "lightning.pytorch.loggers", "pytorch_lightning.loggers")
-_DEVICE_STEMS = ("cuda", "accelerat", "lightning", "deepspeed")
-_DEVICE_WORDS = ("device", "gpu", "gpus", "mps", "fabric", "Trainer")
 _ATTRIBUTE = re.compile(r"\.(\w+)")
 
 
@@ -193,10 +189,11 @@ class FileInfo:
 
 def speaks_of_device(text: str) -> bool:
     """Whether a text mentions a device."""
-    if any(stem in text for stem in _DEVICE_STEMS):
+    parts, words = roots.device_words()
+    if any(part in text for part in parts):
         return True
     # A plain search is ten times as fast as an alternation, and most texts hold none of them.
-    return any(word in text and re.search(rf"\b{word}\b", text) for word in _DEVICE_WORDS)
+    return any(word in text and re.search(rf"\b{word}\b", text) for word in words)
 
 
 def weight(text: str) -> int:
@@ -211,11 +208,13 @@ def summarise(path: str, text: str, tree: ast.Module) -> FileInfo:
     folder = tuple(path.split("/")[:-1])
     file = FileInfo(path, text, tree, module_of(path), folder)
     _collect(file, tree.body, None, file.body, "")
-    imported = [dotted for dotted in (*file.imports.values(), *file.stars) if not dotted.startswith(_ONLY_LOGGING)]
-    roots = {dotted.partition(".")[0] for dotted in imported}
-    file.uses_framework = not roots.isdisjoint(FRAMEWORK_ROOTS)
-    file.uses_foreign = not roots.isdisjoint(foreign.modules())
-    file.uses_others = not roots.isdisjoint(ARRAY_LIBRARIES)
+    imported = [
+        dotted for dotted in (*file.imports.values(), *file.stars) if not dotted.startswith(roots.only_logging())
+    ]
+    modules = {dotted.partition(".")[0] for dotted in imported}
+    file.uses_framework = not modules.isdisjoint(roots.torch_family())
+    file.uses_foreign = not modules.isdisjoint(foreign.modules())
+    file.uses_others = not modules.isdisjoint(roots.lookalikes())
     return file
 
 

@@ -108,11 +108,10 @@ def analysed(
 
 def roots(settings: EngineSettings) -> frozenset[str]:
     """The top-level modules whose import makes a file one to analyse."""
-    from gpusync_lint.catalogue import foreign
-    from gpusync_lint.catalogue.roots import FRAMEWORK_ROOTS
+    from gpusync_lint.catalogue.roots import frameworks
     from gpusync_lint.inference.named_barriers import named_by
 
-    return FRAMEWORK_ROOTS | foreign.modules() | named_by(settings.barriers).roots
+    return frameworks() | named_by(settings.barriers).roots
 
 
 def _size(unit: partition.Unit, files: Files) -> int:
