@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from gpusync_lint.catalogue.schema import Barrier, Catalogue, RuleDoc, TypeName
+from gpusync_lint.catalogue.schema import LIBRARY, OTHER, TORCH, Barrier, Catalogue, RuleDoc, TypeName
 from gpusync_lint.suggestions import did_you_mean
 
 if sys.version_info >= (3, 11):
@@ -35,7 +35,7 @@ def load(path: Path) -> Catalogue:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise CatalogueError(f"{path.name}: not valid TOML: {error}") from None
-    reader = _Reader(path)
+    reader = _Reader(path, TORCH if path.stem == "torch" else LIBRARY if data.get("on") else OTHER)
     found = reader.table(Catalogue, data, "")
     if found.framework != path.stem:
         raise reader.problem("", f"framework is {found.framework!r}; it must be the name of the file, {path.stem!r}")
@@ -46,8 +46,9 @@ def load(path: Path) -> Catalogue:
 class _Reader:
     """Reads the tables of one file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: str) -> None:
         self._name = path.name
+        self._kind = kind
         self._framework = path.stem
         self._type_names: list[tuple[str, str]] = []
         """The types that are named, each with the place where."""
@@ -68,6 +69,9 @@ class _Reader:
             if key not in keys:
                 raise self.problem(where, f"unknown key {key!r}; {did_you_mean(key, keys)}")
             one = keys[key]
+            kinds = one.metadata.get("kinds")
+            if kinds and self._kind not in kinds:
+                raise self.problem(where, f"the key {key!r} is for {' and '.join(kinds)}, not for {self._kind}")
             if one.metadata.get("by"):
                 values[one.name] = self._keyed(one, hints[one.name], value)
             else:
@@ -102,8 +106,9 @@ class _Reader:
         if hint is TypeName:
             return self._type_name(value, where)
         if origin is Literal:
-            if value not in args:
-                raise self.problem(where, f"must be one of {', '.join(map(repr, args))}, not {value!r}")
+            choices = [arg for arg in args if arg]
+            if value not in choices:
+                raise self.problem(where, f"must be one of {', '.join(map(repr, choices))}, not {value!r}")
             return value
         if origin in (Union, UnionType):
             return self._value(next(arg for arg in args if arg is not type(None)), value, where)
@@ -115,7 +120,7 @@ class _Reader:
             return self._list(hint, value, where)
         if origin is None and type(value) is hint:
             return value
-        raise self.problem(where, f"must be {_expected(hint)}, not {_kind(value)}")
+        raise self.problem(where, f"must be {toml_type(hint)}, not {_kind(value)}")
 
     def _list(self, hint: Any, value: object, where: str) -> Any:
         origin, args = get_origin(hint), get_args(hint)
@@ -123,7 +128,7 @@ class _Reader:
         if pairs and isinstance(value, dict):
             return tuple(value.items())
         if pairs or not isinstance(value, list):
-            raise self.problem(where, f"must be {_expected(hint)}, not {_kind(value)}")
+            raise self.problem(where, f"must be {toml_type(hint)}, not {_kind(value)}")
         open_ended = origin is frozenset or args[-1] is Ellipsis
         if not open_ended and len(args) != len(value):
             raise self.problem(where, f"must be a list of {len(args)}, not of {len(value)}")
@@ -166,11 +171,17 @@ def _keys(cls: type[Any]) -> tuple[dict[str, Field[Any]], dict[str, Any]]:
     return _KEYS[cls]
 
 
-def _expected(hint: Any) -> str:
-    """What a value of a type is called in TOML."""
+def toml_type(hint: Any) -> str:
+    """What the value of a type is called in TOML: `a list of strings`."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (tuple, frozenset):
-        return "a table" if get_origin(args[0]) is tuple else f"a list of {_NAMES.get(args[0], 'table')}s"
+        open_ended = origin is frozenset or args[-1] is Ellipsis
+        count = "" if open_ended else f"{len(args)} "
+        return "a table" if get_origin(args[0]) is tuple else f"a list of {count}{_NAMES.get(args[0], 'table')}s"
+    if origin in (Union, UnionType):
+        return toml_type(args[0])
+    if origin is Literal:
+        return " or ".join(f'"{arg}"' for arg in args if arg)
     if origin is dict:
         return "a table"
     return f"{'an' if hint is int else 'a'} {_NAMES.get(hint, 'table')}"
@@ -183,4 +194,4 @@ def _kind(value: object) -> str:
     """What a value is called in TOML."""
     if isinstance(value, list):
         return "a list"
-    return "a table" if isinstance(value, dict) else _expected(type(value))
+    return "a table" if isinstance(value, dict) else toml_type(type(value))

@@ -17,13 +17,22 @@ Values = tuple[tuple[str, Any], ...]
 """Keyword arguments and their values; written as a table: `{ normalize = true }`."""
 
 
-def _tables(key: str, by: str = "") -> dict[str, str]:
-    """Metadata of a field that is written as an array of tables, `[[key]]`, under their key `by`."""
-    return {"key": key, "by": by}
+TORCH, LIBRARY, OTHER = "torch.toml", "libraries on top of torch", "other frameworks"
+"""The kinds of files."""
 
 
-_NOT_A_KEY = {"key": ""}
-"""Metadata of a field that is not written in the file."""
+def _only(*kinds: str, key: str | None = None, by: str = "") -> dict[str, Any]:
+    """Metadata of a field.
+
+    Args:
+        kinds: the kinds of files that may hold the key; without one, all.
+        key: the key, where it is not the name of the field; empty for a field that is not written in the file.
+        by: of an array of tables, `[[key]]`, the key of theirs that tells them apart.
+    """
+    return {"kinds": kinds, "by": by} | ({} if key is None else {"key": key})
+
+
+_NOT_A_KEY = _only(key="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +88,13 @@ class Barrier:
     """Statements that make the host wait. Each is a test: it has to be reported when it stands in a step loop."""
     silent: tuple[Example, ...]
     """Statements much like these that do not. Each is a test: it must not be reported."""
-    functions: tuple[str, ...] = ()
+    functions: tuple[str, ...] = field(default=(), metadata=_only(TORCH, OTHER))
     """Dotted names of functions. Outside `torch.toml`, a name that ends in `.*` covers all names below it."""
-    methods: tuple[str, ...] = ()
+    methods: tuple[str, ...] = field(default=(), metadata=_only(TORCH, OTHER))
     """Names of methods of device tensors (in `torch.toml`), or of values of the type `of`."""
-    calls: tuple[str, ...] = ()
-    """Of a library on top of torch, ends of dotted names: `nms`, `Accelerator.reduce`, `MeanMetric.__call__`."""
-    takes: Literal["", "tensor", "number"] = ""
+    calls: tuple[str, ...] = field(default=(), metadata=_only(LIBRARY))
+    """Ends of dotted names of functions, methods and classes: `nms`, `Accelerator.reduce`, `MeanMetric.__call__`."""
+    takes: Literal["", "tensor", "number"] = field(default="", metadata=_only(TORCH, LIBRARY))
     """What a function must be given to wait: `tensor` (some argument is, or holds, a device tensor), `number` (the last
     positional argument is a number of the host); without it, anything."""
     unless_keywords: tuple[str, ...] = ()
@@ -96,30 +105,30 @@ class Barrier:
     """It waits only where each of these keyword arguments has the value."""
     unless: Values = ()
     """It does not wait where any of these keyword arguments has the value."""
-    unless_made_with: Values = ()
+    unless_made_with: Values = field(default=(), metadata=_only(LIBRARY))
     """It does not wait where the object was made with any of these keyword arguments."""
     max_positional: int | None = None
     """With more positional arguments it does not wait."""
     within: tuple[str, ...] = ()
     """It waits only in functions of these names."""
-    among_processes: bool = False
+    among_processes: bool = field(default=False, metadata=_only(LIBRARY))
     """It waits only where several processes run, which the source does not tell: findings are of low confidence."""
     until_torch: tuple[int, int] | None = None
     """The first version of torch that does not wait: `[2, 14]`."""
     own_rule: bool = False
     """Whether a rule of its own decides which calls wait; the generic rules then leave them alone."""
-    of: TypeName = TypeName("")
+    of: TypeName = field(default=TypeName(""), metadata=_only(OTHER))
     """The type of value that is read. A function with one waits where some argument is of that type."""
-    not_functions: tuple[str, ...] = ()
+    not_functions: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
     """Names that a pattern in `functions` covers, but that do not wait."""
-    builtins: tuple[str, ...] = ()
+    builtins: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
     """Python's own functions that read a value of the type `of`: `float`, `print`; `format` stands for f-strings as
     well, `tracker` for experiment trackers and progress bars."""
-    conditions: bool = False
+    conditions: bool = field(default=False, metadata=_only(OTHER))
     """Whether a branch on a value of the type `of` waits."""
-    masks: bool = False
+    masks: bool = field(default=False, metadata=_only(OTHER))
     """Whether indexing a value of the type `of` by a comparison waits."""
-    operators: tuple[str, ...] = ()
+    operators: tuple[str, ...] = field(default=(), metadata=_only(TORCH))
     """Operators of aten that it stands for and that torch itself tags as data-dependent."""
     framework: str = field(default="torch", metadata=_NOT_A_KEY)
 
@@ -188,39 +197,39 @@ class Catalogue:
     """The top-level modules of the framework: a file that imports one of them uses it."""
     prelude: str
     """What the examples begin with."""
-    rules: dict[str, RuleDoc] = field(default_factory=dict, metadata=_tables("rule", by="code"))
+    rules: dict[str, RuleDoc] = field(default_factory=dict, metadata=_only(key="rule", by="code"))
     """The pages of codes. A code is documented once; several frameworks may have barriers of that code."""
-    barriers: dict[str, Barrier] = field(default_factory=dict, metadata=_tables("barrier", by="id"))
+    barriers: dict[str, Barrier] = field(default_factory=dict, metadata=_only(key="barrier", by="id"))
     """The operations that make the host wait."""
     on: Literal["", "torch"] = ""
     """`torch` for a library on top of torch, whose values are torch's tensors."""
-    shows_torch: bool = True
-    """Of a library on top of torch: whether a file that imports it works with tensors. Not so for experiment trackers,
+    shows_torch: bool = field(default=True, metadata=_only(LIBRARY))
+    """Whether a file that imports it works with tensors. Not so for experiment trackers,
     which are given numbers as well."""
     lookalikes: tuple[str, ...] = ()
     """Top-level modules of other array libraries, whose arrays have methods of the same names as torch's tensors: in a
     file that imports one, the name of a method alone is no evidence of a tensor."""
-    module_classes: tuple[str, ...] = ()
+    module_classes: tuple[str, ...] = field(default=(), metadata=_only(TORCH, LIBRARY))
     """Beginnings of the dotted names of classes that are `torch.nn.Module`s."""
     device_words: tuple[str, ...] = ()
     """Words that show a text to use a GPU, because code that uses torch has few other reasons to hold them; one that
     ends in `*` may be any part of a word."""
-    only_logging: tuple[str, ...] = ()
+    only_logging: tuple[str, ...] = field(default=(), metadata=_only(TORCH, LIBRARY))
     """Modules whose import does not show that a file works with tensors: they only write logs."""
-    tensors: tuple[str, ...] = ()
-    """Of a library on top of torch, ends of the dotted names of what gives back a tensor on the device."""
-    makers: tuple[Maker, ...] = field(default=(), metadata=_tables("maker"))
-    """Of a library on top of torch, functions that give back objects of its classes."""
-    types: tuple[ForeignType, ...] = field(default=(), metadata=_tables("type"))
-    """Of another framework, the types of its values."""
-    wrappers: tuple[Wrapper, ...] = field(default=(), metadata=_tables("wrapper"))
-    """Of another framework, its decorators and transforms. What they are given is traced rather than run."""
-    traced_bases: tuple[str, ...] = ()
-    """Of another framework, classes whose methods are traced rather than run."""
-    modules_from: tuple[str, ...] = ()
-    """Of another framework, functions that give its first module itself: `cupy.get_array_module`."""
-    bounding: bool = False
-    """Of another framework, whether one wait in each turn of a loop is right because it bounds the queue: then only
+    tensors: tuple[str, ...] = field(default=(), metadata=_only(LIBRARY))
+    """Ends of the dotted names of what gives back a tensor on the device."""
+    makers: tuple[Maker, ...] = field(default=(), metadata=_only(LIBRARY, key="maker"))
+    """Functions that give back objects of its classes."""
+    types: tuple[ForeignType, ...] = field(default=(), metadata=_only(OTHER, key="type"))
+    """The types of the framework's values."""
+    wrappers: tuple[Wrapper, ...] = field(default=(), metadata=_only(OTHER, key="wrapper"))
+    """The framework's decorators and transforms. What they are given is traced rather than run."""
+    traced_bases: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
+    """Classes whose methods are traced rather than run."""
+    modules_from: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
+    """Functions that give the framework's first module itself: `cupy.get_array_module`."""
+    bounding: bool = field(default=False, metadata=_only(OTHER))
+    """Whether one wait in each turn of a loop is right because it bounds the queue: then only
     further ones are reported."""
     step: str = ""
     """A statement that makes a loop a step loop, for the examples."""
