@@ -139,7 +139,7 @@ def _parser() -> _Parser:
         "--jobs",
         metavar="N",
         type=_count,
-        help="processes to analyse with; files that no import connects are shared out (default: one per processor)",
+        help="processes to analyze with; files that no import connects are shared out (default: one per processor)",
     )
     add(
         "--no-cache",

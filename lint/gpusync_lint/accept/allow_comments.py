@@ -94,7 +94,7 @@ def apply(
     """Mark the findings of one file that a comment allows, and add those about the comments themselves.
 
     `names` maps codes to rule names; `enabled(code, path)` says which codes the user selected, so that a comment for a
-    rule that is switched off is not called unused. `alone` says that the rest of the project was not analysed: that a
+    rule that is switched off is not called unused. `alone` says that the rest of the project was not analyzed: that a
     comment suppresses nothing is then of low confidence, since it may take a caller elsewhere to see the wait. Raises
     UnreadableCommentsError.
     """

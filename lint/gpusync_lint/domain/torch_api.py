@@ -1,4 +1,4 @@
-"""What calls into torch and its neighbours give back: tables, no logic. Source: torch's public documentation."""
+"""What calls into torch and its neighbors give back: tables, no logic. Source: torch's public documentation."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusync_lint.project.outline import FRAME, KIND, NAMES, WHOLE, Definitions, cost
-from gpusync_lint.project.symbols import define, summarise
+from gpusync_lint.project.symbols import define, read_symbols
 from gpusync_lint.syntax.parsing import parse
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Beside:
             self.unread.add(module)
             return None
         self._room -= cost(definitions.frame if lazily else definitions.text)
-        found = summarise(path, definitions.text, tree)
+        found = read_symbols(path, definitions.text, tree)
         found.called_only = True
         if lazily:
             found.definitions = definitions

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.project.imports import at_start
 from gpusync_lint.project.symbols import weight
-from gpusync_lint.syntax.parsing import normalised
+from gpusync_lint.syntax.parsing import normalize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,7 +62,7 @@ class Definitions:
     __slots__ = ("_classes", "_digests", "_frame", "_names", "_package", "_pieces", "_stated", "text")
 
     def __init__(self, source: Source) -> None:
-        self.text = normalised(source.text)
+        self.text = normalize(source.text)
         self._package = source.path.endswith(("__init__.py", "__init__.pyi"))
         self._frame: str | None = None
         self._pieces: dict[str, list[tuple[int, int]]] | None = None

@@ -1,4 +1,4 @@
-"""Which files are analysed together: what a run is divided into, so that it can be shared out, kept and forgotten.
+"""Which files are analyzed together: what a run is divided into, so that it can be shared out, kept and forgotten.
 
 Files that no chain of imports connects know nothing of each other, so each connected component is a unit of its own.
 A component of more than `MAX_WHOLE` is cut along its folders into units of about `PART`; beside each of these some
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpusync_lint.project.imports import Module
 
 MAX_WHOLE = 8_000_000
-"""Characters of source in a component that is analysed whole; all of its trees are in memory at once."""
+"""Characters of source in a component that is analyzed whole; all of its trees are in memory at once."""
 PART = 300_000
 """Characters of source in the units that a larger component is cut into, about."""
 _PLAIN = 500_000
@@ -44,7 +44,7 @@ def imports(text: str) -> Imports:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Files that are analysed together: indices into the sources of a run, in their order."""
+    """Files that are analyzed together: indices into the sources of a run, in their order."""
 
     places: tuple[int, ...]
     """What is reported on."""

@@ -203,7 +203,7 @@ def weight(text: str) -> int:
     return -(-size // unit) * unit
 
 
-def summarise(path: str, text: str, tree: ast.Module) -> FileInfo:
+def read_symbols(path: str, text: str, tree: ast.Module) -> FileInfo:
     """Collect what a file defines."""
     folder = tuple(path.split("/")[:-1])
     file = FileInfo(path, text, tree, module_of(path), folder)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class UnsynchronisedTiming(Rule):
+class UnsynchronizedTiming(Rule):
     """`time.perf_counter() - start` after device work that nothing waited for.
 
     Both clock reads stand in one block. Every call between them must be understood: one that is not may wait. A loop

@@ -1,6 +1,6 @@
 """`analyze`: sources in, findings out. The two storeys meet here.
 
-1. Every file is parsed with `ast` and summarised; the project's imports are resolved; files that have nothing to do
+1. Every file is parsed with `ast` and summarized; the project's imports are resolved; files that have nothing to do
    with a framework are dropped. The inference interprets the rest and says which statements hold something of interest.
 2. Those statements alone are gone through node by node, and judged by the rules. The heat of a finding is that of its
    statement.
@@ -25,10 +25,10 @@ from gpusync_lint.model.finding_keys import numbered
 from gpusync_lint.model.findings import Analysis, FileError, Finding, Running
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.project.resolution import Project
-from gpusync_lint.project.symbols import FileInfo, summarise
+from gpusync_lint.project.symbols import FileInfo, read_symbols
 from gpusync_lint.syntax.blocks import blocks
 from gpusync_lint.syntax.names import dotted_path
-from gpusync_lint.syntax.parsing import normalised, parse
+from gpusync_lint.syntax.parsing import normalize, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,15 +81,15 @@ def _analyze(
     files: list[FileInfo] = []
     errors: list[FileError] = []
     for source in sources:
-        text = normalised(source.text)
+        text = normalize(source.text)
         parsed = parse(text)
         if parsed.tree is None:
             errors.append(FileError(source.path, parsed.line, parsed.message))
             continue
         try:
-            files.append(summarise(source.path, text, parsed.tree))
+            files.append(read_symbols(source.path, text, parsed.tree))
         except RecursionError:
-            errors.append(FileError(source.path, None, "nested too deeply to analyse"))
+            errors.append(FileError(source.path, None, "nested too deeply to analyze"))
     torch = registry.catalogue("torch")
     named = named_by(settings.barriers)
     project = Project([*files, *_summaries(context)], named.roots, around)
@@ -125,11 +125,11 @@ def _names() -> tuple[frozenset[str], frozenset[str]]:
 def _summaries(context: Sequence[Source]) -> Iterator[FileInfo]:
     """What files of the context define; those that cannot be read are not there."""
     for source in context:
-        text = normalised(source.text)
+        text = normalize(source.text)
         parsed = parse(text)
         if parsed.tree is not None:
             with suppress(RecursionError):
-                yield summarise(source.path, text, parsed.tree)
+                yield read_symbols(source.path, text, parsed.tree)
 
 
 class _Judge:

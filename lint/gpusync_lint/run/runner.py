@@ -1,4 +1,4 @@
-"""One run of the linter: analyse, judge, fix to a fixpoint, and say what remains."""
+"""One run of the linter: analyze, judge, fix to a fixpoint, and say what remains."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Request:
     context: tuple[Source, ...] = ()
     """More of the project, to be read and not reported on."""
     memory: Memory | None = None
-    """What is known from an earlier run; None to analyse everything."""
+    """What is known from an earlier run; None to analyze everything."""
     quiet: tuple[Listed, ...] = ()
     """Files that were not read, because nothing is to be said of them."""
     jobs: int = 1
-    """Processes to analyse with; what is found does not depend on it."""
+    """Processes to analyze with; what is found does not depend on it."""
     progress: Callable[[int], None] = lambda files: None
     """Told of files whose analysis is finished."""
     write: bool = True
@@ -231,9 +231,9 @@ class _Run:
         return None
 
     def judge(self) -> Outcome:
-        """Analyse the texts as they are now, and decide what is reported."""
+        """Analyze the texts as they are now, and decide what is reported."""
         request = self.request
-        analysis, tracebacks = self._analyse([Source(path, text) for path, text in self.texts.items()])
+        analysis, tracebacks = self._analysis([Source(path, text) for path, text in self.texts.items()])
         errors = [self._in_cell(error) for error in analysis.errors]
         failed = {error.path for error in errors}
         enabled = self._enabled()
@@ -279,17 +279,17 @@ class _Run:
         everything = [one for own in by_path.values() for one in own]
         return self._against(request.baseline, outcome, everything, {error.path for error in errors})
 
-    def _analyse(self, sources: Sequence[Source]) -> tuple[Analysis, list[str]]:
+    def _analysis(self, sources: Sequence[Source]) -> tuple[Analysis, list[str]]:
         request = self.request
         if request.memory is not None:
-            return request.memory.analyse(sources, request.jobs, request.progress, self._reports)
+            return request.memory.analyze(sources, request.jobs, request.progress, self._reports)
         from gpusync_lint.project.partition import imports
-        from gpusync_lint.run.schedule import analyse, combined, parts
+        from gpusync_lint.run.schedule import analyze_isolating_failures, analyze_sources, combined
 
         if request.context:
-            return analyse(sources, request.settings, request.context)
+            return analyze_isolating_failures(sources, request.settings, request.context)
         imported = [imports(source.text) for source in sources]
-        found = parts(sources, request.settings, imported, jobs=request.jobs, done=request.progress)
+        found = analyze_sources(sources, request.settings, imported, jobs=request.jobs, done=request.progress)
         tracebacks = [trace for part in found for trace in part.tracebacks]
         return combined([part.analysis for part in found], len(sources)), tracebacks
 
@@ -320,7 +320,7 @@ class _Run:
         def enabled(code: str, location: Path) -> bool:
             return request.selection.enabled(code, PurePosixPath(location.as_posix()))
 
-        judgement = baseline.judge(
+        comparison = baseline.compare(
             reference,
             (key(one) for one in everything if one.suppressed is None),
             linted=linted,
@@ -328,22 +328,22 @@ class _Run:
             enabled=enabled,
         )
         reported = [
-            replace(one, baselined=one.finding.suppressed is None and key(one.finding) in judgement.accepted)
+            replace(one, baselined=one.finding.suppressed is None and key(one.finding) in comparison.accepted)
             for one in outcome.reported
         ]
-        kept = [entry for entry in reference.entries if entry.key in judgement.accepted]
+        kept = [entry for entry in reference.entries if entry.key in comparison.accepted]
         now = [
             baseline.entry_of(key(one.finding), one.finding, outcome.texts[one.finding.path])
             for one in reported
             if one.level is Level.WARNING and one.finding.suppressed is None
         ]
-        stale = [one for one in judgement.stale if request.selection.enabled(one.code)]
+        stale = [one for one in comparison.stale if request.selection.enabled(one.code)]
         about = report(stale, request.heat, request.confidence)
         return replace(
             outcome,
             reported=(*reported, *about),
             texts=_Texts({**self.texts, reference.shown: reference.text}, request.quiet) if about else outcome.texts,
-            accepting=(*judgement.unjudged, *kept, *now),
+            accepting=(*comparison.unjudged, *kept, *now),
         )
 
     def _in_cell(self, error: FileError) -> FileError:

@@ -167,5 +167,5 @@ class Reported:
 def report(findings: Sequence[Finding], heat: Heat, confidence: Confidence) -> tuple[Reported, ...]:
     """The findings that are reported, in path and line order."""
     ordered = sorted(findings, key=lambda one: (one.path, one.span, one.code))
-    levelled = ((one, level_of(one, heat, confidence)) for one in ordered)
-    return tuple(Reported(one, level) for one, level in levelled if level is not None)
+    leveled = ((one, level_of(one, heat, confidence)) for one in ordered)
+    return tuple(Reported(one, level) for one, level in leveled if level is not None)

@@ -9,7 +9,7 @@ import statistics
 
 import pytest
 from gpusync_lint.inference.expressions import EVALUATORS
-from gpusync_lint.project.symbols import summarise
+from gpusync_lint.project.symbols import read_symbols
 from gpusync_lint.rules import by_node
 from gpusync_lint.rules.base.occurrences import EXPRESSIONS, MAX_DEPTH, STATEMENTS, sites
 
@@ -60,7 +60,7 @@ class C(base(), metaclass=meta()):
 
 
 def shown(text, *wanted):
-    file = summarise("a.py", text, ast.parse(text))
+    file = read_symbols("a.py", text, ast.parse(text))
     return sites([(node, file.body) for node in ast.walk(file.tree) if isinstance(node, ast.stmt)], wanted)
 
 
@@ -135,7 +135,7 @@ def test_a_statement_that_is_nested_too_deeply_is_left_out(depth, count):
     tree = ast.parse("f()\ng()")
     for _ in range(depth):
         tree.body[0].value = ast.Attribute(tree.body[0].value, "a", ast.Load())
-    file = summarise("a.py", "", tree)
+    file = read_symbols("a.py", "", tree)
     found = sites([(statement, file.body) for statement in tree.body], {ast.Call})
     assert [site.node.func.id for site in found] == ["f", "g"][1 - count :]
 
