@@ -10,6 +10,7 @@ from gpusync_lint.rules.base.context import (
     Rule,
     RuleContext,
     arguments,
+    called_names,
     keyword,
     keyword_is,
     method,
@@ -36,6 +37,7 @@ class CatalogueCall(Rule):
     """Functions and methods that the catalogue lists by name."""
 
     nodes = (ast.Call,)
+    calls = called_names(*_BY_NAME)
     barriers = tuple(sorted(_BY_NAME))
     VALID: ClassVar = (
         "torch.isclose(x, x2)",
@@ -81,6 +83,7 @@ class CallByShape(Rule):
     """Calls that wait or not depending on how they are called."""
 
     nodes = (ast.Call,)
+    calls = _BY_SHAPE
     barriers = ("repeat-interleave", "one-hot", "where-one-argument", "clip-check", "ctc-loss")
     VALID: ClassVar = ("x.repeat_interleave(2, 0)", "F.one_hot(tgt, 256)", "torch.where(m, x, x2)")
     INVALID: ClassVar = ("x.repeat_interleave(counts, 0)", "F.one_hot(tgt)", "torch.where(m)")

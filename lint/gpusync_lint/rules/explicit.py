@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.lattice import Kind
 from gpusync_lint.model.levels import Confidence
-from gpusync_lint.rules.base.context import Report, Rule, RuleContext, method
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, called_names, method
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,7 @@ class ExplicitBarrier(Rule):
         "distributed-barrier",
         "object-collective",
     )
+    calls = (*called_names(*barriers), "synchronize")
     VALID: ClassVar = ("torch.cuda.is_available()", "start = time.perf_counter()\ntorch.cuda.synchronize()")
     INVALID: ClassVar = (
         "torch.cuda.synchronize()",
