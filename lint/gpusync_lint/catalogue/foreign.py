@@ -81,18 +81,6 @@ def bounding() -> frozenset[str]:
     return frozenset(each.framework for each in others() if each.bounding)
 
 
-@cache
-def barrier_methods() -> frozenset[str]:
-    """Names of methods that wait."""
-    return frozenset(name for each in others() for barrier in each.barriers.values() for name in barrier.methods)
-
-
-@cache
-def barrier_functions() -> frozenset[str]:
-    """Dotted names of functions that wait."""
-    return frozenset(name for each in others() for barrier in each.barriers.values() for name in barrier.functions)
-
-
 def covers(patterns: tuple[str, ...], dotted: str) -> bool:
     """Whether a dotted name is in a list of names and `prefix.*` patterns."""
     return any(dotted.startswith(pattern[:-1]) if pattern.endswith(".*") else dotted == pattern for pattern in patterns)

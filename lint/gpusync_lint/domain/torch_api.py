@@ -201,5 +201,3 @@ TRACKERS = frozenset(
     }
 )  # fmt: skip
 """Methods of experiment trackers and progress bars, which make numbers or text of what they are given."""
-SHOWN_BY = TRACKERS | LOGGERS | {"format"}
-"""Methods that make text or numbers of what they are given, whoever has them."""

@@ -80,8 +80,6 @@ class FunctionInfo:
     trace: Trace = field(default_factory=Trace)
     values: dict[int, Value] = field(default_factory=dict)
     """What its last run knew of its expressions, by their `id`; what is missing is unknown."""
-    spots: dict[int, ast.stmt] = field(default_factory=dict)
-    """The statements that hold something a rule may object to, by `id`."""
     runs: int = 0
     is_module: bool = field(init=False)
     """Whether this is the body of a file."""

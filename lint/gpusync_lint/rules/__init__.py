@@ -6,18 +6,22 @@ rules are loaded, which is when the first node has to be judged.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import registry
 from gpusync_lint.rules.base.context import Rule
 from gpusync_lint.rules.base.occurrences import EXPRESSIONS, STATEMENTS
+from gpusync_lint.rules.base.table import RuleTable
 from gpusync_lint.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from gpusync_lint.model.findings import EngineSettings
+    from gpusync_lint.rules.base.context import RuleContext
 
 
 class RuleError(TypeError):
@@ -32,26 +36,15 @@ def all_rules() -> tuple[type[Rule], ...]:
         RuleError: one of them is declared wrongly, or no rule judges some entry of a catalogue.
     """
     found: list[type[Rule]] = []
-    for each in sorted(iter_modules(__path__), key=lambda each: each.name):
-        if not each.ispkg:
-            module = import_module(f"{__name__}.{each.name}")
-            found += [
-                item
-                for item in vars(module).values()
-                if isinstance(item, type) and issubclass(item, Rule) and item.__module__ == module.__name__
-            ]
+    for name in sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.name != "__init__.py"):
+        module = import_module(f"{__name__}.{name}")
+        found += [
+            item
+            for item in vars(module).values()
+            if isinstance(item, type) and issubclass(item, Rule) and item.__module__ == module.__name__
+        ]
     check(found)
     return tuple(found)
-
-
-@cache
-def by_node(after_others: bool = False) -> dict[type, tuple[Rule, ...]]:
-    """The rules that look at each type of node: those that look first, or those that look after the others."""
-    table: dict[type, list[Rule]] = {}
-    for rule in (cls() for cls in all_rules() if cls.after_others is after_others):
-        for node in rule.nodes:
-            table.setdefault(node, []).append(rule)
-    return {node: tuple(rules) for node, rules in table.items()}
 
 
 def check(rules: Iterable[type[Rule]]) -> None:
@@ -91,3 +84,18 @@ def _problem(rule: type[Rule]) -> str:
         if not rule.INVALID and not rule.low_confidence:
             return "has no `INVALID` example: a loop body that it must report"
     return ""
+
+
+@lru_cache(maxsize=4)
+def _instances(rules: tuple[type[Rule], ...], settings: EngineSettings) -> tuple[Rule, ...]:
+    return tuple(rule(settings) for rule in rules)
+
+
+@lru_cache(maxsize=64)
+def _table(rules: tuple[Rule, ...]) -> RuleTable:
+    return RuleTable(rules)
+
+
+def rule_table(context: RuleContext) -> RuleTable:
+    """The rules that apply to the file of a context."""
+    return _table(tuple(rule for rule in _instances(all_rules(), context.settings) if rule.applies_to(context)))

@@ -12,6 +12,7 @@ from gpusync_lint.rules.base.context import (
     Rule,
     RuleContext,
     arguments,
+    called_names,
     keyword,
     keyword_is,
     method,
@@ -34,6 +35,7 @@ class CatalogueCall(Rule):
         for barrier in registry.catalogue("torch").barriers.values()
         if (barrier.functions or barrier.methods) and not barrier.own_rule
     )
+    calls = called_names(*barriers)
     VALID: ClassVar = (
         "torch.isclose(x, x2)",
         "v.histc(10, min=0, max=1)",
@@ -76,27 +78,6 @@ class CatalogueCall(Rule):
         if confidence is not None:
             fix = call_edits.without_check(node, context) if dotted and barrier.id == "linalg-check" else None
             yield Report(barrier.id, node, confidence, highlight_name=not dotted, fix=fix)
-
-
-class CallByShape(Rule):
-    """Calls that wait or not depending on how they are called."""
-
-    nodes = (ast.Call,)
-    barriers = ("repeat-interleave", "one-hot", "where-one-argument", "clip-check", "ctc-loss")
-    VALID: ClassVar = ("x.repeat_interleave(2, 0)", "F.one_hot(tgt, 256)", "torch.where(m, x, x2)")
-    INVALID: ClassVar = ("x.repeat_interleave(counts, 0)", "F.one_hot(tgt)", "torch.where(m)")
-
-    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
-        called = method(node)
-        dotted = context.qualified_name(node.func)
-        if dotted:
-            called = dotted.rpartition(".")[2]
-            if not dotted.startswith("torch."):
-                return
-        judge = _BY_SHAPE.get(called)
-        if judge is not None:
-            yield from judge(node, positional(node), bool(dotted), context)
 
 
 def _repeat_interleave(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
@@ -148,3 +129,25 @@ _BY_SHAPE: dict[str, Callable[[ast.Call, list[ast.expr], bool, RuleContext], Ite
 }
 """By the last name of what is called: given the call, its positional arguments, and whether it is a function of torch
 rather than a method."""
+
+
+class CallByShape(Rule):
+    """Calls that wait or not depending on how they are called."""
+
+    nodes = (ast.Call,)
+    calls = tuple(_BY_SHAPE)
+    barriers = ("repeat-interleave", "one-hot", "where-one-argument", "clip-check", "ctc-loss")
+    VALID: ClassVar = ("x.repeat_interleave(2, 0)", "F.one_hot(tgt, 256)", "torch.where(m, x, x2)")
+    INVALID: ClassVar = ("x.repeat_interleave(counts, 0)", "F.one_hot(tgt)", "torch.where(m)")
+
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
+        """Look at a call."""
+        called = method(node)
+        dotted = context.qualified_name(node.func)
+        if dotted:
+            called = dotted.rpartition(".")[2]
+            if not dotted.startswith("torch."):
+                return
+        judge = _BY_SHAPE.get(called)
+        if judge is not None:
+            yield from judge(node, positional(node), bool(dotted), context)

@@ -17,6 +17,7 @@ class StreamOrEventSynchronize(Rule):
     """`Stream.synchronize()` and `Event.synchronize()`. Next to a clock they are what their author measures."""
 
     nodes = (ast.Call,)
+    calls = ("synchronize",)
     barriers = ("stream-or-event-synchronize",)
     VALID: ClassVar = ("torch.cuda.current_stream().query()",)
     INVALID: ClassVar = ("torch.cuda.current_stream().synchronize()",)

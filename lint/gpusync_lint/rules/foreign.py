@@ -31,6 +31,10 @@ class ForeignBarrier(Rule):
     VALID: ClassVar = ("float(np.ones(3).sum())", "if np.any([1]): pass")
     INVALID: ClassVar = ()
 
+    def applies_to(self, context: RuleContext) -> bool:
+        """Whether the file uses another framework, or is given values of one."""
+        return context.uses_foreign_values
+
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at a node."""
         for barrier, mark, tail in self._found(node, context):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.catalogue import roots
 from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value
+from gpusync_lint.inference.named_barriers import named_by
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
 from gpusync_lint.rules.base.entries import waits_if_called_so
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusync_lint.catalogue.schema import Barrier
+    from gpusync_lint.model.findings import EngineSettings
 
 
 class NamedBarrier(Rule):
@@ -29,6 +31,10 @@ class NamedBarrier(Rule):
     VALID: ClassVar = ("model.log('loss', s)", "torch.cuda.is_available()")
     INVALID: ClassVar = ()
 
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(settings)
+        self.calls = frozenset(named_by(settings.barriers).ends)
+
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         for barrier in context.barriers_by_name(node):
@@ -41,21 +47,18 @@ class NamedBarrier(Rule):
 class PreparedLoader(Rule):
     """A loop over a loader that Accelerate prepared, which moves each batch itself."""
 
-    nodes = (ast.Name, ast.Attribute, ast.Call)
+    nodes = (ast.For, ast.AsyncFor)
     barriers = ("accelerate.prepared-loader",)
     VALID: ClassVar = ("for y in torch.utils.data.DataLoader([]): model(y)",)
     INVALID: ClassVar = ()
 
-    def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
-        """Look at what a loop runs over."""
-        loop = context.statement
-        if not isinstance(loop, (ast.For, ast.AsyncFor)):
-            return
-        loader = loop.iter
+    def check(self, node: ast.For | ast.AsyncFor, context: RuleContext) -> Iterator[Report]:
+        """Judge what a loop runs over."""
+        loader = node.iter
         while isinstance(loader, ast.Call) and loader.args:  # enumerate, tqdm
             loader = loader.args[0]
         value = context.value(loader)
-        if node is not loader or value.kind is not Kind.LOADER or value.device is not Device.GPU:
+        if value.kind is not Kind.LOADER or value.device is not Device.GPU:
             return
         # Lightning's Fabric prepares loaders too, and does not wait. Who says `non_blocking` somewhere knows of it.
         accelerate = any(dotted.startswith("accelerate") for dotted in context.file.imports.values())

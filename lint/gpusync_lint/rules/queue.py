@@ -26,6 +26,7 @@ class UnboundedQueue(Rule):
     """
 
     nodes = (ast.Call,)
+    calls = ("step",)
     barriers = ("unbounded-queue",)
     after_others = True
     VALID: ClassVar = (

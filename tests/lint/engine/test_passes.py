@@ -30,8 +30,6 @@ from gpusync_lint.inference.named_barriers import Named
 from gpusync_lint.project.resolution import Project
 from gpusync_lint.project.symbols import read_symbols
 
-NONE = frozenset()
-
 
 @pytest.fixture
 def inferred():
@@ -42,7 +40,7 @@ def inferred():
         named = Named(())
         infos = [read_symbols(f"{name}.py", text, ast.parse(text)) for name, text in files.items()]
         project = Project(infos, named.roots)
-        inference = Inference(project, NONE, NONE, named)
+        inference = Inference(project, named)
         inference.run()
         kept.append(inference)
         return {fn.qualname: fn for info in infos for fn in info.all_functions}
