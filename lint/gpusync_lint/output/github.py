@@ -24,7 +24,7 @@ class GitHub(Format):
     """
 
     audience = "annotations in the log of a GitHub job"
-    shows = Shows("`::warning`", "", "`::notice`", "`::error`", "one `::notice`", "")
+    shows = Shows("`::warning`", suppressed="`::notice`", errors="`::error`", statistics="one `::notice`")
 
     def render(self, outcome: Outcome, options: Options) -> str:
         """Errors of files first, then warnings, and on request what is allowed and the counts."""

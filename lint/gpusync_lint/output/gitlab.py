@@ -26,7 +26,7 @@ class GitLab(MergeableFormat):
     """
 
     audience = "a GitLab code quality report"
-    shows = Shows("minor issues", "", "issues of severity info", "critical issues", "", "")
+    shows = Shows("minor issues", suppressed="issues of severity info", errors="critical issues")
     kind = "a GitLab code quality report"
 
     def render(self, outcome: Outcome, options: Options) -> str:

@@ -35,7 +35,12 @@ class Json(MergeableFormat):
 
     audience = "programs"
     shows = Shows(
-        "findings", "findings", "findings with `suppressed` or `baselined`", "`errors`", "`statistics`", "`observed`"
+        "findings",
+        notes="findings",
+        suppressed="findings with `suppressed` or `baselined`",
+        errors="`errors`",
+        statistics="`statistics`",
+        observed="`observed`",
     )
     kind = "findings as JSON"
 

@@ -24,7 +24,12 @@ class JUnit(Format):
     """A document in ASCII."""
 
     audience = "test reports of CI servers"
-    shows = Shows("failed tests", "", "skipped tests", "tests with an error", "properties of the suite", "")
+    shows = Shows(
+        "failed tests",
+        suppressed="skipped tests",
+        errors="tests with an error",
+        statistics="properties of the suite",
+    )
 
     def render(self, outcome: Outcome, options: Options) -> str:
         """Tests of files with errors first, then those of warnings, then those of clean files."""

@@ -44,11 +44,11 @@ class Sarif(MergeableFormat):
     audience = "code scanning services and editors (SARIF 2.1.0)"
     shows = Shows(
         "results",
-        "results of level note",
-        "results with `suppressions`",
-        "notifications of the invocation",
-        "properties of the run",
-        "properties of results",
+        notes="results of level note",
+        suppressed="results with `suppressions`",
+        errors="notifications of the invocation",
+        statistics="properties of the run",
+        observed="properties of results",
     )
     kind = "findings as SARIF"
 

@@ -42,11 +42,10 @@ class Text(Format):
     audience = "people"
     shows = Shows(
         "with the source line",
-        "counted in the closing line",
-        "what is allowed, with its reason",
-        "on standard error",
-        "counts instead of lines",
-        "a line for each warning, and the lines that waited without one",
+        notes="counted in the closing line",
+        suppressed="what is allowed, with its reason",
+        statistics="counts instead of lines",
+        observed="a line for each warning, and the lines that waited without one",
     )
 
     def render(self, outcome: Outcome, options: Options) -> str:
