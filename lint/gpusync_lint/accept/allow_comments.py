@@ -15,10 +15,10 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from gpusync_lint.accept.rules import FRAMEWORK, RULES
+from gpusync_lint.messages import nearest
 from gpusync_lint.model.findings import MARKER, Edit, Finding, Fix, Span
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.settings.selection import UnknownCodeError, resolve
-from gpusync_lint.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

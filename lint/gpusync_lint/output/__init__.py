@@ -44,7 +44,7 @@ def mergeable() -> list[MergeableFormat]:
 
 def described() -> str:
     """The formats and who reads them, for `--help`."""
-    return "; ".join(f"{name}: {named(name).audience}" for name in names())
+    return ", ".join(f"{name} ({named(name).audience})" for name in names())
 
 
 def table() -> str:

@@ -64,7 +64,7 @@ def _error(error: FileError, outcome: Outcome) -> str:
     line = outcome.error_line(error)
     if line is not None:
         properties["line"] = str(line)
-    return _command("error", {**properties, "title": "gpusync lint"}, error.told)
+    return _command("error", {**properties, "title": "gpusync lint"}, error.message_with_cell)
 
 
 def _command(kind: str, properties: dict[str, str], message: str) -> str:

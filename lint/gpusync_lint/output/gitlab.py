@@ -76,9 +76,9 @@ def _issue(finding: Finding, severity: str, description: str, outcome: Outcome) 
 
 def _error(error: FileError, outcome: Outcome) -> dict[str, Any]:
     return {
-        "description": error.told,
+        "description": error.message_with_cell,
         "check_name": "gpusync-lint-error",
-        "fingerprint": _digest(f"{error.path}::{error.told}"),
+        "fingerprint": _digest(f"{error.path}::{error.message_with_cell}"),
         "severity": "critical",
         "location": {"path": error.path, "lines": {"begin": outcome.error_line(error) or 1}},
     }

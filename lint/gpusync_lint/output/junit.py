@@ -87,9 +87,9 @@ def _failure(suite: Element, finding: Finding, outcome: Outcome) -> None:
 def _error(suite: Element, error: FileError, outcome: Outcome) -> None:
     attributes = {"classname": _legal(error.path), "name": "could not be linted"}
     case = ElementTree.SubElement(suite, "testcase", attributes)
-    told = ElementTree.SubElement(case, "error", {"message": _legal(error.told), "type": "error"})
+    told = ElementTree.SubElement(case, "error", {"message": _legal(error.message_with_cell), "type": "error"})
     line = outcome.error_line(error)
-    told.text = _legal(f"{error.path}{'' if line is None else f':{line}'}: {error.told}")
+    told.text = _legal(f"{error.path}{'' if line is None else f':{line}'}: {error.message_with_cell}")
 
 
 def _legal(text: str) -> str:

@@ -41,7 +41,7 @@ class Sarif(MergeableFormat):
     Columns count UTF-16 code units from 1, as ``columnKind`` says; ends are exclusive.
     """
 
-    audience = "code scanning services and editors (SARIF 2.1.0)"
+    audience = "code scanning services and editors: SARIF 2.1.0"
     shows = Shows(
         "results",
         notes="results of level note",
@@ -180,7 +180,7 @@ class _Log:
             physical["region"] = {"startLine": line}
         return {
             "level": "error",
-            "message": {"text": error.told},
+            "message": {"text": error.message_with_cell},
             "locations": [{"physicalLocation": physical}],
         }
 

@@ -57,7 +57,7 @@ def test_a_file_is_read_as_the_schema_says(loaded):
         (HEAD + "modules_from = 'x'", "modules_from: must be a list of strings, not a string"),
         (HEAD + "modules_from = [1]", "modules_from[0]: must be a string, not an integer"),
         (HEAD + "on = 'jax'", "on: must be one of 'torch', not 'jax'"),
-        (HEAD + "barrier = 1", "barrier: must be written as [[barrier]], not as an integer"),
+        (HEAD + "barrier = 1", "barrier: must be written as [[barrier]], not an integer"),
         (HEAD + BARRIER + "mesage = ''", "barrier 'read': unknown key 'mesage'; did you mean 'message'?"),
         (HEAD + BARRIER + "functions = ''", "barrier 'read', functions: must be a list of strings, not a string"),
         (HEAD + BARRIER + "masks = 'yes'", "barrier 'read', masks: must be a boolean, not a string"),
