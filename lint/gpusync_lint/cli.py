@@ -344,7 +344,7 @@ def _write_baseline(arguments: argparse.Namespace, config: Config, reference: Ba
     how = ""
     if arguments.baseline is None and config.baseline is None:
         how = f'; use it with --baseline, or with baseline = "{reference.location.name}" in [tool.gpusync]'
-    emit(sys.stderr, f"Wrote {_warnings(len({entry.key for entry in entries}))} to {reference.shown}{how}.\n")
+    emit(sys.stderr, f"Wrote {_warnings(len({entry.key for entry in entries}))} to {reference.name}{how}.\n")
     return accept_all(outcome)
 
 

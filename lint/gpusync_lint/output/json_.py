@@ -55,7 +55,7 @@ class Json(MergeableFormat):
         }
         seen = outcome.observed
         if seen is not None:
-            document["observed"] = {"runs": seen.shown, "gaps": [asdict(gap) for gap in seen.gaps]}
+            document["observed"] = {"runs": seen.runs, "gaps": [asdict(gap) for gap in seen.gaps]}
         if options.statistics:
             document["statistics"] = {one.code: one.count for one in outcome.statistics}
         if options.fixed:

@@ -115,7 +115,7 @@ def _gaps(observed: Observed, style: Style) -> list[str]:
         Evidence.UNRECORDED: "with no sync seen",
     }
     told = ", ".join(f"{counts[evidence]} {word}" for evidence, word in words.items() if counts[evidence])
-    lines = [f"Observed in {', '.join(observed.shown)}: {told or 'nothing that a finding is about'}"]
+    lines = [f"Observed in {', '.join(observed.runs)}: {told or 'nothing that a finding is about'}"]
     if observed.gaps:
         lines.append(f"{_count(len(observed.gaps), 'line')} waited that no finding names:")
     for gap in observed.gaps:
