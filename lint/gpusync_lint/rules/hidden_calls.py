@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.lattice import Device, Kind
 from gpusync_lint.model.levels import Confidence, Heat
-from gpusync_lint.rules.base.blocks import around, walk
+from gpusync_lint.rules.base.blocks import around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, called_names, keyword, method, positional
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +56,7 @@ class AnomalyDetection(Rule):
         fn = context.function
         if any(isinstance(block[at], (ast.If, ast.Try)) for block, at in around(fn, context.statement)):
             return None
-        trains = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in walk(fn.node.body))
+        trains = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in walk_block(fn.node.body))
         return Heat.STEP if trains or fn.is_module else None
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.lattice import Device, Kind, Value
 from gpusync_lint.model.levels import Confidence
-from gpusync_lint.rules.base.blocks import walk
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, indices, method, positional, stored_value
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +94,7 @@ def _made(label: str, context: RuleContext) -> ast.Call | None:
     """The call whose result a name was given last before the statement."""
     before = [
         statement
-        for statement in walk(context.function.node.body)
+        for statement in walk_block(context.function.node.body)
         if isinstance(statement, ast.Assign)
         and statement.lineno < context.statement.lineno
         and any(isinstance(target, ast.Name) and target.id == label for target in statement.targets)

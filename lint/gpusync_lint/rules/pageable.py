@@ -58,4 +58,4 @@ class PageableCopy(Rule):
         if not isinstance(receiver, ast.Call) or keyword(receiver, "pin_memory") is not None:
             return False
         dotted = context.qualified_name(receiver.func)
-        return dotted.startswith("torch.") and dotted[6:] in torch_api.FACTORIES
+        return dotted.startswith("torch.") and torch_api.is_factory(dotted[6:])

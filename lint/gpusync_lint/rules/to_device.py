@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, has_tensor
-from gpusync_lint.inference.calls import tensor_type_of
+from gpusync_lint.inference.transfer.moves import tensor_type_of
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import (
     Report,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoulli"})
-_MADE = torch_api.MOVABLE_FACTORIES | _RANDOM | {"linspace"}
+_MADE = torch_api.tensors().movable_factories | _RANDOM | {"linspace"}
 _HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
 _MADE_ON_HOST = "Create it on the device: pass `device=` where it is first created, or create it once and keep it there"
 _PINNED = "Pass `non_blocking=True`; the memory is pinned already"
@@ -67,7 +67,7 @@ class CopyToDevice(Rule):
         if factory:
             fix = (
                 call_edits.factory_on_device(node, receiver, factory, context)
-                if factory in torch_api.MOVABLE_FACTORIES
+                if factory in torch_api.tensors().movable_factories
                 else None
             )
             yield Report("factory-then-move", node, confidence, fix=fix)
@@ -172,7 +172,11 @@ class TensorFromData(Rule):
         if torch_api.tensor_type(dotted) == "cuda":
             yield from self._legacy_type(node, data, context)
             return
-        if not dotted.startswith("torch.") or dotted[6:] not in torch_api.FROM_DATA or keyword(node, "device") is None:
+        if (
+            not dotted.startswith("torch.")
+            or dotted[6:] not in torch_api.tensors().from_data
+            or keyword(node, "device") is None
+        ):
             return
         made = context.value(node)
         confidence = context.confidence(made)

@@ -49,3 +49,16 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
         node = stack.pop()
         yield node
         stack += children(node)
+
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def walk_block(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Every node of a block, without what stands in functions and classes that it defines."""
+    stack: list[ast.AST] = list(reversed(body))
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, _SCOPES):
+            stack += children(node)

@@ -6,18 +6,18 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import Kind
-from gpusync_lint.rules.base.blocks import walk
 from gpusync_lint.syntax.names import dotted_path
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
-    from gpusync_lint.project.symbols import FunctionInfo
+    from gpusync_lint.project.symbols import FunctionDef
     from gpusync_lint.rules.base.context import RuleContext
 
 _FROM_LIST = frozenset({"torch.tensor", "torch.as_tensor", "torch.LongTensor", "torch.IntTensor"})
 _CHANGES = frozenset({"append", "extend", "insert", "pop", "remove", "clear"})
 
 
-def classes_of(labels: ast.expr, fn: FunctionInfo, context: RuleContext) -> str | None:
+def classes_of(labels: ast.expr, fn: FunctionDef, context: RuleContext) -> str | None:
     """How many values labels can take: `logits.size(-1)` of `logits.argmax(-1)`, `n` of `torch.randint(n, ...)`."""
     made = _made(labels, fn)
     if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Attribute):
@@ -38,7 +38,7 @@ def classes_of(labels: ast.expr, fn: FunctionInfo, context: RuleContext) -> str 
     return f"{path}.size({ast.unparse(dims[0])})" if same else None
 
 
-def total_of(repeats: ast.expr, fn: FunctionInfo, context: RuleContext) -> str | None:
+def total_of(repeats: ast.expr, fn: FunctionDef, context: RuleContext) -> str | None:
     """The sum of repeats that were made of a list of the host: `sum(lengths)` of `torch.tensor(lengths, ...)`."""
     made = _made(repeats, fn)
     if not isinstance(made, ast.Call) or _dotted(made.func, context) not in _FROM_LIST or len(made.args) != 1:
@@ -52,30 +52,30 @@ def total_of(repeats: ast.expr, fn: FunctionInfo, context: RuleContext) -> str |
     return f"sum({source.id})" if not _changed(source.id, made.lineno, fn) else None
 
 
-def _made(node: ast.expr, fn: FunctionInfo) -> ast.expr | None:
+def _made(node: ast.expr, fn: FunctionDef) -> ast.expr | None:
     """The expression that makes a value: itself, or what the only assignment to its name gives it."""
     if not isinstance(node, ast.Name):
         return node
     stores = _stores(node.id, fn)
     found = [
         other.value
-        for other in walk(fn.node.body)
+        for other in walk_block(fn.node.body)
         if isinstance(other, ast.Assign) and len(other.targets) == 1 and other.targets[0] in stores
     ]
     return found[0] if len(stores) == len(found) == 1 else None
 
 
-def _stores(label: str, fn: FunctionInfo) -> list[ast.Name]:
+def _stores(label: str, fn: FunctionDef) -> list[ast.Name]:
     return [
         node
-        for node in walk(fn.node.body)
+        for node in walk_block(fn.node.body)
         if isinstance(node, ast.Name) and node.id == label and not isinstance(node.ctx, ast.Load)
     ]
 
 
-def _changed(label: str, line: int, fn: FunctionInfo) -> bool:
+def _changed(label: str, line: int, fn: FunctionDef) -> bool:
     """Whether a list may hold something else than it did on a line when a later one runs."""
-    for node in walk(fn.node.body):
+    for node in walk_block(fn.node.body):
         if getattr(node, "lineno", 0) < line:
             continue
         if isinstance(node, ast.Attribute) and node.attr in _CHANGES and dotted_path(node.value) == label:
