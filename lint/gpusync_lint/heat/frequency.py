@@ -17,7 +17,7 @@ from gpusync_lint.heat.control_paths import Ways
 from gpusync_lint.heat.memoization import remembered
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.placement import Place
-from gpusync_lint.project.framework_callbacks import called
+from gpusync_lint.project.framework_callbacks import convention_heat
 from gpusync_lint.project.symbols import ClassDef
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Recorder:
         effects = self._runs.effects(fn)
         extra = fn.name in self._extra or fn.qualname in self._extra
         head = Head(
-            Heat.STEP if extra else self._runs.callback_heat(fn) or called(fn, self._classes),
+            Heat.STEP if extra else self._runs.callback_heat(fn) or convention_heat(fn, self._classes),
             remembered(fn.node),
             fn.cls is not None and fn.name != "forward",
             fn.cls is not None and self._classes.is_module(fn.cls),
