@@ -37,7 +37,7 @@ class Project:
         self._roots = roots
         self._index = {file.parts: file for file in files}
         self.lazy = LazyModules(component, self._index) if component is not None else None
-        """What lies component the files; None where nothing does."""
+        """The other files of the component; None without one."""
         self._star_modules: dict[tuple[ModuleDef, str], tuple[str, ...]] = {}
         """By file and star import, the module that it names if it had not been read at first use; else empty."""
         names = self.lazy.beginnings if self.lazy is not None else beginnings(self._index)
@@ -73,7 +73,7 @@ class Project:
         self._relevant.add(file)
 
     def _file_of(self, module: tuple[str, ...]) -> ModuleDef | None:
-        """The file of a module; one that lies component those given is read when it is first asked for."""
+        """The file of a module. One in another part of the component is read on first use."""
         found = self._index.get(module)
         if found is None and self.lazy is not None:
             found = self.lazy.read(module)
