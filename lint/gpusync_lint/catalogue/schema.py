@@ -292,6 +292,8 @@ class Catalogue:
 
     framework: str
     """The name of the framework, which is that of the file."""
+    title: str
+    """How the framework writes its name, for the documentation."""
     modules: tuple[str, ...]
     """The top-level modules of the framework: a file that imports one of them uses it."""
     prelude: str

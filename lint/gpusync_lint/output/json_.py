@@ -35,7 +35,12 @@ class Json(MergeableFormat):
 
     audience = "programs"
     shows = Shows(
-        "findings", "findings", "findings with `suppressed` or `baselined`", "`errors`", "`statistics`", "`observed`"
+        "findings",
+        notes="findings",
+        suppressed="findings with `suppressed` or `baselined`",
+        errors="`errors`",
+        statistics="`statistics`",
+        observed="`observed`",
     )
     kind = "findings as JSON"
 
@@ -50,7 +55,7 @@ class Json(MergeableFormat):
         }
         seen = outcome.observed
         if seen is not None:
-            document["observed"] = {"runs": seen.shown, "gaps": [asdict(gap) for gap in seen.gaps]}
+            document["observed"] = {"runs": seen.runs, "gaps": [asdict(gap) for gap in seen.gaps]}
         if options.statistics:
             document["statistics"] = {one.code: one.count for one in outcome.statistics}
         if options.fixed:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 _RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoulli"})
 _MADE = torch_api.tensors().movable_factories | _RANDOM | {"linspace"}
 _HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
-_MADE_ON_HOST = "Make it on the device: pass `device=` where it is first made, or make it once and keep it there"
-_PINNED = "Pass `non_blocking=True`: the memory is pinned already"
+_MADE_ON_HOST = "Create it on the device: pass `device=` where it is first created, or create it once and keep it there"
+_PINNED = "Pass `non_blocking=True`; the memory is pinned already"
 
 
 class CopyToDevice(Rule):

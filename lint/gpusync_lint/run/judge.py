@@ -93,7 +93,7 @@ class Judge:
             name=rule.name if rule is not None else barrier.code,
             path=path,
             span=context.span_of(report, occurrence),
-            message=barrier.message.replace("{call}", _called(report.node, context.values)),
+            message=_message(barrier.message, report.node, context.values),
             remedy=report.remedy or barrier.remedy,
             heat=heat,
             confidence=report.confidence,
@@ -151,8 +151,18 @@ class _FileReports:
             yield occurrence, report
 
 
+def _message(template: str, mark: ast.expr, values: dict[ast.expr, Value]) -> str:
+    """The message of a finding: `{call}` stands for what is called, as its author wrote it."""
+    called = _called(mark, values)
+    if not called:
+        called = "this comparison" if isinstance(mark, ast.Compare) else "this"
+        message = template.replace("`{call}`", called).replace("{call}", called)
+        return message[:1].upper() + message[1:]
+    return template.replace("{call}", called)
+
+
 def _called(mark: ast.expr, values: dict[ast.expr, Value]) -> str:
-    """What is called, as its author wrote it: `torch.equal()`, `float()`; of a method the name, `.cpu()`."""
+    """What a call calls: `torch.equal()`, `float()`; of a method the name, `.cpu()`; empty for another expression."""
     if isinstance(mark, ast.Call):
         func = mark.func
         if isinstance(func, ast.Name):
@@ -162,4 +172,4 @@ def _called(mark: ast.expr, values: dict[ast.expr, Value]) -> str:
             if called.kind is Kind.NAME and isinstance(called.ref, str) and "()" not in called.ref:
                 return f"{dotted_path(func) or called.ref}()"
             return f".{func.attr}()"
-    return "This comparison" if isinstance(mark, ast.Compare) else "This"
+    return ""
