@@ -43,10 +43,10 @@ def combine(left: Value, right: Value) -> Value:
     if left.kind is not Kind.TENSOR or right.kind is not Kind.TENSOR:
         given, other = (left, right) if left.kind is Kind.TENSOR else (right, left)
         zero = given.zero_dim if other.kind is Kind.HOST or other.kind is Kind.FLAG else None
-        return tensor(given.device, given.sure, zero)
+        return tensor(given.device, given.certain, zero)
     zero = True if left.zero_dim and right.zero_dim else False if False in (left.zero_dim, right.zero_dim) else None
     # Two tensors in one operation share a device (but for 0-dim ones on the host), so the better known one tells.
-    return tensor(max(left.device, right.device), left.sure and right.sure, zero)
+    return tensor(max(left.device, right.device), left.certain and right.certain, zero)
 
 
 def selects(index: Value) -> bool:

@@ -254,7 +254,7 @@ def _default(node: ast.expr) -> Value:
 
 def _conventional(name: str, device: Device) -> Value:
     """What a parameter of `forward` without annotation holds."""
-    tensor = Value(Kind.TENSOR, device, sure=False)
+    tensor = Value(Kind.TENSOR, device, certain=False)
     if name.endswith("dict"):
         return dict_of((), tensor)
     return list_of(tensor) if name.endswith("_list") else tensor

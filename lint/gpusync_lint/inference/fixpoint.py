@@ -298,7 +298,7 @@ class Inference:
 
     def pass_batches(self, fn: FunctionDef) -> None:
         """Note that a function `update(engine, batch)` is called with what a data loader yields."""
-        self._entries.pass_arguments(self.state(fn), [UNKNOWN, CPU_TENSOR._replace(sure=False)], {})
+        self._entries.pass_arguments(self.state(fn), [UNKNOWN, CPU_TENSOR._replace(certain=False)], {})
 
     def note_callback(self, fn: FunctionDef, heat: Heat) -> None:
         """Note how often a framework calls a function that it was given."""
@@ -470,7 +470,7 @@ class Inference:
 
     def _new_instance(self, caller: Frame, cls: ClassDef, kwargs: dict[str, Value]) -> Value:
         if self.project.classes.is_module(cls):
-            return Value(Kind.MODULE, Device.CPU, ref=cls, items=self.named.made_of(cls, kwargs))
+            return Value(Kind.MODULE, Device.CPU, ref=cls, made_with=self.named.made_of(cls, kwargs))
         if self.classes.is_records(cls):
             return Value(Kind.RECORDS, ref=cls)
         external = self.project.classes.external_bases(cls)

@@ -99,15 +99,15 @@ class NamedBarriers:
         theirs = each is not None and dotted.rpartition(".")[2] in _classes()[dotted.partition(".")[0]]
         if not theirs and not any(_ends(dotted, name) for name in self._own_classes):
             return None
-        said = _said(kwargs)
+        said = _constants(kwargs)
         if is_module_name(dotted):
-            return Value(Kind.MODULE, Device.CPU, ref=dotted, items=said)
-        return Value(Kind.NAME, ref=dotted + _OBJECT, items=said)
+            return Value(Kind.MODULE, Device.CPU, ref=dotted, made_with=said)
+        return Value(Kind.NAME, ref=dotted + _OBJECT, made_with=said)
 
-    def made_of(self, cls: ClassDef, kwargs: dict[str, Value]) -> tuple[tuple[str, object], ...] | None:
+    def made_of(self, cls: ClassDef, kwargs: dict[str, Value]) -> tuple[tuple[str, Value], ...] | None:
         """How an object of a library's class was made, where the project is the library itself."""
         each = _library(cls.file.parts)
-        return _said(kwargs) if each is not None and cls.name in _classes()[each.modules[0]] else None
+        return _constants(kwargs) if each is not None and cls.name in _classes()[each.modules[0]] else None
 
     def gives_tensor(self, dotted: str) -> bool:
         """Whether a function or method of a library gives back a tensor on the device."""
@@ -121,8 +121,8 @@ def named_by(own: tuple[Barrier, ...]) -> NamedBarriers:
     return NamedBarriers(own)
 
 
-def _said(kwargs: dict[str, Value]) -> tuple[tuple[str, object], ...]:
-    return tuple((key, value.const) for key, value in kwargs.items() if value.const is not None)
+def _constants(kwargs: dict[str, Value]) -> tuple[tuple[str, Value], ...]:
+    return tuple((key, value) for key, value in kwargs.items() if value.const is not None)
 
 
 def _library(words: Sequence[str]) -> Catalogue | None:

@@ -44,7 +44,7 @@ class PageableCopy(Rule):
             or not self._moves(node, context)
         ):
             return
-        if "pageable" in (value.items or ()) or self._made_here(node.func.value, context):
+        if value.pageable or self._made_here(node.func.value, context):
             yield Report("pageable-copy", node, Confidence.LOW, highlight_name=True)
 
     def _moves(self, node: ast.Call, context: RuleContext) -> bool:

@@ -73,7 +73,7 @@ class CopyToDevice(Rule):
             yield Report("factory-then-move", node, confidence, fix=fix)
             return
         fix = call_edits.add_non_blocking(node, context) if value.pinned and called in ("to", "cuda") else None
-        made = value.kind is Kind.TENSOR and value.sure  # not handed out by a loader
+        made = value.kind is Kind.TENSOR and value.certain  # not handed out by a loader
         remedy = _PINNED if value.pinned else _MADE_ON_HOST if made else ""
         yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, fix=fix, remedy=remedy)
 
@@ -103,7 +103,7 @@ class CopyToDevice(Rule):
     def _confidence(self, value: Value, receiver: ast.expr, context: RuleContext) -> Confidence | None:
         if value.kind is Kind.TENSOR:
             if value.device is Device.CPU:
-                return Confidence.HIGH if value.sure else Confidence.MEDIUM
+                return Confidence.HIGH if value.certain else Confidence.MEDIUM
             return Confidence.MEDIUM if value.device is Device.UNKNOWN and context.prepares_data() else None
         if value.kind is Kind.RECORDS:
             return Confidence.MEDIUM
@@ -130,7 +130,7 @@ class PinInStep(Rule):
         if method(node) != "pin_memory" or not isinstance(node.func, ast.Attribute):
             return
         value = context.value(node.func.value)
-        handed = value.kind is Kind.TENSOR and value.device is Device.CPU and not value.sure
+        handed = value.kind is Kind.TENSOR and value.device is Device.CPU and not value.certain
         if handed and not value.pinned and context.is_loop_target(node.func.value):
             yield Report("pin-in-step", node, Confidence.MEDIUM, highlight_name=True)
 

@@ -44,4 +44,4 @@ def call_instance(frame: Frame, call: Call) -> Value | None:
 def call_moved(frame: Frame, call: Call) -> Value:
     """Something unknown that was moved to a device and is called: a model."""
     frame.note_step_evidence("weak")
-    return GPU_TENSOR._replace(sure=False)
+    return GPU_TENSOR._replace(certain=False)

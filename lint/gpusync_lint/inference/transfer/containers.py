@@ -140,7 +140,7 @@ def _item_of_foreign(frame: Frame, node: ast.Subscript, base: Value, index: Valu
 
 
 def _item_of_batch(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
-    return GPU_TENSOR._replace(sure=False) if isinstance(index.const, str) else base
+    return GPU_TENSOR._replace(certain=False) if isinstance(index.const, str) else base
 
 
 def _item_of_records(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:

@@ -46,8 +46,9 @@ def call_function(frame: Frame, call: Call) -> Value:
     wrapper = frame.analysis.wrapper(call.callee.ref)
     if wrapper:
         return _called(frame, wrapper)
-    bound = [call.callee.const, *call.args] if isinstance(call.callee.const, Value) else call.args
-    return frame.analysis.call(frame, call.callee.ref, bound, call.kwargs)
+    bound = call.callee.bound
+    args = call.args if bound is None else [bound, *call.args]
+    return frame.analysis.call(frame, call.callee.ref, args, call.kwargs)
 
 
 def _called(frame: Frame, sort: str) -> Value:

@@ -22,7 +22,7 @@ def iterated(frame: Frame, value: Value, node: ast.expr) -> Value:
     if value.kind is Kind.UNKNOWN:
         path = (dotted_path(node) or "").lower()
         if path.endswith(LOADER_NAMES):
-            loader = Value(Kind.LOADER, elem=CPU_TENSOR._replace(sure=False))
+            loader = Value(Kind.LOADER, elem=CPU_TENSOR._replace(certain=False))
             frame.values[node] = loader
             return loader
     if value.kind is Kind.INSTANCE:
@@ -46,4 +46,4 @@ def yields_batches(value: Value) -> bool:
     if value.kind is not Kind.LIST or value.elem is None or value.elem.kind is not Kind.TUPLE:
         return False
     items: tuple[Value, ...] = value.elem.items or ()
-    return any(item.kind is Kind.TENSOR and item.device is Device.CPU and not item.sure for item in items)
+    return any(item.kind is Kind.TENSOR and item.device is Device.CPU and not item.certain for item in items)

@@ -33,7 +33,7 @@ from gpusync_lint.domain.torch_api import engines
 from gpusync_lint.inference.tables import Call, calls
 from gpusync_lint.inference.transfer.builtin_calls import call_builtin
 from gpusync_lint.inference.transfer.foreign_calls import call_foreign_function
-from gpusync_lint.inference.transfer.torch_calls import call_torch
+from gpusync_lint.inference.transfer.torch_calls import call_torch, made_with
 from gpusync_lint.model.levels import Heat
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
     if last in _COMMAND_LINES and call.args and call.args[0].kind is Kind.CLASS:
         return Value(Kind.INSTANCE, ref=call.args[0].ref)
     if last == "GradScaler":
-        return Value(Kind.SCALER, const=call.kwargs.get("enabled", UNKNOWN).const)
+        return Value(Kind.SCALER, made_with=made_with(call, "enabled"))
     if root == "ignite":
         return _call_ignite(frame, last, call)
     if root == "torch":
@@ -191,14 +191,14 @@ def data_loader(frame: Frame, dotted: str, kwargs: dict[str, Value]) -> Value:
     """
     pin = kwargs.get("pin_memory")
     pinned = pin is not None and (pin.const is True or pin == GPU_PRESENT)
-    elem = CPU_TENSOR._replace(sure=False, pinned=pinned)
+    elem = CPU_TENSOR._replace(certain=False, pinned=pinned)
     if dotted and (pin is None or pin.const is False):
-        elem = elem._replace(items=("pageable",))
+        elem = elem._replace(pageable=True)
     if dotted.startswith("torch_geometric"):
         elem = Value(Kind.RECORDS, pinned=pinned)
     collate = kwargs.get("collate_fn", UNKNOWN)
     if collate.kind is Kind.FUNCTION:
-        bound = [collate.const] if isinstance(collate.const, Value) else []
+        bound = [collate.bound] if collate.bound is not None else []
         made = frame.analysis.call(frame, collate.ref, [*bound, list_of(Value(Kind.RECORDS))], {})
         elem = _batch(made, elem)
     return Value(Kind.LOADER, Device.CPU, pinned=pinned, elem=elem)

@@ -52,15 +52,15 @@ def unknown_method(frame: Frame, call: Call) -> Value | None:
         return None
     if name in torch_api.tensors().torch_only:
         device = Device.GPU if call.receiver.kind is Kind.MOVED else frame.assumed_device()
-        return Value(Kind.TENSOR, device, sure=False)
+        return Value(Kind.TENSOR, device, certain=False)
     if name == "type":
         moves = bool(call.args) and bool(tensor_type_of(call.args[0]))
-        return as_type(Value(Kind.TENSOR, sure=False), call.args[0]) if moves else None
+        return as_type(Value(Kind.TENSOR, certain=False), call.args[0]) if moves else None
     if name == "item" or name == "format":
         return HOST
     if name == "numpy":
         return ARRAY
-    return Value(Kind.TENSOR, frame.assumed_device(), sure=False) if name in _SAMPLES else UNKNOWN
+    return Value(Kind.TENSOR, frame.assumed_device(), certain=False) if name in _SAMPLES else UNKNOWN
 
 
 @lru_cache(20_000)

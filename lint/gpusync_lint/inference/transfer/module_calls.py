@@ -49,12 +49,12 @@ def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:
     last = dotted.rpartition(".")[2]
     if last.endswith("Loss"):
         where = max(given, default=frame.assumed_device())
-        return Value(Kind.TENSOR, where, zero_dim=call.callee.const != "none" or None)
+        return Value(Kind.TENSOR, where, zero_dim=call.callee.argument("reduction").const != "none" or None)
     if device is Device.CPU:  # a module without weights takes the device of its input
         device = max(given, default=Device.CPU)
     elif given:
         device = max(device, *given)
-    output = Value(Kind.TENSOR, device, sure=dotted.startswith("torch.nn"))
+    output = Value(Kind.TENSOR, device, certain=dotted.startswith("torch.nn"))
     if last in torch_api.modules().with_hidden_state:
         return tuple_of([output, tuple_of([output, output]) if last == "LSTM" else output])
     return output
@@ -93,7 +93,7 @@ def module_method(frame: Frame, call: Call) -> Value | None:
         return found
     # Another method of a module from outside: it computes with what it is given.
     if name == "generate" or (name != "log" and any(value.kind is Kind.TENSOR for value in call.args)):
-        return Value(Kind.TENSOR, _device_of_weights(frame, module), sure=name == "generate")
+        return Value(Kind.TENSOR, _device_of_weights(frame, module), certain=name == "generate")
     return UNKNOWN
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import torch_api
@@ -99,7 +99,7 @@ def by_convention(frame: Frame, path: str, last: str, value: Value) -> Value:
         return _kept_on_host(value)
     if value.kind is Kind.TENSOR:
         # A tensor on which `backward()` is called is certainly one, and has one element.
-        return value._replace(sure=True, zero_dim=True) if path in frame.backward_paths else value
+        return value._replace(certain=True, zero_dim=True) if path in frame.backward_paths else value
     if path in frame.backward_paths:
         return tensor(Device.GPU if value.kind is Kind.MOVED else frame.assumed_device(), zero_dim=True)
     if path in frame.module_paths:
@@ -173,7 +173,7 @@ def _batch_attribute(frame: Frame, base: Value, attr: str) -> Value:
         return HOST
     if attr == "device":
         return GPU_DEVICE
-    return Value(Kind.TENSOR, Device.GPU, sure=False, boolean=attr == "mask" or attr.endswith("_mask"))
+    return Value(Kind.TENSOR, Device.GPU, certain=False, boolean=attr == "mask" or attr.endswith("_mask"))
 
 
 def _foreign_attribute(frame: Frame, base: Value, attr: str) -> Value:
@@ -237,11 +237,11 @@ def _inherited_attribute(frame: Frame, base: Value, attr: str) -> Value:
     return UNKNOWN
 
 
-def _bound(method: FunctionDef, owner: Any) -> Value:
-    return Value(Kind.FUNCTION, ref=method, const=None if method.kind == "static" else owner)
+def _bound(method: FunctionDef, owner: Value) -> Value:
+    return Value(Kind.FUNCTION, ref=method, bound=None if method.kind == "static" else owner)
 
 
 def _kept_on_host(value: Value) -> Value:
     """A value whose name says that it lies on the host, unless it is known to lie elsewhere."""
     assumed = value.kind is Kind.TENSOR and value.device is not Device.GPU
-    return Value(Kind.TENSOR, Device.CPU, sure=False) if assumed or value.kind is Kind.UNKNOWN else value
+    return Value(Kind.TENSOR, Device.CPU, certain=False) if assumed or value.kind is Kind.UNKNOWN else value

@@ -48,7 +48,7 @@ def put_on_host(frame: Frame, test: ast.expr, holds: bool) -> None:
     for path in _paths_on_host(test, holds):
         value = frame.store.get(path)
         if value is not None and value.kind is Kind.TENSOR:
-            frame.store.set(path, value._replace(device=Device.CPU, sure=True))
+            frame.store.set(path, value._replace(device=Device.CPU, certain=True))
 
 
 def _paths_on_host(test: ast.expr, holds: bool) -> list[str]:

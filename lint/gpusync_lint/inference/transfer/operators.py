@@ -46,7 +46,7 @@ def binary(frame: Frame, node: ast.BinOp) -> Value:
     if Kind.TENSOR in kinds:
         value = combine(left, right)
         boolean = op in _BITWISE and left.boolean and right.boolean
-        return tensor(value.device, left.sure and right.sure, value.zero_dim, boolean)
+        return tensor(value.device, left.certain and right.certain, value.zero_dim, boolean)
     if Kind.FOREIGN in kinds:
         return foreign_value(foreign.table()[(left if left.kind is Kind.FOREIGN else right).ref].result)
     if Kind.ARRAY in kinds:
@@ -56,7 +56,7 @@ def binary(frame: Frame, node: ast.BinOp) -> Value:
         return _of_sequence(op, left, right)
     if left.kind in _HOST_KINDS and right.kind in _HOST_KINDS:
         return HOST
-    return tensor(Device.GPU, sure=False) if Kind.MOVED in kinds else UNKNOWN
+    return tensor(Device.GPU, certain=False) if Kind.MOVED in kinds else UNKNOWN
 
 
 def _of_sequence(op: type[ast.operator], left: Value, right: Value) -> Value:
@@ -66,7 +66,7 @@ def _of_sequence(op: type[ast.operator], left: Value, right: Value) -> Value:
         return list_of(join(element(left), element(right)))
     if op is ast.Mult and left.kind is Kind.LIST:
         return left
-    return tensor(Device.GPU, sure=False) if right.kind is Kind.MOVED else UNKNOWN
+    return tensor(Device.GPU, certain=False) if right.kind is Kind.MOVED else UNKNOWN
 
 
 @evaluates(ast.BoolOp)
@@ -122,7 +122,7 @@ def _compared(values: list[Value]) -> Value:
     tensors = [value for value in values if value.kind is Kind.TENSOR]
     if tensors:
         result = combine(values[0], values[1]) if len(values) == 2 else join_all(tensors)
-        return result._replace(boolean=True, sure=all(value.sure for value in tensors))
+        return result._replace(boolean=True, certain=all(value.certain for value in tensors))
     for value in values:
         if value.kind is Kind.FOREIGN:
             return foreign_value(foreign.table()[value.ref].result)
@@ -130,7 +130,7 @@ def _compared(values: list[Value]) -> Value:
     if Kind.ARRAY in kinds:
         return ARRAY
     if Kind.MOVED in kinds:
-        return Value(Kind.TENSOR, Device.GPU, sure=False, boolean=True)
+        return Value(Kind.TENSOR, Device.GPU, certain=False, boolean=True)
     return HOST if all(value.kind in (Kind.HOST, Kind.NONE, Kind.FLAG) for value in values) else UNKNOWN
 
 

@@ -92,7 +92,7 @@ def operation(name: str, receiver: Value, args: list[Value], kwargs: dict[str, V
     elif what.dimensions:
         zero_dim = receiver.zero_dim if what.dimensions == "receiver" else base.zero_dim
     boolean = what.makes_boolean or (receiver.boolean and what.keeps_boolean)
-    result = tensor_like(base, base.sure or what.only_tensors, zero_dim, boolean, False)
+    result = tensor_like(base, base.certain or what.only_tensors, zero_dim, boolean, False)
     return _in_parts(what.parts, result, args, kwargs) if what.parts else result
 
 

@@ -47,6 +47,11 @@ def call_torch(frame: Frame, name: str, call: Call) -> Value:
     return _tensor_function(frame, name, call)
 
 
+def made_with(call: Call, *names: str) -> tuple[tuple[str, Value], ...]:
+    """The keyword arguments of some names, for `Value.made_with`."""
+    return tuple((name, call.kwargs[name]) for name in names if name in call.kwargs)
+
+
 def _constant(value: Value) -> Callable[[Frame, str, Call], Value]:
     def give(frame: Frame, name: str, call: Call) -> Value:
         return value
@@ -65,7 +70,7 @@ def _device(frame: Frame, name: str, call: Call) -> Value:
 
 def _distribution(frame: Frame, name: str, call: Call) -> Value:
     where = max((value.device for value in call.values if value.kind is Kind.TENSOR), default=Device.UNKNOWN)
-    return Value(Kind.DISTRIBUTION, where, const=call.kwargs.get("validate_args", UNKNOWN).const)
+    return Value(Kind.DISTRIBUTION, where, made_with=made_with(call, "validate_args"))
 
 
 def _scheduler(frame: Frame, name: str, call: Call) -> Value:
@@ -73,14 +78,8 @@ def _scheduler(frame: Frame, name: str, call: Call) -> Value:
 
 
 def _optimizer(frame: Frame, name: str, call: Call) -> Value:
-    """An optimizer: `const` is whether it is fused, `items` what else matters of how it was made."""
-    said = []
-    if call.kwargs.get("lr", UNKNOWN).on_device:
-        said.append("rate-on-device")
-    if call.kwargs.get("capturable", UNKNOWN).const is True:
-        said.append("capturable")
-    fused = call.kwargs.get("fused", UNKNOWN).const
-    return Value(Kind.OPTIMIZER, ref=name.rpartition(".")[2], const=fused, items=tuple(said))
+    made = made_with(call, "lr", "capturable", "fused")
+    return Value(Kind.OPTIMIZER, ref=name.rpartition(".")[2], made_with=made)
 
 
 def _parameter(frame: Frame, name: str, call: Call) -> Value | None:
@@ -95,9 +94,8 @@ def _argument(frame: Frame, name: str, call: Call) -> Value | None:
 
 
 def _module(frame: Frame, name: str, call: Call) -> Value:
-    reduction = call.kwargs.get("reduction", UNKNOWN).const
-    said = ("cumulative",) if call.kwargs.get("momentum", UNKNOWN).kind is Kind.NONE else None
-    return Value(Kind.MODULE, Device.CPU, ref=f"torch.{name}", const=reduction, items=said)
+    made = made_with(call, "reduction", "momentum")
+    return Value(Kind.MODULE, Device.CPU, ref=f"torch.{name}", made_with=made)
 
 
 def _sequence(frame: Frame, name: str, call: Call) -> Value:
@@ -161,14 +159,14 @@ def _tensor_function(frame: Frame, name: str, call: Call) -> Value:
         return UNKNOWN
     if last in torch_api.tensors().zero_dim_losses:
         reduced = call.kwargs.get("reduction", UNKNOWN).const != "none"
-        return Value(Kind.TENSOR, first.device, first.sure, zero_dim=reduced or None)
+        return Value(Kind.TENSOR, first.device, first.certain, zero_dim=reduced or None)
     if last.endswith("_like"):
         return _like(first, call)
     if last == "where":
         one = first._replace(boolean=False)
         return list_of(one) if len(call.args) == 1 else combine(call.values[0], first)._replace(boolean=False)
     result = operation(last, first, call.args[1:], call.kwargs)
-    return result._replace(sure=True) if result.kind is Kind.TENSOR else result  # torch gives back tensors
+    return result._replace(certain=True) if result.kind is Kind.TENSOR else result  # torch gives back tensors
 
 
 def _operands(frame: Frame, name: str, last: str, call: Call) -> Value | None:
@@ -186,7 +184,7 @@ def _operands(frame: Frame, name: str, last: str, call: Call) -> Value | None:
     if not name.startswith(_COMPUTING) and last not in known.torch_only and last not in known.functions:
         return None
     moved = any(value.kind is Kind.MOVED for value in flat)
-    return Value(Kind.TENSOR, Device.GPU if moved else frame.assumed_device(), sure=False)
+    return Value(Kind.TENSOR, Device.GPU if moved else frame.assumed_device(), certain=False)
 
 
 def _like(first: Value, call: Call) -> Value:

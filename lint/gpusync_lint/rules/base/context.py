@@ -168,7 +168,7 @@ class RuleContext:
             return None
         if value.device is Device.UNKNOWN:
             return Confidence.LOW
-        return Confidence.HIGH if value.device is Device.GPU and value.sure else Confidence.MEDIUM
+        return Confidence.HIGH if value.device is Device.GPU and value.certain else Confidence.MEDIUM
 
     def truth_confidence(self, value: Value) -> Confidence | None:
         """How sure it is that Python's asking for the truth of a value reads a device tensor.
@@ -178,7 +178,9 @@ class RuleContext:
         """
         confidence = self.confidence(value)
         return (
-            Confidence.LOW if confidence is not None and not value.sure and value.zero_dim is not True else confidence
+            Confidence.LOW
+            if confidence is not None and not value.certain and value.zero_dim is not True
+            else confidence
         )
 
     def is_mask(self, node: ast.expr) -> bool | None:

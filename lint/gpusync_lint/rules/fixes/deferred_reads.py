@@ -65,7 +65,7 @@ def defer(call: ast.Call, read: ast.expr, context: RuleContext) -> Fix | None:
     if not context.source(span).endswith(".item()") if method else (kept.listed or not _primary(read)):
         return None
     plan = _Plan(kept, call, read, context)
-    if not value.sure and plan.kind is None:
+    if not value.certain and plan.kind is None:
         return None
     settle = plan.settle()
     if settle is None:
