@@ -161,7 +161,7 @@ class ForeignType:
     """The type of what operators give."""
     elementwise: frozenset[str] = frozenset()
     """Last names of the functions in `made_by` that compute on the host where they are given numbers only."""
-    sign: Literal["", "weak"] = ""
+    step_evidence: Literal["", "weak"] = ""
     """`weak`: a loop that makes such a value, or calls one, is likely to be a step loop."""
 
 
@@ -337,12 +337,12 @@ class Catalogue:
     """Classes whose methods are traced rather than run."""
     modules_from: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
     """Functions that give the framework's first module itself: `cupy.get_array_module`."""
-    bounding: bool = field(default=False, metadata=_only(OTHER))
+    allows_one_wait: bool = field(default=False, metadata=_only(OTHER))
     """Whether one wait in each turn of a loop is right because it bounds the queue: then only
     further ones are reported."""
     step: str = ""
     """A statement that makes a loop a step loop, for the examples."""
-    runs: bool = True
+    runnable: bool = True
     """Whether the examples can be run one by one; not where they need a trainer, a launcher or a server."""
     by_function: dict[str, Barrier] = field(init=False, default_factory=dict)
     """The barriers by the names in their `functions`."""

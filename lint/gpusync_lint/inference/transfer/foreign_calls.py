@@ -29,8 +29,8 @@ def call_foreign_function(frame: Frame, dotted: str, call: Call) -> Value | None
         return None
     if dotted.rpartition(".")[2] in made.elementwise and all(value.kind is not Kind.FOREIGN for value in call.args):
         return HOST if all(value.kind is Kind.HOST for value in call.args) else UNKNOWN
-    if made.sign:
-        frame.note_step_evidence(made.sign)
+    if made.step_evidence:
+        frame.note_step_evidence(made.step_evidence)
     return foreign_value(made.name)
 
 
@@ -51,19 +51,19 @@ def call_function(frame: Frame, call: Call) -> Value:
     return frame.analysis.call(frame, call.callee.ref, args, call.kwargs)
 
 
-def _called(frame: Frame, sort: str) -> Value:
-    described = foreign.table()[sort]
-    if described.sign:
-        frame.note_step_evidence(described.sign)
+def _called(frame: Frame, type_name: str) -> Value:
+    described = foreign.types()[type_name]
+    if described.step_evidence:
+        frame.note_step_evidence(described.step_evidence)
     return foreign_value(described.call)
 
 
 @methods_of(Kind.FOREIGN)
 def foreign_method(frame: Frame, call: Call) -> Value:
     """What a method of a value of another framework gives back."""
-    described = foreign.table()[call.receiver.ref]
+    described = foreign.types()[call.receiver.ref]
     if call.method in described.host_methods:
         return HOST
-    if described.sign and not described.call:
-        frame.note_step_evidence(described.sign)
+    if described.step_evidence and not described.call:
+        frame.note_step_evidence(described.step_evidence)
     return foreign_value(described.methods.get(call.method, described.attribute))
