@@ -27,8 +27,8 @@ _DRAWN: Final = {
 
 _MERGE = """\
 Write the files of several runs as one. They are all run files (gpusync trace --json, pytest --gpu-sync-report), all
-outputs of the linter in one format (gpusync lint --output-format json, sarif or gitlab). The result does not depend on
-their order.
+outputs of the linter in one format that can be merged, such as gpusync lint --output-format sarif. The result does not
+depend on their order.
 
 Regions of one name from several files are kept apart: their names get the rank or the file. Findings of one key are one
 finding. A run is written in the format of OUT's ending: .json, .md, .html or .trace.json."""

@@ -279,7 +279,8 @@ def test_fixes_are_applied_whatever_the_format(project: Project, capsys: Capture
 
 
 def test_the_formats_are_the_modules_of_the_folder() -> None:
-    assert formats.names() == ("text", "github", "gitlab", "json", "junit", "sarif")
+    assert formats.names()[0] == "text"
+    assert {"github", "gitlab", "json", "junit", "sarif"} < set(formats.names())
     assert all(isinstance(formats.named(name), Format) for name in formats.names())
 
 
