@@ -161,8 +161,8 @@ class ForeignType:
     """The type of what operators give."""
     elementwise: frozenset[str] = frozenset()
     """Last names of the functions in `made_by` that compute on the host where they are given numbers only."""
-    sign: Literal["", "weak"] = ""
-    """`weak`: a loop that makes such a value, or calls one, is likely to be a step loop."""
+    makes_step: bool = False
+    """Whether a loop that makes such a value, or calls one, is likely to be a loop of steps."""
 
 
 @dataclass(frozen=True, slots=True)
