@@ -94,7 +94,7 @@ def unusable(each: Any, device: str) -> str:
     """Why the examples of a catalogue cannot be run here; empty when they can."""
     if each.framework == "torch":
         return ""
-    if not each.runs:
+    if not each.runnable:
         return "its examples need a trainer or several processes"
     if device == "simulated" and not each.on:
         return "not on the simulated device"

@@ -8,9 +8,9 @@ from __future__ import annotations
 import ast
 import runpy
 import sys
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -31,16 +31,6 @@ This page is written from `lint/gpusync_lint/catalogue/schema.py`, by which the 
 value of another type are refused with the file, the entry and the nearest known key.
 """
 
-TITLES = {
-    "Catalogue": "The file",
-    "RuleDoc": "`[[rule]]`",
-    "Barrier": "`[[barrier]]`",
-    "Example": "Examples",
-    "ForeignType": "`[[type]]`",
-    "Wrapper": "`[[wrapper]]`",
-    "Maker": "`[[maker]]`",
-}
-
 
 def pages() -> dict[Path, str]:
     """The text of every generated file."""
@@ -57,8 +47,8 @@ def pages() -> dict[Path, str]:
 def catalogue_page() -> str:
     """The keys of a catalogue file, from the docstrings of the schema."""
     parts = [CATALOGUE_HEAD]
-    for name, title in TITLES.items():
-        cls = getattr(schema, name)
+    for cls, title in _tables().items():
+        name = cls.__name__
         docs = _docstrings(name)
         hints = get_type_hints(cls)
         differ = any(one.metadata.get("kinds") for one in fields(cls))
@@ -71,6 +61,30 @@ def catalogue_page() -> str:
                 rows.append(f"| `{key}` | {kind}{_required(one)} | {where}{docs[one.name]} |")
         parts.append(f"## {title}\n\n{docs['']}\n\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)
+
+
+def _tables() -> dict[type, str]:
+    """The class of each table of a file, with the keys that contain it as a title."""
+    keys: dict[type, list[str]] = {schema.Catalogue: []}
+    for cls in (found := [schema.Catalogue]):
+        for one in (one for one in fields(cls) if one.init):
+            hint = get_type_hints(cls)[one.name]
+            inner = next((item for item in _types_in(hint) if is_dataclass(item)), None)
+            if inner is not None:
+                if inner not in keys:
+                    found.append(inner)
+                key = one.metadata.get("key", one.name)
+                written = key if cls is not schema.Catalogue else f"[[{key}]]" if _is_list(hint) else f"[{key}]"
+                keys.setdefault(inner, []).append(f"`{written}`")
+    return {cls: " and ".join(names) or "The file" for cls, names in keys.items()}
+
+
+def _types_in(hint: Any) -> list[Any]:
+    return [hint, *(item for arg in get_args(hint) for item in _types_in(arg))]
+
+
+def _is_list(hint: Any) -> bool:
+    return get_origin(hint) in (tuple, dict)
 
 
 def _required(one: Field[Any]) -> str:

@@ -235,9 +235,9 @@ def _lint(arguments: argparse.Namespace) -> int:
         runs = observed_runs.load(arguments.observed, cwd)
     context: tuple[Source, ...] = ()
     if not arguments.no_context and any(file.named for file in found.files):
-        from gpusync_lint.project.import_context import around
+        from gpusync_lint.project.import_context import context_of
 
-        context = around(found.files, cwd=cwd, excludes=config.excludes)
+        context = context_of(found.files, cwd=cwd, excludes=config.excludes)
     with _progress(len(found.files) + len(found.quiet)) as done:
         request = replace(
             request,

@@ -23,7 +23,11 @@ def runnable():
     for name in registry.frameworks():
         each = registry.catalogue(name)
         on_torch = each.framework == "torch" or each.on == "torch"
-        if on_torch and each.runs and any(importlib.util.find_spec(module) for module in each.modules or ("torch",)):
+        if (
+            on_torch
+            and each.runnable
+            and any(importlib.util.find_spec(module) for module in each.modules or ("torch",))
+        ):
             yield each
 
 

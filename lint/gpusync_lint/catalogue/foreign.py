@@ -25,15 +25,15 @@ def modules() -> frozenset[str]:
 
 
 @cache
-def table() -> dict[str, ForeignType]:
+def types() -> dict[str, ForeignType]:
     """Every type by its name."""
     return {one.name: one for each in others() for one in each.types}
 
 
 @cache
-def types() -> dict[str, str]:
+def annotated_types() -> dict[str, str]:
     """Names of types by the dotted names that annotations give them."""
-    return {dotted: one.name for one in table().values() for dotted in one.annotations}
+    return {dotted: one.name for one in types().values() for dotted in one.annotations}
 
 
 @cache
@@ -63,8 +63,8 @@ def module_from() -> dict[str, str]:
 @cache
 def made_by(dotted: str) -> ForeignType | None:
     """The type of what a function or class of a framework gives back."""
-    for one in table().values():
-        if covers(one.made_by, dotted) and not covers(one.not_made_by, dotted):
+    for one in types().values():
+        if matches(one.made_by, dotted) and not matches(one.not_made_by, dotted):
             return one
     return None
 
@@ -76,11 +76,11 @@ def barriers() -> tuple[Barrier, ...]:
 
 
 @cache
-def bounding() -> frozenset[str]:
+def allowing_one_wait() -> frozenset[str]:
     """The frameworks of which one wait in each turn of a loop is right."""
-    return frozenset(each.framework for each in others() if each.bounding)
+    return frozenset(each.framework for each in others() if each.allows_one_wait)
 
 
-def covers(patterns: tuple[str, ...], dotted: str) -> bool:
+def matches(patterns: tuple[str, ...], dotted: str) -> bool:
     """Whether a dotted name is in a list of names and `prefix.*` patterns."""
     return any(dotted.startswith(pattern[:-1]) if pattern.endswith(".*") else dotted == pattern for pattern in patterns)

@@ -30,7 +30,7 @@ def _numbered(members: _Members) -> _Members:
 
 @_numbered
 class Kind(int):
-    """The sort of thing that a value is."""
+    """What a value is."""
 
     UNKNOWN: ClassVar[Kind]
     HOST: ClassVar[Kind]
@@ -69,7 +69,7 @@ class Kind(int):
     """A collection of host objects of a library whose tensors stay on the host until moved (a dataset)."""
 
     FOREIGN: ClassVar[Kind]
-    """A value of a framework other than torch; `ref` is its sort in the catalogue: `jax.array`."""
+    """A value of a framework other than torch; `ref` is its type in the catalogue: `jax.array`."""
     LAMBDA: ClassVar[Kind]
     """A lambda; `ref` is its ast node and the function that it stands in."""
 
@@ -239,13 +239,13 @@ def element(value: Value) -> Value:
     if kind is Kind.MODULE:  # a ModuleList, a Sequential
         return Value(Kind.MODULE, value.device)
     if kind is Kind.FOREIGN:
-        return foreign_value(foreign.table()[value.ref].item)
+        return foreign_value(foreign.types()[value.ref].item)
     return MOVED if kind is Kind.MOVED else UNKNOWN
 
 
-def foreign_value(sort: str) -> Value:
-    """A value of a sort that a catalogue describes; unknown for the empty name."""
-    return Value(Kind.FOREIGN, ref=sort) if sort else UNKNOWN
+def foreign_value(type_name: str) -> Value:
+    """A value of a type that a catalogue describes; unknown for the empty name."""
+    return Value(Kind.FOREIGN, ref=type_name) if type_name else UNKNOWN
 
 
 def lookup(value: Value, key: object) -> Value:

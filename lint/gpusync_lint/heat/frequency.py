@@ -16,7 +16,7 @@ from gpusync_lint.heat.control_paths import ControlPaths
 from gpusync_lint.heat.memoization import is_memoized
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.placement import Call, Evidence, FunctionNode, Place, loops_of
-from gpusync_lint.project.framework_callbacks import called
+from gpusync_lint.project.framework_callbacks import convention_heat
 from gpusync_lint.project.symbols import ClassDef
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ class FrequencyRecorder:
     def _node(self, fn: FunctionDef) -> FunctionNode:
         is_step_function = fn.name in self._step_functions or fn.qualname in self._step_functions
         node = FunctionNode(
-            convention=Heat.STEP if is_step_function else self._runs.callback_heat(fn) or called(fn, self._classes),
+            convention=Heat.STEP
+            if is_step_function
+            else self._runs.callback_heat(fn) or convention_heat(fn, self._classes),
             memoized=is_memoized(fn.node),
             is_helper=fn.cls is not None and fn.name != "forward",
             in_module=fn.cls is not None and self._classes.is_module(fn.cls),

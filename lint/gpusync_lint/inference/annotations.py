@@ -113,7 +113,7 @@ class Annotations:
     def _depends_on_device(self, value: Value, path: str) -> bool:
         if value.kind is Kind.CLASS:
             return self._project.classes.is_module(value.ref)
-        return foreign.types().get(_dotted(value, path)) is None
+        return foreign.annotated_types().get(_dotted(value, path)) is None
 
     def _instance(self, declared: _Declared, assumed: Device) -> Value:
         """An instance of the type that a name declares."""
@@ -183,7 +183,7 @@ _GENERICS: dict[str, Callable[[Annotations, Reader, list[ast.expr]], Value]] = {
 def _external_instance(dotted: str, assumed: Device) -> Value:
     """An instance of a type outside the project."""
     last = dotted.rpartition(".")[2]
-    described = foreign.types().get(dotted)
+    described = foreign.annotated_types().get(dotted)
     if described is not None:
         return foreign_value(described)
     if last in _TENSOR_TYPES or dotted.startswith("jaxtyping"):

@@ -108,6 +108,6 @@ class DevicePolicy:
         known = self._defaults.get(file)
         if known is None:
             # Of a file read on demand, definitions that were not read do not count.
-            text = file.text if file.definitions is None else file.definitions.frame
+            text = file.text if file.outline is None else file.outline.frame
             known = self._defaults[file] = bool(_DEFAULT_DEVICE.search(text))
         return known

@@ -199,7 +199,7 @@ class Inference:
     def _interpret(self, state: FunctionState, summary: FunctionSummary, arguments: Mapping[str, Value]) -> None:
         """Fill the summary of a run with some arguments."""
         fn = state.fn
-        depth = 1 if fn.file.definitions is None else _ON_DEMAND_DEPTH
+        depth = 1 if fn.file.outline is None else _ON_DEMAND_DEPTH
         self._depth += depth
         state.running = True
         try:
@@ -361,7 +361,7 @@ class Inference:
             found = imported[name]
         else:
             found = imported[name] = self.project.named(file, name)
-        return self._read_name(file, name) if found is None and file.definitions is not None else found
+        return self._read_name(file, name) if found is None and file.outline is not None else found
 
     def module_name(self, reader: Reader, name: str) -> Value | None:
         """What the body of the module of a reader binds a name to; None for a name that it does not bind."""
@@ -372,19 +372,19 @@ class Inference:
         """What a module of the project holds under a name."""
         reader.dependencies.setdefault((file.body, name), self.revisions.current)
         self._read_body(file)
-        if file.definitions is not None and self.project.named(file, name) is None:
+        if file.outline is not None and self.project.named(file, name) is None:
             self._read_name(file, name)
         return self.project.member(file, name)
 
     def _read_body(self, file: ModuleDef) -> None:
         """Run the body of a file that runs on demand."""
         state = self.state(file.body)
-        if file.called_only and file.definitions is None and not state.runs:
+        if file.called_only and file.outline is None and not state.runs:
             self._run(state)
 
     def _read_name(self, file: ModuleDef, name: str) -> Value | None:
         """What the body of a file binds a name to; of a file read on demand, only what binds the name is run."""
-        if name not in file.scope and file.definitions is not None:
+        if name not in file.scope and file.outline is not None:
             piece = binding(file, name)
             if piece is not None and not self.state(piece).runs:
                 self._run(self.state(piece))

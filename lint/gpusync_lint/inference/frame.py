@@ -83,7 +83,7 @@ class Interprocedural(Protocol):
         """The methods that a call of something unknown may mean."""
 
     def wrapper(self, fn: FunctionDef) -> str:
-        """The sort of value that a decorator of another framework makes of a function; empty for none."""
+        """The type of value that a decorator of another framework makes of a function; empty for none."""
 
     def note_traced(self, fn: FunctionDef) -> None:
         """Note that another framework traces a function."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-from gpusync_lint.catalogue import registry
+from gpusync_lint.catalogue import roots
 from gpusync_lint.domain.external_names import is_module_name
 from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, tuple_of
 from gpusync_lint.project.symbols import ClassDef, FunctionDef
@@ -30,22 +30,11 @@ _NONE: tuple[Barrier, ...] = ()
 
 
 @cache
-def libraries() -> tuple[Catalogue, ...]:
-    """The catalogues of libraries on top of torch."""
-    return tuple(each for each in map(registry.catalogue, registry.frameworks()) if each.on)
-
-
-@cache
-def _by_root() -> dict[str, Catalogue]:
-    return {root: each for each in libraries() for root in each.modules}
-
-
-@cache
 def _classes() -> dict[str, frozenset[str]]:
     """By root, the last names of the classes whose methods the catalogues speak of."""
     return {
         root: frozenset(end.split(".")[-2] for barrier in each.barriers.values() for end in barrier.calls if "." in end)
-        for root, each in _by_root().items()
+        for root, each in roots.library_of().items()
     }
 
 
@@ -55,7 +44,7 @@ class NamedBarriers:
     def __init__(self, own: Sequence[Barrier] = ()) -> None:
         self.ends: dict[str, list[tuple[str, Barrier]]] = {}
         """The ends of names that barriers are called by, under their last words."""
-        for barrier in (*(b for each in libraries() for b in each.barriers.values()), *own):
+        for barrier in (*(b for each in roots.libraries() for b in each.barriers.values()), *own):
             for end in barrier.calls:
                 self.ends.setdefault(_key(end), []).append((end, barrier))
         self._known: dict[str, bool] = {}
@@ -89,7 +78,7 @@ class NamedBarriers:
 
     def made(self, dotted: str, kwargs: dict[str, Value]) -> Value | None:
         """The object that a function or class of a library gives back; None when its catalogue does not say."""
-        each = _by_root().get(dotted.partition(".")[0])
+        each = roots.library_of().get(dotted.partition(".")[0])
         for maker in each.makers if each is not None else ():
             if _ends(dotted, maker.name):
                 objects = [Value(Kind.NAME, ref=name + _OBJECT) if name else UNKNOWN for name in maker.gives]
@@ -111,7 +100,7 @@ class NamedBarriers:
 
     def gives_tensor(self, dotted: str) -> bool:
         """Whether a function or method of a library gives back a tensor on the device."""
-        each = _by_root().get(dotted.partition(".")[0])
+        each = roots.library_of().get(dotted.partition(".")[0])
         return each is not None and any(_ends(dotted, end) for end in each.tensors)
 
 
@@ -127,7 +116,7 @@ def _constants(kwargs: dict[str, Value]) -> tuple[tuple[str, Value], ...]:
 
 def _library(words: Sequence[str]) -> Catalogue | None:
     """The library that a dotted name belongs to: one that is installed, or one whose own files are looked at."""
-    return next((each for word in words if (each := _by_root().get(word)) is not None), None)
+    return next((each for word in words if (each := roots.library_of().get(word)) is not None), None)
 
 
 def _key(dotted: str) -> str:

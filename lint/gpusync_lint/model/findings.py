@@ -127,5 +127,5 @@ class PartLinks:
     graph: CallGraph
     places: tuple[Place | None, ...]
     """For each finding, its position in the graph; None if its rule has decided its heat."""
-    depends: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    dependencies: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """What the part uses of other files, by their numbers: labels, as in `outline.Outline`, each with its digest."""

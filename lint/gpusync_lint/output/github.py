@@ -1,4 +1,4 @@
-"""GitHub's workflow commands: one annotation per warning, printed to the log of a job.
+"""GitHub's workflow commands, which become annotations when they are printed to the log of a job.
 
 https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
 """
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 class GitHub(Format):
     """One command per line.
 
-    Columns count from 1, in characters; GitHub's ``endColumn`` is the last marked one. Notes are left out: a job shows
-    ten annotations of a kind.
+    Columns count from 1, in characters; GitHub's ``endColumn`` is the last marked column. Notes are left out, because a
+    job shows only ten annotations of a kind.
     """
 
     audience = "annotations in the log of a GitHub job"
     shows = Shows("`::warning`", suppressed="`::notice`", errors="`::error`", statistics="one `::notice`")
 
     def render(self, outcome: Outcome, options: Options) -> str:
-        """Errors of files first, then warnings, and on request what is allowed and the counts."""
+        """Errors first, then warnings, then counts."""
         lines = [_error(error, outcome) for error in outcome.errors]
         for one in outcome.reported:
             finding = one.finding
@@ -52,7 +52,7 @@ def _annotation(kind: str, finding: Finding, message: str, outcome: Outcome) -> 
         properties |= {"col": str(span.column), "endLine": str(span.line)}
         properties["endColumn"] = str(max(span.column, span.end_column - 1))
     else:
-        # The runner drops columns that do not lie on one line.
+        # GitHub ignores columns of a range of several lines.
         properties["endLine"] = str(span.end_line)
     cell, within = outcome.in_cell(finding.path, finding.span)
     where = "" if cell is None else f" (cell {cell}, line {within.line})"

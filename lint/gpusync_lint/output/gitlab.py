@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class GitLab(MergeableFormat):
     """A list of issues.
 
-    A fingerprint is made of a finding's key, so that an issue stays the same one when its line moves. The format has
-    no place for counts, nor for the number of fixes.
+    The fingerprint of an issue is a digest of the finding's key, so an issue keeps its identity when its line moves.
+    The format cannot contain counts, nor the number of fixes.
     """
 
     audience = "a GitLab code quality report"
@@ -30,7 +30,7 @@ class GitLab(MergeableFormat):
     kind = "a GitLab code quality report"
 
     def render(self, outcome: Outcome, options: Options) -> str:
-        """Errors of files first, then warnings and, on request, what is allowed."""
+        """Errors first, then warnings."""
         issues = [_error(error, outcome) for error in outcome.errors]
         for one in outcome.reported:
             finding = one.finding
@@ -48,7 +48,7 @@ class GitLab(MergeableFormat):
         return isinstance(document, list) and all(isinstance(one, dict) and "fingerprint" in one for one in document)
 
     def merge(self, documents: Sequence[tuple[str, Document]]) -> Document:
-        """The issues of all files: errors first, then by path and line; those of one fingerprint are one."""
+        """The issues of all files, once per fingerprint: errors first, then by path and line."""
         found: dict[str, tuple[Any, ...]] = {}
         for name, document in documents:
             try:
@@ -85,7 +85,7 @@ def _error(error: FileError, outcome: Outcome) -> dict[str, Any]:
 
 
 def _make_unique(issues: list[dict[str, Any]]) -> None:
-    """GitLab drops an issue whose fingerprint another one has."""
+    """Make the fingerprints unique, because GitLab drops an issue with the fingerprint of another one."""
     seen: dict[str, int] = {}
     for issue in issues:
         fingerprint = issue["fingerprint"]

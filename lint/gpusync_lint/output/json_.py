@@ -23,14 +23,14 @@ SCHEMA = "gpusync.lint/1"
 
 
 _EVIDENCE: Final = ("waited", None, "not_recorded", "not_run", "did_not_wait")
-"""In the order in which findings are shown with what was observed."""
+"""The order of findings by what runs show about them."""
 
 
 class Json(MergeableFormat):
-    """The document of the schema.
+    """A document of the schema ``gpusync.lint/1``.
 
-    Lines and columns count from 1, columns in characters, ends are exclusive; in a notebook lines count within
-    ``cell``, which is null elsewhere.
+    Lines and columns count from 1, columns in characters; ends are exclusive. In a notebook lines count within
+    ``cell``, which is null in other files.
     """
 
     audience = "programs"
@@ -45,7 +45,7 @@ class Json(MergeableFormat):
     kind = "findings as JSON"
 
     def render(self, outcome: Outcome, options: Options) -> str:
-        """``observed``, ``statistics`` and ``fixed`` are keys of their own, present on request."""
+        """The document. It has the keys ``observed``, ``statistics`` and ``fixed`` only if they are asked for."""
         shown = [one for one in outcome.reported if options.show_suppressed or one.accepted is None]
         document: dict[str, Any] = {
             "schema": SCHEMA,
@@ -68,9 +68,9 @@ class Json(MergeableFormat):
         return isinstance(document, dict) and document.get("schema") == SCHEMA
 
     def merge(self, documents: Sequence[tuple[str, Document]]) -> Document:
-        """The findings of all files: `files` is the sum of what the shards read.
+        """One document with all findings. `files` is the sum over the shards.
 
-        What only some of them hold (``observed``, ``statistics``, ``fixed``) is left out.
+        ``observed``, ``statistics`` and ``fixed`` are left out unless every shard has them.
         """
         found: list[dict[str, Any]] = []
         errors: list[dict[str, Any]] = []
@@ -100,7 +100,7 @@ class Json(MergeableFormat):
             }
         statistics = _shared("statistics", shards)
         if statistics is not None:
-            # Counted anew: a finding of two shards is one.
+            # Counted again, because a finding may be in several shards.
             codes = [finding["code"] for finding in merged["findings"] if _is_warning(finding)]
             merged["statistics"] = {code: codes.count(code) for code in sorted(set(codes))}
         fixed = _shared("fixed", shards)
@@ -110,10 +110,10 @@ class Json(MergeableFormat):
 
 
 def _written(value: object) -> str:
-    """A value as JSON, each item of a list of objects on a line: with `indent` the encoder is ten times slower.
+    """A value as JSON, with each object of a list on its own line. With `indent` the encoder is ten times slower.
 
-    The items are parted where one ends and another begins with the first key that they all have. Within a string its
-    quotation marks would be escaped, and what objects lie deeper begins with another key.
+    The text is split where an object ends and another one starts with the first key that they all have. This cannot
+    match inside a string, where quotation marks are escaped, nor a nested object, which starts with another key.
     """
     text = json.dumps(value)
     if not isinstance(value, list) or not value:
@@ -123,7 +123,7 @@ def _written(value: object) -> str:
 
 
 def observation(seen: Observation) -> dict[str, Any]:
-    """What runs saw of a finding, as both this document and SARIF hold it."""
+    """What runs show about a finding, as in this document and in SARIF."""
     return {**asdict(seen), "evidence": seen.evidence.value}
 
 
@@ -183,7 +183,7 @@ def _checked_error(error: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shared(key: str, shards: Sequence[dict[str, Any]]) -> list[Any] | None:
-    """Return the values of a key that every shard has; None where one has not."""
+    """The values of a key in all shards; None if a shard does not have it."""
     values = [shard.get(key) for shard in shards]
     return None if any(value is None for value in values) else values
 

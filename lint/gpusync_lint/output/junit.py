@@ -1,4 +1,4 @@
-"""JUnit XML, as CI servers read it: a failed test per warning, a passed one per clean file."""
+"""JUnit XML for CI servers: a failed test per warning, a passed test per file without warnings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from gpusync_lint.run.runner import Outcome
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 can hold in no form, not even as a reference."""
+"""Characters that XML 1.0 cannot contain, not even as references."""
 
 
 class JUnit(Format):
-    """A document in ASCII."""
+    """A test suite, in ASCII."""
 
     audience = "test reports of CI servers"
     shows = Shows(
@@ -32,7 +32,7 @@ class JUnit(Format):
     )
 
     def render(self, outcome: Outcome, options: Options) -> str:
-        """Tests of files with errors first, then those of warnings, then those of clean files."""
+        """Tests for files with errors first, then for warnings, then for files without warnings."""
         suite = ElementTree.Element("testsuite", {"name": "gpusync lint"})
         if options.statistics or options.fixed:
             properties = ElementTree.SubElement(suite, "properties")
@@ -87,9 +87,9 @@ def _failure(suite: Element, finding: Finding, outcome: Outcome) -> None:
 def _error(suite: Element, error: FileError, outcome: Outcome) -> None:
     attributes = {"classname": _legal(error.path), "name": "could not be linted"}
     case = ElementTree.SubElement(suite, "testcase", attributes)
-    told = ElementTree.SubElement(case, "error", {"message": _legal(error.message_with_cell), "type": "error"})
+    element = ElementTree.SubElement(case, "error", {"message": _legal(error.message_with_cell), "type": "error"})
     line = outcome.error_line(error)
-    told.text = _legal(f"{error.path}{'' if line is None else f':{line}'}: {error.message_with_cell}")
+    element.text = _legal(f"{error.path}{'' if line is None else f':{line}'}: {error.message_with_cell}")
 
 
 def _legal(text: str) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 ROOT = "%SRCROOT%"
-"""What relative paths start from. The document does not say where it lies, so that it is the same on every machine."""
+"""The base of relative paths. The document does not give its location, so that it is the same on every machine."""
 
 FINGERPRINT = "gpusyncKey/v1"
 
@@ -100,7 +100,7 @@ class _Log:
         self.docs = rule_pages.docs()
         self.index = {code: number for number, code in enumerate(self.docs)}
         self.lines: dict[str, list[str]] = {}
-        """The lines of each file, for columns."""
+        """The lines of each file, to compute columns."""
 
     def document(self, options: Options) -> dict[str, Any]:
         outcome = self.outcome
@@ -148,7 +148,7 @@ class _Log:
                 }
             ],
             "partialFingerprints": {FINGERPRINT: finding.key},
-            # A reader takes results for unsuppressed only where the list is present, so it is never left out.
+            # The list is always present, because without it a result counts as neither suppressed nor unsuppressed.
             "suppressions": [],
             "properties": {
                 "heat": finding.heat.value,
@@ -204,7 +204,7 @@ class _Log:
         return self._columns(path, self.outcome.in_file(path, span))
 
     def _columns(self, path: str, span: Span) -> dict[str, int]:
-        """The region of a range of the file."""
+        """The region for a range of the file."""
         return {
             "startLine": span.line,
             "startColumn": self._column(path, span.line, span.column),
@@ -213,7 +213,7 @@ class _Log:
         }
 
     def _column(self, path: str, line: int, column: int) -> int:
-        """A column of characters, in UTF-16 code units."""
+        """The column in UTF-16 code units for a column in characters."""
         lines = self.lines.get(path)
         if lines is None:
             lines = self.lines[path] = self.outcome.file_text(path).split("\n")

@@ -1,4 +1,4 @@
-"""For people: each warning with its line, what is marked in it, and the remedy."""
+"""Text for people: each warning with its source line and the remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpusync_lint.settings.selection import Reported
 
 WIDTH = 140
-"""Columns of a source line that are shown at most."""
+"""The maximum number of columns of a source line."""
 
 TAB = "    "
 
@@ -32,12 +32,12 @@ class Style:
     color: bool = False
 
     def __call__(self, text: str, code: str) -> str:
-        """The text between the escape sequence of an SGR code (``31`` is red) and its end."""
+        """The text with an SGR escape code (``31`` is red)."""
         return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
 
 class Text(Format):
-    """Each warning with its line, what is marked in it, and the remedy; then a closing line with the counts."""
+    """Each warning with its source line and the remedy, and a closing line with counts."""
 
     audience = "people"
     shows = Shows(
@@ -96,7 +96,7 @@ def _observed(seen: Observation) -> str:
     return {
         Evidence.SILENT: "the line ran and did not wait",
         Evidence.NOT_RUN: "the line did not run",
-        Evidence.UNRECORDED: "no sync was seen; whether the line ran was not recorded",
+        Evidence.UNRECORDED: "no sync was recorded; whether the line ran is not known",
     }[seen.evidence]
 
 
@@ -106,18 +106,18 @@ def _measured(syncs: int, per_step: int, blocked_ms: float | None) -> str:
 
 
 def _gaps(observed: Observed, style: Style) -> list[str]:
-    """What the runs saw of the findings as a whole, and the lines that waited without one."""
+    """A summary of what the runs show about the findings, and the lines that waited without a finding."""
     counts = Counter(seen.evidence for seen in observed.observations.values())
     words = {
         Evidence.WAITED: "waited",
         Evidence.SILENT: "ran and did not wait",
         Evidence.NOT_RUN: "did not run",
-        Evidence.UNRECORDED: "with no sync seen",
+        Evidence.UNRECORDED: "without a recorded sync",
     }
-    told = ", ".join(f"{counts[evidence]} {word}" for evidence, word in words.items() if counts[evidence])
-    lines = [f"Observed in {', '.join(observed.runs)}: {told or 'nothing that a finding is about'}"]
+    summary = ", ".join(f"{counts[evidence]} {word}" for evidence, word in words.items() if counts[evidence])
+    lines = [f"Observed in {', '.join(observed.runs)}: {summary or 'no findings'}"]
     if observed.gaps:
-        lines.append(f"{_count(len(observed.gaps), 'line')} waited that no finding names:")
+        lines.append(f"{_count(len(observed.gaps), 'line')} waited without a finding:")
     for gap in observed.gaps:
         known = f" ({gap.code} at a lower heat or confidence)" if gap.code is not None else ""
         measured = _measured(gap.syncs, gap.per_step_max, gap.blocked_ms)
@@ -126,7 +126,7 @@ def _gaps(observed: Observed, style: Style) -> list[str]:
 
 
 def _excerpt(lines: list[str], span: Span, style: Style) -> list[str]:
-    """The line where the span starts, and carets below what it marks there."""
+    """The line in which the span starts, with carets below the marked part."""
     if span.line > len(lines):
         return []
     line = lines[span.line - 1]
@@ -147,7 +147,7 @@ def _excerpt(lines: list[str], span: Span, style: Style) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    """Text that takes the columns it seems to take, and cannot steer a terminal."""
+    """Text without characters that control a terminal or have no fixed width."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -156,7 +156,7 @@ def _printable(text: str) -> str:
 
 
 def _cells(text: str) -> int:
-    """Terminal columns that the text takes."""
+    """The number of terminal columns that a text occupies."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)

@@ -1,4 +1,4 @@
-"""What classes inherit: their bases, inside and outside of the project, and the methods that they get from them."""
+"""The bases of classes, inside and outside of the project, and inherited methods."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class _Names(Protocol):
-    """What the hierarchy asks of the project."""
+    """What the hierarchy uses of the project."""
 
     files: list[ModuleDef]
 
     def static(self, file: ModuleDef, node: ast.expr) -> Value:
-        """What an expression names by imports and definitions alone."""
+        """What an expression refers to, by imports and definitions alone."""
 
     def relevant(self, file: ModuleDef) -> bool:
         """Whether a file uses a framework, itself or through its imports."""
 
 
 class ClassHierarchy:
-    """The classes of a project; each question is answered once."""
+    """The classes of a project. Results are cached."""
 
     def __init__(self, names: _Names) -> None:
         self._names = names
@@ -37,10 +37,10 @@ class ClassHierarchy:
         self._methods_by_name: dict[str, list[FunctionDef]] | None = None
 
     def lineage(self, cls: ClassDef) -> tuple[ClassDef | str, ...]:
-        """A class and its bases, nearest first; those outside the project by their dotted names."""
+        """A class and its bases, nearest first; bases outside the project as dotted names."""
         known = self._lineages.get(cls)
         if known is None:
-            self._lineages[cls] = (cls,)  # classes may inherit in circles
+            self._lineages[cls] = (cls,)  # ends cycles of bases
             line: list[ClassDef | str] = [cls]
             for base in cls.node.bases:
                 value = self._names.static(cls.file, base)
@@ -66,7 +66,7 @@ class ClassHierarchy:
     def is_module(self, cls: ClassDef) -> bool:
         """Whether instances are `torch.nn.Module`s.
 
-        Of a class whose bases are not among the files, a method `forward` says so.
+        A class with an unknown base outside the project is taken for one if it has a method `forward`.
         """
         known = self._modules.get(cls)
         if known is None:
@@ -83,7 +83,7 @@ class ClassHierarchy:
         return forward is not None and forward.kind == "function"
 
     def method(self, cls: ClassDef, name: str) -> FunctionDef | None:
-        """A method by name, inherited ones included."""
+        """The method of a name, its own or inherited."""
         key = (cls, name)
         if key not in self._methods:
             defined = (base.methods[name] for base in self.project_lineage(cls) if name in base.methods)
@@ -91,7 +91,7 @@ class ClassHierarchy:
         return self._methods[key]
 
     def methods_named(self, name: str) -> list[FunctionDef]:
-        """The methods of a name in all classes of the project, without properties and static methods."""
+        """The methods of a name in all classes of the project, except properties and static methods."""
         if self._methods_by_name is None:
             self._methods_by_name = {}
             for file in self._names.files:

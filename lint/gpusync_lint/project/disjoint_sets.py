@@ -1,4 +1,4 @@
-"""Which of some items are connected."""
+"""Disjoint sets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _T = TypeVar("_T", bound="Hashable")
 
 
 class DisjointSets(Generic[_T]):
-    """Items in sets of their own that are joined one by one (union-find with path halving)."""
+    """Disjoint sets that can be joined: union-find with path halving."""
 
     def __init__(self, items: Iterable[_T]) -> None:
         self._parent = {item: item for item in items}
 
     def find(self, item: _T) -> _T:
-        """The representative of the set that an item is in."""
+        """The representative of the set of an item."""
         parent = self._parent
         while parent[item] != item:
             parent[item] = parent[parent[item]]
@@ -25,5 +25,5 @@ class DisjointSets(Generic[_T]):
         return item
 
     def join(self, one: _T, other: _T) -> None:
-        """Make the sets of two items one."""
+        """Join the sets of two items."""
         self._parent[self.find(one)] = self.find(other)

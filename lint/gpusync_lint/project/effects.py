@@ -1,4 +1,4 @@
-"""What running a function does, beside giving back a value: for the call graph and for the rules."""
+"""The effects of running a function, apart from its result, which the call graph and the rules need."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ class Effects:
 
     calls: list[CallSite] = field(default_factory=list)
     unread: list[tuple[Key, ast.stmt, bool]] = field(default_factory=list)
-    """Calls of functions that are known by name only, for there was no room to read them; otherwise like `calls`."""
+    """Calls of functions that were not read: their keys, and otherwise the same as `calls`."""
     step_evidence: list[tuple[StepEvidence, ast.stmt]] = field(default_factory=list)
     """What shows that the function is part of a step, each with its statement."""
     batch_loops: set[ast.stmt] = field(default_factory=set)
     """Loops that iterate over a data loader."""
     calls_unknown: bool = False
-    """Whether it hands tensors to something of which nothing is known."""
+    """Whether it passes tensors to something unknown."""
     dead: set[ast.stmt] = field(default_factory=set)
-    """Statements that run only where there is no GPU."""
+    """Statements that run only if there is no GPU."""
 
 
 class Runs(Protocol):
-    """What is known of the functions of a project once they have been run."""
+    """What the inference has found out about the functions of a project."""
 
     def effects(self, fn: FunctionDef) -> Effects:
-        """What running a function does; nothing for one that has not run."""
+        """The effects of a function; none if it was not run."""
 
     def has_run(self, fn: FunctionDef) -> bool:
         """Whether a function was run at all."""
 
     def callback_heat(self, fn: FunctionDef) -> Heat | None:
-        """How often a framework calls a function that it was given; None for one that it was not given."""
+        """How often a framework calls a function that was passed to it; None if it was not passed to one."""

@@ -1,4 +1,4 @@
-"""How often a framework calls a function: by its name, its class, and how it was handed over."""
+"""How often frameworks call a function, by conventions about its name, its class and its decorators."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ METRIC_BASES = (
     "ignite.metrics.metric.Metric",
 )
 _EVERY_TOKEN = ("LogitsProcessor", "LogitsWarper", "StoppingCriteria")
-"""How the classes are called whose instances a generation loop calls for every token."""
+"""Endings of the names of classes whose instances a generation loop calls for every token."""
 _RECORD_BASES = ("Dataset", "VisionDataset", "InMemoryDataset")
 
 
-def called(fn: FunctionDef, classes: ClassHierarchy) -> Heat:
-    """How often a framework calls a function; once for one that no convention covers."""
+def convention_heat(fn: FunctionDef, classes: ClassHierarchy) -> Heat:
+    """How often a framework calls a function by convention; `ONCE` if no convention applies."""
     for decorator in getattr(fn.node, "decorator_list", ()):
         if isinstance(decorator, ast.Call) and getattr(decorator.func, "attr", "") == "on" and decorator.args:
-            heat = event(decorator.args[0])
+            heat = event_heat(decorator.args[0])
             if heat is not None:
                 return heat
     if fn.cls is not None:
         if fn.name == "forward" and classes.is_module(fn.cls):
             return Heat.STEP
-        if fn.name == "__call__" and _is_asked_every_token(fn.cls, classes):
+        if fn.name == "__call__" and _is_called_for_every_token(fn.cls, classes):
             return Heat.STEP
         bases = classes.external_bases(fn.cls)
         if fn.name == "update" and any(base in METRIC_BASES for base in bases):
@@ -49,18 +49,18 @@ def called(fn: FunctionDef, classes: ClassHierarchy) -> Heat:
     return Heat.STEP if _EVERY_STEP.match(fn.name) else Heat.ONCE
 
 
-def _is_asked_every_token(cls: ClassDef, classes: ClassHierarchy) -> bool:
-    labels = (base if isinstance(base, str) else base.name for base in classes.lineage(cls))
-    return any(label.endswith(_EVERY_TOKEN) for label in labels)
+def _is_called_for_every_token(cls: ClassDef, classes: ClassHierarchy) -> bool:
+    names = (base if isinstance(base, str) else base.name for base in classes.lineage(cls))
+    return any(name.endswith(_EVERY_TOKEN) for name in names)
 
 
-def event(node: ast.expr) -> Heat | None:
-    """How often an event of an Ignite engine fires: `Events.ITERATION_COMPLETED(every=10)`; None for anything else."""
+def event_heat(node: ast.expr) -> Heat | None:
+    """How often an event of Ignite, such as `Events.ITERATION_COMPLETED(every=10)`, fires; None for anything else."""
     filters: list[ast.keyword] = []
     if isinstance(node, ast.Call):
         filters = node.keywords
         node = node.func
-    label = node.attr if isinstance(node, ast.Attribute) else ""
-    if label.startswith(("ITERATION_", "GET_BATCH_")):
+    name = node.attr if isinstance(node, ast.Attribute) else ""
+    if name.startswith(("ITERATION_", "GET_BATCH_")):
         return Heat.GUARDED if filters else Heat.STEP
-    return Heat.EPOCH if label.startswith("EPOCH_") else None
+    return Heat.EPOCH if name.startswith("EPOCH_") else None

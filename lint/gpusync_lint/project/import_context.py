@@ -1,9 +1,9 @@
-"""The project around files that are given by name: read so that these are understood, never reported on.
+"""The context of files that are given by name: files of their project that are read but not reported on.
 
-A hook is handed the files of a commit, an editor hands over one. How often a function runs is known from its callers,
-and what a name holds from the files that are imported; neither need have changed. So the files that the given ones
-import, and those that import them, are read as well: both directions step by step, nearest first, within the bounds
-below. Where none of them imports a framework, no finding is possible.
+A commit hook is given the files of a commit, an editor gives one file. But how often a function runs is known from its
+callers, and what a name holds from imported files, which may not be among them. So the files that the given files
+import, and those that import them, are read as well, directly and indirectly, nearest first, within the limits below.
+If none of them imports a framework, there can be no finding, and nothing is read.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from gpusync_lint.project.imports import Module
 
 MAX_FILES = 48
-"""Files that are read as context; the given ones' imports may be half of them."""
+"""The maximum number of files that are read as context. At most half of them are imports of the given files."""
 MAX_BYTES = 500_000
-"""Of source that is read as context; half of it at most is of the given ones' imports."""
+"""The maximum size of the context. At most half of it is imports of the given files."""
 MAX_SCANNED = 500
-"""Files that are searched for an import of the given ones; those in the folders next to them come first."""
+"""The maximum number of files that are searched for imports of the given files, nearest folders first."""
 MAX_CALLERS = 2
-"""Steps from a given file: to the files that import it, and to those that import these."""
+"""How many steps importers are followed: to files that import a given file, and to files that import those."""
 
 _MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 
 
-def around(files: Sequence[SourceFile], *, cwd: Path, excludes: Callable[[str], bool]) -> tuple[Source, ...]:
-    """What to read beside `files`, for those among them that were given by name."""
+def context_of(files: Sequence[SourceFile], *, cwd: Path, excludes: Callable[[str], bool]) -> tuple[Source, ...]:
+    """The context of those among `files` that were given by name."""
     named = [file for file in files if file.named and file.notebook is None]
     if not named:
         return ()
@@ -52,15 +52,15 @@ def around(files: Sequence[SourceFile], *, cwd: Path, excludes: Callable[[str], 
         try:
             found.append(decode(search.texts[path], display_path(path, cwd), path).source)
         except (SyntaxError, UnicodeDecodeError):
-            continue  # it is not what was asked about
+            continue  # errors in the context are not reported
     return tuple(found)
 
 
 class _Search:
-    """Follows imports both ways, and stops at the bounds."""
+    """Follows imports in both directions, within the limits."""
 
-    def __init__(self, given: dict[Path, bytes], excludes: Callable[[str], bool]) -> None:
-        self.texts = dict(given)
+    def __init__(self, files: dict[Path, bytes], excludes: Callable[[str], bool]) -> None:
+        self.texts = dict(files)
         self.found: list[Path] = []
         self._excludes = excludes
         self._files = MAX_FILES // 2
@@ -68,14 +68,14 @@ class _Search:
         self._folders = _Folders()
 
     def add_imports(self, start: Iterable[Path]) -> None:
-        """Add the files of the project that these import, directly or not."""
+        """Add the files of the project that some files import, directly or indirectly."""
         level = list(start)
         while level:
             targets = dict.fromkeys(target for path in level for target in self._imported(path))
             level = [target for target in targets if target not in self.texts and self._add(target)]
 
     def add_callers(self, start: Iterable[Path]) -> None:
-        """Add the files that import these, directly or not, and what they import in turn."""
+        """Add the files that import some files, directly or indirectly, and the imports of these files."""
         self._files += MAX_FILES // 2
         self._bytes += MAX_BYTES // 2
         level = list(start)
@@ -90,8 +90,8 @@ class _Search:
         self.add_imports(callers)
 
     def uses_framework(self) -> bool:
-        """Whether anything read so far imports a framework."""
-        return any(_names_framework(text) for text in self.texts.values())
+        """Whether any file that has been read imports a framework."""
+        return any(_imports_framework(text) for text in self.texts.values())
 
     def _add(self, path: Path) -> bool:
         if not self._files or self._excludes(str(path)):
@@ -135,7 +135,7 @@ class _Search:
 
 
 def _near(targets: Sequence[Path], excludes: Callable[[str], bool], known: _Folders) -> Iterator[Path]:
-    """The Python files of the targets' projects, those in a target's own folder first, then its parent's, and so on."""
+    """The Python files of the projects of some files: first those in their folders, then in the parents, and so on."""
     seen: set[str] = set()
     scanned = 0
     tops = dict.fromkeys(target.parent for target in targets)
@@ -166,7 +166,7 @@ def _imports(data: bytes) -> list[tuple[str, str]]:
 
 
 class _Folders:
-    """What the folders of a project hold: each is listed once, rather than asked for one name after another."""
+    """The files and folders of a project. Each folder is listed once, instead of testing for single files."""
 
     def __init__(self) -> None:
         self._inside: dict[str, frozenset[str]] = {}
@@ -174,11 +174,11 @@ class _Folders:
         self._known: dict[tuple[str, str], Path | None] = {}
 
     def root(self, folder: str) -> str:
-        """The folder of the project: the nearest one above that says so, else the folder itself."""
+        """The folder of the project: the nearest one upwards with a marker of a project, else the folder itself."""
         return self._nearest(folder) or folder
 
     def _nearest(self, folder: str) -> str:
-        """The nearest folder above, or this one, that says it is a project's; empty for none."""
+        """The nearest folder upwards with a marker of a project; empty if there is none."""
         found = self._marked.get(folder)
         if found is None:
             if not self._names(folder).isdisjoint(_MARKERS):
@@ -190,7 +190,7 @@ class _Folders:
         return found
 
     def module(self, folder: str, target: str) -> Path | None:
-        """The project's file that a dotted name means, seen from a folder."""
+        """The file of the project that a dotted name refers to in a file of a folder."""
         key = (folder, target)
         if key not in self._known:
             self._known[key] = self._module(folder, target)
@@ -211,7 +211,7 @@ class _Folders:
         return bool(module) and (module[-1] in inside or f"{module[-1]}.py" in inside)
 
     def _file(self, module: Module) -> Path | None:
-        """The file of a module; as for Python, a package comes before a file of the same name."""
+        """The file of a module. As in Python, a package comes before a file of the same name."""
         for *folders, name in ((*module, "__init__.py"), (*module[:-1], f"{module[-1]}.py")):
             above = os.path.join("", *folders)
             if name in self._names(above) and os.path.isfile(os.path.join(above, name)):
@@ -235,7 +235,7 @@ def _framework_import() -> re.Pattern[bytes]:
     return re.compile(rf"^[ \t]*(?:from|import)[ \t]+(?:[^\n#]*[ ,])?(?:{modules})\b".encode(), re.MULTILINE)
 
 
-def _names_framework(text: bytes) -> bool:
+def _imports_framework(text: bytes) -> bool:
     return _framework_import().search(text) is not None
 
 

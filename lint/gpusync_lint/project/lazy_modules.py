@@ -1,11 +1,11 @@
-"""What lies beside a part of a large project, read where it is asked for, one definition at a time."""
+"""The other files of a large component, read where a part asks for them, one definition at a time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpusync_lint.project.outline import FRAME, KIND, NAMES, WHOLE, Definitions, cost
+from gpusync_lint.project.outline import FRAME, KIND, NAMES, WHOLE, Outline, cost
 from gpusync_lint.project.symbols import define, read_symbols
 from gpusync_lint.syntax.parsing import parse
 
@@ -18,161 +18,162 @@ if TYPE_CHECKING:
     from gpusync_lint.project.imports import Module
     from gpusync_lint.project.symbols import ModuleDef
 
-MAX_BESIDE = 30_000
-"""Characters of source that are read beside a part of a project, at most."""
+MAX_READ = 30_000
+"""The maximum number of characters of source that are read for a part from other files."""
 MAX_KEPT = 2_000_000
-"""Characters of source whose trees are kept for other parts, at most."""
+"""The maximum number of characters of source whose trees are kept for other parts."""
 MAX_DEFINITION = 10_000
-"""Characters of one function or class that is read for it, at most."""
+"""The maximum length of a function or class that is read for a part, in characters."""
 _MAX_STARS = 2
 
 
 class Library:
-    """The files of a project, by number, and the pieces of them that were read; the same for all of its parts.
+    """The files of a component by number, with the sections that have been parsed. All parts share it.
 
-    Nothing changes a tree, so that many parts may use the same.
+    Trees are never modified, so several parts may use the same one.
     """
 
     def __init__(self, source_of: Callable[[int], Source]) -> None:
         self.source_of = source_of
-        self._definitions: dict[int, Definitions] = {}
+        self._outlines: dict[int, Outline] = {}
         self._trees: dict[tuple[int, str], ast.Module | None] = {}
-        self._room = MAX_KEPT
+        self._budget = MAX_KEPT
 
-    def definitions(self, number: int) -> Definitions:
-        """Where the definitions of a file stand."""
-        known = self._definitions.get(number)
+    def outline(self, number: int) -> Outline:
+        """The outline of a file."""
+        known = self._outlines.get(number)
         if known is None:
-            known = self._definitions[number] = Definitions(self.source_of(number))
+            known = self._outlines[number] = Outline(self.source_of(number))
         return known
 
-    def tree(self, number: int, label: str) -> ast.Module | None:
-        """What stands under a label of a file; None where that cannot be read."""
-        key = (number, label)
+    def tree(self, number: int, section: str) -> ast.Module | None:
+        """The tree of a section of a file; None if it cannot be parsed."""
+        key = (number, section)
         if key in self._trees:
             return self._trees[key]
-        text = self.definitions(number).text_of(label)
+        text = self.outline(number).text_of(section)
         tree = parse(text).tree
-        if len(text) <= self._room:
-            self._room -= len(text)
+        if len(text) <= self._budget:
+            self._budget -= len(text)
             self._trees[key] = tree
         return tree
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a part of a larger project lies in."""
+class Component:
+    """The component of which some files are a part."""
 
     modules: Mapping[Module, int]
-    """The files of the project, those of the part included, as `module_of` tells them, each with a number."""
+    """The numbers of all files of the component, by their modules."""
     beginnings: frozenset[Module]
     """Every beginning of the name of a module."""
     library: Library
-    device: bool
-    """Whether anything in the project speaks of a device."""
-    idle: frozenset[str] = frozenset()
-    """Paths of those given that use no framework, not even through what they import."""
+    uses_device: bool
+    """Whether any file of the component mentions a device."""
+    without_framework: frozenset[str] = frozenset()
+    """The paths of files of the part that use no framework, not even through their imports."""
 
 
-class Beside:
-    """The files around a part, and what has been read of them."""
+class LazyModules:
+    """What a part reads of the other files of its component, within a budget."""
 
-    def __init__(self, around: Surroundings, given: Iterable[Module]) -> None:
-        self.beginnings = around.beginnings
-        self.unread: set[Module] = set()
-        """Modules that there was no room for, or that cannot be read."""
-        self._library = around.library
-        self._modules = around.modules
-        self._room = MAX_BESIDE
-        self._asked = set(given)
-        self._numbers: dict[int, int] = {}
-        """By `id` of what was read of a file: its number."""
-        self._answers: dict[tuple[int, str], bool] = {}
-        """By number and name of the definitions that were asked for: whether there was room."""
-        self._labels: dict[int, set[str]] = {}
-        """By number: what was asked for, found or not."""
+    def __init__(self, component: Component, own: Iterable[Module]) -> None:
+        """`own` are the modules of the part itself."""
+        self.beginnings = component.beginnings
+        self.unreadable: set[Module] = set()
+        """Modules that exceeded the budget, or could not be parsed."""
+        self._library = component.library
+        self._modules = component.modules
+        self._budget = MAX_READ
+        self._requested = set(own)
+        self._numbers: dict[ModuleDef, int] = {}
+        """The numbers of files whose frame was read."""
+        self._defined: dict[tuple[int, str], bool] = {}
+        """By number and name, whether a requested definition was within the budget."""
+        self._sections: dict[int, set[str]] = {}
+        """By number, the sections that were used, whether they exist or not."""
 
     def number(self, module: Module) -> int | None:
-        """The number of a module that has not been read; None where it has, and where there is none."""
-        return None if module in self._asked else self._modules.get(module)
+        """The number of a module that has not been read; None if it has been, or does not exist."""
+        return None if module in self._requested else self._modules.get(module)
 
-    def depends(self) -> dict[int, dict[str, str]]:
-        """On what of the files around the outcome depends: by number, the labels with what stood for them."""
+    def dependencies(self) -> dict[int, dict[str, str]]:
+        """What the part has used of other files: by number, the sections with their digests."""
         return {
-            number: {label: self._library.definitions(number).digest(label) for label in sorted(labels)}
-            for number, labels in self._labels.items()
+            number: {section: self._library.outline(number).digest(section) for section in sorted(sections)}
+            for number, sections in self._sections.items()
         }
 
     def read(self, module: Module) -> ModuleDef | None:
-        """The file of a module without its definitions; None where it cannot be read."""
+        """A module without its definitions; None if it cannot be read."""
         number = self.number(module)
         if number is None:
             return None
-        self._asked.add(module)
-        definitions = self._ask(number, FRAME)
-        path = self._library.source_of(number).path
-        if not self._fits(definitions.frame):
-            self.unread.add(module)
+        self._requested.add(module)
+        outline = self._use(number, FRAME)
+        if not self._fits(outline.frame):
+            self.unreadable.add(module)
             return None
         tree = self._library.tree(number, FRAME)
         lazily = tree is not None
-        if tree is None and self._fits(self._ask(number, WHOLE).text):
+        if tree is None and self._fits(self._use(number, WHOLE).text):
             tree = self._library.tree(number, WHOLE)
         if tree is None:
-            self.unread.add(module)
+            self.unreadable.add(module)
             return None
-        self._room -= cost(definitions.frame if lazily else definitions.text)
-        found = read_symbols(path, definitions.text, tree)
+        self._budget -= cost(outline.frame if lazily else outline.text)
+        found = read_symbols(self._library.source_of(number).path, outline.text, tree)
         found.called_only = True
         if lazily:
-            found.definitions = definitions
-            self._numbers[id(found)] = number
+            found.outline = outline
+            self._numbers[found] = number
         return found
 
-    def define(self, file: ModuleDef, label: str) -> bool:
-        """Read what a file defines under a name; False where there is no room for it."""
-        number = self._numbers[id(file)]
-        known = self._answers.get((number, label))
+    def define(self, file: ModuleDef, name: str) -> bool:
+        """Read the definitions of a name in a file; False if they exceed the budget."""
+        number = self._numbers[file]
+        known = self._defined.get((number, name))
         if known is None:
-            known = self._answers[number, label] = self._define(file, number, label)
+            known = self._defined[number, name] = self._define(file, number, name)
         return known
 
-    def _define(self, file: ModuleDef, number: int, label: str) -> bool:
-        definitions = self._library.definitions(number)
-        size, room = definitions.size(label), min(self._room, MAX_DEFINITION)
-        if size > room:
-            self._ask(number, f"{label}{KIND}{room}")
+    def _define(self, file: ModuleDef, number: int, name: str) -> bool:
+        outline = self._library.outline(number)
+        size, limit = outline.size(name), min(self._budget, MAX_DEFINITION)
+        if size > limit:
+            self._use(number, f"{name}{KIND}{limit}")
             return False
-        self._ask(number, label)
-        if label not in definitions.pieces:
+        self._use(number, name)
+        if name not in outline.pieces:
             return True
-        tree = self._library.tree(number, label)
-        if tree is None and self._fits(self._ask(number, WHOLE).text):
-            size = len(definitions.text)
+        tree = self._library.tree(number, name)
+        if tree is None and self._fits(self._use(number, WHOLE).text):
+            size = len(outline.text)
             tree = self._library.tree(number, WHOLE)
         if tree is None:
             return False
-        self._room -= size
-        define(file, label, tree)
+        self._budget -= size
+        define(file, name, tree)
         return True
 
-    def unread_function(self, module: Module, label: str) -> Key | None:
-        """The key of a function that was asked for and not read, or of what makes instances of a class."""
+    def function_key(self, module: Module, name: str) -> Key | None:
+        """The key of a function that was not read, or of the `__init__` of a class; None if there is none."""
         number = self._modules.get(module)
-        definitions = None if number is None else self._ask(number, label + KIND)
-        if number is None or definitions is None or label not in definitions.pieces:
+        outline = None if number is None else self._use(number, name + KIND)
+        if number is None or outline is None or name not in outline.pieces:
             return None
-        name = label if definitions.is_function(label) else f"{label}.__init__"
-        return self._library.source_of(number).path, name
+        qualname = name if outline.is_function(name) else f"{name}.__init__"
+        return self._library.source_of(number).path, qualname
 
-    def may_export(self, number: int, label: str, depth: int) -> bool:
-        """Whether a module that has not been read may bind a name, itself or by a star of its own."""
-        names, passes_on = self._ask(number, NAMES).names
-        return label in names or (passes_on and depth < _MAX_STARS)
+    def may_export(self, number: int, name: str, depth: int) -> bool:
+        """Whether a module that has not been read may bind a name, itself or by a star import."""
+        names, reexports = self._use(number, NAMES).names
+        return name in names or (reexports and depth < _MAX_STARS)
 
     def _fits(self, text: str) -> bool:
-        return cost(text) <= self._room
+        return cost(text) <= self._budget
 
-    def _ask(self, number: int, label: str) -> Definitions:
-        self._labels.setdefault(number, set()).add(label)
-        return self._library.definitions(number)
+    def _use(self, number: int, section: str) -> Outline:
+        """The outline of a file, of which a section is used."""
+        self._sections.setdefault(number, set()).add(section)
+        return self._library.outline(number)

@@ -1,13 +1,12 @@
-"""Which files are analyzed together: what a run is divided into, so that it can be shared out, kept and forgotten.
+"""Which files are analyzed together: the division of a run into units, for processes and for the cache.
 
-Files that no chain of imports connects know nothing of each other, so each connected component is a unit of its own.
-A component of more than `MAX_WHOLE` is cut along its folders into units of about `PART`; beside each of these some
-files are read that import it, and what it imports is looked up where it is asked for. Files that no framework reaches
-hold no findings: they are units of another kind, which are only parsed. The division follows from the files alone: it
-is the same whatever the number of processes.
+Files that no chain of imports connects do not affect each other, so each connected component is a unit. A component
+larger than `MAX_WHOLE` is cut along its folders into parts of about `PART`, which read what they use of the other files
+on demand. Files that no framework reaches contain no findings; they are units that are only parsed. The division
+depends on the files alone, and not on the number of processes.
 
-Imports are looked for in the text, because parsing costs a hundred times as much. What stands in a comment or a string
-may be taken for one, which only connects more files.
+Imports are found in the text, because parsing takes a hundred times as long. A comment or a string may be taken for an
+import, which only connects more files.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
     from gpusync_lint.project.imports import Module
 
 MAX_WHOLE = 8_000_000
-"""Characters of source in a component that is analyzed whole; all of its trees are in memory at once."""
+"""The maximum size, in characters, of a component that is analyzed whole. All of its trees are in memory at once."""
 PART = 300_000
-"""Characters of source in the units that a larger component is cut into, about."""
-_PLAIN = 500_000
-"""Characters of source in a unit of files that are only parsed."""
+"""The approximate size, in characters, of the parts of a larger component."""
+_PARSE_ONLY = 500_000
+"""The size, in characters, of a unit of files that are only parsed."""
 
 Imports = tuple[tuple[str, str], ...]
-"""The modules that a file imports, each with the name taken from it (empty for a plain import), sorted."""
+"""The modules that a file imports, each with the imported name (empty for the module itself), sorted."""
 
 
 def imports(text: str) -> Imports:
@@ -44,42 +43,48 @@ def imports(text: str) -> Imports:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Files that are analyzed together: indices into the sources of a run, in their order."""
+    """Files that are analyzed together, as indices into the sources of a run."""
 
-    places: tuple[int, ...]
-    """What is reported on."""
-    idle: tuple[int, ...] = ()
-    """Of a part, those of its files that use no framework, not even through what they import."""
+    indices: tuple[int, ...]
+    """The files on which it reports."""
+    without_framework: tuple[int, ...] = ()
+    """For a part, those of its files that use no framework, not even through their imports."""
     component: tuple[int, ...] = ()
-    """Of a part of a larger component: all of that."""
-    device: bool = False
-    """Of a part of a larger component: whether anything in that component speaks of a device."""
-    plain: bool = False
-    """Whether no framework reaches these files, so that they are only parsed."""
+    """For a part of a larger component, all files of the component."""
+    uses_device: bool = False
+    """For a part of a larger component, whether any file of the component mentions a device."""
+    parse_only: bool = False
+    """Whether the files are only parsed, because no framework reaches them."""
 
 
 def divide(sources: Sequence[Source], imported: Sequence[Imports], roots: frozenset[str]) -> list[Unit]:
-    """The units of a run, by the first path in each. `roots` are the top-level modules whose import matters."""
+    """The units of a run, sorted by their first paths.
+
+    Args:
+        sources: the files of the run.
+        imported: the imports of each file.
+        roots: the top-level modules whose import makes a file one to analyze.
+    """
     links = _Links([source.path for source in sources])
-    targets = [links.targets(place, found) for place, found in enumerate(imported)]
+    targets = [links.targets(index, found) for index, found in enumerate(imported)]
     graph = _Graph(sources, targets)
-    users = graph.importers_of(place for place, found in enumerate(imported) if _uses(found, roots))
+    users = graph.importers_of(index for index, found in enumerate(imported) if _uses(found, roots))
     reached = graph.imported_by(users)
-    units = graph.plain_units([place for place in range(len(sources)) if place not in reached])
+    units = graph.parse_only_units([index for index in range(len(sources)) if index not in reached])
     for component in _components(sorted(reached), targets):
         if graph.size(component) <= MAX_WHOLE:
             units.append(Unit(component))
             continue
-        device = any(speaks_of_device(sources[place].text, imported[place]) for place in component)
-        for part in graph.cut(sorted(component, key=lambda place: sources[place].path)):
-            idle = tuple(place for place in part if place not in users)
-            units.append(Unit(part, idle, component, device))
-    return sorted(units, key=lambda unit: sources[unit.places[0]].path)
+        device = any(mentions_device(sources[index].text, imported[index]) for index in component)
+        for part in graph.cut(sorted(component, key=lambda index: sources[index].path)):
+            without = tuple(index for index in part if index not in users)
+            units.append(Unit(part, without, component, device))
+    return sorted(units, key=lambda unit: sources[unit.indices[0]].path)
 
 
-def speaks_of_device(text: str, imported: Imports) -> bool:
-    """Whether a text mentions a device, where it uses a framework."""
-    return _uses(imported, frameworks.torch_family()) and symbols.speaks_of_device(text)
+def mentions_device(text: str, imported: Imports) -> bool:
+    """Whether a file uses a framework and mentions a device."""
+    return _uses(imported, frameworks.torch_family()) and symbols.mentions_device(text)
 
 
 def _uses(imported: Imports, roots: frozenset[str]) -> bool:
@@ -94,39 +99,39 @@ class _Graph:
         self._paths = [source.path for source in sources]
         self._targets = targets
         self._importers: list[list[int]] = [[] for _ in sources]
-        for place, found in enumerate(targets):
+        for index, found in enumerate(targets):
             for target in found:
-                self._importers[target].append(place)
+                self._importers[target].append(index)
 
-    def size(self, places: Iterable[int]) -> int:
-        """Characters of source."""
-        return sum(self._sizes[place] for place in places)
+    def size(self, indices: Iterable[int]) -> int:
+        """The number of characters of source, rounded."""
+        return sum(self._sizes[index] for index in indices)
 
     def importers_of(self, start: Iterable[int]) -> frozenset[int]:
-        """These files, and all that import them, directly or not."""
+        """Files, and all that import them directly or indirectly."""
         return _closure(start, self._importers)
 
     def imported_by(self, start: Iterable[int]) -> frozenset[int]:
-        """These files, and all that they import, directly or not."""
+        """Files, and all that they import directly or indirectly."""
         return _closure(start, self._targets)
 
-    def plain_units(self, places: Iterable[int]) -> list[Unit]:
-        """Files that are only parsed, some at a time."""
+    def parse_only_units(self, indices: Iterable[int]) -> list[Unit]:
+        """Units of files that are only parsed."""
         groups: list[list[int]] = []
-        for place in places:
-            if not groups or self.size(groups[-1]) >= _PLAIN:
+        for index in indices:
+            if not groups or self.size(groups[-1]) >= _PARSE_ONLY:
                 groups.append([])
-            groups[-1].append(place)
-        return [Unit(tuple(group), plain=True) for group in groups]
+            groups[-1].append(index)
+        return [Unit(tuple(group), parse_only=True) for group in groups]
 
-    def cut(self, places: Sequence[int], depth: int = 0) -> list[tuple[int, ...]]:
-        """Divide files, given in the order of their paths, along folders; what fits into one unit stays together."""
-        if len(places) == 1 or self.size(places) <= PART:
-            return [tuple(places)]
+    def cut(self, indices: Sequence[int], depth: int = 0) -> list[tuple[int, ...]]:
+        """Divide files, sorted by path, along folders. Files that fit into one part stay together."""
+        if len(indices) == 1 or self.size(indices) <= PART:
+            return [tuple(indices)]
         folders: dict[str, list[int]] = {}
-        for place in places:
-            words = self._paths[place].split("/")
-            folders.setdefault("/".join(words[: depth + 1]), []).append(place)
+        for index in indices:
+            words = self._paths[index].split("/")
+            folders.setdefault("/".join(words[: depth + 1]), []).append(index)
         merged: list[tuple[int, ...]] = []
         for inside in folders.values():
             for group in self.cut(inside, depth + 1):
@@ -141,34 +146,34 @@ def _closure(start: Iterable[int], links: Sequence[Iterable[int]]) -> frozenset[
     found = set(start)
     stack = list(found)
     while stack:
-        for place in links[stack.pop()]:
-            if place not in found:
-                found.add(place)
-                stack.append(place)
+        for index in links[stack.pop()]:
+            if index not in found:
+                found.add(index)
+                stack.append(index)
     return frozenset(found)
 
 
 class _Links:
-    """Finds the files that imports mean."""
+    """Resolves imports to files."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         modules = [module_of(path) for path in paths]
         self._folders = [tuple(path.split("/")[:-1]) for path in paths]
-        self._index = {module: place for place, module in enumerate(modules)}
+        self._index = {module: index for index, module in enumerate(modules)}
         self._beginnings = beginnings(modules)
         self._words = {word for module in modules for word in module}
         self._known: dict[tuple[Module, str, str], int] = {}
 
-    def targets(self, place: int, imported: Imports) -> set[int]:
-        """The files that one imports."""
-        folder = self._folders[place]
+    def targets(self, index: int, imported: Imports) -> set[int]:
+        """The files that a file imports."""
+        folder = self._folders[index]
         found = set()
         for module, name in imported:
             key = (folder, module, name)
             target = self._known.get(key)
             if target is None:
                 target = self._known[key] = self._resolve(folder, dotted(module, name))
-            if target >= 0 and target != place:
+            if target >= 0 and target != index:
                 found.add(target)
         return found
 
@@ -182,21 +187,21 @@ class _Links:
         return -1
 
 
-def _components(places: Iterable[int], targets: Sequence[set[int]]) -> list[tuple[int, ...]]:
-    """The components of files, along imports between them alone."""
-    parent = {place: place for place in places}
+def _components(indices: Iterable[int], targets: Sequence[set[int]]) -> list[tuple[int, ...]]:
+    """The connected components of some files, along imports among these files only."""
+    parent = {index: index for index in indices}
 
-    def find(place: int) -> int:
-        while parent[place] != place:
-            parent[place] = parent[parent[place]]
-            place = parent[place]
-        return place
+    def find(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
 
-    for place in parent:
-        for target in targets[place]:
+    for index in parent:
+        for target in targets[index]:
             if target in parent:
-                parent[find(place)] = find(target)
+                parent[find(index)] = find(target)
     components: dict[int, list[int]] = {}
-    for place in parent:
-        components.setdefault(find(place), []).append(place)
+    for index in parent:
+        components.setdefault(find(index), []).append(index)
     return [tuple(component) for component in components.values()]

@@ -1,4 +1,4 @@
-"""What each file defines: imports, classes, functions. One walk over statements, none over expressions."""
+"""What each file defines: imports, classes and functions, found in one traversal of its statements."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusync_lint.domain.lattice import Value
-    from gpusync_lint.project.outline import Definitions
+    from gpusync_lint.project.outline import Outline
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 Binding = Literal["function", "static", "class", "property"]
-"""How a method is bound to what it is called on."""
+"""How a method is bound to the object on which it is called."""
 
 _ATTRIBUTE = re.compile(r"\.(\w+)")
 _LINE_END = re.compile("\n")
 _SIMPLE = frozenset({ast.Assign, ast.Return, ast.Expr, ast.AugAssign, ast.AnnAssign, ast.Raise, ast.Pass, ast.Assert})
 _SHORT = 8
-"""Statements of a short function, at most."""
+"""The maximum number of statements of a short function."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,7 +52,7 @@ class FunctionDef:
 
     @cached_property
     def is_short(self) -> bool:
-        """Whether it holds a few statements, and none that repeats or defines something."""
+        """Whether it has few statements, and neither loops nor definitions."""
         if self.is_module or self.name == "__init__":
             return False
         count, stack = 0, list(self.node.body)
@@ -68,7 +68,7 @@ class FunctionDef:
 
     @cached_property
     def assignments(self) -> dict[str, tuple[int, list[ast.expr]]]:
-        """By name: how often the function binds it, and the values of the assignments to it alone."""
+        """By name, how often the function binds it, and the values of the assignments to this name alone."""
         stores: dict[str, int] = {}
         values: dict[str, list[ast.expr]] = {}
         for node in walk_block(self.node.body):
@@ -80,7 +80,7 @@ class FunctionDef:
 
     @cached_property
     def loop_names(self) -> frozenset[str]:
-        """The names that a `for`, or a comprehension, of the function binds."""
+        """The names that the loops and comprehensions of the function bind."""
         names: set[str] = set()
         stack: list[ast.AST] = list(self.node.body)
         while stack:
@@ -111,7 +111,7 @@ class ClassDef:
         return mentions
 
     def mentioning(self, name: str) -> list[FunctionDef]:
-        """Its methods in which `.name` stands."""
+        """Its methods whose source contains `.name`."""
         return self._mentions.get(name, [])
 
 
@@ -123,10 +123,10 @@ class ModuleDef:
     text: str
     tree: ast.Module
     parts: tuple[str, ...]
-    """Its path without the suffix; a package's `__init__` has the parts of its folder."""
+    """The module, as in `imports.Module`."""
     folder: tuple[str, ...]
     imports: dict[str, str] = field(default_factory=dict)
-    """Local name to dotted name; relative ones begin with dots."""
+    """Dotted names by local names; relative ones begin with dots."""
     stars: list[str] = field(default_factory=list)
     classes: dict[str, ClassDef] = field(default_factory=dict)
     functions: dict[str, FunctionDef] = field(default_factory=dict)
@@ -136,16 +136,15 @@ class ModuleDef:
     """What the names of its body hold; filled by the inference."""
     uses_framework: bool = False
     uses_foreign: bool = False
-    """Imports a framework that a catalogue other than torch's describes."""
+    """Whether it imports a framework other than torch that a catalogue describes."""
     uses_others: bool = False
-    """Imports another array library as well, whose arrays have methods of the same names."""
+    """Whether it imports an array library whose arrays have methods of the same names as tensors."""
     called_only: bool = False
-    """Its functions are interpreted where others call them: it uses no framework, or was read on demand."""
-    definitions: Definitions | None = None
-    """Of a file read on demand, where the definitions stand that have not been read yet; None where all have been."""
+    """Whether its functions are run only where others call them: it uses no framework, or was read on demand."""
+    outline: Outline | None = None
+    """For a file that was read on demand, its outline, from which definitions are read; None if all have been read."""
     pieces: dict[str, FunctionDef] = field(default_factory=dict)
-    """Of a file read on demand, the statements that bind a name in its body, or stand in the body of a class, as bodies
-    of their own."""
+    """For a file that was read on demand, the statements that bind a name, as module bodies of their own."""
 
     def __post_init__(self) -> None:
         self.body = FunctionDef(self.tree, "<module>", "<module>", self)
@@ -165,14 +164,14 @@ class ModuleDef:
         return found
 
     def source_of(self, node: ast.stmt | ast.Module) -> str:
-        """The lines that a statement stands on."""
+        """The source lines of a statement."""
         if isinstance(node, ast.Module):
             return self.text
         starts = self._line_starts
         return self.text[starts[node.lineno - 1] : starts[node.end_lineno or node.lineno]]
 
     def release(self) -> None:
-        """Break the references between its definitions, which the garbage collector would have to find."""
+        """Break the reference cycles between its definitions, so that they are freed without the garbage collector."""
         for fn in self.all_functions:
             vars(fn).clear()
         for cls in set(self.classes.values()):
@@ -180,24 +179,24 @@ class ModuleDef:
         vars(self).clear()
 
 
-def speaks_of_device(text: str) -> bool:
+def mentions_device(text: str) -> bool:
     """Whether a text mentions a device."""
     parts, words = roots.device_words()
     if any(part in text for part in parts):
         return True
-    # A plain search is ten times as fast as an alternation, and most texts hold none of them.
+    # Searching for a string is ten times as fast as an alternation, and most texts contain none of them.
     return any(word in text and re.search(rf"\b{word}\b", text) for word in words)
 
 
 def weight(text: str) -> int:
-    """How much a text counts for: its characters, rounded up so that a small edit leaves the units as they are."""
+    """The number of characters in a text, rounded up so that a small edit does not change it."""
     size = len(text)
     unit = 1 << max(0, size.bit_length() - 3)
     return -(-size // unit) * unit
 
 
 def read_symbols(path: str, text: str, tree: ast.Module) -> ModuleDef:
-    """Collect what a file defines."""
+    """The definitions of a file."""
     folder = tuple(path.split("/")[:-1])
     file = ModuleDef(path, text, tree, module_of(path), folder)
     _collect(file, tree.body, None, file.body, "")
@@ -211,30 +210,30 @@ def read_symbols(path: str, text: str, tree: ast.Module) -> ModuleDef:
     return file
 
 
-def define(file: ModuleDef, label: str, tree: ast.Module) -> None:
-    """Add the definitions of a name to a file that was read without them; `tree` holds them, and maybe more."""
-    statements = [statement for statement in tree.body if getattr(statement, "name", "") == label]
+def define(file: ModuleDef, name: str, tree: ast.Module) -> None:
+    """Add the definitions of a name to a file that was read without them. `tree` contains them, and maybe others."""
+    statements = [statement for statement in tree.body if getattr(statement, "name", "") == name]
     _collect(file, statements, None, file.body, "")
     if any(isinstance(statement, ast.ClassDef) for statement in statements):
-        _piece(file, label, statements)
+        _piece(file, name, statements)
 
 
-def binding(file: ModuleDef, label: str) -> FunctionDef | None:
-    """What binds a name in the body of a file around, as a body of its own; None where nothing does."""
-    if label not in file.pieces and label in file.binding_statements:
-        _piece(file, label, file.binding_statements[label])
-    return file.pieces.get(label)
+def binding(file: ModuleDef, name: str) -> FunctionDef | None:
+    """The statements that bind a name in a file that was read on demand, as a module body; None if there are none."""
+    if name not in file.pieces and name in file.binding_statements:
+        _piece(file, name, file.binding_statements[name])
+    return file.pieces.get(name)
 
 
-def _piece(file: ModuleDef, label: str, statements: list[ast.stmt]) -> None:
+def _piece(file: ModuleDef, name: str, statements: list[ast.stmt]) -> None:
     body = file.body
     piece = FunctionDef(ast.Module(statements, []), body.name, body.qualname, file, nested=body.nested)
-    file.pieces[label] = piece
+    file.pieces[name] = piece
     file.all_functions.append(piece)
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    """The names that a statement assigns to, those in its blocks included."""
+    """The names that a statement assigns, including those in its blocks."""
     targets: list[ast.expr] = []
     if isinstance(statement, ast.Assign):
         targets += statement.targets
@@ -286,9 +285,9 @@ def _collect_function(
 ) -> None:
     kind: Binding = "function"
     for decorator in node.decorator_list:
-        label = decorator.id if isinstance(decorator, ast.Name) else getattr(decorator, "attr", "")
-        if label in ("staticmethod", "classmethod", "property", "cached_property"):
-            kind = _BINDINGS.get(label, "property")
+        name = decorator.id if isinstance(decorator, ast.Name) else getattr(decorator, "attr", "")
+        if name in ("staticmethod", "classmethod", "property", "cached_property"):
+            kind = _BINDINGS.get(name, "property")
     info = FunctionDef(node, node.name, prefix + node.name, file, cls, outer, kind)
     file.all_functions.append(info)
     if cls is not None:

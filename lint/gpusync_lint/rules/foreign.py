@@ -1,4 +1,4 @@
-"""The barriers of frameworks other than torch: what their catalogues say, on values of their sorts."""
+"""The barriers of frameworks other than torch, which depend on the types of values that their catalogues describe."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ForeignBarrier(Rule):
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at a node."""
         for barrier, mark, tail in self._found(node, context):
-            if barrier.framework in foreign.bounding() and self._is_first(node, context):
+            if barrier.framework in foreign.allowing_one_wait() and self._is_first(node, context):
                 return
             if not context.is_traced():
                 confidence = Confidence.LOW if is_meant(barrier, context) else Confidence.MEDIUM
@@ -54,7 +54,9 @@ class ForeignBarrier(Rule):
         place = (wanted.lineno, wanted.col_offset)  # type: ignore[attr-defined]
         for node in walk_block(body):
             before = isinstance(node, (ast.expr, ast.stmt)) and (node.lineno, node.col_offset) < place
-            if before and any(barrier.framework in foreign.bounding() for barrier, _, _ in self._found(node, context)):
+            if before and any(
+                barrier.framework in foreign.allowing_one_wait() for barrier, _, _ in self._found(node, context)
+            ):
                 return False
         return True
 
@@ -97,7 +99,7 @@ class ForeignBarrier(Rule):
                     yield barrier, node if len(node.args) == 1 else arg, False
         elif dotted:
             for barrier in foreign.barriers():
-                if not foreign.covers(barrier.functions, dotted) or foreign.covers(barrier.not_functions, dotted):
+                if not foreign.matches(barrier.functions, dotted) or foreign.matches(barrier.not_functions, dotted):
                     continue
                 if barrier.of and not any(_is(value, barrier.of) for value in values):
                     continue

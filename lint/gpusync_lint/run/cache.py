@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gpusync_lint.model.levels import Confidence, Heat
     from gpusync_lint.model.placement import CallGraph, FunctionHeat, Place
     from gpusync_lint.project import partition
-    from gpusync_lint.project.lazy_modules import Surroundings
+    from gpusync_lint.project.lazy_modules import Component
     from gpusync_lint.run import schedule
 
 FOLDER = ".gpusync_cache"
@@ -164,8 +164,10 @@ class Memory:
         for unit in sorted(afresh):
             row = document.unit(unit)
             component = whole.get(document.components[unit], ())
-            plan.afresh[unit] = partition.Unit(tuple(own[unit]), tuple(row.idle), component, row.device, row.plain)
-        done(len(self.listed) - sum(len(unit.places) for unit in plan.afresh.values()))
+            plan.afresh[unit] = partition.Unit(
+                tuple(own[unit]), tuple(row.without_framework), component, row.uses_device, row.parse_only
+            )
+        done(len(self.listed) - sum(len(unit.indices) for unit in plan.afresh.values()))
         return self._complete(document, plan, _Lazily(self.listed, sources), range(len(self.listed)), jobs, done)
 
     # files are divided into units anew
@@ -195,12 +197,12 @@ class Memory:
             self._take_over(self.document, document, plan, before)
         finished = 0
         for number, unit in enumerate(division):
-            for place in unit.places:
+            for place in unit.indices:
                 document.units[files[place]] = number
             if before[number] < 0:
                 plan.afresh[number] = unit
             else:
-                finished += len(unit.places)
+                finished += len(unit.indices)
         done(finished)
         self.document = document
         return self._complete(document, plan, schedule.Given(sources), files, jobs, done)
@@ -214,13 +216,13 @@ class Memory:
             file >= 0 and text_digest(source.text) == known.digests[file]
             for file, source in zip(files, sources, strict=True)
         ]
-        from gpusync_lint.project.outline import Definitions
+        from gpusync_lint.project.outline import Outline
 
-        read: dict[int, Definitions] = {}
+        read: dict[int, Outline] = {}
 
-        def defined(place: int) -> Definitions:
+        def defined(place: int) -> Outline:
             if place not in read:
-                read[place] = Definitions(sources[place])
+                read[place] = Outline(sources[place])
             return read[place]
 
         own = known.own()
@@ -230,21 +232,21 @@ class Memory:
         }
 
         def unchanged(unit: partition.Unit) -> int:
-            if not all(same[place] for place in unit.places):
+            if not all(same[place] for place in unit.indices):
                 return -1
-            number = known.units[files[unit.places[0]]]
-            if number < 0 or own[number] != sorted(files[place] for place in unit.places):
+            number = known.units[files[unit.indices[0]]]
+            if number < 0 or own[number] != sorted(files[place] for place in unit.indices):
                 return -1
             row = known.unit(number)
             component = known.components[number]
-            kind = (component >= 0, row.device, row.plain)
-            if kind != (bool(unit.component), unit.device, unit.plain):
+            kind = (component >= 0, row.uses_device, row.parse_only)
+            if kind != (bool(unit.component), unit.uses_device, unit.parse_only):
                 return -1
-            if sorted(row.idle) != sorted(files[place] for place in unit.idle):
+            if sorted(row.without_framework) != sorted(files[place] for place in unit.without_framework):
                 return -1
             if component >= 0 and whole[component] != sorted(files[place] for place in unit.component):
                 return -1  # what is imported may be found elsewhere
-            for file, labels in row.depends:
+            for file, labels in row.dependencies:
                 place = places.get(known.paths[file])
                 if place is None or not (same[place] or defined(place).digests(labels) == labels):
                     return -1
@@ -271,8 +273,11 @@ class Memory:
             if number < 0:
                 continue
             row = known.unit(number)
-            depends = [(numbers[file], labels) for file, labels in row.depends]
-            document.set_unit(unit, UnitRow([numbers[file] for file in row.idle], row.device, row.plain, depends))
+            depends = [(numbers[file], labels) for file, labels in row.dependencies]
+            document.set_unit(
+                unit,
+                UnitRow([numbers[file] for file in row.without_framework], row.uses_device, row.parse_only, depends),
+            )
             document.set_errors(unit, known.errors_of(number))
             for file in own[number]:
                 document.take_over(numbers[file], known, file)
@@ -292,8 +297,8 @@ class Memory:
         from gpusync_lint.run import schedule
 
         found = schedule.analyze_units(files, self.settings, list(plan.afresh.values()), jobs, done)
-        partition = {unit.places: number for number, unit in plan.afresh.items()}
-        parts = {partition[part.unit.places]: part for part in found}
+        partition = {unit.indices: number for number, unit in plan.afresh.items()}
+        parts = {partition[part.unit.indices]: part for part in found}
         members = document.members()
         for component, runs in plan.runs.items():
             self._link(document, component, members[component], runs, parts)
@@ -343,15 +348,18 @@ class Memory:
         depends: dict[int, dict[str, str]] = {}
         places: Sequence[Place | None] = [None] * len(found.findings)
         if found.links is not None:
-            depends = {place: dict(labels) for place, labels in found.links.depends.items()}
+            depends = {place: dict(labels) for place, labels in found.links.dependencies.items()}
             places = found.links.places
         row = [(numbers[place], labels) for place, labels in sorted(depends.items())]
-        document.set_unit(number, UnitRow([numbers[place] for place in unit.idle], unit.device, unit.plain, row))
+        document.set_unit(
+            number,
+            UnitRow([numbers[place] for place in unit.without_framework], unit.uses_device, unit.parse_only, row),
+        )
         document.set_errors(number, found.errors)
         inside: dict[str, list[tuple[Finding, Place | None]]] = {}
         for placed in zip(found.findings, places, strict=True):
             inside.setdefault(placed[0].path, []).append(placed)
-        for place in unit.places:
+        for place in unit.indices:
             source, file = files.source(place), numbers[place]
             one = self.listed[file]
             document.mtimes[file], document.sizes[file] = one.mtime, one.size
@@ -402,7 +410,7 @@ class _Lazily:
     def __init__(self, listed: Sequence[Listed], sources: Sequence[Source]) -> None:
         self._listed = listed
         self._sources = {source.path: source for source in sources}
-        self.surroundings: dict[tuple[int, ...], Surroundings] = {}
+        self.components: dict[tuple[int, ...], Component] = {}
         self.places = {one.path: place for place, one in enumerate(listed)}
 
     def path(self, place: int) -> str:
@@ -485,15 +493,15 @@ def _compare(memory: Memory, document: Document) -> None:
 
 def _touched(document: Document, changed: Mapping[int, Source]) -> Iterator[int]:
     """The units that a change touches: of their own files, or of something that they depend on."""
-    from gpusync_lint.project.outline import Definitions
+    from gpusync_lint.project.outline import Outline
 
     own = {document.units[file] for file in changed}
-    now = {file: Definitions(source) for file, source in changed.items()}
-    for unit, depends in enumerate(document.depends):
+    now = {file: Outline(source) for file, source in changed.items()}
+    for unit, depends in enumerate(document.dependencies):
         if unit in own:
             yield unit
         elif not changed.keys().isdisjoint(depends):
-            rows = document.unit(unit).depends
+            rows = document.unit(unit).dependencies
             if any(now[file].digests(labels) != labels for file, labels in rows if file in now):
                 yield unit
 
@@ -509,7 +517,7 @@ def _outline(text: str, imported: partition.Imports) -> str:
     from gpusync_lint.project import partition
     from gpusync_lint.project.symbols import weight
 
-    return text_digest(repr((imported, weight(text), partition.speaks_of_device(text, imported))))
+    return text_digest(repr((imported, weight(text), partition.mentions_device(text, imported))))
 
 
 def _graph(stored: bytes) -> CallGraph:

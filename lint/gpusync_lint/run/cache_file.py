@@ -37,10 +37,10 @@ class DamagedError(ValueError):
 class UnitRow(NamedTuple):
     """What is known of a unit; files go by their numbers in the document."""
 
-    idle: list[int]
-    device: bool
-    plain: bool
-    depends: list[tuple[int, dict[str, str]]]
+    without_framework: list[int]
+    uses_device: bool
+    parse_only: bool
+    dependencies: list[tuple[int, dict[str, str]]]
     """What had a say of other files: digests by label."""
 
 
@@ -120,7 +120,7 @@ class Document:
         return column
 
     @property
-    def depends(self) -> list[list[int]]:
+    def dependencies(self) -> list[list[int]]:
         """Of each unit the numbers of the other files that had a say in it."""
         column: list[list[int]] = self._column(_DEPENDS, list, len(self.components))
         return column
@@ -154,7 +154,7 @@ class Document:
         try:
             idle, device, plain, depends = json.loads(self._lines[_FIRST + number])
             row = UnitRow(idle, bool(device), bool(plain), [(int(file), dict(labels)) for file, labels in depends])
-            for file in (*row.idle, *(file for file, _ in row.depends)):
+            for file in (*row.without_framework, *(file for file, _ in row.dependencies)):
                 self.paths[file]
         except (ValueError, TypeError, LookupError, RecursionError):
             raise DamagedError from None
@@ -162,9 +162,9 @@ class Document:
 
     def set_unit(self, number: int, row: UnitRow) -> None:
         """Note what is known of a unit."""
-        told = [row.idle, int(row.device), int(row.plain), row.depends]
+        told = [row.without_framework, int(row.uses_device), int(row.parse_only), row.dependencies]
         self._lines[_FIRST + number] = line(told)
-        self.depends[number] = [file for file, _ in row.depends]
+        self.dependencies[number] = [file for file, _ in row.dependencies]
 
     def set_errors(self, number: int, errors: Iterable[FileError]) -> None:
         """Note the errors of a unit."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model.findings import EngineSettings, Source
     from gpusync_lint.model.placement import Place
-    from gpusync_lint.project.lazy_modules import Surroundings
+    from gpusync_lint.project.lazy_modules import Component
 
 
 _RECURSION = 4000
@@ -38,21 +38,21 @@ def analyze(
     sources: Sequence[Source],
     settings: EngineSettings,
     context: Sequence[Source] = (),
-    around: Surroundings | None = None,
+    component: Component | None = None,
 ) -> Analysis:
     """Find every barrier in a set of files that belong together.
 
     All codes, all heats and all confidences, unsuppressed, by path, line and column. Files are read as one project:
     what a function returns and how often it is called is known across them. `context` is more of that project, which is
-    read and not reported on. `around` is the project that they are a part of: then how often things run is known only
-    with `Analysis.links` of the other parts. Never raises for what a file contains.
+    read and not reported on. `component` is the component of which the files are a part; their heat then follows from
+    `Analysis.links` of all its parts. Never raises for what a file contains.
     """
     enabled = gc.isenabled()
     gc.disable()  # trees make no cycles worth collecting, and the collector would walk them over and over
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _RECURSION))
     try:
-        return _analyze(sources, settings, context, around)
+        return _analyze(sources, settings, context, component)
     finally:
         sys.setrecursionlimit(limit)
         if enabled:
@@ -63,7 +63,7 @@ def _analyze(
     sources: Sequence[Source],
     settings: EngineSettings,
     context: Sequence[Source],
-    around: Surroundings | None,
+    component: Component | None,
 ) -> Analysis:
     files: list[ModuleDef] = []
     errors: list[FileError] = []
@@ -78,12 +78,12 @@ def _analyze(
         except RecursionError:
             errors.append(FileError(source.path, None, "nested too deeply to analyze"))
     named = named_by(settings.barriers)
-    project = Project([*files, *_summaries(context)], named.roots, around)
+    project = Project([*files, *_summaries(context)], named.roots, component)
     inference = Inference(project, named)
     inference.run()
     found: list[tuple[Finding, Place | None]] = []
     links: PartLinks | None = None
-    if around is not None or any(inference.has_run(fn) for file in files for fn in file.all_functions):
+    if component is not None or any(inference.has_run(fn) for file in files for fn in file.all_functions):
         from gpusync_lint.run.judge import Judge
 
         heat = FrequencyRecorder(project, inference, files, settings.step_functions)
@@ -93,9 +93,9 @@ def _analyze(
             found += zip(numbered(finding for finding, _ in judged), (place for _, place in judged), strict=True)
         judge.close()
         found.sort(key=lambda item: (item[0].path, item[0].span, item[0].code))
-        if around is not None:
+        if component is not None:
             places = tuple(place for _, place in found)
-            links = PartLinks(heat.own, places, project.beside.depends() if project.beside is not None else {})
+            links = PartLinks(heat.own, places, project.lazy.dependencies() if project.lazy is not None else {})
     inference.release()
     project.release()
     errors.sort(key=lambda error: error.path)

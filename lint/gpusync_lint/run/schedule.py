@@ -10,7 +10,7 @@ from gpusync_lint.model.finding_keys import numbered
 from gpusync_lint.model.findings import Analysis, FileError
 from gpusync_lint.project import partition
 from gpusync_lint.project.imports import beginnings, module_of
-from gpusync_lint.project.lazy_modules import Library, Surroundings
+from gpusync_lint.project.lazy_modules import Component, Library
 from gpusync_lint.run import parallel
 from gpusync_lint.syntax.parsing import normalize, parse
 
@@ -44,7 +44,7 @@ class Part:
 class Files(Protocol):
     """The files of a run by their numbers, which are those in its units."""
 
-    surroundings: dict[tuple[int, ...], Surroundings]
+    components: dict[tuple[int, ...], Component]
     """By component, what its parts share."""
 
     def path(self, place: int) -> str:
@@ -62,7 +62,7 @@ class Given:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
-        self.surroundings: dict[tuple[int, ...], Surroundings] = {}
+        self.components: dict[tuple[int, ...], Component] = {}
 
     def path(self, place: int) -> str:
         """The path of one."""
@@ -104,7 +104,7 @@ def analyze_units(
     found = []
     for unit in rest:
         found.append(_analyze_unit(unit, files, settings))
-        done(len(unit.places))
+        done(len(unit.indices))
     return found
 
 
@@ -117,30 +117,30 @@ def roots(settings: EngineSettings) -> frozenset[str]:
 
 
 def _size(unit: partition.Unit, files: Files) -> int:
-    return sum(files.size(place) for place in unit.places)
+    return sum(files.size(place) for place in unit.indices)
 
 
 def _analyze_unit(unit: partition.Unit, files: Files, settings: EngineSettings, without: Container[int] = ()) -> Part:
     """Analyze a unit, without some of its files."""
-    own = [files.source(place) for place in unit.places if place not in without]
-    if unit.plain:
+    own = [files.source(place) for place in unit.indices if place not in without]
+    if unit.parse_only:
         return Part(unit, Analysis((), tuple(_unreadable(own)), len(own)))
-    around: Surroundings | None = None
+    component: Component | None = None
     if unit.component:
-        idle = frozenset(files.path(place) for place in unit.idle)
-        around = replace(_surroundings(unit, files), idle=idle)
-    analysis, tracebacks = analyze_isolating_failures(own, settings, around=around)
+        paths = frozenset(files.path(place) for place in unit.without_framework)
+        component = replace(_component(unit, files), without_framework=paths)
+    analysis, tracebacks = analyze_isolating_failures(own, settings, component=component)
     return Part(unit, analysis, tuple(tracebacks))
 
 
-def _surroundings(unit: partition.Unit, files: Files) -> Surroundings:
-    """What the parts of a component lie in."""
-    known = files.surroundings.get(unit.component)
+def _component(unit: partition.Unit, files: Files) -> Component:
+    """The component of a unit, which its parts share."""
+    known = files.components.get(unit.component)
     if known is None:
         modules = {module_of(files.path(place)): place for place in unit.component}
         library = Library(files.source)
-        known = Surroundings(modules, beginnings(modules), library, unit.device)
-        files.surroundings[unit.component] = known
+        known = Component(modules, beginnings(modules), library, unit.uses_device)
+        files.components[unit.component] = known
     return known
 
 
@@ -209,7 +209,7 @@ def _shared_out(
     import gpusync_lint.run.engine  # noqa: F401  before the fork, so that no worker has to load it
 
     sizes = {unit: _size(unit, files) for unit in rest}
-    ordered = sorted(rest, key=lambda unit: (unit.plain, -sizes[unit], unit.places))
+    ordered = sorted(rest, key=lambda unit: (unit.parse_only, -sizes[unit], unit.indices))
     room = max(WORTH_SHARING // 2, sum(sizes.values()) // _TASKS + 1)
     tasks: list[list[partition.Unit]] = []
     filled = room
@@ -232,7 +232,7 @@ def _shared_out(
             found += [_after_a_death(files, settings, unit, result, jobs) for unit in task]
         else:
             found += [Part(unit, *told) for unit, told in zip(task, result, strict=True)]
-        done(sum(len(unit.places) for unit in task))
+        done(sum(len(unit.indices) for unit in task))
     return found
 
 
@@ -240,10 +240,10 @@ def _after_a_death(
     files: Files, settings: EngineSettings, unit: partition.Unit, death: parallel.Died, jobs: int
 ) -> Part:
     """Find the files on which a worker dies, report those, and analyze the others of the unit without them."""
-    places = unit.places
+    places = unit.indices
 
     def alone(task: int) -> bool:
-        _analyze_unit(partition.Unit((places[task],), plain=unit.plain), files, settings)
+        _analyze_unit(partition.Unit((places[task],), parse_only=unit.parse_only), files, settings)
         return True
 
     def together(task: int) -> Part:
@@ -276,7 +276,7 @@ def analyze_isolating_failures(
     sources: Sequence[Source],
     settings: EngineSettings,
     context: Sequence[Source] = (),
-    around: Surroundings | None = None,
+    component: Component | None = None,
 ) -> tuple[Analysis, list[str]]:
     """Ask the engine. Where it fails, find the files it fails on, report those, and analyze the others without them.
 
@@ -286,9 +286,9 @@ def analyze_isolating_failures(
     from gpusync_lint.run.engine import analyze
 
     try:
-        return analyze(sources, settings, context, around), []
+        return analyze(sources, settings, context, component), []
     except Exception as error:
-        if context or around:  # what it fails on may lie there, and nobody asked about that
+        if context or component:  # what it fails on may lie there, and nobody asked about that
             analysis, tracebacks = analyze_isolating_failures(sources, settings)
             return analysis, [_traceback(), *tracebacks]
         project = FileError(_PROJECT, None, internal_error(error))

@@ -22,7 +22,7 @@ from gpusync_lint.domain.lattice import (
 )
 from gpusync_lint.inference.loop_carried import read_first
 from gpusync_lint.model.levels import Confidence
-from gpusync_lint.project.symbols import speaks_of_device
+from gpusync_lint.project.symbols import mentions_device
 
 OTHER = Value(Kind.INSTANCE, ref="another")
 INSTANCE = Value(Kind.INSTANCE, ref="one")
@@ -135,4 +135,4 @@ def test_a_body_learns_what_its_functions_read_later(lint) -> None:
     ],
 )
 def test_a_text_speaks_of_a_device_by_whole_words(text: str, speaks: bool) -> None:
-    assert speaks_of_device(text) is speaks
+    assert mentions_device(text) is speaks

@@ -52,7 +52,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def names(root: Path, *given: str) -> list[str]:
     """The files that are read beside the given ones."""
     found = discovery.discover(given, cwd=root, excludes=lambda path: False, stdin=lambda: b"")
-    return sorted(one.path for one in import_context.around(found.files, cwd=root, excludes=lambda path: False))
+    return sorted(one.path for one in import_context.context_of(found.files, cwd=root, excludes=lambda path: False))
 
 
 def places(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int]]:

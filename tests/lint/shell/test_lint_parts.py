@@ -239,9 +239,7 @@ def run(model, loader, opt):
 """
 
 
-@pytest.mark.parametrize(
-    ("room", "prefix"), [("MAX_DEFINITION", ""), ("MAX_DEFINITION", "helper."), ("MAX_BESIDE", "")]
-)
+@pytest.mark.parametrize(("room", "prefix"), [("MAX_DEFINITION", ""), ("MAX_DEFINITION", "helper."), ("MAX_READ", "")])
 def test_a_helper_that_there_is_no_room_for_runs_as_often_as_it_is_called(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, room: str, prefix: str
 ) -> None:

@@ -123,6 +123,6 @@ def _note_step_evidence(frame: Frame, call: Call, path: str | None) -> None:
 def _note_event_handler(frame: Frame, call: Call) -> None:
     """`trainer.add_event_handler(Events.ITERATION_COMPLETED, handler)`, of Ignite."""
     if len(call.args) > 1 and call.args[1].kind is Kind.FUNCTION:
-        heat = framework_callbacks.event(call.node.args[0])
+        heat = framework_callbacks.event_heat(call.node.args[0])
         if heat is not None:
             frame.analysis.note_callback(call.args[1].ref, heat)

@@ -135,8 +135,8 @@ def _item_of_dict(frame: Frame, node: ast.Subscript, base: Value, index: Value) 
 
 def _item_of_foreign(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
     """Of a value of another framework, or of a function that it wraps: `kernel[grid]`."""
-    sort = base.ref if base.kind is Kind.FOREIGN else frame.analysis.wrapper(base.ref)
-    return foreign_value(foreign.table()[sort].item) if sort else UNKNOWN
+    type_name = base.ref if base.kind is Kind.FOREIGN else frame.analysis.wrapper(base.ref)
+    return foreign_value(foreign.types()[type_name].item) if type_name else UNKNOWN
 
 
 def _item_of_batch(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:

@@ -52,8 +52,8 @@ def call_function(frame: Frame, call: Call) -> Value:
     return frame.analysis.call(frame, call.callee.ref, args, call.kwargs)
 
 
-def _called(frame: Frame, sort: str) -> Value:
-    described = foreign.table()[sort]
+def _called(frame: Frame, type_name: str) -> Value:
+    described = foreign.types()[type_name]
     if described.makes_step:
         frame.note_step_evidence(StepEvidence.MODEL)
     return foreign_value(described.call)
@@ -62,7 +62,7 @@ def _called(frame: Frame, sort: str) -> Value:
 @methods_of(Kind.FOREIGN)
 def foreign_method(frame: Frame, call: Call) -> Value:
     """What a method of a value of another framework gives back."""
-    described = foreign.table()[call.receiver.ref]
+    described = foreign.types()[call.receiver.ref]
     if call.method in described.host_methods:
         return HOST
     if described.makes_step and not described.call:

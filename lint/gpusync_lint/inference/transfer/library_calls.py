@@ -86,7 +86,7 @@ def call_external(frame: Frame, call: Call) -> Value | None:
     if parts.root == "builtins":
         return call_builtin(frame, parts.rest, call)
     effects = frame.summary.effects
-    unread = frame.analysis.project.unread.get(dotted)
+    unread = frame.analysis.project.unread_functions.get(dotted)
     if unread is not None:
         effects.unread.append((unread, frame.statement, frame.repeated > 0))
     if parts.root != "torch" and any_tensor(call.args, call.kwargs):

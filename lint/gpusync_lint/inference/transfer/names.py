@@ -177,8 +177,10 @@ def _batch_attribute(frame: Frame, base: Value, attr: str) -> Value:
 
 
 def _foreign_attribute(frame: Frame, base: Value, attr: str) -> Value:
-    sort = foreign.table()[base.ref]
-    return HOST if attr in sort.host_attributes else foreign_value(sort.methods.get(attr, sort.attribute))
+    described = foreign.types()[base.ref]
+    return (
+        HOST if attr in described.host_attributes else foreign_value(described.methods.get(attr, described.attribute))
+    )
 
 
 def _tuple_attribute(frame: Frame, base: Value, attr: str) -> Value:

@@ -48,7 +48,7 @@ def binary(frame: Frame, node: ast.BinOp) -> Value:
         boolean = op in _BITWISE and left.boolean and right.boolean
         return tensor(value.device, left.certain and right.certain, value.zero_dim, boolean)
     if Kind.FOREIGN in kinds:
-        return foreign_value(foreign.table()[(left if left.kind is Kind.FOREIGN else right).ref].result)
+        return foreign_value(foreign.types()[(left if left.kind is Kind.FOREIGN else right).ref].result)
     if Kind.ARRAY in kinds:
         numbers = all(value.kind is Kind.HOST or value == ARRAY_ELEMENT for value in (left, right))
         return ARRAY_ELEMENT if numbers else ARRAY
@@ -125,7 +125,7 @@ def _compared(values: list[Value]) -> Value:
         return result._replace(boolean=True, certain=all(value.certain for value in tensors))
     for value in values:
         if value.kind is Kind.FOREIGN:
-            return foreign_value(foreign.table()[value.ref].result)
+            return foreign_value(foreign.types()[value.ref].result)
     kinds = (values[0].kind, values[1].kind)
     if Kind.ARRAY in kinds:
         return ARRAY

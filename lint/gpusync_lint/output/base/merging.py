@@ -1,7 +1,8 @@
 """Merging the findings of shards.
 
-A finding that two shards report, because both were given its file, is reported once, at the hotter of its two heats:
-what a shard does not see cannot make a line cooler. The result does not depend on the order of the shards.
+A finding that is in two shards, because both contain its file, is reported once, with the hotter of the two heats: a
+shard that lacks callers of a function sees it run less often than it does. The result does not depend on the order of
+the shards.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class MergeError(ValueError):
-    """Files that cannot be merged, in one line."""
+    """Files cannot be merged. The message is one line for the user."""
 
 
 def once(found: Iterable[Any], *, key: Callable[[Any], str], heat: Callable[[Any], str]) -> list[Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from gpusync_lint.model.findings import Source
-from gpusync_lint.project.outline import FRAME, NAMES, WHOLE, Definitions
+from gpusync_lint.project.outline import FRAME, NAMES, WHOLE, Outline
 
 HERE = Path(__file__).parents[3]
 FILES = sorted(
@@ -42,7 +42,7 @@ def f(): return 2
 
 
 def definitions(text, path="m.py"):
-    return Definitions(Source(path, text))
+    return Outline(Source(path, text))
 
 
 def names(tree):
@@ -97,7 +97,7 @@ def test_most_files_can_be_taken_apart():
 
 
 def changed(text, *labels):
-    before, after = (Definitions(Source("m.py", one)).digests(labels) for one in (TEXT, text))
+    before, after = (Outline(Source("m.py", one)).digests(labels) for one in (TEXT, text))
     return {label for label in labels if before[label] != after[label]}
 
 
@@ -131,15 +131,15 @@ def test_an_edit_changes_the_digests_of_what_it_is_about(edit, expected):
 
 
 def test_the_names_that_a_file_may_bind():
-    found, passes_on = definitions(TEXT).names
+    found, reexports = definitions(TEXT).names
     assert {"f", "K", "g", "A", "B"} <= found
-    assert not passes_on
-    words, passes_on = definitions("from .a import *\nif x: y = z\n", "p/__init__.py").names
+    assert not reexports
+    words, reexports = definitions("from .a import *\nif x: y = z\n", "p/__init__.py").names
     assert {"x", "y", "z"} <= words
-    assert passes_on
+    assert reexports
 
 
 def test_of_several_definitions_of_a_name_the_last_says_whether_it_is_a_function():
     text = "def a(): ...\nclass a: ...\nclass b: ...\n@c\nasync def b(): ...\nclass c(a): ...\ndef d(): ...\n"
-    found = Definitions(Source("m.py", text))
+    found = Outline(Source("m.py", text))
     assert [label for label in "abcde" if found.is_function(label)] == ["b", "d"]

@@ -13,7 +13,7 @@ from gpusync_lint.project import partition
 def divided(**files):
     sources = [Source(f"{name.replace('__', '/')}.py", text) for name, text in files.items()]
     found = divide(sources)
-    return [[sources[place].path for place in unit.places] for unit in found]
+    return [[sources[place].path for place in unit.indices] for unit in found]
 
 
 def divide(sources, roots=None):
@@ -38,7 +38,7 @@ def test_a_relative_import_finds_the_package():
 
 def test_an_import_of_a_package_means_its_init():
     sources = [Source("a.py", "from p import f"), Source("p/__init__.py", "")]
-    assert [unit.places for unit in divide(sources)] == [(0, 1)]
+    assert [unit.indices for unit in divide(sources)] == [(0, 1)]
 
 
 def test_an_outside_module_connects_nothing():
