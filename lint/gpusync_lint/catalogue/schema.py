@@ -161,8 +161,8 @@ class ForeignType:
     """The type of the results of operators."""
     elementwise: frozenset[str] = frozenset()
     """The last names of functions in `made_by` that compute on the host if all arguments are numbers."""
-    step_evidence: Literal["", "weak"] = ""
-    """`weak`: a loop that creates such a value, or calls one, is probably a step loop."""
+    makes_step: bool = False
+    """Whether a loop that makes such a value, or calls one, is likely to be a loop of steps."""
 
 
 @dataclass(frozen=True, slots=True)

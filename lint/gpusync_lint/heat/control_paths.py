@@ -1,7 +1,7 @@
-"""The way from a function's entry to a statement: the loops, guards and ways out that lie on it.
+"""The path from a function's entry to a statement: the loops, guards, exits and errors on it.
 
-Statements are looked up one by one, by their lines: what nobody asks about is not gone through, and of an `if` that
-nobody asks into it does not matter what it guards.
+Statements are looked up one by one, by their lines. Blocks that hold no statement that is asked for are not visited,
+and whether an `if` is a guard is decided only if a statement inside it is asked for.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
-from gpusync_lint.heat.memoization import Fillings, Kept, fills, settles
+from gpusync_lint.heat.memoization import Assignments, KeptNames, assigns_what_is_missing, returns_what_was_kept
+from gpusync_lint.model.placement import PathKind, PathNode
 from gpusync_lint.syntax.blocks import blocks
 from gpusync_lint.syntax.traversal import children
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from gpusync_lint.heat.memoization import Methods
+    from gpusync_lint.model.placement import Path
 
 _GUARD_WORDS = re.compile(
     r"(?<![a-z])(log(s|ger|gers|ged|ging)?|print|report|verbose|every|interval|freq(uency)?|debug|eval(uate)?|sav(e|ing)"
@@ -31,148 +32,145 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _TRY = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
 
 
-@dataclass(eq=False, slots=True)
-class Step:
-    """One thing on the way from a function's entry to a statement: a loop, a guard, or a way out of a loop."""
-
-    kind: str
-    """`loop`, `guard`, `exit` (a block that leaves the loop around it) or `error` (one that raises)."""
-    parent: Step | None
+_GUARD = PathNode(PathKind.GUARD)
+_EXIT = PathNode(PathKind.EXIT)
+_ERROR = PathNode(PathKind.ERROR)
 
 
-class Ways:
-    """The ways through one function. `own` are the methods of its class."""
+class ControlPaths:
+    """The paths through one function."""
 
-    def __init__(self, body: list[ast.stmt], own: Methods) -> None:
-        self._known: dict[int, Step | None] = {}
-        self._path = [_Block(body, None, False, own)]
-        """The block that was looked into last, after those around it: what is asked for next is mostly near."""
+    def __init__(self, body: list[ast.stmt], methods: Methods) -> None:
+        """`methods` are those of the class of the function."""
+        self._known: dict[ast.stmt, Path] = {}
+        self._last = [_Block(body, (), False, methods)]
+        """The block that held the last statement, after the blocks around it. The next one is mostly near it."""
 
-    def to(self, statement: ast.stmt) -> Step | None:
-        """The last step on the way to a statement of the function."""
-        identity = id(statement)
-        if identity not in self._known:
+    def to(self, statement: ast.stmt) -> Path:
+        """The path to a statement; empty for a statement of another function."""
+        path = self._known.get(statement)
+        if path is None:
             found = self._find(statement)
-            self._known[identity] = None if found is None else found[0].own_way(found[1])
-        return self._known[identity]
+            path = self._known[statement] = () if found is None else found[0].path_to(found[1])
+        return path
 
-    def loops(self, wanted: set[ast.stmt]) -> list[Step]:
-        """The steps that some loops are."""
-        found: list[Step] = []
-        stack = [self._path[0]]
+    def loops(self, wanted: set[ast.stmt]) -> list[Path]:
+        """The paths into the given loops of the function."""
+        found: list[Path] = []
+        stack = [self._last[0]]
         while stack:
             block = stack.pop()
-            for place, statement in enumerate(block.body):
+            for index, statement in enumerate(block.body):
                 if statement in wanted:
-                    found.append(block.loop(place))
-                stack += (block.inside(place, part) for part in _parts(statement))
+                    found.append(block.path_into_loop(index))
+                stack += (block.inner(index, number) for number in range(len(_parts(statement))))
         return found
 
     def _find(self, statement: ast.stmt) -> tuple[_Block, int] | None:
-        """The block that holds a statement, and its place there; None where it is not the function's."""
+        """The block that holds a statement, and the index of the statement in it."""
         line = statement.lineno
-        for length in range(len(self._path), 0, -1):
-            stack = [self._path[:length]]
+        for length in range(len(self._last), 0, -1):
+            stack = [self._last[:length]]
             while stack:
-                path = stack.pop()
-                block = path[-1]
-                place = bisect_right(block.lines, line)
-                while place:  # several may stand on one line
-                    place -= 1
-                    candidate = block.body[place]
+                nested = stack.pop()
+                block = nested[-1]
+                index = bisect_right(block.lines, line)
+                while index:  # several statements may be on one line
+                    index -= 1
+                    candidate = block.body[index]
                     if candidate is statement:
-                        self._path = path
-                        return block, place
+                        self._last = nested
+                        return block, index
                     if _last_line(candidate) < line:
                         break
-                    for part in _parts(candidate):
+                    for number, part in enumerate(_parts(candidate)):
                         if part[0].lineno <= line <= _last_line(part[-1]):
-                            stack.append([*path, block.inside(place, part)])
+                            stack.append([*nested, block.inner(index, number)])
         return None
 
 
 class _Block:
-    """A list of statements, and the ways to each of them."""
+    """A list of statements, and the path to each of them."""
 
-    __slots__ = ("_fillings", "_inner", "_kept", "_lines", "_loops", "_own", "_repeats", "_ways", "body")
+    __slots__ = ("_assignments", "_in_loop", "_inner", "_kept", "_lines", "_methods", "_paths", "body")
 
-    def __init__(self, body: list[ast.stmt], way: Step | None, repeats: bool, own: Methods) -> None:
+    def __init__(self, body: list[ast.stmt], path: Path, in_loop: bool, methods: Methods) -> None:
         last = body[-1] if body else None
         if isinstance(last, ast.Raise):
-            way = Step("error", way)
-        elif repeats and way is not None and isinstance(last, (ast.Return, ast.Break)):
-            way = Step("exit", way)
+            path = (*path, _ERROR)
+        elif in_loop and isinstance(last, (ast.Return, ast.Break)):
+            path = (*path, _EXIT)
         self.body = body
         self._lines: list[int] | None = None
-        self._repeats = repeats
-        """Whether a way out of it leaves a loop."""
-        self._own = own
-        self._fillings: Fillings | None = None
-        self._kept: Kept | None = None
-        self._ways = [way]
-        """The ways to its first statements."""
-        self._loops: dict[int, Step] = {}
-        self._inner: dict[int, _Block] = {}
+        self._in_loop = in_loop
+        """Whether a return or break in the block leaves a loop."""
+        self._methods = methods
+        self._assignments: Assignments | None = None
+        self._kept: KeptNames | None = None
+        self._paths = [path]
+        """The paths to its first statements."""
+        self._inner: dict[tuple[int, int], _Block] = {}
 
     @property
     def lines(self) -> list[int]:
-        """Where its statements begin."""
+        """The first line of each statement."""
         if self._lines is None:
             self._lines = [statement.lineno for statement in self.body]
         return self._lines
 
-    def own_way(self, place: int) -> Step | None:
-        """The way to the statement at a place; the test of a `while` runs as often as its body."""
-        return self.loop(place) if isinstance(self.body[place], ast.While) else self._way(place)
+    def path_to(self, index: int) -> Path:
+        """The path to a statement. The test of a `while` runs as often as its body."""
+        return self.path_into_loop(index) if isinstance(self.body[index], ast.While) else self._path(index)
 
-    def loop(self, place: int) -> Step:
-        """The step that the loop at a place is."""
-        if place not in self._loops:
-            self._loops[place] = Step("loop", self._way(place))
-        return self._loops[place]
+    def path_into_loop(self, index: int) -> Path:
+        """The path to the body of a loop."""
+        return (*self._path(index), PathNode(PathKind.LOOP, self.body[index].lineno))
 
-    def inside(self, place: int, part: list[ast.stmt]) -> _Block:
-        """A block of the statement at a place."""
-        found = self._inner.get(id(part))
+    def inner(self, index: int, number: int) -> _Block:
+        """One of the blocks of a statement, in the order of `_parts`."""
+        found = self._inner.get((index, number))
         if found is None:
-            way, repeats = self._enter(place, part)
-            found = self._inner[id(part)] = _Block(part, way, repeats, self._own)
+            part = _parts(self.body[index])[number]
+            path, in_loop = self._enter(index, part)
+            found = self._inner[index, number] = _Block(part, path, in_loop, self._methods)
         return found
 
-    def _enter(self, place: int, part: list[ast.stmt]) -> tuple[Step | None, bool]:
-        """The way into a block of a statement, and whether a way out of it leaves a loop."""
-        statement = self.body[place]
+    def _enter(self, index: int, part: list[ast.stmt]) -> tuple[Path, bool]:
+        """The path into a block of a statement, and whether a return or break there leaves a loop."""
+        statement = self.body[index]
         if isinstance(statement, _LOOPS):
-            return (self.loop(place), True) if part is statement.body else (self._way(place), False)
-        way = self._way(place)
+            return (self.path_into_loop(index), True) if part is statement.body else (self._path(index), False)
+        path = self._path(index)
         if isinstance(statement, ast.If):
-            if part is statement.body and (_is_guard(statement.test) or fills(statement, self._own)):
-                way = Step("guard", way)
+            if part is statement.body and (
+                _is_guard(statement.test) or assigns_what_is_missing(statement, self._methods)
+            ):
+                path = (*path, _GUARD)
         elif isinstance(statement, _TRY):
             if part is not statement.body and part is not statement.orelse and part is not statement.finalbody:
-                way = Step("guard", way)  # what goes wrong in every step is repaired, not caught
+                path = (*path, _GUARD)  # an exception in every step would have been avoided
         elif isinstance(statement, ast.ClassDef):
-            return way, False
-        return way, self._repeats
+            return path, False
+        return path, self._in_loop
 
-    def _way(self, place: int) -> Step | None:
-        ways = self._ways
-        while len(ways) <= place:
-            before = len(ways) - 1
-            statement, way = self.body[before], ways[-1]
-            if isinstance(statement, ast.If) and (_lets_pass(statement) or self._settles(statement, before)):
-                way = Step("guard", way)
-            ways.append(way)
-        return ways[place]
+    def _path(self, index: int) -> Path:
+        paths = self._paths
+        while len(paths) <= index:
+            before = len(paths) - 1
+            statement, path = self.body[before], paths[-1]
+            if isinstance(statement, ast.If) and (_guards_the_rest(statement) or self._returns_kept(statement, before)):
+                path = (*path, _GUARD)
+            paths.append(path)
+        return paths[index]
 
-    def _settles(self, statement: ast.If, place: int) -> bool:
-        if self._fillings is None or self._kept is None:
-            self._fillings, self._kept = Fillings(self.body, self._own), Kept(self.body)
-        return settles(statement, place, self._fillings, self._kept)
+    def _returns_kept(self, statement: ast.If, index: int) -> bool:
+        if self._assignments is None or self._kept is None:
+            self._assignments, self._kept = Assignments(self.body, self._methods), KeptNames(self.body)
+        return returns_what_was_kept(statement, index, self._assignments, self._kept)
 
 
-def _parts(statement: ast.stmt) -> Iterable[list[ast.stmt]]:
-    """The blocks of a statement that run with its function."""
+def _parts(statement: ast.stmt) -> Sequence[list[ast.stmt]]:
+    """The blocks of a statement that run when its function runs."""
     return () if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) else blocks(statement)
 
 
@@ -180,8 +178,8 @@ def _last_line(statement: ast.stmt) -> int:
     return statement.end_lineno or statement.lineno
 
 
-def _lets_pass(statement: ast.If) -> bool:
-    """`if step % 100: continue`, `if not verbose: return`: what follows is guarded."""
+def _guards_the_rest(statement: ast.If) -> bool:
+    """Whether what follows is guarded: `if step % 100: continue`, `if not verbose: return`."""
     if len(statement.body) > 1 or statement.orelse or not isinstance(statement.body[0], (ast.Return, ast.Continue)):
         return False
     test = statement.test
@@ -193,17 +191,17 @@ def _lets_pass(statement: ast.If) -> bool:
 
 
 def _is_guard(test: ast.expr) -> bool:
-    """`step % 100 == 0`, `if log_interval and ...`, `if step == 0`."""
+    """Whether a condition is true in few steps only: `step % 100 == 0`, `if log_interval and ...`, `if step == 0`."""
     stack: list[ast.AST] = [test]
     while stack:
         node = stack.pop()
         kind = type(node)
         if kind is ast.Name:
-            if _says_guard(cast("ast.Name", node).id):
+            if _is_guard_word(cast("ast.Name", node).id):
                 return True
         elif kind is not ast.Constant:
             if kind is ast.Attribute:
-                if _says_guard(cast("ast.Attribute", node).attr):
+                if _is_guard_word(cast("ast.Attribute", node).attr):
                     return True
             elif isinstance(node, ast.BinOp):
                 if isinstance(node.op, ast.Mod):
@@ -217,5 +215,5 @@ def _is_guard(test: ast.expr) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _says_guard(label: str) -> bool:
+def _is_guard_word(label: str) -> bool:
     return _GUARD_WORDS.search(label) is not None

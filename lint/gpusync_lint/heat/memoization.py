@@ -1,4 +1,4 @@
-"""Code that runs only until something is there: lazy initialization, and functions that give back what they kept."""
+"""Code that runs only until a value exists: lazy initialization, and functions that return a value they have kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.syntax.blocks import blocks
 from gpusync_lint.syntax.names import dotted_path
@@ -14,85 +14,95 @@ from gpusync_lint.syntax.names import dotted_path
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MOVES = frozenset({"to", "cuda", "cpu", "type_as"})
-_REMEMBERS = re.compile(r"lru_cache|memoi[sz]e|^cached?$|^cached_")
-_ADDS = frozenset({"add", "append", "setdefault", "update"})
+_DEVICE_METHODS = frozenset({"to", "cuda", "cpu", "type_as"})
+_MEMOIZING_DECORATOR = re.compile(r"lru_cache|memoi[sz]e|^cached?$|^cached_")
+_ADDING_METHODS = frozenset({"add", "append", "setdefault", "update"})
 Methods = Mapping[str, "list[ast.stmt]"]
 """The bodies of a class's methods by name."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-def fills(statement: ast.If, own: Methods) -> bool:
-    """`if self.table is None: self.table = ...`: the block runs until it has filled what its condition asks about.
+def assigns_what_is_missing(statement: ast.If, methods: Methods) -> bool:
+    """`if self.table is None: self.table = ...`: the block runs until it has assigned what its condition tests.
 
-    Only for what outlives the call: attributes, and containers that are asked for a key. `own` are the methods of the
-    class, because the block may leave the filling to one of them.
+    Only values that outlive the call count: attributes, and containers that are tested for a key. `methods` are those
+    of the class: the block may leave the assignment to one of them.
     """
-    asked = {path: how for path, how in _asked(statement.test, True).items() if "." in path or "key" in how}
-    return bool(asked) and any(
-        path in asked and (not key or "key" in asked[path]) for path, _, key in _filled(statement.body, own)
+    tested = {path: how for path, how in _tested(statement.test, True).items() if "." in path or "key" in how}
+    return bool(tested) and any(
+        one.path in tested and (not one.adds_key or "key" in tested[one.path])
+        for one in _assignments(statement.body, methods)
     )
 
 
-class Fillings:
-    """What the statements of a block fill, gathered once for all of its conditions."""
+class Assignment(NamedTuple):
+    """A dotted path that a statement assigns anew or fills in place."""
 
-    def __init__(self, body: list[ast.stmt], own: Methods) -> None:
+    path: str
+    value: ast.expr
+    adds_key: bool
+    """Whether it only adds a key to a container."""
+
+
+class Assignments:
+    """The assignments in the statements of a block, collected once for all of its conditions."""
+
+    def __init__(self, body: list[ast.stmt], methods: Methods) -> None:
         self._body = body
-        self._own = own
-        self._found: list[tuple[int, tuple[str, ast.expr, bool]]] | None = None
-        """Each with the place of its statement."""
+        self._methods = methods
+        self._found: list[tuple[int, Assignment]] | None = None
+        """Each with the index of its statement."""
 
-    def after(self, place: int) -> Iterator[tuple[str, ast.expr, bool]]:
-        """What the statements behind a place in the block fill."""
+    def after(self, index: int) -> Iterator[Assignment]:
+        """Those in the statements after one of the block."""
         if self._found is None:
             numbered = enumerate(self._body)
-            self._found = [(at, one) for at, statement in numbered for one in _filled([statement], self._own)]
-        for index in range(bisect_right(self._found, place, key=lambda found: found[0]), len(self._found)):
-            yield self._found[index][1]
+            self._found = [(at, one) for at, statement in numbered for one in _assignments([statement], self._methods)]
+        for number in range(bisect_right(self._found, index, key=lambda found: found[0]), len(self._found)):
+            yield self._found[number][1]
 
 
-class Kept:
-    """Which local names the statements of a block read from which container: `hit = self.cache.get(key)`."""
+class KeptNames:
+    """The local names that the statements of a block read from containers: `hit = self.cache.get(key)`."""
 
     def __init__(self, body: list[ast.stmt]) -> None:
         self._body = body
         self._found: dict[str, str] = {}
-        self._done = 0
+        self._visited = 0
 
-    def before(self, place: int) -> dict[str, str]:
-        """What those before a place read; the places must come in order."""
-        for statement in self._body[self._done : place]:
+    def before(self, index: int) -> dict[str, str]:
+        """The containers by the names, in the statements before one; each index must be at least the last one."""
+        for statement in self._body[self._visited : index]:
             self._found.update(kept_names(statement))
-        self._done = place
+        self._visited = index
         return self._found
 
 
-def settles(statement: ast.If, place: int, fillings: Fillings, before: Kept) -> bool:
-    """`if self.table is not None: return self.table`, where the rest of the block fills `self.table`.
+def returns_what_was_kept(statement: ast.If, index: int, assignments: Assignments, kept_names: KeptNames) -> bool:
+    """`if self.table is not None: return self.table`, where the rest of the block assigns `self.table`.
 
-    The other three are the place of the statement in its block, and what that fills and keeps.
+    `index` is that of the statement in its block; `assignments` and `kept_names` are those of the block.
     """
     if statement.orelse:
         return False
-    returned, tests = _way_out(statement)
+    returned, tests = _final_return(statement)
     if returned is None:
         return False
-    kept = before.before(place)
-    asked: dict[str, set[str]] = {}
+    kept = kept_names.before(index)
+    tested: dict[str, set[str]] = {}
     for test in tests:
-        for path, how in _asked(test, False).items():
-            asked.setdefault(kept.get(path, path), set()).update({"key"} if path in kept else how)
-    given = {kept.get(path, path) for path in _paths(returned.value)} if returned.value is not None else set()
-    for path, value, key in fillings.after(place):
-        manners = asked.get(path, set())
-        if key:
-            manners = manners & {"key"}
-        if "key" in manners or ("." in path and manners - {"truth"}):
+        for path, how in _tested(test, False).items():
+            tested.setdefault(kept.get(path, path), set()).update({"key"} if path in kept else how)
+    returned_paths = {kept.get(path, path) for path in _paths(returned.value)} if returned.value is not None else set()
+    for path, value, adds_key in assignments.after(index):
+        how = tested.get(path, set())
+        if adds_key:
+            how = how & {"key"}
+        if "key" in how or ("." in path and how - {"truth"}):
             return True
-        if path in given and ("compared" in manners or ("." in path and manners)):
-            return True  # a parameter that is given back when it is large enough; an attribute
-        if manners and "." in path and _says_true(value):
+        if path in returned_paths and ("compared" in how or ("." in path and how)):
+            return True  # a parameter that is returned if it is large enough, or an attribute
+        if how and "." in path and _is_true(value):
             return True  # `if self.ready: return`, and at the end `self.ready = True`
     return False
 
@@ -112,30 +122,30 @@ def kept_names(statement: ast.stmt) -> dict[str, str]:
     return {target.id: source} if source else {}
 
 
-def remembered(node: ast.AST) -> bool:
+def is_memoized(node: ast.AST) -> bool:
     """Whether a decorator keeps a function's results, so that it runs once for each set of arguments."""
     for decorator in getattr(node, "decorator_list", ()):
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
         label = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
-        if _REMEMBERS.search(label):
+        if _MEMOIZING_DECORATOR.search(label):
             return True
     return False
 
 
-def _asked(test: ast.expr, missing: bool, holds: bool = True) -> dict[str, set[str]]:
-    """The paths that a condition finds missing (or, for False, present) where it holds, and how it asks for each.
+def _tested(test: ast.expr, missing: bool, holds: bool = True) -> dict[str, set[str]]:
+    """The paths that a condition finds missing (or present, if `missing` is False), and how it tests each.
 
-    How: `truth`, `none`, `key` (whether a container holds a key) or `compared` (an attribute of it with something). Of
-    alternatives, only what all of them ask about counts.
+    How: `truth`, `none`, `key` (whether a container holds a key) or `compared` (an attribute of it is compared). Of
+    the operands of an `or`, only the paths that all of them test count.
     """
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _asked(test.operand, not missing, not holds)
+        return _tested(test.operand, not missing, not holds)
     if isinstance(test, ast.Compare):
         return _compared(test, missing)
     if not isinstance(test, ast.BoolOp):
         path = _path(test)
         return {path: {"truth"}} if path is not None and not missing else {}
-    parts = [_asked(operand, missing, holds) for operand in test.values]
+    parts = [_tested(operand, missing, holds) for operand in test.values]
     paths = set().union(*parts) if isinstance(test.op, ast.And) is holds else set(parts[0]).intersection(*parts[1:])
     return {path: set().union(*(part.get(path, set()) for part in parts)) for path in paths}
 
@@ -158,7 +168,7 @@ def _compared(test: ast.Compare, missing: bool) -> dict[str, set[str]]:
 
 
 def _path(node: ast.expr) -> str | None:
-    """A dotted path; also of `getattr(self, "table", None)`, `hasattr(self, "table")` and `(t := self.table)`."""
+    """The dotted path of `self.table`, `getattr(self, "table", None)` or `(t := self.table)`."""
     if isinstance(node, ast.NamedExpr):
         return _path(node.value)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) >= 2:
@@ -182,8 +192,8 @@ def _paths(node: ast.AST) -> Iterator[str]:
         yield from _paths(child)
 
 
-def _filled(body: list[ast.stmt], own: Methods, inner: bool = True) -> Iterator[tuple[str, ast.expr, bool]]:
-    """Paths that statements assign anew or fill in place, what they are given, and whether it only adds a key."""
+def _assignments(body: list[ast.stmt], methods: Methods, inner: bool = True) -> Iterator[Assignment]:
+    """The assignments in statements, and in the methods of the same object that they call unless `inner` is False."""
     for statement in body:
         if isinstance(statement, _SCOPES):
             continue
@@ -194,47 +204,47 @@ def _filled(body: list[ast.stmt], own: Methods, inner: bool = True) -> Iterator[
         elif isinstance(statement, ast.AnnAssign):
             targets, value = [statement.target], statement.value
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            yield from _filled_by_call(statement.value, own, inner)
+            yield from _assignments_by_call(statement.value, methods, inner)
         if value is not None:
             for target in targets:
                 parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
                 for part in parts:
                     path = dotted_path(part.value if isinstance(part, ast.Subscript) else part)
-                    if path is not None and (isinstance(part, ast.Subscript) or not _carries_on(path, value)):
-                        yield path, value, False
+                    if path is not None and (isinstance(part, ast.Subscript) or not _updates(path, value)):
+                        yield Assignment(path, value, False)
         for block in blocks(statement):
-            yield from _filled(block, own, inner)
+            yield from _assignments(block, methods, inner)
 
 
-def _filled_by_call(call: ast.Call, own: Methods, inner: bool) -> Iterator[tuple[str, ast.expr, bool]]:
+def _assignments_by_call(call: ast.Call, methods: Methods, inner: bool) -> Iterator[Assignment]:
     func = call.func
     if not isinstance(func, ast.Attribute):
         return
     owner = dotted_path(func.value)
     if not owner:
         return
-    method = own.get(func.attr) if inner and owner == "self" else None
+    method = methods.get(func.attr) if inner and owner == "self" else None
     if method is not None:
-        yield from _filled(method, own, False)
+        yield from _assignments(method, methods, False)
     elif func.attr in ("register_buffer", "__setattr__") and call.args:
         label = call.args[0]
         if isinstance(label, ast.Constant) and isinstance(label.value, str):
-            yield f"{owner}.{label.value}", call, False
+            yield Assignment(f"{owner}.{label.value}", call, False)
     elif func.attr.endswith("_") and call.args:
-        yield owner.removesuffix(".data"), call.args[0], False
-    elif func.attr in _ADDS and call.args:
-        yield owner, call.args[0], True
+        yield Assignment(owner.removesuffix(".data"), call.args[0], False)
+    elif func.attr in _ADDING_METHODS and call.args:
+        yield Assignment(owner, call.args[0], True)
 
 
-def _carries_on(path: str, value: ast.expr) -> bool:
-    """Whether a value is made of the old one (`self.total = self.total + x`), rather than anew or only moved."""
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _MOVES:
+def _updates(path: str, value: ast.expr) -> bool:
+    """Whether a value is computed from the old one (`self.total = self.total + x`); a move to a device is not."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _DEVICE_METHODS:
         return False
     return any(found == path or found.startswith(f"{path}.") for found in _paths(value))
 
 
-def _way_out(statement: ast.If) -> tuple[ast.Return | None, list[ast.expr]]:
-    """The return that ends a block, perhaps inside a last `if`, and the conditions on the way to it."""
+def _final_return(statement: ast.If) -> tuple[ast.Return | None, list[ast.expr]]:
+    """The return that ends a block, perhaps inside a last `if`, and the conditions for reaching it."""
     tests = [statement.test]
     body = statement.body
     while isinstance(body[-1], ast.If) and not body[-1].orelse:
@@ -244,5 +254,6 @@ def _way_out(statement: ast.If) -> tuple[ast.Return | None, list[ast.expr]]:
     return (last if isinstance(last, ast.Return) else None), tests
 
 
-def _says_true(value: ast.expr) -> bool:
+def _is_true(value: ast.expr) -> bool:
+    """Whether a value contains the constant `True`."""
     return any(isinstance(node, ast.Constant) and node.value is True for node in ast.walk(value))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.named_barriers import NamedBarriers
     from gpusync_lint.inference.summaries import FunctionSummary
     from gpusync_lint.model.levels import Heat
+    from gpusync_lint.model.placement import StepEvidence
     from gpusync_lint.project.resolution import Project
     from gpusync_lint.project.symbols import ClassDef, FunctionDef, ModuleDef
 
@@ -195,8 +196,8 @@ class Frame:
         """Note what the function gives back."""
         self._returns = value if self._returns is None else join(self._returns, value)
 
-    def note_step_evidence(self, kind: str) -> None:
-        """Note evidence of a training step: `strong`, `weak` or `layer`."""
+    def note_step_evidence(self, kind: StepEvidence) -> None:
+        """Note that the statement shows that its code is part of a step."""
         self.summary.effects.step_evidence.append((kind, self.statement))
 
     def note_unknown_call(self, args: Iterable[Value], kwargs: Mapping[str, Value]) -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from gpusync_lint.catalogue.schema import Barrier
     from gpusync_lint.model.levels import Confidence, Heat
-    from gpusync_lint.model.placement import Graph, Place
+    from gpusync_lint.model.placement import CallGraph, Place
 
 
 class UserError(ValueError):
@@ -116,15 +116,15 @@ class Analysis:
     findings: tuple[Finding, ...]
     errors: tuple[FileError, ...]
     files: int
-    running: Running | None = None
-    """For files that are part of a larger component: how their functions run."""
+    links: PartLinks | None = None
+    """For files that are part of a larger component."""
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """How the functions of a part run. The heat of its findings follows once all parts of the component are known."""
+class PartLinks:
+    """What joins a part with the other parts of its component. The heat of its findings depends on all of them."""
 
-    graph: Graph
+    graph: CallGraph
     places: tuple[Place | None, ...]
     """For each finding, its position in the graph; None if its rule has decided its heat."""
     dependencies: Mapping[int, Mapping[str, str]] = field(default_factory=dict)

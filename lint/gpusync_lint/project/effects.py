@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model.function_key import Key
     from gpusync_lint.model.levels import Heat
+    from gpusync_lint.model.placement import StepEvidence
     from gpusync_lint.project.symbols import FunctionDef
 
 
@@ -30,9 +31,8 @@ class Effects:
     calls: list[CallSite] = field(default_factory=list)
     unread: list[tuple[Key, ast.stmt, bool]] = field(default_factory=list)
     """Calls of functions that were not read: their keys, and otherwise the same as `calls`."""
-    step_evidence: list[tuple[str, ast.stmt]] = field(default_factory=list)
-    """Evidence of a training step with its statement: `strong` (backward, optimizer), `weak` (a model is called) or
-    `layer` (a module calls a part of itself)."""
+    step_evidence: list[tuple[StepEvidence, ast.stmt]] = field(default_factory=list)
+    """What shows that the function is part of a step, each with its statement."""
     batch_loops: set[ast.stmt] = field(default_factory=set)
     """Loops that iterate over a data loader."""
     calls_unknown: bool = False

@@ -36,15 +36,16 @@ from gpusync_lint.run.cache_file import (
     read_lines,
     write_lines,
 )
+from gpusync_lint.run.graph_rows import graph_row, heats_row, read_graph, read_heats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gpusync_lint.files.discovery import Listed
-    from gpusync_lint.heat import call_graph
     from gpusync_lint.model.findings import EngineSettings, Finding
+    from gpusync_lint.model.function_key import Key
     from gpusync_lint.model.levels import Confidence, Heat
-    from gpusync_lint.model.placement import Graph, Place
+    from gpusync_lint.model.placement import CallGraph, FunctionHeat, Place
     from gpusync_lint.project import partition
     from gpusync_lint.project.lazy_modules import Component
     from gpusync_lint.run import schedule
@@ -309,39 +310,35 @@ class Memory:
         self, document: Document, component: int, members: Sequence[int], runs: _Runs, parts: dict[int, schedule.Part]
     ) -> None:
         """Give the findings of parts their heat; those of other parts too, if one's functions run differently now."""
-        from gpusync_lint.heat import call_graph
+        from gpusync_lint.heat.call_graph import propagate
         from gpusync_lint.run import schedule
 
-        given: dict[int, Graph] = {}
+        given: dict[int, CallGraph] = {}
         graphs = dict(runs.graphs)
         for unit in members:
             if unit in parts:
-                run = parts[unit].analysis.running
-                if run is not None:
-                    given[unit] = run.graph
-                graphs[unit] = line(None if run is None else run.graph)
+                links = parts[unit].analysis.links
+                if links is not None:
+                    given[unit] = links.graph
+                graphs[unit] = line(None if links is None else graph_row(links.graph))
         linked = runs.linked
         if graphs != runs.graphs:
             for unit in members:
                 if unit not in parts and graphs[unit] != _NOTHING:
                     given[unit] = _graph(graphs[unit])
-            given = dict(sorted(given.items()))
-            try:
-                told = dict(zip(given, call_graph.link(list(given.values())), strict=True))
-            except (LookupError, TypeError, ValueError):
-                raise DamagedError from None
-            linked = {unit: line(told.get(unit)) for unit in members}
+            heats = propagate({key: node for _, graph in sorted(given.items()) for key, node in graph.items()})
+            linked = {unit: line(heats_row(given[unit], heats) if unit in given else None) for unit in members}
         if graphs != runs.graphs or not document.stamps[component]:
             self._runs[component] = _Runs(graphs, linked)
         own = document.own()
         for unit in members:
             if unit in parts:
                 if unit in given:
-                    parts[unit] = schedule.with_heat(parts[unit], _teller(given[unit], linked[unit]))
+                    parts[unit] = schedule.with_heat(parts[unit], _heats(given[unit], linked[unit]))
             elif unit in given and linked[unit] != runs.linked[unit]:
-                teller = _teller(given[unit], linked[unit])
+                unit_heats = _heats(given[unit], linked[unit])
                 for file in own[unit]:
-                    _tell(document, file, teller)
+                    _set_heats(document, file, unit_heats)
 
     def _note(
         self, document: Document, number: int, part: schedule.Part, files: schedule.Files, numbers: Sequence[int]
@@ -350,9 +347,9 @@ class Memory:
         unit, found = part.unit, part.analysis
         depends: dict[int, dict[str, str]] = {}
         places: Sequence[Place | None] = [None] * len(found.findings)
-        if found.running is not None:
-            depends = {place: dict(labels) for place, labels in found.running.dependencies.items()}
-            places = found.running.places
+        if found.links is not None:
+            depends = {place: dict(labels) for place, labels in found.links.dependencies.items()}
+            places = found.links.places
         row = [(numbers[place], labels) for place, labels in sorted(depends.items())]
         document.set_unit(
             number,
@@ -523,33 +520,26 @@ def _outline(text: str, imported: partition.Imports) -> str:
     return text_digest(repr((imported, weight(text), partition.mentions_device(text, imported))))
 
 
-def _graph(stored: bytes) -> Graph:
-    from gpusync_lint.model.placement import Graph
-
+def _graph(stored: bytes) -> CallGraph:
     try:
-        return Graph(*parsed(stored, list))
-    except TypeError:
+        return read_graph(parsed(stored, list))
+    except (LookupError, TypeError, ValueError):
         raise DamagedError from None
 
 
-def _teller(own: Graph, stored: bytes) -> call_graph.Teller:
-    from gpusync_lint.heat import call_graph
-
+def _heats(graph: CallGraph, stored: bytes) -> dict[Key, FunctionHeat]:
     try:
-        return call_graph.Teller(own, call_graph.Linked(*parsed(stored, list)))
-    except (TypeError, ValueError):
+        return read_heats(parsed(stored, list), graph)
+    except (LookupError, TypeError, ValueError):
         raise DamagedError from None
 
 
-def _tell(document: Document, file: int, teller: call_graph.Teller) -> None:
-    """Give the findings in a file their heat."""
+def _set_heats(document: Document, file: int, heats: Mapping[Key, FunctionHeat]) -> None:
+    """Give the findings in a file the heats of their places."""
     from gpusync_lint.run.schedule import heated
 
     placed = document.placed(file)
-    try:
-        findings = heated(placed, teller)
-    except (LookupError, TypeError, ValueError):
-        raise DamagedError from None
+    findings = heated(placed, heats)
     if findings != [finding for finding, _ in placed]:
         document.set_findings(file, zip(findings, (place for _, place in placed), strict=True))
 

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusync_lint.model.findings import Edit, FileError, Finding, Fix, Span
 from gpusync_lint.model.levels import Confidence, Heat
-from gpusync_lint.model.placement import Place
+from gpusync_lint.run.graph_rows import place_row, read_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-SCHEMA = "gpusync.cache/6"
+    from gpusync_lint.model.placement import Place
+
+SCHEMA = "gpusync.cache/7"
 _HEATS = tuple(Heat)
 _CONFIDENCES = tuple(Confidence)
 READ = 1 << len(_HEATS) * len(_CONFIDENCES)
@@ -207,7 +209,7 @@ class Document:
         (rows,) = self._rows([file])
         path = self.paths[file]
         try:
-            return [(_finding(path, row), None if row[-1] is None else Place(*row[-1])) for row in rows]
+            return [(_finding(path, row), read_place(row[-1], path)) for row in rows]
         except (ValueError, TypeError, LookupError):
             raise DamagedError from None
 
@@ -279,7 +281,7 @@ def _row(one: Finding, path: str, place: Place | None) -> list[Any]:
     return [
         one.heat.rank, one.confidence.rank, one.code, one.name,
         one.span, one.message, one.remedy, one.framework, one.key.removeprefix(path),
-        None if fix is None else _fix_row(fix), place,
+        None if fix is None else _fix_row(fix), place_row(place),
     ]  # fmt: skip
 
 

@@ -13,11 +13,11 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gpusync_lint.heat.frequency import Recorder
+from gpusync_lint.heat.frequency import FrequencyRecorder
 from gpusync_lint.inference.fixpoint import Inference
 from gpusync_lint.inference.named_barriers import named_by
 from gpusync_lint.model.finding_keys import numbered
-from gpusync_lint.model.findings import Analysis, FileError, Finding, Running
+from gpusync_lint.model.findings import Analysis, FileError, Finding, PartLinks
 from gpusync_lint.project.resolution import Project
 from gpusync_lint.project.symbols import ModuleDef, read_symbols
 from gpusync_lint.syntax.parsing import normalize, parse
@@ -45,7 +45,7 @@ def analyze(
     All codes, all heats and all confidences, unsuppressed, by path, line and column. Files are read as one project:
     what a function returns and how often it is called is known across them. `context` is more of that project, which is
     read and not reported on. `component` is the component of which the files are a part; their heat then follows from
-    `Analysis.running` of all its parts. Never raises for what a file contains.
+    `Analysis.links` of all its parts. Never raises for what a file contains.
     """
     enabled = gc.isenabled()
     gc.disable()  # trees make no cycles worth collecting, and the collector would walk them over and over
@@ -82,11 +82,11 @@ def _analyze(
     inference = Inference(project, named)
     inference.run()
     found: list[tuple[Finding, Place | None]] = []
-    running: Running | None = None
+    links: PartLinks | None = None
     if component is not None or any(inference.has_run(fn) for file in files for fn in file.all_functions):
         from gpusync_lint.run.judge import Judge
 
-        heat = Recorder(project, inference, files, settings.step_functions)
+        heat = FrequencyRecorder(project, inference, files, settings.step_functions)
         judge = Judge(inference, heat, settings)
         for file in files:
             judged = list(judge.findings(file))
@@ -95,11 +95,11 @@ def _analyze(
         found.sort(key=lambda item: (item[0].path, item[0].span, item[0].code))
         if component is not None:
             places = tuple(place for _, place in found)
-            running = Running(heat.own, places, project.lazy.dependencies() if project.lazy is not None else {})
+            links = PartLinks(heat.own, places, project.lazy.dependencies() if project.lazy is not None else {})
     inference.release()
     project.release()
     errors.sort(key=lambda error: error.path)
-    return Analysis(tuple(finding for finding, _ in found), tuple(errors), len(sources), running)
+    return Analysis(tuple(finding for finding, _ in found), tuple(errors), len(sources), links)
 
 
 def _summaries(context: Sequence[Source]) -> Iterator[ModuleDef]:

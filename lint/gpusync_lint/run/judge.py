@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusync_lint.domain.lattice import Value
-    from gpusync_lint.heat.frequency import Recorder
+    from gpusync_lint.heat.frequency import FrequencyRecorder
     from gpusync_lint.inference.fixpoint import Inference
     from gpusync_lint.model.findings import EngineSettings
     from gpusync_lint.model.placement import Place
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Judge:
     """Asks the rules about the files of a project."""
 
-    def __init__(self, inference: Inference, heat: Recorder, settings: EngineSettings) -> None:
+    def __init__(self, inference: Inference, heat: FrequencyRecorder, settings: EngineSettings) -> None:
         self._inference = inference
         self._heat = heat
         self._settings = settings

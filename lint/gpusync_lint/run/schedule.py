@@ -15,11 +15,11 @@ from gpusync_lint.run import parallel
 from gpusync_lint.syntax.parsing import normalize, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-    from gpusync_lint.heat.call_graph import Teller
     from gpusync_lint.model.findings import EngineSettings, Finding, Source
-    from gpusync_lint.model.placement import Place
+    from gpusync_lint.model.function_key import Key
+    from gpusync_lint.model.placement import CallGraph, FunctionHeat, Place
 
 MAX_CULPRITS = 5
 """Files that the engine may fail on one by one before it is taken to fail on all."""
@@ -154,26 +154,31 @@ def _unreadable(sources: Sequence[Source]) -> Iterator[FileError]:
 
 def linked(found: Sequence[Part]) -> list[Part]:
     """The parts, those of larger components with the heat of their findings as all of the component tells it."""
-    from gpusync_lint.heat import call_graph
+    from gpusync_lint.heat.call_graph import propagate
 
-    graphs = [part.analysis.running.graph for part in found if part.analysis.running is not None]
-    tellers = iter([call_graph.Teller(*both) for both in zip(graphs, call_graph.link(graphs), strict=True)])
-    return [part if part.analysis.running is None else with_heat(part, next(tellers)) for part in found]
+    graph: CallGraph = {}
+    for part in found:
+        if part.analysis.links is not None:
+            graph |= part.analysis.links.graph
+    heats = propagate(graph)
+    return [part if part.analysis.links is None else with_heat(part, heats) for part in found]
 
 
-def with_heat(part: Part, teller: Teller) -> Part:
-    """A part of a larger component, its findings with the heat that linking has told."""
-    call_graph = part.analysis.running
-    assert call_graph is not None
-    findings = tuple(heated(zip(part.analysis.findings, call_graph.places, strict=True), teller))
+def with_heat(part: Part, heats: Mapping[Key, FunctionHeat]) -> Part:
+    """A part of a larger component, with the heats that follow from the call graph of the whole component."""
+    links = part.analysis.links
+    assert links is not None
+    findings = tuple(heated(zip(part.analysis.findings, links.places, strict=True), heats))
     return replace(part, analysis=replace(part.analysis, findings=findings))
 
 
-def heated(placed: Iterable[tuple[Finding, Place | None]], teller: Teller) -> list[Finding]:
-    """Findings, those of a file after each other, with the heat of their places and keys that follow from it."""
+def heated(placed: Iterable[tuple[Finding, Place | None]], heats: Mapping[Key, FunctionHeat]) -> list[Finding]:
+    """Findings, those of a file together, with the heat of their places, and with the keys that follow from it."""
+    from gpusync_lint.heat.call_graph import heat_at
+
     files: dict[str, list[Finding]] = {}
     for one, place in placed:
-        files.setdefault(one.path, []).append(one if place is None else replace(one, heat=teller.heat(place)))
+        files.setdefault(one.path, []).append(one if place is None else replace(one, heat=heat_at(place, heats)))
     return [one for each in files.values() for one in numbered(each)]
 
 

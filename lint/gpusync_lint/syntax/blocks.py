@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 _BLOCKS: dict[type, tuple[str, ...]] = {
     **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.With, ast.AsyncWith), ("body",)),
@@ -17,7 +17,7 @@ _BLOCKS: dict[type, tuple[str, ...]] = {
 """The fields of compound statements that hold statements, directly or in handlers and cases."""
 
 
-def blocks(statement: ast.stmt) -> Iterable[list[ast.stmt]]:
+def blocks(statement: ast.stmt) -> Sequence[list[ast.stmt]]:
     """The statement lists directly inside a compound statement."""
     fields = _BLOCKS.get(type(statement))
     if fields is None:

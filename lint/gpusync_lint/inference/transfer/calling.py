@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpusync_lint.domain.lattice import GPU_TENSOR, UNKNOWN, Kind, Value
 from gpusync_lint.inference.tables import CALLS, Call, calls
 from gpusync_lint.inference.transfer.module_calls import call_module
+from gpusync_lint.model.placement import StepEvidence
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
@@ -43,5 +44,5 @@ def call_instance(frame: Frame, call: Call) -> Value | None:
 @calls(Kind.MOVED)
 def call_moved(frame: Frame, call: Call) -> Value:
     """Something unknown that was moved to a device and is called: a model."""
-    frame.note_step_evidence("weak")
+    frame.note_step_evidence(StepEvidence.MODEL)
     return GPU_TENSOR._replace(certain=False)

@@ -10,6 +10,7 @@ from gpusync_lint.inference.tables import Call, evaluates
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.methods import call_method
 from gpusync_lint.inference.transfer.names import attribute, value_and_path
+from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.project import framework_callbacks
 
 if TYPE_CHECKING:
@@ -108,15 +109,15 @@ def _note_step_evidence(frame: Frame, call: Call, path: str | None) -> None:
     name, kind = call.method, call.receiver.kind
     if name == "generate":
         if kind is Kind.MODULE:
-            frame.note_step_evidence("weak")
+            frame.note_step_evidence(StepEvidence.MODEL)
     elif name != "step" or kind in (Kind.OPTIMIZER, Kind.SCALER):
-        frame.note_step_evidence("strong")
+        frame.note_step_evidence(StepEvidence.TRAINING)
     elif kind in (Kind.UNKNOWN, Kind.INSTANCE):
         words = (path or "").lower()
         if "opt" in words or "scaler" in words:
-            frame.note_step_evidence("strong")
+            frame.note_step_evidence(StepEvidence.TRAINING)
         elif "env" in words and call.args:
-            frame.note_step_evidence("weak")
+            frame.note_step_evidence(StepEvidence.MODEL)
 
 
 def _note_event_handler(frame: Frame, call: Call) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain.lattice import HOST, UNKNOWN, Kind, Value, foreign_value, name
 from gpusync_lint.inference.tables import Call, calls, methods_of
+from gpusync_lint.model.placement import StepEvidence
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
@@ -29,8 +30,8 @@ def call_foreign_function(frame: Frame, dotted: str, call: Call) -> Value | None
         return None
     if dotted.rpartition(".")[2] in made.elementwise and all(value.kind is not Kind.FOREIGN for value in call.args):
         return HOST if all(value.kind is Kind.HOST for value in call.args) else UNKNOWN
-    if made.step_evidence:
-        frame.note_step_evidence(made.step_evidence)
+    if made.makes_step:
+        frame.note_step_evidence(StepEvidence.MODEL)
     return foreign_value(made.name)
 
 
@@ -53,8 +54,8 @@ def call_function(frame: Frame, call: Call) -> Value:
 
 def _called(frame: Frame, type_name: str) -> Value:
     described = foreign.types()[type_name]
-    if described.step_evidence:
-        frame.note_step_evidence(described.step_evidence)
+    if described.makes_step:
+        frame.note_step_evidence(StepEvidence.MODEL)
     return foreign_value(described.call)
 
 
@@ -64,6 +65,6 @@ def foreign_method(frame: Frame, call: Call) -> Value:
     described = foreign.types()[call.receiver.ref]
     if call.method in described.host_methods:
         return HOST
-    if described.step_evidence and not described.call:
-        frame.note_step_evidence(described.step_evidence)
+    if described.makes_step and not described.call:
+        frame.note_step_evidence(StepEvidence.MODEL)
     return foreign_value(described.methods.get(call.method, described.attribute))

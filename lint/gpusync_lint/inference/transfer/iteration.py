@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import CPU_TENSOR, Device, Kind, Value, element
 from gpusync_lint.domain.training_idioms import LOADER_NAMES
+from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def iterated(frame: Frame, value: Value, node: ast.expr) -> Value:
 def next_item(frame: Frame, iterator: Value) -> Value:
     """What `next` takes out of an iterator; a loop that asks a data loader for batches is a step loop."""
     if iterator.kind is Kind.LOADER:
-        frame.note_step_evidence("weak")
+        frame.note_step_evidence(StepEvidence.MODEL)
     return element(iterator)
 
 

@@ -17,6 +17,7 @@ from gpusync_lint.domain.lattice import (
     with_device,
 )
 from gpusync_lint.inference.tables import Call, calls, methods_of
+from gpusync_lint.model.placement import StepEvidence
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 def call_module(frame: Frame, call: Call) -> Value:
     """What a module gives back: what its `forward` does, or a tensor on the device of its weights and inputs."""
     module = call.callee
-    frame.note_step_evidence("layer" if frame.is_in_module() and module.ref is not frame.fn.cls else "weak")
+    frame.note_step_evidence(
+        StepEvidence.LAYER if frame.is_in_module() and module.ref is not frame.fn.cls else StepEvidence.MODEL
+    )
     device = _device_of_weights(frame, module)
     if module.ref is not None and not isinstance(module.ref, str):
         forward = frame.analysis.project.classes.method(module.ref, "forward")

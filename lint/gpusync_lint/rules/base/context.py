@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpusync_lint.catalogue.schema import Barrier, Catalogue
-    from gpusync_lint.heat.frequency import Recorder
+    from gpusync_lint.heat.frequency import FrequencyRecorder
     from gpusync_lint.inference.fixpoint import Inference
     from gpusync_lint.model.findings import EngineSettings, Fix
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
@@ -98,7 +98,7 @@ class RuleContext:
         inference: Inference,
         catalogue: Catalogue,
         settings: EngineSettings,
-        heat: Recorder,
+        heat: FrequencyRecorder,
         has_reports: Callable[[FunctionDef], bool],
     ) -> None:
         self.file = file

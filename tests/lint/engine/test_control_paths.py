@@ -1,4 +1,4 @@
-"""The way to a statement is found from its line, whatever was asked for before."""
+"""The path to a statement is found by its line, whichever statements were looked up before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 import weakref
 
 import pytest
-from gpusync_lint.heat.control_paths import Ways
+from gpusync_lint.heat.control_paths import ControlPaths
 
 CODE = """\
 def f(self, step, loader):
@@ -48,7 +48,7 @@ def f(self, step, loader):
     with t():
         raise u()
 """
-WAYS = {
+PATHS = {
     "a": [],
     "b": ["guard"],
     "c": ["guard"],
@@ -85,48 +85,44 @@ def calls(body):
     return found
 
 
-def kinds(step):
-    found = []
-    while step is not None:
-        found.append(step.kind)
-        step = step.parent
-    return found[::-1]
+def kinds(path):
+    return [node.kind.value for node in path]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_way_to_each_statement_does_not_depend_on_what_was_asked_before(seed):
+def test_the_path_to_a_statement_does_not_depend_on_earlier_lookups(seed):
     body = ast.parse(CODE).body[0].body
     statements = calls(body)
     order = sorted(statements)
     random.Random(seed).shuffle(order)
-    ways = Ways(body, {})
-    assert {label: kinds(ways.to(statements[label])) for label in order} == WAYS
+    paths = ControlPaths(body, {})
+    assert {label: kinds(paths.to(statements[label])) for label in order} == PATHS
 
 
-def test_statements_in_one_loop_share_its_step():
+def test_statements_in_one_loop_share_its_node():
     body = ast.parse(CODE).body[0].body
     statements = calls(body)
-    ways = Ways(body, {})
-    first, guarded = ways.to(statements["g"]), ways.to(statements["m"])
-    assert guarded.parent is first
+    paths = ControlPaths(body, {})
+    first, guarded = paths.to(statements["g"]), paths.to(statements["m"])
+    assert guarded[:-1] == first
     loop = next(statement for statement in body if isinstance(statement, ast.For))
-    assert ways.loops({loop}) == [first]
+    assert paths.loops({loop}) == [first]
 
 
-def test_there_is_no_way_to_a_statement_of_another_function():
+def test_a_statement_of_another_function_has_no_path():
     body = ast.parse(CODE).body[0].body
-    assert Ways(body, {}).to(ast.parse("x = 1").body[0]) is None
+    assert ControlPaths(body, {}).to(ast.parse("x = 1").body[0]) == ()
 
 
-def test_what_was_looked_up_is_let_go_of_without_the_garbage_collector():
+def test_lookups_make_no_reference_cycles():
     body = ast.parse(CODE).body[0].body
-    ways = Ways(body, {})
+    paths = ControlPaths(body, {})
     first = weakref.ref(body[0])
     for statement in calls(body).values():
-        ways.to(statement)
+        paths.to(statement)
     gc.disable()
     try:
-        del ways, body, statement
+        del paths, body, statement
         assert first() is None
     finally:
         gc.enable()
@@ -141,9 +137,9 @@ def test_time_grows_with_the_number_of_statements(statement):
         body = ast.parse(text).body
         wanted = [node for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Expr)]
         start = time.process_time()
-        ways = Ways(body, {})
+        paths = ControlPaths(body, {})
         for one in wanted:
-            ways.to(one)
+            paths.to(one)
         return time.process_time() - start
 
     seconds(20)
