@@ -43,8 +43,8 @@ HEAD = """\
 # Python reference
 
 Written from the docstrings by `docs/write_reference.py`. The functions and exceptions, and `Measurement`, are imported
-from `pytest_gpusync`, the callbacks from the modules in their headings. The other classes are what these return; they are
-listed for their attributes and methods.
+from `pytest_gpusync`, the callbacks from the modules in their headings. The other classes are what these return, listed
+for their attributes and methods.
 """
 
 _SECTION = re.compile(r"^(Args|Returns|Yields|Raises|Attributes):$")
