@@ -138,6 +138,6 @@ def test_the_linter_is_shown_the_files_beside_and_answers_for_the_one(tmp_path, 
 
 
 def test_a_crowded_folder_is_not_linted_whole(tmp_path):
-    for number in range(rule_names._NEIGHBOURS + 2):
+    for number in range(rule_names._NEIGHBORS + 2):
         (tmp_path / f"m{number}.py").touch()
-    assert rule_names._neighbours(tmp_path / "m0.py") == []
+    assert rule_names._neighbors(tmp_path / "m0.py") == []
