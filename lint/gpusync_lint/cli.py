@@ -355,6 +355,7 @@ def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str
         allow_reason=arguments.add_ignores,
         unsafe=arguments.unsafe_fixes,
         write=not arguments.diff,
+        edits=arguments.output_format in output.WITH_EDITS,
     )
 
 

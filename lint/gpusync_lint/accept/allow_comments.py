@@ -8,42 +8,29 @@ day on which it holds.
 from __future__ import annotations
 
 import difflib
-import io
 import re
-import tokenize
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING
 
+from gpusync_lint.accept import comments
 from gpusync_lint.accept.rules import FRAMEWORK, RULES
-from gpusync_lint.model.findings import MARKER, Edit, Finding, Fix, Span
+from gpusync_lint.model.findings import Finding, Fix
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.operations import RemoveComment, ReplaceInComment
+from gpusync_lint.model.spans import Span
 from gpusync_lint.settings.selection import UnknownCodeError, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from gpusync_lint.accept.comments import Comment, Read
+    from gpusync_lint.model.operations import Operation
+
 _DIRECTIVE = re.compile(r"#\s*gpusync:\s*(?P<body>.*?)(?=\s#\s|\s#\s*gpusync:|$)")
 _BODY = re.compile(r"(?P<verb>[A-Za-z_-]+)\s*\[(?P<codes>[^\]]*)\](?P<rest>.*)")
 _UNTIL = re.compile(r"(?:^|\s)until=(?P<date>\S*)")
 _SHAPE = "write `# gpusync: allow[CODE] reason`"
-
-
-class UnreadableCommentsError(ValueError):
-    """The comments of a file cannot be told from its code by this Python."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Comment:
-    text: str
-    line: int
-    column: int
-    """Of the ``#``, from 1."""
-    own_line: bool
-    lines: tuple[int, int] | None
-    """First and last line of the statement it belongs to; None when it stands above none."""
-    first_block: bool
-    """Whether no code comes before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +48,8 @@ class Allow:
     """What it covers; None for the whole file."""
     source: str
     """The directive as written."""
-    removal: Span | None
-    """The text to delete to be rid of it; None where it shares a comment with something else."""
+    comment: Span | None
+    """The comment, where it holds nothing else."""
 
     def reaches(self, finding: Finding) -> bool:
         """Whether the finding stands where the comment holds."""
@@ -96,14 +83,14 @@ def apply(
     `names` maps codes to rule names; `enabled(code, path)` says which codes the user selected, so that a comment for a
     rule that is switched off is not called unused. `alone` says that the rest of the project was not analysed: that a
     comment suppresses nothing is then of low confidence, since it may take a caller elsewhere to see the wait. Raises
-    UnreadableCommentsError.
+    comments.UnreadableCommentsError.
     """
-    return _File(path, text, names, enabled, today, alone).apply(findings)
+    return _File(path, comments.read(text), names, enabled, today, alone).apply(findings)
 
 
-def read(path: str, text: str, *, names: Mapping[str, str], today: date) -> tuple[list[Allow], list[str]]:
-    """The allow comments of a file that hold, and what is wrong with the others. Raises UnreadableCommentsError."""
-    file = _File(path, text, names, lambda code, path: True, today, alone=False)
+def read(path: str, found: Read, *, names: Mapping[str, str], today: date) -> tuple[list[Allow], list[str]]:
+    """The allow comments of a file that hold, and what is wrong with the others."""
+    file = _File(path, found, names, lambda code, path: True, today, alone=False)
     return file.allows(), [finding.message for finding in file.about]
 
 
@@ -111,15 +98,14 @@ class _File:
     def __init__(
         self,
         path: str,
-        text: str,
+        found: Read,
         names: Mapping[str, str],
         enabled: Callable[[str, str], bool],
         today: date,
         alone: bool,
     ) -> None:
         self.path = path
-        self.lines = text.split("\n")
-        self.text = text
+        self.comments = found.comments
         self.names = names
         self.enabled = enabled
         self.today = today
@@ -129,7 +115,7 @@ class _File:
         self.ordinals: dict[tuple[str, str], int] = {}
 
     def allows(self) -> list[Allow]:
-        return [allow for comment in _comments(self.path, self.text) for allow in self._read(comment)]
+        return [allow for comment in self.comments for allow in self._read(comment)]
 
     def apply(self, findings: Sequence[Finding]) -> list[Finding]:
         allows = self.allows()
@@ -147,16 +133,16 @@ class _File:
             self._unused(allow, [word for word in allow.words if (index, word) not in used])
         return marked + self.about
 
-    def _read(self, comment: _Comment) -> Iterator[Allow]:
+    def _read(self, comment: Comment) -> Iterator[Allow]:
         for match in _DIRECTIVE.finditer(comment.text):
             allow = self._parse(comment, match)
             if allow is not None:
                 yield allow
 
-    def _parse(self, comment: _Comment, match: re.Match[str]) -> Allow | None:
-        start = comment.column + match.start()
+    def _parse(self, comment: Comment, match: re.Match[str]) -> Allow | None:
+        line, start = comment.span.line, comment.span.column + match.start()
         source = match[0].rstrip()
-        span = Span(comment.line, start, comment.line, start + len(source))
+        span = Span(line, start, line, start + len(source))
         body = _BODY.match(match["body"])
         verb = body["verb"] if body else ""
         if body is None or verb not in ("allow", "allow-file"):
@@ -192,9 +178,9 @@ class _File:
             reason=reason,
             until=until,
             span=span,
-            lines=None if whole_file else comment.lines or (comment.line, comment.line),
+            lines=None if whole_file else comment.lines or (line, line),
             source=source,
-            removal=self._removal(comment) if whole_comment else None,
+            comment=comment.span if whole_comment else None,
         )
 
     def _codes(self, written: str, span: Span, source: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -228,13 +214,6 @@ class _File:
             return None, rest, False
         return until, rest[: match.start()] + rest[match.end() :], True
 
-    def _removal(self, comment: _Comment) -> Span:
-        if comment.own_line:
-            return Span(comment.line, 1, comment.line + 1, 1)
-        before = self.lines[comment.line - 1][: comment.column - 1]
-        end = comment.column + len(comment.text)
-        return Span(comment.line, len(before.rstrip()) + 1, comment.line, end)
-
     def _unused(self, allow: Allow, words: list[str]) -> None:
         prefixes = dict(zip(allow.words, allow.prefixes, strict=True))
         words = [word for word in words if self._selected(prefixes[word])]
@@ -256,18 +235,17 @@ class _File:
 
     def _unused_fix(self, allow: Allow, unused: list[str]) -> Fix | None:
         kept = [word for word in allow.words if word not in unused]
+        operation: Operation
         if kept:
-            opening = allow.source.index("[")
-            closing = allow.source.index("]")
             line, column = allow.span.line, allow.span.column
-            span = Span(line, column + opening + 1, line, column + closing)
-            edit = Edit(span, ", ".join(kept))
-        elif allow.removal is not None:
-            edit = Edit(allow.removal, "")
+            codes = Span(line, column + allow.source.index("[") + 1, line, column + allow.source.index("]"))
+            operation = ReplaceInComment(codes, ", ".join(kept))
+        elif allow.comment is not None:
+            operation = RemoveComment(allow.comment)
         else:
             return None
         hazard = "linted with more of the project, the line may be found to wait after all"
-        return Fix("Remove what suppresses nothing", (edit,), safe=False, hazard=hazard)
+        return Fix("Remove what suppresses nothing", (operation,), safe=False, hazard=hazard)
 
     def _complain(self, code: str, span: Span, source: str, message: str, remedy: str, fix: Fix | None = None) -> None:
         normal = " ".join(source.split())
@@ -287,46 +265,3 @@ class _File:
                 fix=fix,
             )
         )
-
-
-def _comments(path: str, text: str) -> list[_Comment]:
-    """The comments that hold the marker, each with the statement it belongs to."""
-    found: list[_Comment] = []
-    above: list[tuple[int, int | None]] = []
-    """Comment lines directly above the next statement: line, and index into `found` where it holds the marker."""
-    inside: list[int] = []
-    """Indices into `found` of the comments of the statement being read, or directly above it."""
-    start: int | None = None
-    """First line of the statement being read."""
-    seen_code = False
-    trivia = {tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            line = token.start[0]
-            if token.type == tokenize.COMMENT:
-                own_line = not token.line[: token.start[1]].strip()
-                index = None
-                if MARKER in token.string:
-                    index = len(found)
-                    comment = _Comment(token.string, line, token.start[1] + 1, own_line, None, not seen_code)
-                    found.append(comment)
-                if start is None:
-                    if above and above[-1][0] != line - 1:
-                        above.clear()
-                    above.append((line, index))
-                elif index is not None:
-                    inside.append(index)
-            elif token.type == tokenize.NEWLINE:
-                for index in inside:
-                    found[index] = replace(found[index], lines=(start or line, line))
-                inside.clear()
-                start = None
-            elif token.type not in trivia and start is None:
-                start = line
-                seen_code = True
-                if above and above[-1][0] == line - 1:
-                    inside += [index for _, index in above if index is not None]
-                above.clear()
-    except (tokenize.TokenError, SyntaxError) as error:
-        raise UnreadableCommentsError(f"its allow comments cannot be read: {error.args[0]}") from None
-    return found

@@ -19,6 +19,9 @@ MACHINE_FORMATS = {
 
 FORMATS = ("text", *MACHINE_FORMATS)
 
+WITH_EDITS = frozenset({"json", "sarif"})
+"""The formats that show the edits of fixes."""
+
 
 def render(
     output_format: str,

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpusync_lint.accept.observed_runs import Observation, Observed
-    from gpusync_lint.model.findings import Finding, Span
+    from gpusync_lint.model.findings import Finding
+    from gpusync_lint.model.spans import Span
     from gpusync_lint.run.runner import Outcome
     from gpusync_lint.settings.selection import Reported
 

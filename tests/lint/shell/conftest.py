@@ -13,8 +13,10 @@ from gpusync_lint import rule_pages
 from gpusync_lint.accept.rules import RULES
 from gpusync_lint.catalogue.schema import RuleDoc
 from gpusync_lint.model import codes
-from gpusync_lint.model.findings import Analysis, Edit, EngineSettings, FileError, Finding, Fix, Source, Span
+from gpusync_lint.model.findings import Analysis, EngineSettings, FileError, Finding, Fix, Source
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.operations import RenameCalled
+from gpusync_lint.model.spans import Span
 from gpusync_lint.project import partition
 
 if TYPE_CHECKING:
@@ -94,8 +96,8 @@ def _finding(path: str, line: int, match: re.Match[str], ordinal: int) -> Findin
     fix = None
     if word in REPLACEMENTS:
         replacement, safe = REPLACEMENTS[word]
-        edit = Edit(Span(line, column, line, column + len(word)), replacement)
-        fix = Fix(f"Use {replacement}", (edit,), safe, None if safe else "the copy may race")
+        call = Span(line, column, line, column + len(match[0]))
+        fix = Fix(f"Use {replacement}", (RenameCalled(call, replacement),), safe, None if safe else "the copy may race")
     return Finding(
         code=code,
         name=NAMES[code],

@@ -7,12 +7,23 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from gpusync_lint.model.findings import Edit, Fix, Span
+from gpusync_lint.model.operations import (
+    InsertAfter,
+    InsertBefore,
+    RenameCalled,
+    ReplaceExpression,
+    ReplaceStatements,
+    Template,
+)
+from gpusync_lint.model.spans import Span
 from gpusync_lint.rules.base.blocks import around, bound_names
-from gpusync_lint.rules.fixes.deferred_reads import insert_after
 from gpusync_lint.rules.fixes.number_types import number_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusync_lint.model.findings import Fix
+    from gpusync_lint.model.operations import Operation
     from gpusync_lint.rules.base.context import Report, RuleContext
     from gpusync_lint.rules.base.occurrences import Occurrence
 
@@ -99,8 +110,7 @@ def _stack_statements(reads: list[_Read], found: Found, context: RuleContext) ->
             together = group
         if len(together) > 1:
             fix = _at_once(together, found, context) or _after_the_last(together, found, context)
-            if fix is not None:
-                _give(together, found, fix)
+            _give(together, found, fix)
         wanted = wanted[len(together) :]
 
 
@@ -115,16 +125,21 @@ def _stack_displays(reads: list[_Read], found: Found, context: RuleContext) -> N
             if len(numbers) < len(node.elts) or any(found[number][1].fix is not None for number in numbers):
                 continue
             kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
-            texts = [_read_text(found[number], context) for number in numbers]
-            span = context.span(node)
-            if len(kinds) > 1 or None in kinds or not all(texts) or span is None or "#" in context.source(span):
+            if len(kinds) > 1 or None in kinds:
                 continue
-            stacked = f"torch.stack([{', '.join(text for text in texts if text)}]).tolist()"
             unpacked = isinstance(statement, ast.Assign) and statement.value is node and _unpacks(statement)
+            stacked = _stacked(numbers, found, context)
             if isinstance(node, ast.Tuple) and not unpacked:
-                stacked = f"tuple({stacked})"
-            fix = Fix(_TITLE, (Edit(span, stacked),), False, _HAZARD)
-            _give([(0, number) for number in numbers], found, fix)
+                stacked = replace(stacked, text=f"tuple({stacked.text})")
+            group = [(0, number) for number in numbers]
+            operations = [ReplaceExpression(context.span(node), stacked)]
+            _give(group, found, _fix(group, found, context, _TITLE, operations, _HAZARD))
+
+
+def _stacked(numbers: list[int], found: Found, context: RuleContext) -> Template:
+    """The list of what several reads read, read at once."""
+    receivers = [receiver for number in numbers if (receiver := _receiver(found[number])) is not None]
+    return context.template(f"torch.stack([{', '.join('{}' for _ in receivers)}]).tolist()", *receivers)
 
 
 def _combine_operands(reads: list[_Read], found: Found, context: RuleContext) -> None:
@@ -138,27 +153,18 @@ def _combine_operands(reads: list[_Read], found: Found, context: RuleContext) ->
             if len(numbers) < 2 or any(found[number][1].fix is not None for number in numbers):
                 continue
             kinds = {_kind(found[number], context) for number in numbers}
-            whole, left, right = context.span(node), context.span(node.left), context.span(node.right)
-            if len(kinds) > 1 or None in kinds or whole is None or left is None or right is None:
+            if len(kinds) > 1 or None in kinds or node.left.lineno != node.right.end_lineno:
                 continue
-            text = context.source(whole)
-            if (left.line, right.end_line) != (right.line, left.line) or not text.endswith(".item()"):
-                continue
-            operator = text[left.end_column - whole.column : right.column - whole.column]
-            receivers = [_receiver(found[number]) for number in numbers]
-            sides = [_operand(receiver, context) for receiver in receivers]
-            if operator.strip() not in ("+", "-", "*", "/") or None in sides:
-                continue
-            combined = f"({sides[0]}{operator}{sides[1]}).item()"
-            _give([(0, number) for number in numbers], found, Fix(_COMBINED, (Edit(whole, combined),), False, _ROUNDS))
-
-
-def _operand(receiver: ast.expr | None, context: RuleContext) -> str | None:
-    """What is read, as it can stand beside an operator."""
-    span = context.span(receiver) if receiver is not None else None
-    if span is None or not isinstance(receiver, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
-        return None
-    return context.source(span)
+            operations: list[Operation] = [
+                ReplaceExpression(context.span(node), context.template("({}).item()", node)),
+                *(
+                    ReplaceExpression(context.span(side), context.template("{}", receiver))
+                    for side, receiver in ((found[number][1].node, _receiver(found[number])) for number in numbers)
+                    if receiver is not None
+                ),
+            ]
+            both = [(0, number) for number in numbers]
+            _give(both, found, _fix(both, found, context, _COMBINED, operations, _ROUNDS))
 
 
 def _stack_expressions(reads: list[_Read], found: Found, context: RuleContext) -> None:
@@ -180,17 +186,20 @@ def _stack_expressions(reads: list[_Read], found: Found, context: RuleContext) -
         if len(labels) < len(numbers) or not 1 < len(set(labels.values())) == len(labels):
             continue
         kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
-        before = context.line(statement.lineno)[: context.start_column(statement) - 1]
-        spans = [context.span(found[number][1].node) for number in numbers]
         fresh = [f"{label}_value" for label in labels.values()]
         taken = any(isinstance(node, ast.Name) and node.id in fresh for node in ast.walk(context.file.tree))
-        if len(kinds) > 1 or None in kinds or before.strip() or None in spans or taken:
+        if len(kinds) > 1 or None in kinds or taken:
             continue
-        reading = f"{', '.join(fresh)} = torch.stack([{', '.join(labels.values())}]).tolist()\n{before}"
-        start = Span(statement.lineno, len(before) + 1, statement.lineno, len(before) + 1)
-        edits = [Edit(start, reading)]
-        edits += [Edit(span, name) for span, name in zip(spans, fresh, strict=True) if span is not None]
-        _give([(0, number) for number in numbers], found, Fix(_TITLE, tuple(edits), False, _HAZARD))
+        stacked = f"torch.stack([{', '.join(labels.values())}]).tolist()"
+        operations: list[Operation] = [
+            InsertBefore(context.span(statement), Template(f"{', '.join(fresh)} = {stacked}")),
+            *(
+                ReplaceExpression(context.span(found[number][1].node), Template(name))
+                for number, name in zip(numbers, fresh, strict=True)
+            ),
+        ]
+        together = [(0, number) for number in numbers]
+        _give(together, found, _fix(together, found, context, _TITLE, operations, _HAZARD))
 
 
 def _always(statement: ast.stmt) -> set[int]:
@@ -209,7 +218,15 @@ def _always(statement: ast.stmt) -> set[int]:
     return found
 
 
-def _give(reads: list[_Read], found: Found, fix: Fix) -> None:
+def _fix(
+    reads: list[_Read], found: Found, context: RuleContext, title: str, operations: Sequence[Operation], hazard: str
+) -> Fix | None:
+    return context.fix_of([found[number][0] for _, number in reads], title, operations, hazard=hazard)
+
+
+def _give(reads: list[_Read], found: Found, fix: Fix | None) -> None:
+    if fix is None:
+        return
     for _, number in reads:
         site, report = found[number]
         found[number] = (site, replace(report, fix=fix))
@@ -226,7 +243,9 @@ def _assigned(one: tuple[Occurrence, Report]) -> str | None:
 
 def _receiver(one: tuple[Occurrence, Report]) -> ast.expr | None:
     mark = one[1].node
-    return mark.func.value if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute) else None
+    if not isinstance(mark, ast.Call) or not isinstance(mark.func, ast.Attribute) or mark.args or mark.keywords:
+        return None
+    return mark.func.value
 
 
 def _scalar(one: tuple[Occurrence, Report], context: RuleContext) -> bool:
@@ -241,12 +260,6 @@ def _kind(one: tuple[Occurrence, Report], context: RuleContext) -> type | None:
     receiver = _receiver(one)
     kind = number_of(receiver, one[0].fn, context) if receiver is not None else None
     return kind if kind in (float, int) else None
-
-
-def _read_text(one: tuple[Occurrence, Report], context: RuleContext) -> str | None:
-    receiver = _receiver(one)
-    span = context.span(receiver) if receiver is not None else None
-    return context.source(span) if span is not None else None
 
 
 def _may_wait(group: list[_Read], block: list[ast.stmt], found: Found) -> bool:
@@ -292,35 +305,27 @@ def _at_once(group: list[_Read], found: Found, context: RuleContext) -> Fix | No
     bound: set[str] = set()
     for one, other in pairwise(statements):
         bound |= bound_names(one)
-        between = Span(one.end_lineno or one.lineno, context.end_column(one), other.lineno, context.start_column(other))
-        if context.source(between).strip(" \t") != "\n" or bound & _names(other):
+        if other.lineno != (one.end_lineno or one.lineno) + 1 or bound & _names(other):
             return None
-    names = [_assigned(found[number]) for _, number in group]
-    texts = [_read_text(found[number], context) for _, number in group]
-    first, last = statements[0], statements[-1]
-    if None in texts or any("\n" in (text or "") for text in texts):
+    names = ", ".join(str(_assigned(found[number])) for _, number in group)
+    stacked = _stacked([number for _, number in group], found, context)
+    reading = replace(stacked, text=f"{names} = {stacked.text}")
+    first, last = context.span(statements[0]), context.span(statements[-1])
+    length = context.layout.length(reading)
+    if length is None or first.column + length > _WIDEST:
         return None
-    line = f"{', '.join(map(str, names))} = torch.stack([{', '.join(map(str, texts))}]).tolist()"
-    if context.start_column(first) + len(line) > _WIDEST:
-        return None
-    span = Span(first.lineno, context.start_column(first), last.end_lineno or last.lineno, context.end_column(last))
-    return Fix(_TITLE, (Edit(span, line),), False, _HAZARD)
+    return _fix(group, found, context, _TITLE, [ReplaceStatements(Span(*first[:2], *last[2:]), reading)], _HAZARD)
 
 
 def _after_the_last(group: list[_Read], found: Found, context: RuleContext) -> Fix | None:
     """Each `.item()` becomes `.detach()`, and a statement after the last reads them all."""
-    edits = []
     names = ", ".join(str(_assigned(found[number])) for _, number in group)
-    for _, number in group:
-        mark = found[number][1].node
-        span = context.span(mark)
-        if span is None or not context.source(span).endswith(".item()"):
-            return None
-        item = Span(span.end_line, span.end_column - len("item()"), span.end_line, span.end_column)
-        edits.append(Edit(item, "detach()"))
-    statement = found[group[-1][1]][0].statement
-    reading = insert_after(statement, f"{names} = torch.stack([{names}]).tolist()", context)
-    return None if reading is None else Fix(_TITLE, (*edits, reading), False, _HAZARD)
+    last = found[group[-1][1]][0].statement
+    operations: list[Operation] = [
+        *(RenameCalled(context.span(found[number][1].node), "detach") for _, number in group),
+        InsertAfter(context.span(last), Template(f"{names} = torch.stack([{names}]).tolist()")),
+    ]
+    return _fix(group, found, context, _TITLE, operations, _HAZARD)
 
 
 def _names(node: ast.AST) -> set[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import Kind
-from gpusync_lint.model.findings import Edit, Fix, Span
+from gpusync_lint.model.operations import InsertAfter, InsertBefore, RenameCalled, ReplaceExpression, Template
 from gpusync_lint.rules.base.blocks import LOOPS, around, walk
 from gpusync_lint.rules.fixes.number_types import number_of
 from gpusync_lint.syntax.blocks import blocks
@@ -22,6 +22,8 @@ from gpusync_lint.syntax.blocks import blocks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpusync_lint.model.findings import Fix
+    from gpusync_lint.model.operations import Operation
     from gpusync_lint.rules.base.context import RuleContext
 
 Path = list[tuple[list[ast.stmt], int]]
@@ -32,7 +34,6 @@ _LIST_HAZARD = (
     "One small tensor a step is kept on the device until the list is read; errors of the device come up later."
 )
 _HALF = re.compile(r"bfloat16|float16|\.half\(|autocast|\bamp\b")
-_END = re.compile(r"[ \t]*;?[ \t]*(#.*)?$")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _CHANGES = ("step", "replay")
 
@@ -57,11 +58,10 @@ def defer(call: ast.Call, read: ast.expr, context: RuleContext) -> Fix | None:
     value = context.value(read)
     statement = context.statement
     kept = _kept(statement, call, context)
-    span = context.span(call)
     method = isinstance(call.func, ast.Attribute)
-    if kept is None or span is None or value.kind is not Kind.TENSOR:
+    if kept is None or value.kind is not Kind.TENSOR:
         return None
-    if not context.source(span).endswith(".item()") if method else (kept.listed or not _primary(read)):
+    if (call.args or call.keywords) if method else (kept.listed or not _primary(read)):
         return None
     plan = _Plan(kept, call, read, context)
     if not value.sure and plan.kind is None:
@@ -69,18 +69,11 @@ def defer(call: ast.Call, read: ast.expr, context: RuleContext) -> Fix | None:
     settle = plan.settle()
     if settle is None:
         return None
-    inner = context.span(read)
-    if method:
-        item = Span(span.end_line, span.end_column - len(".item()"), span.end_line, span.end_column)
-        edit = Edit(item, plan.kept_as())
-    elif inner is not None and "#" not in context.source(span):
-        edit = Edit(span, f"{context.source(inner)}{plan.kept_as()}")
-    else:
-        return None
-    edits = (edit, *settle)
+    operations = (plan.keep(), *settle)
     if kept.listed:
-        return Fix("Collect on the device, read once", edits, False, _LIST_HAZARD)
-    return Fix("Add up on the device, read once" if settle else "Add up on the device", edits, False, _SUM_HAZARD)
+        return context.fix("Collect on the device, read once", *operations, hazard=_LIST_HAZARD)
+    title = "Add up on the device, read once" if settle else "Add up on the device"
+    return context.fix(title, *operations, hazard=_SUM_HAZARD)
 
 
 def _kept(statement: ast.stmt, call: ast.Call, context: RuleContext) -> _Kept | None:
@@ -147,19 +140,24 @@ class _Plan:
         self._path: Path = around(self._fn, self._statement)
         self._at = -1
         """Place in the path of the outermost loop around the statement that nothing but it uses the name in."""
+        self._call = call
         self._read = read
         self.kind = number_of(read, self._fn, context) if isinstance(call.func, ast.Attribute) else float
         """The type of the number that was read, where it is known."""
         self._uses: list[tuple[Path, ast.Name]] = []
 
-    def kept_as(self) -> str:
-        """What takes the place of `.item()`."""
+    def keep(self) -> Operation:
+        """What puts the tensor in the place of the number."""
         widen = not self._kept.listed and self.kind is float and _HALF.search(self._context.file.text)
         func = self._read.func if isinstance(self._read, ast.Call) else None
         detached = isinstance(func, ast.Attribute) and func.attr == "detach"
-        return f"{'' if detached else '.detach()'}{'.float()' if widen else ''}"
+        span = self._context.span(self._call)
+        if not detached and not widen and isinstance(self._call.func, ast.Attribute):
+            return RenameCalled(span, "detach")
+        kept = f"{{}}{'' if detached else '.detach()'}{'.float()' if widen else ''}"
+        return ReplaceExpression(span, self._context.template(kept, self._read))
 
-    def settle(self) -> list[Edit] | None:
+    def settle(self) -> list[Operation] | None:
         """The statements to insert; None where the fix would not be sound."""
         uses = _uses(self._fn.node.body, self._label)
         loops = [place for place, (block, at) in enumerate(self._path) if isinstance(block[at], LOOPS)]
@@ -248,7 +246,7 @@ class _Plan:
                 return False
         return made
 
-    def _insertions(self, form: str) -> list[Edit] | None:
+    def _insertions(self, form: str) -> list[Operation] | None:
         anchors: dict[int, ast.stmt] = {}
         after = False
         for path, name in self._uses:
@@ -273,10 +271,12 @@ class _Plan:
                 first = anchors.get(id(block))
                 if first is None or first.lineno > block[place].lineno:
                     anchors[id(block)] = block[place]
-        edits = [self._before(anchor, form) for anchor in anchors.values()]
+        reading = Template(f"{self._label} = {form}")
+        operations: list[Operation] = [InsertBefore(self._context.span(one), reading) for one in anchors.values()]
         if after:
-            edits.append(self._after(form))
-        return None if None in edits else [edit for edit in edits if edit is not None]
+            block, place = self._path[self._at]
+            operations.append(InsertAfter(self._context.span(block[place]), reading))
+        return operations
 
     def _counts(self, name: ast.Name, path: Path) -> bool:
         """Whether it is the length of the list that is asked for."""
@@ -312,35 +312,6 @@ class _Plan:
             if not any(path[level + 1][0] is getattr(statement, name) for name in ("body", "orelse")):
                 return True
         return False
-
-    def _before(self, statement: ast.stmt, form: str) -> Edit | None:
-        line = self._context.line(statement.lineno)
-        column = len(line) - len(line.lstrip()) + 1
-        start = self._context.start_column(statement)
-        if start != column or line[column - 1 :].startswith("elif"):
-            return None
-        here = Span(statement.lineno, column, statement.lineno, column)
-        return Edit(here, f"{self._label} = {form}\n{line[: column - 1]}")
-
-    def _after(self, form: str) -> Edit | None:
-        block, place = self._path[self._at]
-        return insert_after(block[place], f"{self._label} = {form}", self._context)
-
-
-def insert_after(statement: ast.stmt, text: str, context: RuleContext) -> Edit | None:
-    """The edit that puts a statement on the line after another one; None where that shares its lines."""
-    first = context.line(statement.lineno)
-    indent = first[: len(first) - len(first.lstrip())]
-    end = context.end_column(statement)
-    last = context.line(statement.end_lineno or statement.lineno)
-    if (
-        context.start_column(statement) != len(indent) + 1
-        or not _END.match(last[end - 1 :])
-        or first.lstrip()[:4] == "elif"
-    ):
-        return None
-    line, column = statement.end_lineno or statement.lineno, len(last) + 1
-    return Edit(Span(line, column, line, column), f"\n{indent}{text}")
 
 
 def _uses(body: list[ast.stmt], label: str) -> list[tuple[Path, ast.Name]] | None:

@@ -1,0 +1,295 @@
+"""The pieces of a source that libcst is given: one statement each, or the header of a compound statement.
+
+libcst takes eleven times as long as `ast` to read a file, so `ast` finds the statements, and libcst reads the few that
+are rewritten. A clause (`elif`, `except`, `case`) is read behind a line that makes a statement of it, and a header
+before a block of one `pass`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider, WhitespaceInclusivePositionProvider
+
+from gpusync_lint.model.spans import Span
+from gpusync_lint.syntax.blocks import blocks
+from gpusync_lint.syntax.parsing import parse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from libcst.metadata import CodeRange
+
+    from gpusync_lint.rewrite.layout import Layout
+
+MAX_DEPTH = 320
+"""Deepest statement, in `ast` nodes, that libcst is given: it ends the process on what is nested much deeper."""
+
+_WORD = re.compile(r"[a-z]+")
+_BEFORE = {
+    "elif": "if 0:\n pass\n",
+    "else": "if 0:\n pass\n",
+    "except": "try:\n pass\n",
+    "finally": "try:\n pass\n",
+}
+"""What makes a statement of a clause, by its first word."""
+_TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
+
+_Clause = ast.ExceptHandler | ast.match_case
+
+
+class FragmentError(ValueError):
+    """A place that libcst cannot be given, in one line."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(reason)
+        self.line = line
+
+
+@dataclass(slots=True)
+class _Head:
+    """The lines of simple statements that share them, or of the header of a compound statement or of a clause."""
+
+    kind: type[ast.AST]
+    """Of what stands first in it."""
+    first: int
+    column: int
+    """Of the first character that is no blank."""
+    last: int
+    nodes: list[ast.AST]
+    """What stands in it."""
+    open: bool
+    """Whether a block follows, which is left out."""
+
+
+class Fragments:
+    """The fragments of one source, each read when it is asked for."""
+
+    def __init__(self, text: str, layout: Layout) -> None:
+        self._text = text
+        self._layout = layout
+        self._known: dict[int, Fragment] = {}
+
+    def at(self, line: int) -> Fragment:
+        """The fragment that a line belongs to. Raises FragmentError."""
+        place = bisect_right(self._heads, line, key=lambda head: head.first) - 1
+        head = self._heads[place] if place >= 0 else None
+        if head is None or line > head.last:
+            raise FragmentError(line, "no statement stands there")
+        known = self._known.get(head.first)
+        if known is None:
+            known = self._known[head.first] = Fragment(head, self._layout.lines)
+        return known
+
+    @cached_property
+    def _heads(self) -> list[_Head]:
+        tree = parse(self._text).tree
+        return [] if tree is None else sorted(_heads(tree.body, self._layout), key=lambda head: head.first)
+
+
+class Fragment:
+    """One statement, or the header of one, as libcst reads it. Raises FragmentError."""
+
+    def __init__(self, head: _Head, lines: Sequence[str]) -> None:
+        if any(_is_deeper(node, MAX_DEPTH) for node in head.nodes):
+            raise FragmentError(head.first, "it is nested too deeply")
+        start = lines[head.first - 1][head.column - 1 :]
+        before = "match 0:\n " if head.kind is ast.match_case else _BEFORE.get(_first_word(start), "")
+        indentation = before.rpartition("\n")[2]
+        self._first, self._last = head.first, head.last
+        self._above = before.count("\n")
+        """Lines of the fragment above the first one of the source."""
+        self._shift = head.column - 1 - len(indentation)
+        """Columns that the first line starts further to the right in the source."""
+        self.text = before + "\n".join([start, *lines[head.first : head.last]]) + _after(head)
+        try:
+            self.module = cst.parse_module(self.text)
+        except cst.ParserSyntaxError as error:
+            raise FragmentError(head.first, f"libcst cannot read the statement: {error.message}") from None
+        if self.module.code != self.text:
+            raise FragmentError(head.first, "libcst does not give the statement back as it is")
+        self._wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
+
+    def expression(self, span: Span) -> cst.BaseExpression:
+        """The expression in a range of the source. Raises FragmentError."""
+        node = self._expressions.get(span)
+        if node is None:
+            raise FragmentError(span.line, "no expression stands there")
+        return node
+
+    def span(self, node: cst.BaseExpression) -> Span:
+        """Where an expression stands in the source, without parentheses around it."""
+        return self._span(self._wrapper.resolve(PositionProvider)[node])
+
+    @cached_property
+    def _expressions(self) -> Mapping[Span, cst.BaseExpression]:
+        """The expressions, by their ranges in the source as `ast` gives them."""
+        found: dict[Span, cst.BaseExpression] = {}
+        positions = self._wrapper.resolve(PositionProvider)
+        for node, position in positions.items():
+            if isinstance(node, cst.BaseExpression):
+                found[self._span(position)] = node
+                if isinstance(node, (cst.Tuple, cst.GeneratorExp)) and node.lpar:  # `ast` counts these in
+                    opening, closing = self._span(positions[node.lpar[-1]]), self._span(positions[node.rpar[0]])
+                    found[Span(*opening[:2], *closing[2:])] = node
+        return found
+
+    @cached_property
+    def parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
+        """What each node stands in."""
+        return parents_of(self.module)
+
+    @cached_property
+    def comment_lines(self) -> list[int]:
+        """The lines at whose end a comment can stand, in order."""
+        found = []
+        for node, position in self._wrapper.resolve(WhitespaceInclusivePositionProvider).items():
+            if isinstance(node, (cst.TrailingWhitespace, cst.EmptyLine)) and not self._in_string(node):
+                found.append(self._span(position).line)
+        return sorted(line for line in found if self._first <= line <= self._last)
+
+    def replacement(self, span: Span, code: str) -> str | None:
+        """What stands in a range of the source, given the code of a tree that differs from this one there alone.
+
+        None where the code differs elsewhere too.
+        """
+        before = self.text[: self._offset(span.line, span.column)]
+        after = self.text[self._offset(span.end_line, span.end_column) :]
+        end = len(code) - len(after)
+        if end < len(before) or not (code.startswith(before) and code.endswith(after)):
+            return None
+        return code[len(before) : end]
+
+    def _in_string(self, node: cst.CSTNode) -> bool:
+        """Whether it stands in a formatted string, where Python 3.11 and older allow no comment."""
+        parent = self.parents.get(node)
+        while parent is not None and not isinstance(parent, (cst.FormattedString, cst.TemplatedString)):
+            parent = self.parents.get(parent)
+        return parent is not None
+
+    def _span(self, position: CodeRange) -> Span:
+        start, end = position.start, position.end
+        return Span(*self._place(start.line, start.column), *self._place(end.line, end.column))
+
+    def _place(self, line: int, column: int) -> tuple[int, int]:
+        line -= self._above
+        return line + self._first - 1, column + 1 + (self._shift if line == 1 else 0)
+
+    def _offset(self, line: int, column: int) -> int:
+        row = line - self._first + self._above
+        start = 0
+        for _ in range(row):
+            start = self.text.index("\n", start) + 1
+        return start + column - 1 - (self._shift if line == self._first else 0)
+
+
+def parents_of(tree: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:
+    """What each node of a tree stands in."""
+    found: dict[cst.CSTNode, cst.CSTNode] = {}
+    stack = [tree]
+    while stack:
+        node = stack.pop()
+        for child in node.children:
+            found[child] = node
+            stack.append(child)
+    return found
+
+
+def _heads(body: list[ast.stmt], layout: Layout) -> Iterator[_Head]:
+    stack = [body]
+    while stack:
+        head: _Head | None = None
+        for statement in stack.pop():
+            start = _start(statement, layout)
+            if layout.starts_line(*start):
+                head = _head(statement, *start, layout)
+                yield head
+            elif head is not None:  # after a semicolon
+                head.last = max(head.last, statement.end_lineno or head.last)
+                head.nodes.append(statement)
+            for clause in _clauses(statement):
+                yield _head(clause, *_start(clause, layout), layout)
+            for name in ("orelse", "finalbody"):
+                yield from _clause_on_one_line(getattr(statement, name, []), layout)
+            stack += blocks(statement)
+
+
+def _clauses(statement: ast.stmt) -> Sequence[_Clause]:
+    if isinstance(statement, ast.Match):
+        return statement.cases
+    return getattr(statement, "handlers", ())
+
+
+def _head(node: ast.stmt | _Clause, line: int, column: int, layout: Layout) -> _Head:
+    body: list[ast.stmt] = getattr(node, "body", [])
+    inside: list[ast.AST] = [
+        child
+        for child in ast.iter_child_nodes(node)
+        if not isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case))
+    ]
+    below = body[0] if body else node.cases[0] if isinstance(node, ast.Match) else None
+    if below is None:
+        return _Head(type(node), line, column, getattr(node, "end_lineno", line), inside, open=False)
+    block = _start(below, layout)
+    if not layout.starts_line(*block):
+        return _Head(type(node), line, column, body[-1].end_lineno or line, [*inside, *body], open=False)
+    last = block[0] - 1
+    while last > line and layout.lines[last - 1].lstrip()[:1] in ("", "#"):
+        last -= 1
+    return _Head(type(node), line, column, last, inside, open=True)
+
+
+def _clause_on_one_line(block: list[ast.stmt], layout: Layout) -> Iterator[_Head]:
+    """`else: x = 1`: the clause has no node of its own."""
+    if block:
+        line, column = _start(block[0], layout)
+        if not layout.starts_line(line, column):
+            start = _indentation(layout.lines[line - 1]) + 1
+            yield _Head(type(block[0]), line, start, block[-1].end_lineno or line, list(block), open=False)
+
+
+def _start(node: ast.stmt | _Clause, layout: Layout) -> tuple[int, int]:
+    """Line and column in which a statement starts, with its decorators, or a clause."""
+    if isinstance(node, ast.match_case):
+        line = node.pattern.lineno
+        while _first_word(layout.lines[line - 1].lstrip()) != "case":
+            line -= 1
+    elif decorators := getattr(node, "decorator_list", None):
+        line = decorators[0].lineno
+    else:
+        return node.lineno, layout.column(node.lineno, node.col_offset)
+    return line, _indentation(layout.lines[line - 1]) + 1
+
+
+def _after(head: _Head) -> str:
+    """What completes a fragment."""
+    if head.kind is ast.Match:
+        return "\n case _:\n  pass\n"
+    block = "\n  pass\n" if head.kind is ast.match_case else "\n pass\n"
+    end = "finally:\n pass\n" if issubclass(head.kind, _TRIES) else ""
+    return f"{block if head.open else chr(10)}{end}"
+
+
+def _is_deeper(node: ast.AST, limit: int) -> bool:
+    """Whether a tree has more levels than a limit."""
+    level = [node]
+    for _ in range(limit):
+        level = [child for one in level for child in ast.iter_child_nodes(one)]
+        if not level:
+            return False
+    return True
+
+
+def _first_word(text: str) -> str:
+    match = _WORD.match(text)
+    return "" if match is None else match[0]
+
+
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip())
