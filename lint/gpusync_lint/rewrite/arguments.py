@@ -41,20 +41,20 @@ def with_first(call: cst.Call, value: cst.BaseExpression) -> cst.Call:
     return call.with_changes(args=[cst.Arg(value, comma=comma), _in_parentheses(call.args[0]), *call.args[1:]])
 
 
-def called_name(call: cst.Call) -> cst.Name | None:
-    """The last name of what is called."""
-    func = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
-    return func if isinstance(func, cst.Name) else None
+def called_name(node: cst.BaseExpression) -> cst.Name:
+    """The last name of what a call calls. Raises TypeError where there is none."""
+    if isinstance(node, cst.Call):
+        name = node.func.attr if isinstance(node.func, cst.Attribute) else node.func
+        if isinstance(name, cst.Name):
+            return name
+    raise TypeError("no call of something that has a name")
 
 
 def renamed(call: cst.Call, name: str) -> cst.Call:
-    """The call of a function, or a method, of another last name."""
-    func = call.func
-    if isinstance(func, cst.Attribute):
-        return call.with_changes(func=func.with_changes(attr=cst.Name(name)))
-    if isinstance(func, cst.Name):
-        return call.with_changes(func=func.with_changes(value=name))
-    raise TypeError("what is called has no name")
+    """The call of a function, or a method, of another last name. Raises TypeError where it has none."""
+    new = called_name(call).with_changes(value=name)
+    func = call.func.with_changes(attr=new) if isinstance(call.func, cst.Attribute) else new
+    return call.with_changes(func=func)
 
 
 def _in_parentheses(arg: cst.Arg) -> cst.Arg:

@@ -34,15 +34,17 @@ from gpusync_lint.rewrite.layout import Layout
 from gpusync_lint.rewrite.precedence import needs_parentheses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpusync_lint.model.operations import Operation, Template
 
-_RECURSION = 6000
-"""Python frames: libcst goes through a tree with some ten frames for each level of `ast`."""
+_RECURSION = 4000
+"""Python frames: libcst goes through a tree with some eight frames for each level of `ast`."""
 _OF_EXPRESSIONS = (ReplaceExpression, AddKeyword, AddFirstArgument, RenameCalled)
-_BRACKETED = (cst.Arg, cst.SubscriptElement, cst.DictElement, cst.ListComp, cst.SetComp, cst.DictComp, cst.Param)
-"""Nodes that always stand in brackets, so that a line may end in them."""
+_BRACKETED = (
+    cst.Arg, cst.SubscriptElement, cst.List, cst.Set, cst.Dict, cst.ListComp, cst.SetComp, cst.DictComp,
+)  # fmt: skip
+"""Nodes that have brackets around what they hold, or stand in some."""
 _EMPTY = cst.Module([])
 _PARENTHESES = ((cst.LeftParen(),), (cst.RightParen(),))
 
@@ -146,10 +148,9 @@ class _Writer:
         node = fragment.expression(span)
         operations = self._changes[span]
         inside = any(other != span and span.contains(other) for other in self._changes)
-        if not inside and isinstance(node, cst.Call) and isinstance(operations[-1], RenameCalled):
-            name = arguments.called_name(node)
-            if len(operations) == 1 and name is not None:
-                return Edit(fragment.span(name), operations[-1].name)
+        last = operations[-1]
+        if len(operations) == 1 and isinstance(last, RenameCalled) and not inside:
+            return Edit(fragment.span(arguments.called_name(node)), last.name)
         for careful in (False, True):
             rewriter = _Rewriter(self, fragment, span, node if careful else None)
             try:
@@ -157,9 +158,14 @@ class _Writer:
             except cst.CSTValidationError:  # `return(a, b)` without its parentheses
                 continue
             replacement = fragment.replacement(span, code)
-            if replacement is not None:
+            if replacement is not None and (careful or not self._makes_double_brace(span, replacement)):
                 return Edit(span, replacement)
         raise CodemodError(span.line, "the expression cannot be replaced where it stands")
+
+    def _makes_double_brace(self, span: Span, replacement: str) -> bool:
+        """Whether two braces would come together, which in an f-string is one brace that is shown."""
+        before = self._layout.lines[span.line - 1][: span.column - 1]
+        return replacement.startswith("{") and before.endswith("{")
 
     def changes_in(self, span: Span) -> Iterator[tuple[Span, list[_OfExpression]]]:
         """The operations on expressions in a range."""
@@ -173,7 +179,8 @@ class _Writer:
 
     def _statement(self, operation: InsertBefore | InsertAfter | ReplaceStatements) -> str:
         """The code of a new statement, without the end of its line."""
-        code = _EMPTY.code_for_node(_filled(operation.new, cst.parse_statement, self.part))
+        tree = _filled(operation.new, cst.parse_statement, self.part, is_statement=True)
+        code = _EMPTY.code_for_node(tree)
         if len(cst.parse_module(code).body) != 1:
             raise CodemodError(operation.span.line, "the new statement takes more than one line")
         return code.removesuffix("\n")
@@ -229,6 +236,8 @@ class _Rewriter(cst.CSTTransformer):
         if isinstance(operation, RenameCalled):
             return arguments.renamed(updated, operation.name)
         value = cast("cst.BaseExpression", _filled(operation.value, cst.parse_expression, self._writer.part))
+        if not value.lpar and needs_parentheses(value, cst.Arg(value), value):
+            value = _in_parentheses(value, _PARENTHESES)
         if isinstance(operation, AddKeyword):
             return arguments.with_keyword(updated, operation.name, value)
         return arguments.with_first(updated, value)
@@ -251,24 +260,22 @@ class _Rewriter(cst.CSTTransformer):
             return _in_parentheses(new, around)
         if own[0]:
             return _in_parentheses(_in_parentheses(new, own), around)
-        needed = needs_parentheses(new, self._fragment.parents.get(original), original)
-        if needed or original is self._in_parentheses or (self._is_open(original) and _ends_a_line(new)):
+        parents = self._fragment.parents
+        if (
+            original is self._in_parentheses
+            or needs_parentheses(new, parents.get(original), original)
+            or (_is_open(original, parents) and _ends_a_line(new))
+        ):
             return _in_parentheses(new, _PARENTHESES)
         return new
 
-    def _is_open(self, node: cst.CSTNode) -> bool:
-        """Whether a line end after a node would end the statement: no brackets are around it."""
-        while True:
-            parent = self._fragment.parents.get(node)
-            if parent is None:
-                return True
-            if isinstance(parent, _BRACKETED) or getattr(parent, "lpar", None) or hasattr(parent, "lbracket"):
-                return False
-            node = parent
-
 
 def _filled(
-    template: Template, parse: Callable[[str], cst.CSTNode], part: Callable[[Span], cst.BaseExpression]
+    template: Template,
+    parse: Callable[[str], cst.CSTNode],
+    part: Callable[[Span], cst.BaseExpression],
+    *,
+    is_statement: bool = False,
 ) -> cst.CSTNode:
     """The tree of a template with its parts."""
     pieces = template.text.split("{}")
@@ -285,7 +292,9 @@ def _filled(
             bare, own = _without_parentheses(part(names[node.value]))
             if node.lpar:
                 bare = _in_parentheses(bare, (node.lpar, node.rpar))
-            elif parents and needs_parentheses(bare, parents.get(node), node):
+            elif (parents and needs_parentheses(bare, parents.get(node), node)) or (
+                is_statement and _is_open(node, parents) and _ends_a_line(bare)
+            ):
                 bare = _in_parentheses(bare, own if own[0] else _PARENTHESES)
             fitting[node] = bare
     return cast("cst.CSTNode", tree.visit(_Filler(fitting)))
@@ -313,6 +322,15 @@ def _without_parentheses(node: cst.BaseExpression) -> tuple[cst.BaseExpression, 
 def _in_parentheses(node: cst.BaseExpression, parentheses: _Parentheses) -> cst.BaseExpression:
     left, right = parentheses
     return node.with_changes(lpar=[*left, *node.lpar], rpar=[*node.rpar, *right])
+
+
+def _is_open(node: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> bool:
+    """Whether the end of a line after a node would end its statement: no brackets are around it."""
+    while node in parents:
+        node = parents[node]
+        if isinstance(node, _BRACKETED) or (isinstance(node, cst.BaseExpression) and node.lpar):
+            return False
+    return True
 
 
 def _ends_a_line(node: cst.BaseExpression) -> bool:

@@ -12,12 +12,14 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider, WhitespaceInclusivePositionProvider
 
 from gpusync_lint.model.spans import Span
+from gpusync_lint.rewrite.layout import MAX_DEPTH
 from gpusync_lint.syntax.blocks import blocks
 from gpusync_lint.syntax.parsing import parse
 
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
     from libcst.metadata import CodeRange
 
     from gpusync_lint.rewrite.layout import Layout
-
-MAX_DEPTH = 320
-"""Deepest statement, in `ast` nodes, that libcst is given: it ends the process on what is nested much deeper."""
 
 _WORD = re.compile(r"[a-z]+")
 _BEFORE = {
@@ -66,6 +65,7 @@ class _Head:
     """What stands in it."""
     open: bool
     """Whether a block follows, which is left out."""
+    decorator: bool = False
 
 
 class Fragments:
@@ -97,7 +97,7 @@ class Fragment:
     """One statement, or the header of one, as libcst reads it. Raises FragmentError."""
 
     def __init__(self, head: _Head, lines: Sequence[str]) -> None:
-        if any(_is_deeper(node, MAX_DEPTH) for node in head.nodes):
+        if any(map(_is_too_deep, head.nodes)):
             raise FragmentError(head.first, "it is nested too deeply")
         start = lines[head.first - 1][head.column - 1 :]
         before = "match 0:\n " if head.kind is ast.match_case else _BEFORE.get(_first_word(start), "")
@@ -206,7 +206,8 @@ def _heads(body: list[ast.stmt], layout: Layout) -> Iterator[_Head]:
     while stack:
         head: _Head | None = None
         for statement in stack.pop():
-            start = _start(statement, layout)
+            yield from _decorators(statement, layout)
+            start = statement.lineno, layout.column(statement.lineno, statement.col_offset)
             if layout.starts_line(*start):
                 head = _head(statement, *start, layout)
                 yield head
@@ -239,10 +240,24 @@ def _head(node: ast.stmt | _Clause, line: int, column: int, layout: Layout) -> _
     block = _start(below, layout)
     if not layout.starts_line(*block):
         return _Head(type(node), line, column, body[-1].end_lineno or line, [*inside, *body], open=False)
-    last = block[0] - 1
-    while last > line and layout.lines[last - 1].lstrip()[:1] in ("", "#"):
-        last -= 1
-    return _Head(type(node), line, column, last, inside, open=True)
+    return _Head(type(node), line, column, _last_before(block[0], layout), inside, open=True)
+
+
+def _decorators(statement: ast.stmt, layout: Layout) -> Iterator[_Head]:
+    """Each decorator of a definition, which has a line of its own."""
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    starts = [*(layout.line_of("@", decorator.lineno)[0] for decorator in decorators), statement.lineno]
+    for decorator, (line, below) in zip(decorators, pairwise(starts), strict=True):
+        column, last = layout.indentation(line) + 1, _last_before(below, layout)
+        yield _Head(type(statement), line, column, last, [decorator], open=False, decorator=True)
+
+
+def _last_before(line: int, layout: Layout) -> int:
+    """The last line of code before another one."""
+    line -= 1
+    while layout.lines[line - 1].lstrip()[:1] in ("", "#"):
+        line -= 1
+    return line
 
 
 def _clause_on_one_line(block: list[ast.stmt], layout: Layout) -> Iterator[_Head]:
@@ -250,21 +265,17 @@ def _clause_on_one_line(block: list[ast.stmt], layout: Layout) -> Iterator[_Head
     if block:
         line, column = _start(block[0], layout)
         if not layout.starts_line(line, column):
-            start = _indentation(layout.lines[line - 1]) + 1
+            start = layout.indentation(line) + 1
             yield _Head(type(block[0]), line, start, block[-1].end_lineno or line, list(block), open=False)
 
 
 def _start(node: ast.stmt | _Clause, layout: Layout) -> tuple[int, int]:
     """Line and column in which a statement starts, with its decorators, or a clause."""
     if isinstance(node, ast.match_case):
-        line = node.pattern.lineno
-        while _first_word(layout.lines[line - 1].lstrip()) != "case":
-            line -= 1
-    elif decorators := getattr(node, "decorator_list", None):
-        line = decorators[0].lineno
-    else:
+        return layout.line_of("case", node.pattern.lineno)
+    if isinstance(node, ast.ExceptHandler):
         return node.lineno, layout.column(node.lineno, node.col_offset)
-    return line, _indentation(layout.lines[line - 1]) + 1
+    return layout.span(node)[:2]
 
 
 def _after(head: _Head) -> str:
@@ -272,24 +283,24 @@ def _after(head: _Head) -> str:
     if head.kind is ast.Match:
         return "\n case _:\n  pass\n"
     block = "\n  pass\n" if head.kind is ast.match_case else "\n pass\n"
+    if head.decorator:
+        return "\ndef f():\n pass\n"
     end = "finally:\n pass\n" if issubclass(head.kind, _TRIES) else ""
     return f"{block if head.open else chr(10)}{end}"
 
 
-def _is_deeper(node: ast.AST, limit: int) -> bool:
-    """Whether a tree has more levels than a limit."""
-    level = [node]
-    for _ in range(limit):
-        level = [child for one in level for child in ast.iter_child_nodes(one)]
-        if not level:
-            return False
-    return True
+def _is_too_deep(node: ast.AST) -> bool:
+    """Whether more expressions than libcst is given are nested in a node."""
+    stack = [(node, 0)]
+    while stack:
+        node, depth = stack.pop()
+        depth += isinstance(node, ast.expr)
+        if depth > MAX_DEPTH:
+            return True
+        stack += [(child, depth) for child in ast.iter_child_nodes(node)]
+    return False
 
 
 def _first_word(text: str) -> str:
     match = _WORD.match(text)
     return "" if match is None else match[0]
-
-
-def _indentation(line: str) -> int:
-    return len(line) - len(line.lstrip())

@@ -14,8 +14,10 @@ from gpusync_lint.model.operations import (
     AddKeyword,
     InsertAfter,
     InsertBefore,
+    RemoveComment,
     RemoveStatement,
     ReplaceExpression,
+    ReplaceInComment,
     ReplaceStatements,
 )
 from gpusync_lint.model.spans import Span
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusync_lint.model.operations import Operation, Template
+
+MAX_DEPTH = 300
+"""Deepest expression, in `ast` expressions, that is rewritten: libcst ends the process on one that is much deeper."""
 
 _END_OF_LINE = re.compile(r"[ \t]*;?[ \t]*(#.*)?$")
 _ELIF = re.compile(r"elif\b")
@@ -38,10 +43,24 @@ class Layout:
         self.lines = lines
 
     def span(self, node: ast.expr | ast.stmt) -> Span:
-        """Where a node stands."""
+        """Where a node stands; a definition with its decorators."""
         end_line = node.end_lineno or node.lineno
         end = node.end_col_offset or node.col_offset
-        return Span(node.lineno, self.column(node.lineno, node.col_offset), end_line, self.column(end_line, end))
+        line, column = node.lineno, self.column(node.lineno, node.col_offset)
+        if decorators := getattr(node, "decorator_list", None):
+            line, column = self.line_of("@", decorators[0].lineno)
+        return Span(line, column, end_line, self.column(end_line, end))
+
+    def line_of(self, start: str, line: int) -> tuple[int, int]:
+        """The nearest line, this one or one above it, whose code starts with a text, and where that stands in it."""
+        while not self.lines[line - 1].lstrip().startswith(start):
+            line -= 1
+        return line, self.indentation(line) + 1
+
+    def indentation(self, line: int) -> int:
+        """The number of blanks that a line begins with."""
+        text = self.lines[line - 1]
+        return len(text) - len(text.lstrip())
 
     def column(self, line: int, offset: int) -> int:
         """The column of an offset of `ast`, which counts bytes of UTF-8 from 0."""
@@ -84,9 +103,15 @@ class Layout:
             whole = self._starts_line(span) and self._ends_line(span)
             return None if whole else "the statement shares its lines with another one"
         if isinstance(operation, RemoveStatement):
+            if "#" in self.text(span):
+                return "a comment would be lost"
             after = self.lines[span.end_line - 1][span.end_column - 1 :]
             alone = self._starts_line(span) and not after.strip()
             return None if alone else "the statement shares its lines with something else"
+        if isinstance(operation, RemoveComment):
+            return None if self.text(span).startswith("#") else "no comment stands there"
+        if isinstance(operation, ReplaceInComment):
+            return None if "#" in self.lines[span.line - 1][: span.column - 1] else "no comment stands there"
         return None
 
     def starts_line(self, line: int, column: int) -> bool:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _ALWAYS = -1
-"""Of what stands in parentheses wherever it is put."""
+"""Of what is put in parentheses everywhere, since it needs them in too many places."""
 _ANY, _TEST, _TERNARY, _OR, _AND, _NOT, _COMPARISON, _BIT_OR, _UNARY, _POWER, _AWAIT, _ATOM = (
     0, 1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 15,
 )  # fmt: skip
@@ -25,10 +25,10 @@ _PRODUCT = 11.5
 _LEVELS: Mapping[type, float] = {
     cst.NamedExpr: _ALWAYS,
     cst.GeneratorExp: _ALWAYS,
+    cst.Lambda: _ALWAYS,
     cst.Yield: _ANY,
     cst.Tuple: _ANY,
     cst.StarredElement: _ANY,
-    cst.Lambda: _TEST,
     cst.IfExp: _TERNARY,
     cst.Comparison: _COMPARISON,
     cst.Await: _AWAIT,
@@ -61,10 +61,10 @@ def _required(parent: cst.CSTNode | None, place: cst.CSTNode) -> float:
             return _AWAIT if parent.left is place else _UNARY
         return own if parent.left is place else own + 0.25
     if isinstance(parent, cst.BooleanOperation):
-        return level(parent) if parent.left is place else level(parent) + 1
+        return level(parent) + 1
     if isinstance(parent, cst.UnaryOperation):
         return level(parent)
-    if isinstance(parent, (cst.Comparison, cst.ComparisonTarget, cst.StarredElement)):
+    if isinstance(parent, (cst.Comparison, cst.ComparisonTarget, cst.StarredElement, cst.StarredDictElement)):
         return _BIT_OR
     if isinstance(parent, cst.Arg):
         return _BIT_OR if parent.star == "*" else _TEST

@@ -10,13 +10,12 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpusync_lint.rewrite.layout import MAX_DEPTH
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
     from gpusync_lint.project.symbols import FunctionInfo
-
-MAX_DEPTH = 300
-"""Deepest expression, in `ast` nodes, that the rules are shown: fixes are written with libcst, which dies of more."""
 
 _CALL_BACK = frozenset(
     {
