@@ -236,7 +236,7 @@ class _Rewriter(cst.CSTTransformer):
         if isinstance(operation, RenameCalled):
             return arguments.renamed(updated, operation.name)
         value = cast("cst.BaseExpression", _filled(operation.value, cst.parse_expression, self._writer.part))
-        if not value.lpar and needs_parentheses(value, cst.Arg(value), value):
+        if needs_parentheses(value, cst.Arg(value), value):
             value = _in_parentheses(value, _PARENTHESES)
         if isinstance(operation, AddKeyword):
             return arguments.with_keyword(updated, operation.name, value)

@@ -48,6 +48,8 @@ def level(node: cst.BaseExpression) -> float:
 
 def needs_parentheses(node: cst.BaseExpression, parent: cst.CSTNode | None, place: cst.CSTNode) -> bool:
     """Whether an expression has to be put in parentheses to take the place of a node inside `parent`."""
+    if node.lpar:
+        return False
     if isinstance(node, cst.Integer) and isinstance(parent, cst.Attribute):
         return True
     return level(node) < _required(parent, place)

@@ -222,6 +222,8 @@ class _Run:
     """Files that are left as they were, because a fix for them failed."""
     problems: list[FileError] = field(default_factory=list)
     """Fixes that failed."""
+    unwritable: Mapping[tuple[str, Fix], FileError] = field(default_factory=dict)
+    """Fixes, by path, that are offered and cannot be written."""
     memory: Memory | None = None
     """What is known from an earlier run, or from an earlier round of this one."""
     edited: set[str] = field(default_factory=set)
@@ -381,12 +383,13 @@ class _Run:
         return replace(error, line=span.line, cell=cell)
 
     def _checked(self, finding: Finding) -> Finding:
-        """Without its fix where that would change what is not Python in a notebook."""
-        notebook = self.notebooks.get(finding.path)
-        if notebook is None or finding.fix is None:
+        """Without a fix that cannot be written, or would change what is not Python in a notebook."""
+        fix = finding.fix
+        if fix is None:
             return finding
-        allowed = notebook.allows(operation.span for operation in finding.fix.operations)
-        return finding if allowed else replace(finding, fix=None)
+        notebook = self.notebooks.get(finding.path)
+        allowed = notebook is None or notebook.allows(operation.span for operation in fix.operations)
+        return finding if allowed and (finding.path, fix) not in self.unwritable else replace(finding, fix=None)
 
     def _enabled(self) -> Callable[[str, str], bool]:
         selection = self.request.selection
@@ -440,14 +443,14 @@ class _Run:
 
         for round_number in range(MAX_ROUNDS + 1):
             changed = False
-            unwritten: dict[tuple[str, Fix], FileError] = {}
+            unwritable: dict[tuple[str, Fix], FileError] = {}
             for path, findings in _by_path(outcome.warnings).items():
                 fixes = [one.fix for one in findings if one.fix is not None and (one.fix.safe or self.request.unsafe)]
                 if path in self.frozen or not fixes:
                     continue
                 written = _Written(path, self.texts[path])
                 chosen = apply.choose(findings, written.edits_of, unsafe=self.request.unsafe)
-                unwritten.update(((path, fix), error) for fix, error in written.refused.items())
+                unwritable.update(((path, fix), error) for fix, error in written.refused.items())
                 if not chosen.fixes:
                     continue
                 problem = (
@@ -463,35 +466,29 @@ class _Run:
             if not changed:
                 break
             outcome = self.judge()
-        return self._without(outcome, unwritten)
+        return self._without_unwritable(outcome, unwritable)
 
-    def _without(self, outcome: Outcome, unwritten: Mapping[tuple[str, Fix], FileError]) -> Outcome:
+    def _without_unwritable(self, outcome: Outcome, unwritable: Mapping[tuple[str, Fix], FileError]) -> Outcome:
         """The outcome with fixes that cannot be written as errors, and their findings without a fix."""
-        if not unwritten:
+        if not unwritable:
             return outcome
-
-        def fixable(one: Reported) -> Reported:
-            finding = one.finding
-            if finding.fix is None or (finding.path, finding.fix) not in unwritten:
-                return one
-            return replace(one, finding=replace(finding, fix=None))
-
-        errors = [self._in_cell(error) for error in unwritten.values()]
+        self.unwritable = unwritable
+        errors = [self._in_cell(error) for error in unwritable.values()]
         self.problems += errors
-        reported = tuple(fixable(one) for one in outcome.reported)
+        reported = tuple(replace(one, finding=self._checked(one.finding)) for one in outcome.reported)
         return replace(outcome, reported=reported, errors=(*outcome.errors, *errors))
 
     def with_edits(self, outcome: Outcome) -> Outcome:
         """The outcome with the edits of all fixes in it."""
         edits: dict[tuple[str, tuple[Operation, ...]], tuple[Edit, ...]] = {}
-        unwritten: dict[tuple[str, Fix], FileError] = {}
+        unwritable: dict[tuple[str, Fix], FileError] = {}
         for path, findings in _by_path([one.finding for one in outcome.reported]).items():
             fixes = [one.fix for one in findings if one.fix is not None]
             if fixes:
                 written = _Written(path, outcome.texts[path])
                 edits.update(((path, fix.operations), written.edits_of(fix)) for fix in fixes)
-                unwritten.update(((path, fix), error) for fix, error in written.refused.items())
-        return replace(self._without(outcome, unwritten), edits=edits)
+                unwritable.update(((path, fix), error) for fix, error in written.refused.items())
+        return replace(self._without_unwritable(outcome, unwritable), edits=edits)
 
     def _allow(self, reason: str, counts: dict[str, int], outcome: Outcome) -> Outcome:
         """Add a comment for every warning that is left."""

@@ -15,7 +15,7 @@ from gpusync_lint.catalogue.schema import RuleDoc
 from gpusync_lint.model import codes
 from gpusync_lint.model.findings import Analysis, EngineSettings, FileError, Finding, Fix, Source
 from gpusync_lint.model.levels import Confidence, Heat
-from gpusync_lint.model.operations import RenameCalled
+from gpusync_lint.model.operations import RemoveComment, RenameCalled
 from gpusync_lint.model.spans import Span
 from gpusync_lint.project import partition
 
@@ -50,6 +50,7 @@ WORDS: dict[str, tuple[str, Heat, Confidence]] = {
     "copy_twice": ("GS501", Heat.STEP, Confidence.HIGH),
     "copy_unsafe": ("GS501", Heat.STEP, Confidence.HIGH),
     "copy_broken": ("GS501", Heat.STEP, Confidence.HIGH),
+    "copy_unwritable": ("GS501", Heat.STEP, Confidence.HIGH),
     "copy_ping": ("GS501", Heat.STEP, Confidence.HIGH),
     "copy_pong": ("GS501", Heat.STEP, Confidence.HIGH),
 }
@@ -60,6 +61,7 @@ REPLACEMENTS = {
     "copy_twice": ("copy_safe", True),
     "copy_unsafe": ("fixed", False),
     "copy_broken": ("fixed(", True),
+    "copy_unwritable": ("fixed", True),
     "copy_ping": ("copy_pong", True),
     "copy_pong": ("copy_ping", True),
 }
@@ -97,7 +99,10 @@ def _finding(path: str, line: int, match: re.Match[str], ordinal: int) -> Findin
     if word in REPLACEMENTS:
         replacement, safe = REPLACEMENTS[word]
         call = Span(line, column, line, column + len(match[0]))
-        fix = Fix(f"Use {replacement}", (RenameCalled(call, replacement),), safe, None if safe else "the copy may race")
+        renamed = RenameCalled(call, replacement)
+        comment = RemoveComment(call)  # there is none
+        operations = (renamed, comment) if word == "copy_unwritable" else (renamed,)
+        fix = Fix(f"Use {replacement}", operations, safe, None if safe else "the copy may race")
     return Finding(
         code=code,
         name=NAMES[code],

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -233,6 +234,35 @@ def test_a_file_that_a_fix_would_break_is_left_untouched(
     out, err = capsys.readouterr()
     assert err == f"a.py: error: not fixed: {problem}\n"
     assert out.endswith("Fixed 1 warning in 1 file.\nFound 2 warnings (2 fixable with --fix)\n")
+
+
+UNWRITABLE = "a fix cannot be written: no comment stands there (fix: Use fixed); this is a bug in gpusync"
+
+
+def test_a_fix_that_cannot_be_written_is_an_error_and_the_others_are_applied(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = project({"a.py": "copy_twice()\ncopy_unwritable()\n"})
+    assert main(["--fix"]) == 2
+    assert (root / "a.py").read_text() == "fixed()\ncopy_unwritable()\n"
+    out, err = capsys.readouterr()
+    assert err == f"a.py:2: error: {UNWRITABLE}\n"
+    assert "fix: Use" not in out
+    assert out.endswith("Fixed 2 warnings in 1 file.\nFound 1 warning\n")
+
+
+@pytest.mark.parametrize("options", [[], ["--fix"], ["--fix", "--add-ignores", "known", "--show-suppressed"]])
+def test_json_shows_no_fix_that_cannot_be_written(
+    project: Project, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    project({"a.py": "item()\ncopy_unwritable()\n"})
+    assert main(["--output-format", "json", *options]) == 2
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert [one["fix"] for one in document["findings"]] == [None, None]
+    assert [(one["line"], one["message"]) for one in document["errors"]] == [(2, UNWRITABLE)]
+    assert err.startswith(f"a.py:2: error: {UNWRITABLE}\n")
+    assert err.count("error") == 1
 
 
 def test_a_write_protected_file_is_reported_and_its_warnings_remain(
