@@ -129,7 +129,7 @@ def test_a_blank_that_is_needed_without_parentheses_is_made_up_for_by_parenthese
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="ast does not know where the expression stands")
 def test_a_brace_behind_the_brace_of_an_f_string_does_not_escape_it() -> None:
     text = "f'{a}'\n"
-    assert written(text, ReplaceExpression(places(text)("a"), Template("{{b}}"))) == "f'{({b})}'\n"
+    assert written(text, ReplaceExpression(places(text)("a"), Template("{b}"))) == "f'{({b})}'\n"
 
 
 KEYWORDS = {
