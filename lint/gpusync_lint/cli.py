@@ -17,10 +17,11 @@ from gpusync_lint.files.discovery import Found, discover, shown
 from gpusync_lint.model import codes
 from gpusync_lint.model.findings import EngineSettings, UserError
 from gpusync_lint.model.levels import Confidence, Heat
-from gpusync_lint.output import FORMATS
+from gpusync_lint.output.base.format import Options, wants_color
 from gpusync_lint.run.runner import Outcome, Request, accept_all, run
 from gpusync_lint.settings.config import Config, find, load
 from gpusync_lint.settings.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
+from gpusync_lint.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +59,13 @@ class UsageError(UserError):
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, and suggests."""
 
+    def format_help(self) -> str:
+        """The help; the output formats are loaded only for it."""
+        for action in self._actions:
+            if action.dest == "output_format":
+                action.help = f"{output.described()} (default: %(default)s)"
+        return super().format_help()
+
     def error(self, message: str) -> NoReturn:
         self.exit(FAILED, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
@@ -68,10 +76,8 @@ class _Parser(argparse.ArgumentParser):
             option = unknown[0].partition("=")[0]
             if not option.startswith("-"):
                 self.error(f"unexpected argument {option!r}")
-            import difflib
-
-            near = difflib.get_close_matches(option, self._option_string_actions, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = nearest(option, self._option_string_actions)
+            hint = f"; did you mean {near}?" if near else ""
             self.error(f"unknown option {option}{hint}")
         return parsed
 
@@ -111,9 +117,7 @@ def _parser() -> _Parser:
     )
     reporting = parser.add_argument_group("output and configuration")
     add = reporting.add_argument
-    formats_help = "text for people, json and sarif (2.1.0) for programs, github for annotations in a job's log, "
-    formats_help += "gitlab for a code quality report, junit for test reports (default: %(default)s)"
-    add("--output-format", choices=FORMATS, default="text", help=formats_help)
+    add("--output-format", choices=output.names(), default=output.DEFAULT, help="see --help")
     add("--statistics", action="store_true", help="count the warnings of each code (text: instead of listing them)")
     add("--exit-zero", action="store_true", help="exit 0 also with warnings")
     add("--baseline", metavar="FILE", help="accept the warnings listed in FILE; only new ones count")
@@ -135,7 +139,7 @@ def _parser() -> _Parser:
         "--jobs",
         metavar="N",
         type=_count,
-        help="processes to analyse with; files that no import connects are shared out (default: one per processor)",
+        help="processes to analyze with; files that no import connects are shared out (default: one per processor)",
     )
     add(
         "--no-cache",
@@ -268,16 +272,16 @@ def _memory(
 
 
 def _check(arguments: argparse.Namespace, paths: list[str]) -> None:
-    if arguments.diff and arguments.output_format != "text":
+    if arguments.diff and arguments.output_format != output.DEFAULT:
         raise UsageError("--diff prints a diff, so it cannot be combined with --output-format")
     if arguments.add_ignores is not None and arguments.write_baseline:
         raise UsageError("--add-ignores and --write-baseline both accept every warning; choose one")
     if arguments.diff and arguments.write_baseline:
         raise UsageError("--diff changes nothing, so it cannot be combined with --write-baseline")
-    if arguments.observed and arguments.output_format not in ("text", "json", "sarif"):
+    if arguments.observed and not output.named(arguments.output_format).shows.observed:
         raise UsageError(f"--observed: the format {arguments.output_format} has no place for what was observed")
-    if arguments.statistics and arguments.output_format == "gitlab":
-        raise UsageError("--statistics: a GitLab report has no place for counts")
+    if arguments.statistics and not output.named(arguments.output_format).shows.statistics:
+        raise UsageError(f"--statistics: the format {arguments.output_format} has no place for counts")
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
         raise UsageError("--unsafe-fixes needs --fix or --diff")
     if arguments.stdin_filename is not None and "-" not in paths:
@@ -355,7 +359,7 @@ def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str
         allow_reason=arguments.add_ignores,
         unsafe=arguments.unsafe_fixes,
         write=not arguments.diff,
-        edits=arguments.output_format in output.WITH_EDITS,
+        edits=output.named(arguments.output_format).shows_edits,
     )
 
 
@@ -375,26 +379,13 @@ def _report(arguments: argparse.Namespace, found: Found, outcome: Outcome, cwd: 
         emit(sys.stderr, f"Added comments that allow {_warnings(outcome.allowed)} in {files}.\n")
     fixed_stdin = (arguments.fix or arguments.add_ignores is not None) and _print_fixed_stdin(found, outcome)
     stream = sys.stderr if fixed_stdin else sys.stdout
-    if arguments.output_format != "text":
-        document = output.render(
-            arguments.output_format,
-            outcome,
-            show_suppressed=arguments.show_suppressed,
-            statistics=arguments.statistics,
-            fixed=arguments.fix,
-        )
-        emit(stream, document)
-        return
-    from gpusync_lint.output import text
-
-    report = text.render(
-        outcome,
-        colour=text.wants_colour(stream, os.environ),
+    options = Options(
         show_suppressed=arguments.show_suppressed,
         statistics=arguments.statistics,
-        fixing=arguments.fix,
+        fixed=arguments.fix,
+        color=wants_color(stream, os.environ),
     )
-    emit(stream, report)
+    emit(stream, output.named(arguments.output_format).render(outcome, options))
 
 
 def _warnings(count: int) -> str:

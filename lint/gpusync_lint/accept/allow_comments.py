@@ -7,7 +7,6 @@ day on which it holds.
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass, replace
 from datetime import date
@@ -20,6 +19,7 @@ from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import RemoveComment, ReplaceInComment
 from gpusync_lint.model.spans import Span
 from gpusync_lint.settings.selection import UnknownCodeError, resolve
+from gpusync_lint.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ def apply(
     """Mark the findings of one file that a comment allows, and add those about the comments themselves.
 
     `names` maps codes to rule names; `enabled(code, path)` says which codes the user selected, so that a comment for a
-    rule that is switched off is not called unused. `alone` says that the rest of the project was not analysed: that a
+    rule that is switched off is not called unused. `alone` says that the rest of the project was not analyzed: that a
     comment suppresses nothing is then of low confidence, since it may take a caller elsewhere to see the wait. Raises
     comments.UnreadableCommentsError.
     """
@@ -147,8 +147,8 @@ class _File:
         verb = body["verb"] if body else ""
         if body is None or verb not in ("allow", "allow-file"):
             word = verb or match["body"].partition("[")[0].partition(" ")[0]
-            near = difflib.get_close_matches(word.lower(), ("allow", "allow-file"), 1)
-            hint = f"; did you mean {near[0]}[...]?" if near and near[0] != word else ""
+            near = nearest(word.lower(), ("allow", "allow-file"))
+            hint = f"; did you mean {near}[...]?" if near not in ("", word) else ""
             self._complain("GS904", span, source, f"`{source}` is not understood{hint}", _SHAPE)
             return None
         whole_file = verb == "allow-file"

@@ -2,7 +2,7 @@
 
 The file is a JSON list. Its first element names the schema, each further one is an entry on a line of its own, sorted
 by key; commas lead their lines, so that adding or removing an entry changes that line and no other, and branches merge.
-A key holds path, function, code, normalised source and its ordinal in the function, but no line number: a function that
+A key holds path, function, code, normalized source and its ordinal in the function, but no line number: a function that
 moves keeps its entries, a second occurrence in it is new. Paths are relative to the folder of the file.
 """
 
@@ -181,7 +181,7 @@ def write(baseline: Baseline, entries: Iterable[Entry]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Comparison:
     """What a baseline says of one run."""
 
     accepted: frozenset[str]
@@ -191,14 +191,14 @@ class Judgement:
     stale: tuple[Finding, ...]
 
 
-def judge(
+def compare(
     baseline: Baseline,
     live: Iterable[str],
     *,
     linted: Callable[[Path], bool | None],
     folders: Iterable[Path],
     enabled: Callable[[str, Path], bool],
-) -> Judgement:
+) -> Comparison:
     """Hold a baseline against the keys of all live findings, whatever their heat and confidence.
 
     `linted(file)` is None for a file that was not linted (or could not be), else whether the rest of its project was
@@ -220,4 +220,4 @@ def judge(
             unjudged.append(entry)
         else:
             gone.append((entry, Confidence.HIGH if whole else Confidence.LOW))
-    return Judgement(frozenset(accepted), tuple(unjudged), tuple(baseline.stale(gone)))
+    return Comparison(frozenset(accepted), tuple(unjudged), tuple(baseline.stale(gone)))

@@ -1,4 +1,4 @@
-"""The sorts of values of frameworks other than torch, and how names lead to them: the catalogues, indexed."""
+"""The types of values of frameworks other than torch, and how names lead to them: the catalogues, indexed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpusync_lint.catalogue import registry
 
 if TYPE_CHECKING:
-    from gpusync_lint.catalogue.schema import Barrier, Catalogue, Sort
+    from gpusync_lint.catalogue.schema import Barrier, Catalogue, ForeignType
 
 
 @cache
@@ -25,27 +25,27 @@ def modules() -> frozenset[str]:
 
 
 @cache
-def table() -> dict[str, Sort]:
-    """Every sort by its name."""
-    return {sort.name: sort for each in others() for sort in each.sorts}
+def table() -> dict[str, ForeignType]:
+    """Every type by its name."""
+    return {one.name: one for each in others() for one in each.types}
 
 
 @cache
 def types() -> dict[str, str]:
-    """Names of sorts by the dotted names that annotations give them."""
-    return {label: sort.name for sort in table().values() for label in sort.types}
+    """Names of types by the dotted names that annotations give them."""
+    return {dotted: one.name for one in table().values() for dotted in one.annotations}
 
 
 @cache
 def wrappers() -> dict[str, str]:
-    """Decorators and transforms of functions, and the sort of what they give."""
-    return {label: sort for each in others() for label, sort in each.wrappers.items()}
+    """Decorators and transforms of functions, and the type of what they give."""
+    return {dotted: one.gives for each in others() for one in each.wrappers for dotted in one.names}
 
 
 @cache
 def tracing_modules() -> tuple[str, ...]:
     """Modules whose functions trace the functions that they are given."""
-    return tuple(f"{label.partition('.')[0]}." for label in wrappers())
+    return tuple(f"{dotted.partition('.')[0]}." for dotted in wrappers())
 
 
 @cache
@@ -57,40 +57,28 @@ def traced_bases() -> frozenset[str]:
 @cache
 def module_from() -> dict[str, str]:
     """Functions that give a framework's module itself, and that module."""
-    return {label: each.modules[0] for each in others() for label in each.modules_from}
+    return {dotted: each.modules[0] for each in others() for dotted in each.modules_from}
 
 
 @cache
-def made_by(dotted: str) -> Sort | None:
-    """The sort of what a function or class of a framework gives back."""
-    for sort in table().values():
-        if covers(sort.made_by, dotted) and not covers(sort.not_by, dotted):
-            return sort
+def made_by(dotted: str) -> ForeignType | None:
+    """The type of what a function or class of a framework gives back."""
+    for one in table().values():
+        if covers(one.made_by, dotted) and not covers(one.not_made_by, dotted):
+            return one
     return None
 
 
 @cache
 def barriers() -> tuple[Barrier, ...]:
-    """The barriers of these frameworks that a name and a sort tell."""
-    return tuple(barrier for each in others() for barrier in each.barriers.values() if not barrier.shaped)
+    """The barriers of these frameworks that the generic rule judges."""
+    return tuple(barrier for each in others() for barrier in each.barriers.values() if not barrier.own_rule)
 
 
 @cache
 def bounding() -> frozenset[str]:
     """The frameworks of which one wait in each turn of a loop is right."""
     return frozenset(each.framework for each in others() if each.bounding)
-
-
-@cache
-def barrier_methods() -> frozenset[str]:
-    """Names of methods that wait."""
-    return frozenset(label for each in others() for barrier in each.barriers.values() for label in barrier.methods)
-
-
-@cache
-def barrier_functions() -> frozenset[str]:
-    """Dotted names of functions that wait."""
-    return frozenset(label for each in others() for barrier in each.barriers.values() for label in barrier.functions)
 
 
 def covers(patterns: tuple[str, ...], dotted: str) -> bool:

@@ -1,123 +1,73 @@
-"""The catalogue: every barrier of a framework, as data, with its remedy and with examples that are tests."""
+"""The catalogues: the barriers of every framework, as data, with their remedies and with examples that are tests."""
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from gpusync_lint.catalogue.loading import CatalogueError, load
+from gpusync_lint.suggestions import did_you_mean
 
-from gpusync_lint.catalogue.schema import Barrier, Catalogue, Example, Maker, RuleDoc, Sort
+if TYPE_CHECKING:
+    from gpusync_lint.catalogue.schema import Barrier, Catalogue, RuleDoc
 
-_FOLDER = Path(__file__).parent / "frameworks"
+FOLDER = Path(__file__).parent / "frameworks"
+"""One file for each framework."""
 
 
 @cache
 def catalogue(framework: str = "torch") -> Catalogue:
-    """Read the catalogue of a framework. Raises ValueError for a framework that has none, naming those that have."""
-    path = _FOLDER / f"{framework}.toml"
+    """Read the catalogue of a framework.
+
+    Raises:
+        ValueError: the framework has none; the message names those that have.
+        CatalogueError: the file does not obey the schema.
+    """
     if framework not in frameworks():
         raise ValueError(f"no catalogue for {framework!r}; there is one for: {', '.join(frameworks())}")
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
-    rules = {entry["code"]: RuleDoc(framework=framework, **entry) for entry in data.get("rule", ())}
-    barriers = {barrier.id: barrier for barrier in (_barrier(entry, framework) for entry in data["barrier"])}
-    by_function = {name: barrier for barrier in barriers.values() for name in barrier.functions}
-    by_method = {name: barrier for barrier in barriers.values() for name in barrier.methods}
-    return Catalogue(
-        framework,
-        data["prelude"],
-        rules,
-        barriers,
-        by_function,
-        by_method,
-        tuple(data.get("modules", ())),
-        tuple(_sort(entry, framework) for entry in data.get("sort", ())),
-        {label: f"{framework}.{wrap['gives']}" for wrap in data.get("wrapper", ()) for label in wrap["names"]},
-        tuple(data.get("traced_bases", ())),
-        tuple(data.get("modules_from", ())),
-        data.get("step", ""),
-        data.get("on", ""),
-        tuple(data.get("tensors", ())),
-        tuple(
-            Maker(entry["name"], tuple(entry["gives"]), entry.get("module", False)) for entry in data.get("maker", ())
-        ),
-        data.get("bounding", False),
-        data.get("runs", True),
-    )
+    return load(FOLDER / f"{framework}.toml")
 
 
 @cache
 def frameworks() -> tuple[str, ...]:
     """The frameworks that have a catalogue."""
-    return tuple(sorted(path.stem for path in _FOLDER.glob("*.toml")))
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+@cache
+def rule_docs() -> dict[str, RuleDoc]:
+    """The pages of all codes that some catalogue documents.
+
+    Raises:
+        CatalogueError: two catalogues document the same code.
+    """
+    found: dict[str, RuleDoc] = {}
+    for framework in frameworks():
+        for code, doc in catalogue(framework).rules.items():
+            if code in found:
+                raise CatalogueError(f"{framework}.toml: rule {code!r}: {found[code].framework}.toml documents it too")
+            found[code] = doc
+    return found
 
 
 def rule_doc(code: str) -> RuleDoc | None:
-    """The documentation of a code in whichever catalogue has it."""
-    for framework in frameworks():
-        doc = catalogue(framework).rule_doc(code)
-        if doc is not None:
-            return doc
-    return None
+    """The page of a code in whichever catalogue has it."""
+    return rule_docs().get(code)
 
 
 @cache
 def all_barriers() -> dict[str, Barrier]:
-    """The barriers of every framework by id."""
-    return {key: barrier for framework in frameworks() for key, barrier in catalogue(framework).barriers.items()}
+    """The barriers of every framework by id.
 
-
-def _sort(entry: dict[str, Any], framework: str) -> Sort:
-    given = dict(entry)
-    for key in ("attribute", "item", "call", "result"):
-        if given.get(key):
-            given[key] = f"{framework}.{given[key]}"
-    for key in ("made_by", "not_by", "types"):
-        given[key] = tuple(given.get(key, ()))
-    for key in ("host_attributes", "host_methods", "elementwise"):
-        given[key] = frozenset(given.get(key, ()))
-    given["methods"] = {label: f"{framework}.{gives}" for label, gives in given.get("methods", {}).items()}
-    given["name"] = f"{framework}.{given['name']}"
-    return Sort(**given)
-
-
-def _barrier(entry: dict[str, Any], framework: str) -> Barrier:
-    until = entry.get("until_torch")
-    of = entry.get("of", "")
-    return Barrier(
-        id=entry["id"] if framework == "torch" else f"{framework}.{entry['id']}",
-        code=entry["code"],
-        message=entry["message"],
-        remedy=entry["remedy"],
-        functions=tuple(entry.get("functions", ())),
-        methods=tuple(entry.get("methods", ())),
-        operators=tuple(entry.get("operators", ())),
-        unless_keywords=tuple(entry.get("unless_keywords", ())),
-        until_torch=(until[0], until[1]) if until else None,
-        of=f"{framework}.{of}" if of else "",
-        builtins=tuple(entry.get("builtins", ())),
-        conditions=entry.get("conditions", False),
-        masks=entry.get("masks", False),
-        not_functions=tuple(entry.get("not_functions", ())),
-        shaped=entry.get("shaped", False),
-        calls=tuple(entry.get("calls", ())),
-        takes=entry.get("takes", ""),
-        given=tuple(entry.get("given", {}).items()),
-        unless_given=tuple(entry.get("unless_given", {}).items()),
-        unless_made=tuple(entry.get("unless_made", {}).items()),
-        within=tuple(entry.get("within", ())),
-        among_processes=entry.get("among_processes", False),
-        at_most=entry.get("at_most"),
-        framework=framework,
-        waits=tuple(_example(item) for item in entry["waits"]),
-        silent=tuple(_example(item) for item in entry["silent"]),
-    )
-
-
-def _example(item: str | dict[str, Any]) -> Example:
-    return Example(item) if isinstance(item, str) else Example(**item)
+    Raises:
+        CatalogueError: the code of a barrier is documented nowhere.
+    """
+    found = {key: barrier for framework in frameworks() for key, barrier in catalogue(framework).barriers.items()}
+    for key, barrier in found.items():
+        if barrier.code not in rule_docs():
+            hint = did_you_mean(barrier.code, rule_docs(), "add a [[rule]] entry for it")
+            raise CatalogueError(
+                f"{barrier.framework}.toml: barrier {key!r}: no rule has the code {barrier.code}; {hint}"
+            )
+    return found

@@ -1,35 +1,75 @@
-"""What a catalogue file holds, as dataclasses."""
+"""What a catalogue file may hold: the one schema that files are read by, checked against and documented from.
+
+A file describes one framework: torch itself (`torch.toml`), a library on top of it (`on = "torch"`), or another
+framework with values of its own. Each class below is a table of such a file and each field a key of that table, with
+the field's type, default and docstring. A new field is a new key: nothing else has to be written.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NewType
+
+TypeName = NewType("TypeName", str)
+"""The name of a `[[type]]` of the same file; once read, with the framework before it: `jax.array`."""
+
+Values = tuple[tuple[str, Any], ...]
+"""Keyword arguments and their values; written as a table: `{ normalize = true }`."""
+
+
+TORCH, LIBRARY, OTHER = "torch.toml", "libraries on top of torch", "other frameworks"
+"""The kinds of files."""
+
+
+def _only(*kinds: str, key: str | None = None, by: str = "") -> dict[str, Any]:
+    """Metadata of a field.
+
+    Args:
+        kinds: the kinds of files that may hold the key; without one, all.
+        key: the key, where it is not the name of the field; empty for a field that is not written in the file.
+        by: of an array of tables, `[[key]]`, the key of theirs that tells them apart.
+    """
+    return {"kinds": kinds, "by": by} | ({} if key is None else {"key": key})
+
+
+_NOT_A_KEY = _only(key="")
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A statement that can be run after the catalogue's prelude and its own set-up."""
+    """A statement that can be run after the catalogue's prelude. Without a set-up it is written as a string alone."""
 
     run: str
+    """The statement, or several."""
     setup: str = ""
+    """What runs before it, and is not looked at."""
     meant: bool = False
-    """Of those that are not reported: it waits, and its author means it to, as next to a clock."""
+    """In `silent`: it does wait, but its author means it to, as next to a clock, so it is not reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleDoc:
-    """What is written about one code."""
+    """The page of a code. `code` and `name` stand first, on lines of their own: they are read without the rest."""
 
     code: str
+    """`GS` and three digits."""
     name: str
-    """Reads well after "allow"."""
+    """A few words joined by hyphens; reads well after "allow"."""
     summary: str
+    """What is reported, as a sentence."""
     why: str
+    """What the wait costs, measured where possible."""
     example: str
+    """A few lines that are reported."""
     use_instead: str
+    """The same lines without the wait."""
     fix_safety: str
+    """What `--fix` does: whether the fix is safe and why, or that there is none."""
     ignore_when: str
-    framework: str
+    """When the wait does not matter."""
+    timing: bool = False
+    """Whether such a wait next to a clock is meant, because it ends what is timed: then it is of low confidence."""
+    framework: str = field(default="", metadata=_NOT_A_KEY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,126 +77,170 @@ class Barrier:
     """One operation, or one family of operations, that makes the host wait."""
 
     id: str
+    """Unique in the file. Outside `torch.toml` it is known with the framework before it: `jax.read`."""
     code: str
+    """The code of the findings. Some `[[rule]]`, in this file or another, documents it."""
     message: str
-    """May hold `{call}`, the name of what is called."""
+    """One sentence that says what waits and why. `{call}` stands for what is called, as the source writes it."""
     remedy: str
-    functions: tuple[str, ...] = ()
-    """Dotted names that match."""
-    methods: tuple[str, ...] = ()
-    """Names of tensor methods that match."""
-    operators: tuple[str, ...] = ()
-    """Operators of aten that it stands for and that torch itself tags as data-dependent."""
+    """What to write instead, as an imperative."""
+    waits: tuple[Example, ...]
+    """Statements that make the host wait. Each is a test: it has to be reported when it stands in a step loop."""
+    silent: tuple[Example, ...]
+    """Statements much like these that do not. Each is a test: it must not be reported."""
+    functions: tuple[str, ...] = field(default=(), metadata=_only(TORCH, OTHER))
+    """Dotted names of functions. Outside `torch.toml`, a name that ends in `.*` covers all names below it."""
+    methods: tuple[str, ...] = field(default=(), metadata=_only(TORCH, OTHER))
+    """Names of methods of device tensors (in `torch.toml`), or of values of the type `of`."""
+    calls: tuple[str, ...] = field(default=(), metadata=_only(LIBRARY))
+    """Ends of dotted names of functions, methods and classes: `nms`, `Accelerator.reduce`, `MeanMetric.__call__`."""
+    takes: Literal["", "tensor", "number"] = field(default="", metadata=_only(TORCH, LIBRARY))
+    """What a function must be given to wait: `tensor` (some argument is, or holds, a device tensor), `number` (the last
+    positional argument is a number of the host); without it, anything."""
     unless_keywords: tuple[str, ...] = ()
-    """With all of these keywords given it does not wait."""
-    until_torch: tuple[int, int] | None = None
-    """The first version of torch that does not wait."""
-    of: str = ""
-    """The sort of value that it reads; without one every call of its functions counts."""
-    builtins: tuple[str, ...] = ()
-    """Python's own functions that read such a value: `float`, `print`; `format` stands for f-strings too."""
-    conditions: bool = False
-    """Whether asking for the truth of such a value waits."""
-    masks: bool = False
-    """Whether indexing such a value by a comparison waits."""
-    not_functions: tuple[str, ...] = ()
-    """Names that the patterns in `functions` cover, but that do not wait."""
-    shaped: bool = False
-    """Whether a rule of its own has to look at how it is called; its name alone says nothing."""
-    calls: tuple[str, ...] = ()
-    """Of a library on top of torch, ends of dotted names: `nms`, `Accelerator.reduce`, `MeanMetric.__call__`."""
-    takes: str = ""
-    """What it must be given to wait: `tensor` (an argument lies on the device), `number` (a host number after the
-    name that it is given for), or empty."""
-    given: tuple[tuple[str, Any], ...] = ()
-    """Keyword arguments that it waits with only."""
-    unless_given: tuple[tuple[str, Any], ...] = ()
-    """Any of these keyword arguments says that it does not wait."""
-    unless_made: tuple[tuple[str, Any], ...] = ()
-    """Any of these keyword arguments, given to what made the object, says that its method does not wait."""
+    """It does not wait where any of these keyword arguments is given."""
+    unless_all_keywords: tuple[str, ...] = ()
+    """It does not wait where all of these keyword arguments are given."""
+    only_if: Values = ()
+    """It waits only where each of these keyword arguments has the value."""
+    unless: Values = ()
+    """It does not wait where any of these keyword arguments has the value."""
+    unless_made_with: Values = field(default=(), metadata=_only(LIBRARY))
+    """It does not wait where the object was made with any of these keyword arguments."""
+    max_positional: int | None = None
+    """With more positional arguments it does not wait."""
     within: tuple[str, ...] = ()
     """It waits only in functions of these names."""
-    among_processes: bool = False
+    among_processes: bool = field(default=False, metadata=_only(LIBRARY))
     """It waits only where several processes run, which the source does not tell: findings are of low confidence."""
-    at_most: int | None = None
-    """With more positional arguments it does not wait."""
-    framework: str = "torch"
-    waits: tuple[Example, ...] = ()
-    silent: tuple[Example, ...] = ()
+    until_torch: tuple[int, int] | None = None
+    """The first version of torch that does not wait: `[2, 14]`."""
+    own_rule: bool = False
+    """Whether a rule of its own decides which calls wait; the generic rules then leave them alone."""
+    of: TypeName = field(default=TypeName(""), metadata=_only(OTHER))
+    """The type of value that is read. A function with one waits where some argument is of that type."""
+    not_functions: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
+    """Names that a pattern in `functions` covers, but that do not wait."""
+    builtins: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
+    """Python's own functions that read a value of the type `of`: `float`, `print`; `format` stands for f-strings as
+    well, `tracker` for experiment trackers and progress bars."""
+    conditions: bool = field(default=False, metadata=_only(OTHER))
+    """Whether a branch on a value of the type `of` waits."""
+    masks: bool = field(default=False, metadata=_only(OTHER))
+    """Whether indexing a value of the type `of` by a comparison waits."""
+    operators: tuple[str, ...] = field(default=(), metadata=_only(TORCH))
+    """Operators of aten that it stands for and that torch itself tags as data-dependent."""
+    framework: str = field(default="torch", metadata=_NOT_A_KEY)
 
 
 @dataclass(frozen=True, slots=True)
-class Sort:
-    """A sort of value of a framework other than torch, and what comes of it."""
+class ForeignType:
+    """A type of value of a framework other than torch, and what comes of operations on such a value."""
 
-    name: str
-    """With the framework before it: `jax.array`."""
+    name: TypeName
+    """How the file calls the type."""
     made_by: tuple[str, ...] = ()
-    """Dotted names of what makes it; a name that ends in `.*` covers all below it."""
-    not_by: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
-    """Dotted names that annotations may give it."""
+    """Dotted names of functions and classes that make one; a name that ends in `.*` covers all names below it."""
+    not_made_by: tuple[str, ...] = ()
+    """Names that a pattern in `made_by` covers, but that do not make one."""
+    annotations: tuple[str, ...] = ()
+    """Dotted names that stand for the type in annotations."""
     host_attributes: frozenset[str] = frozenset()
+    """Attributes whose values are on the host: `shape`."""
     host_methods: frozenset[str] = frozenset()
-    methods: dict[str, str] = field(default_factory=dict, hash=False)
-    """The sorts that single methods, and single attributes, give."""
-    attribute: str = ""
-    """The sort of every other attribute and method result; empty when unknown."""
-    item: str = ""
-    call: str = ""
-    result: str = ""
-    """The sort that operators give."""
+    """Methods whose results are on the host: `item`."""
+    methods: dict[str, TypeName] = field(default_factory=dict, hash=False)
+    """The types of single attributes and method results, where they differ from `attribute`."""
+    attribute: TypeName = TypeName("")
+    """The type of every other attribute and method result; unknown without it."""
+    item: TypeName = TypeName("")
+    """The type of what indexing gives, and of what a loop over it gives."""
+    call: TypeName = TypeName("")
+    """The type of what calling it gives."""
+    result: TypeName = TypeName("")
+    """The type of what operators give."""
     elementwise: frozenset[str] = frozenset()
-    """Last names of functions that compute on the host where they are given numbers only."""
-    sign: str = ""
-    """The sign of a step that making one, or calling one, gives to a loop: `weak` or empty."""
+    """Last names of the functions in `made_by` that compute on the host where they are given numbers only."""
+    sign: Literal["", "weak"] = ""
+    """`weak`: a loop that makes such a value, or calls one, is likely to be a step loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """Decorators and transforms of functions: `jax.jit`."""
+
+    names: tuple[str, ...]
+    """Their dotted names."""
+    gives: TypeName
+    """The type of what they make of a function."""
 
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """A function of a library on top of torch, and the objects of the library's classes that it gives back."""
+    """A function of a library on top of torch that gives back objects of the library's classes."""
 
     name: str
     """The end of its dotted name."""
     gives: tuple[str, ...]
-    """Dotted names of classes: of several, it gives a tuple; an empty one for what is not known."""
+    """Dotted names of the classes. With several names it gives a tuple; an empty name is an object that is unknown."""
     module: bool = False
     """Whether the first of them is a module that lies on the device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All barriers of one framework, and the documentation of their codes."""
+    """One file: a framework, its barriers, and the pages of its codes."""
 
     framework: str
+    """The name of the framework, which is that of the file."""
+    modules: tuple[str, ...]
+    """The top-level modules of the framework: a file that imports one of them uses it."""
     prelude: str
-    rules: dict[str, RuleDoc]
-    """By code, in order."""
-    barriers: dict[str, Barrier]
-    """By id, in order."""
-    by_function: dict[str, Barrier] = field(default_factory=dict)
-    by_method: dict[str, Barrier] = field(default_factory=dict)
-    modules: tuple[str, ...] = ()
-    """Top-level modules whose import says that a file uses the framework."""
-    sorts: tuple[Sort, ...] = ()
-    wrappers: dict[str, str] = field(default_factory=dict)
-    """Dotted names of decorators and transforms, and the sort of what they make of a function."""
-    traced_bases: tuple[str, ...] = ()
+    """What the examples begin with."""
+    rules: dict[str, RuleDoc] = field(default_factory=dict, metadata=_only(key="rule", by="code"))
+    """The pages of codes. A code is documented once; several frameworks may have barriers of that code."""
+    barriers: dict[str, Barrier] = field(default_factory=dict, metadata=_only(key="barrier", by="id"))
+    """The operations that make the host wait."""
+    on: Literal["", "torch"] = ""
+    """`torch` for a library on top of torch, whose values are torch's tensors."""
+    shows_torch: bool = field(default=True, metadata=_only(LIBRARY))
+    """Whether a file that imports it works with tensors. Not so for experiment trackers,
+    which are given numbers as well."""
+    lookalikes: tuple[str, ...] = ()
+    """Top-level modules of other array libraries, whose arrays have methods of the same names as torch's tensors: in a
+    file that imports one, the name of a method alone is no evidence of a tensor."""
+    module_classes: tuple[str, ...] = field(default=(), metadata=_only(TORCH, LIBRARY))
+    """Beginnings of the dotted names of classes that are `torch.nn.Module`s."""
+    device_words: tuple[str, ...] = ()
+    """Words that show a text to use a GPU, because code that uses torch has few other reasons to hold them; one that
+    ends in `*` may be any part of a word."""
+    only_logging: tuple[str, ...] = field(default=(), metadata=_only(TORCH, LIBRARY))
+    """Modules whose import does not show that a file works with tensors: they only write logs."""
+    tensors: tuple[str, ...] = field(default=(), metadata=_only(LIBRARY))
+    """Ends of the dotted names of what gives back a tensor on the device."""
+    makers: tuple[Maker, ...] = field(default=(), metadata=_only(LIBRARY, key="maker"))
+    """Functions that give back objects of its classes."""
+    types: tuple[ForeignType, ...] = field(default=(), metadata=_only(OTHER, key="type"))
+    """The types of the framework's values."""
+    wrappers: tuple[Wrapper, ...] = field(default=(), metadata=_only(OTHER, key="wrapper"))
+    """The framework's decorators and transforms. What they are given is traced rather than run."""
+    traced_bases: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
     """Classes whose methods are traced rather than run."""
-    modules_from: tuple[str, ...] = ()
-    """Functions that give the framework's module itself: `cupy.get_array_module`."""
+    modules_from: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
+    """Functions that give the framework's first module itself: `cupy.get_array_module`."""
+    bounding: bool = field(default=False, metadata=_only(OTHER))
+    """Whether one wait in each turn of a loop is right because it bounds the queue: then only
+    further ones are reported."""
     step: str = ""
     """A statement that makes a loop a step loop, for the examples."""
-    on: str = ""
-    """The framework whose values a library works on: `torch`; empty for a framework of its own."""
-    tensors: tuple[str, ...] = ()
-    """Of such a library, ends of dotted names of what gives back a tensor on the device."""
-    makers: tuple[Maker, ...] = ()
-    bounding: bool = False
-    """Whether one wait in each turn of a loop is right, because it bounds the queue: only further ones are reported."""
     runs: bool = True
-    """Whether its examples can be run one by one; False where a trainer, a launcher or a server has to."""
+    """Whether the examples can be run one by one; not where they need a trainer, a launcher or a server."""
+    by_function: dict[str, Barrier] = field(init=False, default_factory=dict)
+    """The barriers by the names in their `functions`."""
+    by_method: dict[str, Barrier] = field(init=False, default_factory=dict)
+    """The barriers by the names in their `methods`."""
 
-    def rule_doc(self, code: str) -> RuleDoc | None:
-        """The documentation of a code; None for a code that this framework does not have."""
-        return self.rules.get(code)
+    def __post_init__(self) -> None:
+        for barrier in self.barriers.values():
+            self.by_function.update(dict.fromkeys(barrier.functions, barrier))
+            self.by_method.update(dict.fromkeys(barrier.methods, barrier))

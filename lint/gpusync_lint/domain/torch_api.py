@@ -1,4 +1,4 @@
-"""What calls into torch and its neighbours give back: tables, no logic. Source: torch's public documentation."""
+"""What calls into torch and its neighbors give back: tables, no logic. Source: torch's public documentation."""
 
 from __future__ import annotations
 
@@ -201,5 +201,3 @@ TRACKERS = frozenset(
     }
 )  # fmt: skip
 """Methods of experiment trackers and progress bars, which make numbers or text of what they are given."""
-SHOWN_BY = TRACKERS | LOGGERS | {"format"}
-"""Methods that make text or numbers of what they are given, whoever has them."""

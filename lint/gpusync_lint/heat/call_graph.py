@@ -1,6 +1,6 @@
 """How the functions of a project run and call each other, and the heat that follows.
 
-What tells how often the lines of a function run is kept as numbers in lists: the files that are analysed together hand
+What tells how often the lines of a function run is kept as numbers in lists: the files that are analyzed together hand
 it over as a `Graph`, which JSON can hold. `link` puts graphs together and says how often each function is entered and
 what each of its loops is; with that, a `Teller` knows how often the places in one graph run, without the others.
 """

@@ -39,6 +39,7 @@ class Recorder:
 
     def __init__(self, project: Project, own: Sequence[FileInfo], step_functions: Iterable[str]) -> None:
         self._project = project
+        self._judged = frozenset(own)
         self._extra = frozenset(step_functions)
         self._ways: dict[int, Ways] = {}
         """By `id` of a function."""
@@ -128,7 +129,7 @@ class Recorder:
         run = FunctionRun(
             head, steps.rows, list(dict.fromkeys(signs)), list(dict.fromkeys(calls)), list(dict.fromkeys(batches))
         )
-        if not fn.spots:  # no finding will be placed in it
+        if fn.file not in self._judged:  # no finding will be placed in it
             del self._ways[id(fn)], self._steps[id(fn)]
         return run
 

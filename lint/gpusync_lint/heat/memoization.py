@@ -1,4 +1,4 @@
-"""Code that runs only until something is there: lazy initialisation, and functions that give back what they kept."""
+"""Code that runs only until something is there: lazy initialization, and functions that give back what they kept."""
 
 from __future__ import annotations
 

@@ -20,7 +20,6 @@ from gpusync_lint.domain.lattice import (
     any_tensor,
     dict_of,
     element,
-    foreign_inside,
     foreign_value,
     join,
     join_all,
@@ -42,16 +41,7 @@ if TYPE_CHECKING:
 Args = list[Value]
 Kwargs = dict[str, Value]
 
-_READERS = frozenset(
-    {
-        "item", "tolist", "cpu", "numpy", "synchronize", "get_scale", "__array__", "cuda",
-    }
-)  # fmt: skip
-_MOVERS = frozenset({"to", "type", "type_as"})
 _SIGNS = frozenset({"step", "backward", "zero_grad", "manual_backward", "apply_gradients", "generate"})
-_NOTABLE = _READERS | _MOVERS | _SIGNS | torch_api.TRACKERS | {"log", "add_event_handler"}
-_NAMED = frozenset({Kind.NAME, Kind.FUNCTION, Kind.MODULE})
-"""What has a name by which a catalogue may speak of it."""
 _NEVER_MOVED = (Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY, Kind.FOREIGN)
 _MAY_BE_MOVED = frozenset(
     {Kind.TENSOR, Kind.UNKNOWN, Kind.RECORDS, Kind.MOVED, Kind.TUPLE, Kind.LIST, Kind.DICT}
@@ -110,14 +100,12 @@ class Calls(Functions):
                 kwargs.update({k: v for k, v in value.items or () if k not in kwargs})
             elif value.kind is Kind.TENSOR:  # a batch that is a dictionary of tensors
                 kwargs.setdefault("**", value)
-        if callee.kind in _NAMED or label in self.inference.named.ends:
-            named, project = self.inference.named, self.inference.project
-            if named.may_tell(label, callee) and named.barriers(func, callee, receiver or UNKNOWN, project):
-                self.hit()
         if receiver is not None:
             assert isinstance(func, ast.Attribute)
-            if label in _NOTABLE:
-                self._notable_method(node, func, receiver, args, kwargs)
+            if label in _SIGNS:
+                self._mark_method(func, receiver, args)
+            elif label == "add_event_handler" and len(args) > 1:
+                self._handed_over(args[1], framework_callbacks.event(node.args[0]))
             kind = callee.kind
             if (kind is not Kind.FUNCTION and kind is not Kind.CLASS and kind is not Kind.NAME) or (
                 receiver.kind is Kind.DICT
@@ -176,14 +164,11 @@ class Calls(Functions):
         if kind is Kind.MOVED:
             self.mark("weak")
             return GPU_TENSOR._replace(sure=False)
-        if getattr(node.func, "attr", "") in torch_api.SHOWN_BY and any_tensor(args, kwargs):
-            self.hit()
         self.unexplained(args, kwargs)
         return UNKNOWN
 
     def _call_foreign(self, sort: str) -> Value:
         """Call a value of another framework: a compiled function, a model, a kernel with its grid."""
-        self.hit()
         described = foreign.table()[sort]
         if described.sign:
             self.mark(described.sign)
@@ -193,8 +178,6 @@ class Calls(Functions):
         self, func: ast.Attribute, receiver: Value, callee: Value, args: Args, kwargs: Kwargs
     ) -> Value | None:
         sort = foreign.table()[receiver.ref]
-        if func.attr in foreign.barrier_methods():
-            self.hit()
         if func.attr in sort.host_methods:
             return HOST
         if sort.sign and not sort.call:
@@ -204,28 +187,9 @@ class Calls(Functions):
     def _inside_module(self) -> bool:
         return self.fn.cls is not None and self.inference.project.is_module_class(self.fn.cls)
 
-    def _notable_method(self, node: ast.Call, func: ast.Attribute, receiver: Value, args: Args, kwargs: Kwargs) -> None:
-        """What the name of a method says, whatever it comes to give back."""
-        attr = func.attr
-        if attr in _READERS:
-            self.hit()
-        elif attr in _MOVERS:  # of a tensor and of things unknown, `_move` tells more
-            inherited = attr == "to" and receiver.kind is Kind.RECORDS
-            if inherited or (attr != "to" and not receiver.on_device and receiver.kind is not Kind.MODULE):
-                self.hit()
-        elif attr == "add_event_handler":
-            if len(args) > 1:
-                self._handed_over(args[1], framework_callbacks.event(node.args[0]))
-        elif attr in _SIGNS:
-            self._mark_method(func, receiver, args)
-        elif foreign_inside(tuple_of([*args, *kwargs.values()])) is not None:  # a tracker
-            self.hit()
-
     def _mark_method(self, func: ast.Attribute, receiver: Value, args: Args) -> None:
         attr = func.attr
         stepping = attr == "step" and receiver.kind in (Kind.OPTIMIZER, Kind.SCALER)
-        if attr == "backward" and self.masked:
-            self.hit()
         if stepping or attr in ("backward", "zero_grad", "manual_backward", "apply_gradients"):
             self.mark("strong")
         elif attr == "step" and receiver.kind in (Kind.UNKNOWN, Kind.INSTANCE):
@@ -264,8 +228,6 @@ class Calls(Functions):
             if attr in ("log_prob", "entropy", "rsample"):
                 return Value(Kind.TENSOR, self.assumed(), sure=False)
             if attr == "format" or attr in torch_api.LOGGERS or attr.startswith(_SHOWING):
-                if any_tensor(args, kwargs):
-                    self.hit()
                 return HOST if attr == "format" else UNKNOWN
         return None
 
@@ -273,9 +235,6 @@ class Calls(Functions):
         """`.to(...)`, `.cuda()`, `.cpu()` on anything."""
         kind = receiver.kind
         target = self._target(func.attr, args, kwargs)
-        somewhere = target is not None or (bool(args) and args[0].kind is not Kind.DTYPE)
-        if kind in _MAY_BE_MOVED and somewhere and not (receiver.on_device and (target or 0) >= Device.ASSUMED):
-            self.hit()
         if kind is Kind.TENSOR:
             boolean = receiver.boolean
             dtypes = [value for value in (*args, *kwargs.values()) if value.kind is Kind.DTYPE]
@@ -342,23 +301,17 @@ class Calls(Functions):
 
     def tensor_call(self, attr: str, receiver: Value, args: Args, kwargs: Kwargs) -> Value:
         """The result of a tensor method, or of the function of the same name in torch."""
-        if attr in self.inference.barrier_methods:
-            self.hit()
         if attr == "numpy":
             return ARRAY
         if attr in torch_api.HOST_METHODS:
             return list_of(HOST) if attr == "tolist" else HOST
         if attr in ("new_tensor", "new_zeros", "new_ones", "new_full", "new_empty"):
-            if attr == "new_tensor":
-                self.hit()
             return receiver._replace(zero_dim=None, pinned=False)
         if attr == "pin_memory":
-            self.hit()
             return receiver._replace(pinned=True)
         if attr == "type":
             return self._as_type(receiver, args) if args else HOST
         if attr in ("copy_", "index_put_", "masked_fill_", "index_fill_", "scatter_"):
-            self.hit()
             return receiver
         base = receiver
         if attr not in torch_api.RESHAPERS:
@@ -455,8 +408,6 @@ class Calls(Functions):
 
     def _call_module(self, module: Value, args: Args, kwargs: Kwargs) -> Value:
         self.mark("layer" if self._inside_module() and module.ref is not self.fn.cls else "weak")
-        if module.items:
-            self.hit()
         device = self.module_device(module)
         if module.ref is not None and not isinstance(module.ref, str):
             forward = self.inference.method(module.ref, "forward")
@@ -477,8 +428,6 @@ class Calls(Functions):
         elif given:
             device = max(device, *(value.device for value in given))
         output = Value(Kind.TENSOR, device, sure=bool(dotted.startswith("torch.nn")))
-        if last == "TransformerEncoder":
-            self.hit()
         if last in _RECURRENT or last == "MultiheadAttention":
             hidden = tuple_of([output, output]) if last == "LSTM" else output
             return tuple_of([output, hidden])
@@ -488,15 +437,12 @@ class Calls(Functions):
         self, func: ast.Attribute, receiver: Value, callee: Value, args: Args, kwargs: Kwargs
     ) -> Value | None:
         if receiver.kind is Kind.SCALER:
-            self.hit()
             if func.attr == "scale" and args:
                 return args[0]
             if func.attr == "get_scale":
                 return HOST
-        if func.attr in ("step", "update_parameters"):
-            self.hit()
-            if args and args[0].kind is Kind.FUNCTION:  # a closure that computes the loss
-                return self.inference.call(self, args[0].ref, [], {}, [])
+        if func.attr in ("step", "update_parameters") and args and args[0].kind is Kind.FUNCTION:
+            return self.inference.call(self, args[0].ref, [], {}, [])  # a closure that computes the loss
         return UNKNOWN
 
     def _collection_method(
@@ -522,23 +468,17 @@ class Calls(Functions):
             old = receiver.elem if kind is Kind.LIST else element(receiver)
             wider = list_of(grown if old is None else join(old, grown))
             path = dotted_path(func.value)
-            if grown.kind is Kind.TENSOR and self.backward_names:
-                self.hit()
             if path is not None and wider != receiver:
                 self.env.set(path, wider)
                 self.inference.assign_attribute(self, func.value, wider)
             return HOST
         if attr in ("pop", "popleft"):
             return element(receiver)
-        if attr in ("remove", "index", "count") and args and args[0].kind is Kind.TENSOR:
-            self.hit()
         return receiver if attr == "copy" else HOST
 
     def _distribution_method(
         self, func: ast.Attribute, receiver: Value, callee: Value, args: Args, kwargs: Kwargs
     ) -> Value | None:
-        if func.attr == "log_prob":
-            self.hit()
         return Value(Kind.TENSOR, receiver.device)
 
     def _array_method(
@@ -551,8 +491,6 @@ class Calls(Functions):
     def _host_method(
         self, func: ast.Attribute, receiver: Value, callee: Value, args: Args, kwargs: Kwargs
     ) -> Value | None:
-        if any_tensor(args, kwargs):
-            self.hit()
         return HOST
 
     def _loader_method(

@@ -26,7 +26,6 @@ from gpusync_lint.domain.lattice import (
     dict_of,
     element,
     foreign_value,
-    has_tensor,
     host,
     join,
     join_all,
@@ -42,7 +41,6 @@ from gpusync_lint.domain.tensor_ops import (
     combine,
     device_comparison,
     is_gpu_string,
-    selects,
     tensor_attribute,
 )
 from gpusync_lint.syntax.names import dotted_path
@@ -93,14 +91,10 @@ class Expressions:
     """What is known of expressions, by their `id`."""
     statement: ast.stmt
     repeated: int
-    timed: bool
-    """Whether a clock has been read."""
     placed: list[Device]
     """The devices of the `with device:` blocks around the statement."""
     backward_names: frozenset[str]
     module_names: frozenset[str]
-    masked: bool
-    """Whether a tensor was read through a mask."""
     lambdas: list[ast.Lambda]
     """The lambdas that are being called."""
 
@@ -161,20 +155,9 @@ class Expressions:
             self.values[id(node)] = value
         return value, path
 
-    def hit(self) -> None:
-        """Have the rules look at the statement being interpreted."""
-        self.fn.spots[id(self.statement)] = self.statement
-
     def assumed(self) -> Device:
         """Where tensors of conventional training code lie."""
         return self.inference.assumed_device(self.fn)
-
-    def truth(self, node: ast.expr) -> Value:
-        """Evaluate a condition; testing a tensor concerns the rules."""
-        value = self.eval(node)
-        if value.kind in (Kind.TENSOR, Kind.FOREIGN):
-            self.hit()
-        return value
 
     # names and attributes
 
@@ -325,17 +308,11 @@ class Expressions:
         left, right = self.eval(node.left), self.eval(node.right)
         op = node.op.__class__
         if op is ast.Mod and _is_string(node.left, left):
-            if has_tensor(right):
-                self.hit()
             return HOST
-        if op is ast.Sub and self.timed and isinstance(node.right, ast.Name):  # perhaps the time that something took
-            self.hit()
         kinds = (left.kind, right.kind)
         if kinds == _BOTH_HOST:
             return HOST
         if Kind.TENSOR in kinds:
-            if op is ast.Add and self.backward_names:  # perhaps a sum that keeps its graph
-                self.hit()
             value = combine(left, right)
             bitwise = op in (ast.BitAnd, ast.BitOr, ast.BitXor)
             boolean = bitwise and left.boolean and right.boolean
@@ -360,7 +337,7 @@ class Expressions:
         return UNKNOWN
 
     def _bool_op(self, node: ast.BoolOp) -> Value:
-        values = [self.truth(item) for item in node.values]
+        values = [self.eval(item) for item in node.values]
         flags = [value.const for value in values if value.kind is Kind.FLAG]
         if isinstance(node.op, ast.And):
             if False in flags:
@@ -375,7 +352,7 @@ class Expressions:
 
     def _unary(self, node: ast.UnaryOp) -> Value:
         if isinstance(node.op, ast.Not):
-            value = self.truth(node.operand)
+            value = self.eval(node.operand)
             if value.kind is Kind.FLAG:
                 return GPU_ABSENT if value.const else GPU_PRESENT
             return HOST
@@ -401,12 +378,8 @@ class Expressions:
             return HOST  # whatever is compared with a string is one
         tensors = [value for value in values if value.kind is Kind.TENSOR]
         if op in (ast.In, ast.NotIn):
-            if tensors or any(has_tensor(value) for value in values):
-                self.hit()
             return HOST
         if tensors:
-            if len(values) > 2:
-                self.hit()
             result = combine(values[0], values[1]) if len(values) == 2 else join_all(tensors)
             return result._replace(boolean=True, sure=all(value.sure for value in tensors))
         for value in values:
@@ -427,7 +400,7 @@ class Expressions:
         return settings and self.inference.project.off_by_default(owner.ref, node.attr)
 
     def _if_exp(self, node: ast.IfExp) -> Value:
-        test = self.truth(node.test)
+        test = self.eval(node.test)
         body, orelse = self.eval(node.body), self.eval(node.orelse)
         if test.kind is Kind.FLAG:
             taken, other = (body, orelse) if test.const else (orelse, body)
@@ -486,7 +459,7 @@ class Expressions:
         for generator in generators:
             self.bind(generator.target, element(self.iterated(self.eval(generator.iter), generator.iter)))
             for condition in generator.ifs:
-                self.truth(condition)
+                self.eval(condition)
         return mark
 
     def iterated(self, value: Value, node: ast.expr) -> Value:
@@ -509,35 +482,24 @@ class Expressions:
         if kind is Kind.TENSOR:
             return self.index_tensor(base, index, node.slice)
         if kind in (Kind.LIST, Kind.TUPLE):
-            if index.kind is Kind.TENSOR:
-                self.hit()
             return base if isinstance(node.slice, ast.Slice) else lookup(base, index.const)
         if kind is Kind.DICT:
             return lookup(base, index.const)
         if kind is Kind.FOREIGN or kind is Kind.FUNCTION:
-            if index.kind is Kind.FOREIGN:
-                self.hit()
             sort = base.ref if kind is Kind.FOREIGN else self.inference.wrapper(base.ref)
             return foreign_value(foreign.table()[sort].item) if sort else UNKNOWN
         if kind is Kind.MOVED:
-            if not isinstance(index.const, str):
-                self.hit()
             return GPU_TENSOR._replace(sure=False) if isinstance(index.const, str) else base
         if kind is Kind.RECORDS:
             return Value(Kind.RECORDS)
         if kind is Kind.MODULE:
             return Value(Kind.MODULE, base.device)
         if kind in (Kind.ARRAY, Kind.HOST):
-            if index.kind is Kind.TENSOR:
-                self.hit()
             return element(base) if kind is Kind.ARRAY and not isinstance(node.slice, ast.Slice) else Value(kind)
         return UNKNOWN
 
     def index_tensor(self, base: Value, index: Value, node: ast.expr) -> Value:
-        """A tensor read by an index; an index that is not a plain number or slice concerns the rules."""
-        if selects(index) or isinstance(node, ast.Call):
-            self.hit()
-            self.masked = self.masked or index.boolean
+        """A tensor read by an index."""
         if isinstance(index.const, str):  # a batch that is a dictionary
             return base
         if index.kind is Kind.TENSOR and index.zero_dim is None and not isinstance(node, ast.Tuple):
@@ -546,8 +508,8 @@ class Expressions:
 
     def _slice(self, node: ast.Slice) -> Value:
         for bound in (node.lower, node.upper, node.step):
-            if bound is not None and self.eval(bound).kind is Kind.TENSOR:
-                self.hit()
+            if bound is not None:
+                self.eval(bound)
         return HOST
 
     # the rest
@@ -559,9 +521,7 @@ class Expressions:
         return HOST
 
     def _formatted(self, node: ast.FormattedValue) -> Value:
-        value = self.eval(node.value)
-        if value.kind is Kind.FOREIGN or has_tensor(value):
-            self.hit()
+        self.eval(node.value)
         if node.format_spec is not None:
             self.eval(node.format_spec)
         return HOST

@@ -56,12 +56,8 @@ _RECORD_BASES = ("Dataset", "IterableDataset", "VisionDataset", "DataModule", "I
 class Inference:
     """The abstract interpretation of a project, and its answers."""
 
-    def __init__(
-        self, project: Project, barrier_methods: frozenset[str], barrier_functions: frozenset[str], named: Named
-    ) -> None:
+    def __init__(self, project: Project, named: Named) -> None:
         self.project = project
-        self.barrier_methods = barrier_methods
-        self.barrier_functions = barrier_functions
         self.named = named
         self.annotations = Annotations(project)
         self._built_on_device = False

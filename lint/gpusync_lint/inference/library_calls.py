@@ -24,7 +24,6 @@ from gpusync_lint.domain.lattice import (
     dict_of,
     element,
     foreign_value,
-    has_tensor,
     join_all,
     list_of,
     name,
@@ -44,14 +43,6 @@ Args = list[Value]
 Kwargs = dict[str, Value]
 _NONE: Kwargs = {}
 
-_CONVERTERS = frozenset(
-    {
-        "float", "int", "bool", "complex", "print", "str", "repr", "format", "range", "max", "min", "sorted",
-        "any", "all", "round", "hex", "bin", "divmod", "pow",
-    }
-)  # fmt: skip
-_READING_MODULES = frozenset({"numpy", "math", "logging"})
-"""Modules whose functions read the tensors that they are given."""
 _WRAPPERS = frozenset({"tqdm", "trange", "track", "progress_bar", "Bar", "alive_it"})
 
 
@@ -76,15 +67,13 @@ _OF_TENSORS = torch_api.TORCH_ONLY_METHODS | torch_api.TENSOR_FUNCTIONS
 
 
 @lru_cache(20_000)
-def _facts(dotted: str) -> tuple[str, str, str, bool, bool]:
-    """The first word of a name, those after it, the last one, whether it reads the tensors that it is given, and
-    whether it is torch's alone."""
+def _facts(dotted: str) -> tuple[str, str, str, bool]:
+    """The first word of a name, those after it, the last one, and whether it is torch's alone."""
     root, _, rest = dotted.partition(".")
     last = dotted.rpartition(".")[2]
-    telling = root in _READING_MODULES or last in torch_api.SHOWN_BY
     flag = dotted in torch_api.PRESENCE or dotted in torch_api.ABSENCE
     named = flag or is_data_loader(dotted) or last in ("cli", "parse", "GradScaler")
-    return root, rest, last, telling, root == "torch" and not named
+    return root, rest, last, root == "torch" and not named
 
 
 @lru_cache(20_000)
@@ -136,7 +125,7 @@ class Functions(Expressions):
 
     def external(self, node: ast.Call, dotted: str, args: Args, kwargs: Kwargs) -> Value:
         """Call a function or class by its dotted name."""
-        root, rest, last, telling, plain = _facts(dotted)
+        root, rest, last, plain = _facts(dotted)
         if root == "builtins":
             return self._builtin(node, rest, args, kwargs)
         inference = self.inference
@@ -146,12 +135,6 @@ class Functions(Expressions):
             trace.unread.append((unread, self.statement, self.repeated > 0))
         if root != "torch" and any_tensor(args, kwargs):
             trace.unexplained = True
-            if telling or dotted in inference.barrier_functions:
-                self.hit()
-        for value in args:
-            if value.kind is Kind.FOREIGN:
-                self.hit()
-                break
         if root in foreign.modules():
             result = self._foreign_function(dotted, args, kwargs)
             if result is not None:
@@ -165,7 +148,7 @@ class Functions(Expressions):
 
     def _by_dotted_name(self, dotted: str, args: Args, kwargs: Kwargs) -> Value:
         """Call what no catalogue speaks of."""
-        root, rest, last, _, _ = _facts(dotted)
+        root, rest, last, _ = _facts(dotted)
         if dotted in torch_api.PRESENCE:
             return GPU_PRESENT
         if dotted in torch_api.ABSENCE:
@@ -186,9 +169,6 @@ class Functions(Expressions):
         if root == "torch":
             return self._torch(dotted, rest, last, args, kwargs)
         if root in torch_api.HOST_MODULES:
-            if root == "time" and self.assumed() >= Device.ASSUMED:
-                self.timed = True
-                self.hit()
             if last in ("deepcopy", "copy") and args:
                 return args[0]
             if last in ("chain", "cycle", "islice"):
@@ -235,8 +215,6 @@ class Functions(Expressions):
 
     def _foreign_function(self, dotted: str, args: Args, kwargs: Kwargs) -> Value | None:
         """Call a function of another framework; None when no catalogue speaks of it."""
-        if dotted in foreign.barrier_functions():
-            self.hit()
         module = foreign.module_from().get(dotted)
         if module is not None:
             return name(module)
@@ -273,17 +251,6 @@ class Functions(Expressions):
         return Value(Kind.LOADER, Device.CPU, pinned=pinned, elem=elem)
 
     def _torch(self, dotted: str, rest: str, last: str, args: Args, kwargs: Kwargs) -> Value:
-        if rest.startswith(("cuda.", "accelerator.", "distributed.")):
-            self.hit()
-        elif dotted in self.inference.barrier_functions:
-            if rest in torch_api.FACTORIES:  # a tensor where a size or a number should be
-                waits = any(value.kind is Kind.TENSOR or has_tensor(value) for value in args)
-            elif last in ("one_hot", "where"):
-                waits = len(args) + len(kwargs) == 1
-            else:
-                waits = True
-            if waits:
-                self.hit()
         if _computes(rest, last):
             return self._tensor_function(rest, last, args, kwargs)
         if rest == "device":
@@ -303,7 +270,6 @@ class Functions(Expressions):
             return HOST
         if rest.startswith("distributions."):
             where = max((v.device for v in (*args, *kwargs.values()) if v.kind is Kind.TENSOR), default=Device.UNKNOWN)
-            self.hit()
             return Value(Kind.DISTRIBUTION, where, const=kwargs.get("validate_args", UNKNOWN).const)
         if rest.startswith("optim."):
             if last == "AveragedModel":
@@ -332,8 +298,6 @@ class Functions(Expressions):
         if rest in _DTYPES:
             return DTYPE
         if rest in torch_api.HOST_FUNCTIONS:
-            if rest == "save":
-                self.hit()
             return HOST
         if rest == "load" or rest == "jit.load":
             return UNKNOWN
@@ -383,23 +347,18 @@ class Functions(Expressions):
         device = Device.CPU
         if rest.startswith("cuda."):
             device = Device.GPU
-            self.hit()
         if "device" in kwargs:
             given = kwargs["device"]
             named = self.device_of(given)
             if named is None:
                 named = Device.CPU if given.kind is Kind.NONE else self.assumed()
             device = Device.UNKNOWN if given.const == "meta" else named
-            if rest in torch_api.FROM_DATA:
-                self.hit()
         elif self.placed:
             device = self.placed[-1]
         elif self.inference.default_device(self.fn.file):
             device = Device.GPU
         elif self.fn.name == "__init__" and self.inference.built_on_device(self.fn):
             device = Device.UNKNOWN  # `with device: Model()` makes even plain attributes there
-        if any_tensor(args, _NONE):
-            self.hit()
         if rest in torch_api.FROM_DATA and args and args[0].on_device and "device" not in kwargs:
             device = args[0].device
         dtype = kwargs.get("dtype", UNKNOWN)
@@ -423,13 +382,7 @@ class Functions(Expressions):
     # builtins
 
     def _builtin(self, node: ast.Call, label: str, args: Args, kwargs: Kwargs) -> Value:
-        if label in _CONVERTERS and any_tensor(args, kwargs):
-            self.hit()
         if label not in _TELLING_BUILTINS:
-            for value in args:
-                if value.kind is Kind.FOREIGN:
-                    self.hit()
-                    break
             return HOST
         if label == "super":
             return self.inference.super_of(self)
@@ -448,11 +401,10 @@ class Functions(Expressions):
             return list_of(tuple_of([HOST, element(self.iterated(first, node.args[0]) if node.args else first)]))
         if label == "zip":
             return list_of(tuple_of([element(value) for value in args]))
-        if any(value.kind is Kind.FOREIGN for value in args):
-            self.hit()
-            if label in ("max", "min", "sum", "abs", "round", "pow"):
-                return next(value for value in args if value.kind is Kind.FOREIGN)
         if label in ("max", "min", "sum", "abs", "round", "pow"):
+            given = next((value for value in args if value.kind is Kind.FOREIGN), None)
+            if given is not None:
+                return given
             values = [element(value) if value.kind in (Kind.LIST, Kind.TUPLE) else value for value in args]
             tensors = [value for value in values if value.kind is Kind.TENSOR]
             if tensors:

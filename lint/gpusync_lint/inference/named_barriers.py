@@ -59,8 +59,6 @@ class Named:
             for end in barrier.calls:
                 self.ends.setdefault(_key(end), []).append((end, barrier))
         self._known: dict[str, bool] = {}
-        self._told: dict[str, bool] = {}
-        """By outside name: whether a barrier may be called so."""
         self.roots = frozenset(
             end.partition(".")[0] for barrier in own for end in barrier.calls if not end.startswith(".")
         )
@@ -68,18 +66,6 @@ class Named:
         self._own_classes = frozenset(
             end.rpartition(".")[0] for barrier in own for end in barrier.calls if end.rpartition(".")[0]
         )
-
-    def may_tell(self, label: str, callee: Value) -> bool:
-        """Whether `barriers` may find any; `label` is the method's name, empty for a plain function."""
-        if label in self.ends:
-            return True
-        kind = callee.kind
-        if kind is Kind.NAME and isinstance(callee.ref, str):
-            known = self._told.get(callee.ref)
-            if known is None:
-                known = self._told[callee.ref] = _last(label, callee) in self.ends
-            return known
-        return (kind is Kind.FUNCTION or kind is Kind.MODULE) and _last(label, callee) in self.ends
 
     def barriers(self, func: ast.expr, callee: Value, receiver: Value, project: Project) -> Sequence[Barrier]:
         """The barriers that the name of what is called tells; `receiver` is unknown for a plain function."""

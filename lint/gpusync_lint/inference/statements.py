@@ -23,7 +23,7 @@ from gpusync_lint.domain.lattice import (
     join,
     list_of,
 )
-from gpusync_lint.domain.tensor_ops import combine, selects
+from gpusync_lint.domain.tensor_ops import combine
 from gpusync_lint.inference.calls import Calls
 from gpusync_lint.project.symbols import FunctionInfo, Trace
 from gpusync_lint.syntax.names import dotted_path
@@ -56,14 +56,12 @@ class Interpreter(Calls):
         self.named = inference.named_in(fn.file)
         self.values = {}
         self.repeated = 0
-        self.timed = False
         self.placed: list[Device] = []
         self.backward_names, self.module_names = evidence(fn)
         self._carried: dict[int, dict[str, Value]] = {}
         self._returns: Value | None = None
         self._loops: list[ast.stmt] = []
         self.lambdas = []
-        self.masked = False
         self._grew = False
 
     def run(self, start: dict[str, Value]) -> None:
@@ -130,8 +128,6 @@ class Interpreter(Calls):
         old = self.eval(target)
         value = self.eval(node.value)
         if Kind.TENSOR in (old.kind, value.kind):
-            if self.backward_names:
-                self.hit()
             result = combine(old, value)
             if old.kind is Kind.TENSOR:  # in place: the tensor stays where it is
                 result = result._replace(device=old.device)
@@ -178,12 +174,6 @@ class Interpreter(Calls):
     def _store(self, target: ast.Subscript, value: Value) -> None:
         base = self.eval(target.value)
         index = self.eval(target.slice)
-        if base.kind is Kind.TENSOR:
-            elsewhere = value.kind is Kind.TENSOR and (value.device is Device.CPU) is not (base.device is Device.CPU)
-            if elsewhere or value.kind is Kind.ARRAY or selects(index):
-                self.hit()
-        elif index.kind is Kind.TENSOR:
-            self.hit()
         path = dotted_path(target.value)
         if path is None:
             return
@@ -207,7 +197,7 @@ class Interpreter(Calls):
         self.returned(self.eval(node.value) if node.value is not None else HOST)
 
     def _if(self, node: ast.If) -> None:
-        test = self.truth(node.test)
+        test = self.eval(node.test)
         if test.kind is Kind.FLAG:
             alive, dead = (node.body, node.orelse) if test.const else (node.orelse, node.body)
             self.fn.trace.dead.update(id(statement) for statement in dead)
@@ -294,8 +284,6 @@ class Interpreter(Calls):
 
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         iterable = self.iterated(self.eval(node.iter), node.iter)
-        if self._moves_batches(node.iter):
-            self.hit()
         if _iterates_batches(iterable):
             self.fn.trace.batch_loops.add(id(node))
         mark = self._loop_head(node)
@@ -303,13 +291,6 @@ class Interpreter(Calls):
         self._block(node.body)
         self._loop_tail(node, mark)
         self._block(node.orelse)
-
-    def _moves_batches(self, node: ast.expr) -> bool:
-        """Whether a loop runs over a loader that moves its batches to the device itself."""
-        while isinstance(node, ast.Call) and node.args:  # enumerate, tqdm
-            node = node.args[0]
-        value = self.values.get(id(node), UNKNOWN)
-        return value.kind is Kind.LOADER and value.device is Device.GPU
 
     def iterated(self, value: Value, node: ast.expr) -> Value:
         """By convention, what is called a loader gives batches of host tensors."""
@@ -328,7 +309,7 @@ class Interpreter(Calls):
     def _while(self, node: ast.While) -> None:
         mark = self._loop_head(node)
         self.statement = node
-        self.truth(node.test)
+        self.eval(node.test)
         self._block(node.body)
         self._loop_tail(node, mark)
         self._block(node.orelse)
@@ -362,7 +343,7 @@ class Interpreter(Calls):
         self._block(node.finalbody)
 
     def _assert(self, node: ast.Assert) -> None:
-        self.truth(node.test)
+        self.eval(node.test)
         self._narrow(node.test, True)
         for path in _on_host(node.test, True):
             self._put_on_host(path)
@@ -426,14 +407,12 @@ class Interpreter(Calls):
                     self.inference.note_attribute(info, target.id, old is None)
 
     def _match(self, node: Any) -> None:
-        if self.eval(node.subject).kind is Kind.TENSOR:
-            self.hit()
         branches = []
         for case in node.cases:
             mark = self.env.mark()
             if case.guard is not None:
                 self.statement = node
-                self.truth(case.guard)
+                self.eval(case.guard)
             self._block(case.body)
             branches.append(self.env.rollback(mark))
         self.env.merge(branches, exhaustive=False)

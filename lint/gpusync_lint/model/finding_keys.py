@@ -1,6 +1,6 @@
 """The ordinals at the end of keys: which of several like findings in one function is the first.
 
-A key is path, function, code, normalised source, ordinal. Occurrences of one source in one function are numbered so
+A key is path, function, code, normalized source, ordinal. Occurrences of one source in one function are numbered so
 that those that count come first: live ones before those that a comment allows, surer ones before guesses, hotter ones
 before cooler ones, then in source order. A note or an allowed line that comes or goes above a warning therefore leaves
 the warning's key alone; another warning of the same source takes the next ordinal.

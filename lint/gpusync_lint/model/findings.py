@@ -59,7 +59,7 @@ class Finding:
     confidence: Confidence
     framework: str
     key: str
-    """Identifies the finding without its line number: path, function, code, normalised source and its ordinal there."""
+    """Identifies the finding without its line number: path, function, code, normalized source and its ordinal there."""
     fix: Fix | None = None
     suppressed: str | None = None
     """The reason of the allow comment that covers it; None when it is live."""

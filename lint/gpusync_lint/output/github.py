@@ -7,34 +7,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpusync_lint.output.base.format import Format, Shows
 from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
     from gpusync_lint.model.findings import FileError, Finding
+    from gpusync_lint.output.base.format import Options
     from gpusync_lint.run.runner import Outcome
 
 
-def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
-    """One command per line: warnings, errors of files, and on request notices of what is allowed and of the counts.
+class GitHub(Format):
+    """One command per line.
 
     Columns count from 1, in characters; GitHub's ``endColumn`` is the last marked one. Notes are left out: a job shows
     ten annotations of a kind.
     """
-    lines = [_error(error, outcome) for error in outcome.errors]
-    for one in outcome.reported:
-        finding = one.finding
-        if one.level is not Level.WARNING:
-            continue
-        if one.accepted is None:
-            lines.append(_annotation("warning", finding, f"{finding.message}\nremedy: {finding.remedy}", outcome))
-        elif show_suppressed:
-            lines.append(_annotation("notice", finding, f"{finding.message}\n{one.accepted}", outcome))
-    if statistics:
-        counts = "\n".join(f"{one.count} {one.code} {one.name}" for one in outcome.statistics) or "no warnings"
-        lines.append(_command("notice", {"title": "gpusync lint"}, counts))
-    if fixed:
-        lines.append(_command("notice", {"title": "gpusync lint"}, f"fixed: {outcome.fixed}"))
-    return "".join(f"{line}\n" for line in lines)
+
+    audience = "annotations in the log of a GitHub job"
+    shows = Shows("`::warning`", "", "`::notice`", "`::error`", "one `::notice`", "")
+
+    def render(self, outcome: Outcome, options: Options) -> str:
+        """Errors of files first, then warnings, and on request what is allowed and the counts."""
+        lines = [_error(error, outcome) for error in outcome.errors]
+        for one in outcome.reported:
+            finding = one.finding
+            if one.level is not Level.WARNING:
+                continue
+            if one.accepted is None:
+                lines.append(_annotation("warning", finding, f"{finding.message}\nremedy: {finding.remedy}", outcome))
+            elif options.show_suppressed:
+                lines.append(_annotation("notice", finding, f"{finding.message}\n{one.accepted}", outcome))
+        if options.statistics:
+            counts = "\n".join(f"{one.count} {one.code} {one.name}" for one in outcome.statistics) or "no warnings"
+            lines.append(_command("notice", {"title": "gpusync lint"}, counts))
+        if options.fixed:
+            lines.append(_command("notice", {"title": "gpusync lint"}, f"fixed: {outcome.fixed}"))
+        return "".join(f"{line}\n" for line in lines)
 
 
 def _annotation(kind: str, finding: Finding, message: str, outcome: Outcome) -> str:

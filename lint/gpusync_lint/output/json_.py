@@ -4,39 +4,106 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from gpusync_lint.model.levels import Heat
+from gpusync_lint.output.base.format import MergeableFormat, Shows
+from gpusync_lint.output.base.merging import MergeError, distinct, once
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpusync_lint.accept.observed_runs import Observation
     from gpusync_lint.model.findings import FileError, Finding, Fix
     from gpusync_lint.model.spans import Span
+    from gpusync_lint.output.base.format import Document, Options
     from gpusync_lint.run.runner import Outcome
     from gpusync_lint.settings.selection import Reported
 
 SCHEMA = "gpusync.lint/1"
 
 
-def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
-    """The document, ending in a newline.
+_EVIDENCE: Final = ("waited", None, "not_recorded", "not_run", "did_not_wait")
+"""In the order in which findings are shown with what was observed."""
+
+
+class Json(MergeableFormat):
+    """The document of the schema.
 
     Lines and columns count from 1, columns in characters, ends are exclusive; in a notebook lines count within
-    ``cell``, which is null elsewhere. What a comment or the baseline accepts is included on request. ``statistics``
-    (warnings per code) and ``fixed`` are keys of their own, present on request.
+    ``cell``, which is null elsewhere.
     """
-    shown = [one for one in outcome.reported if show_suppressed or one.accepted is None]
-    document: dict[str, Any] = {
-        "schema": SCHEMA,
-        "findings": [_finding(one, outcome) for one in shown],
-        "errors": [_error(one) for one in outcome.errors],
-        "files": outcome.files,
-    }
-    if outcome.observed is not None:
-        document["observed"] = {"runs": outcome.observed.shown, "gaps": [asdict(gap) for gap in outcome.observed.gaps]}
-    if statistics:
-        document["statistics"] = {one.code: one.count for one in outcome.statistics}
-    if fixed:
-        document["fixed"] = outcome.fixed
-    return "{\n" + ",\n".join(f"  {json.dumps(key)}: {_written(value)}" for key, value in document.items()) + "\n}\n"
+
+    audience = "programs"
+    shows = Shows(
+        "findings", "findings", "findings with `suppressed` or `baselined`", "`errors`", "`statistics`", "`observed`"
+    )
+    shows_edits = True
+    kind = "findings as JSON"
+
+    def render(self, outcome: Outcome, options: Options) -> str:
+        """``observed``, ``statistics`` and ``fixed`` are keys of their own, present on request."""
+        shown = [one for one in outcome.reported if options.show_suppressed or one.accepted is None]
+        document: dict[str, Any] = {
+            "schema": SCHEMA,
+            "findings": [_finding(one, outcome) for one in shown],
+            "errors": [_error(one) for one in outcome.errors],
+            "files": outcome.files,
+        }
+        seen = outcome.observed
+        if seen is not None:
+            document["observed"] = {"runs": seen.shown, "gaps": [asdict(gap) for gap in seen.gaps]}
+        if options.statistics:
+            document["statistics"] = {one.code: one.count for one in outcome.statistics}
+        if options.fixed:
+            document["fixed"] = outcome.fixed
+        members = ",\n".join(f"  {json.dumps(key)}: {_written(value)}" for key, value in document.items())
+        return f"{{\n{members}\n}}\n"
+
+    def recognizes(self, document: Document) -> bool:
+        """Whether the document names the schema."""
+        return isinstance(document, dict) and document.get("schema") == SCHEMA
+
+    def merge(self, documents: Sequence[tuple[str, Document]]) -> Document:
+        """The findings of all files: `files` is the sum of what the shards read.
+
+        What only some of them hold (``observed``, ``statistics``, ``fixed``) is left out.
+        """
+        found: list[dict[str, Any]] = []
+        errors: list[dict[str, Any]] = []
+        for name, document in documents:
+            try:
+                found += [_checked(finding) for finding in document["findings"]]
+                errors += [_checked_error(error) for error in document["errors"]]
+                int(document["files"])
+            except (KeyError, TypeError, ValueError, AttributeError):
+                raise MergeError(
+                    f"{name}: not findings as {document['schema']} describes them; write the file again"
+                ) from None
+        shards = [document for _, document in documents]
+        merged: dict[str, Any] = {
+            "schema": shards[0]["schema"],
+            "findings": once(found, key=lambda finding: finding["key"], heat=lambda finding: finding["heat"]),
+            "errors": sorted(distinct(errors), key=lambda error: (error["path"], error["line"] or 0, error["message"])),
+            "files": sum(shard["files"] for shard in shards),
+        }
+        merged["findings"].sort(key=_order)
+        observed = _shared("observed", shards)
+        if observed is not None:
+            merged["findings"].sort(key=_observed_rank)
+            merged["observed"] = {
+                "runs": sorted({run for one in observed for run in one["runs"]}),
+                "gaps": sorted(distinct(gap for one in observed for gap in one["gaps"]), key=_gap_rank),
+            }
+        statistics = _shared("statistics", shards)
+        if statistics is not None:
+            # Counted anew: a finding of two shards is one.
+            codes = [finding["code"] for finding in merged["findings"] if _is_warning(finding)]
+            merged["statistics"] = {code: codes.count(code) for code in sorted(set(codes))}
+        fixed = _shared("fixed", shards)
+        if fixed is not None:
+            merged["fixed"] = sum(fixed)
+        return merged
 
 
 def _written(value: object) -> str:
@@ -100,3 +167,39 @@ def _fix(finding: Finding, fix: Fix, outcome: Outcome) -> dict[str, Any]:
         for edit in outcome.edits_of(finding)
     ]
     return {"title": fix.title, "safe": fix.safe, "hazard": fix.hazard, "edits": edits}
+
+
+def _checked(finding: dict[str, Any]) -> dict[str, Any]:
+    for key in ("code", "path", "line", "column", "level", "key"):
+        finding[key]
+    Heat(finding["heat"])
+    return finding
+
+
+def _checked_error(error: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(error["path"], str) or not isinstance(error["message"], str):
+        raise TypeError
+    return {"path": error["path"], "cell": error["cell"], "line": error["line"], "message": error["message"]}
+
+
+def _shared(key: str, shards: Sequence[dict[str, Any]]) -> list[Any] | None:
+    """Return the values of a key that every shard has; None where one has not."""
+    values = [shard.get(key) for shard in shards]
+    return None if any(value is None for value in values) else values
+
+
+def _is_warning(finding: dict[str, Any]) -> bool:
+    return finding["level"] == "warning" and finding["suppressed"] is None and not finding["baselined"]
+
+
+def _order(finding: dict[str, Any]) -> tuple[Any, ...]:
+    return finding["path"], finding.get("cell") or 0, finding["line"], finding["column"], finding["code"]
+
+
+def _observed_rank(finding: dict[str, Any]) -> tuple[int, float, int]:
+    seen = finding["observed"] or {"evidence": None, "blocked_ms": None, "syncs": None}
+    return _EVIDENCE.index(seen["evidence"]), -(seen["blocked_ms"] or 0.0), -(seen["syncs"] or 0)
+
+
+def _gap_rank(gap: dict[str, Any]) -> tuple[Any, ...]:
+    return -(gap["blocked_ms"] or 0.0), -gap["syncs"], gap["path"], gap["line"]

@@ -12,13 +12,19 @@ from urllib.parse import quote
 
 from gpusync_lint import rule_pages
 from gpusync_lint._version import __version__
+from gpusync_lint.model.levels import Heat
+from gpusync_lint.output.base.format import MergeableFormat, Shows
+from gpusync_lint.output.base.merging import MergeError, distinct, once
 from gpusync_lint.output.json_ import observation
 from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpusync_lint.catalogue.schema import RuleDoc
     from gpusync_lint.model.findings import FileError, Finding, Fix
     from gpusync_lint.model.spans import Edit, Span
+    from gpusync_lint.output.base.format import Document, Options
     from gpusync_lint.run.runner import Outcome
     from gpusync_lint.settings.selection import Reported
 
@@ -30,13 +36,64 @@ ROOT = "%SRCROOT%"
 FINGERPRINT = "gpusyncKey/v1"
 
 
-def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
-    """The document, ending in a newline. Warnings and notes are results; what is allowed is one on request.
+class Sarif(MergeableFormat):
+    """A log with one run.
 
-    Columns count UTF-16 code units from 1, as ``columnKind`` says; ends are exclusive. ``statistics`` and ``fixed`` are
-    properties of the run.
+    Columns count UTF-16 code units from 1, as ``columnKind`` says; ends are exclusive.
     """
-    return json.dumps(_Log(outcome).document(show_suppressed, statistics, fixed), indent=2) + "\n"
+
+    audience = "code scanning services and editors (SARIF 2.1.0)"
+    shows = Shows(
+        "results",
+        "results of level note",
+        "results with `suppressions`",
+        "notifications of the invocation",
+        "properties of the run",
+        "properties of results",
+    )
+    shows_edits = True
+    kind = "findings as SARIF"
+
+    def render(self, outcome: Outcome, options: Options) -> str:
+        """The log. Statistics and the number of fixes are properties of the run."""
+        return json.dumps(_Log(outcome).document(options), indent=2) + "\n"
+
+    def recognizes(self, document: Document) -> bool:
+        """Whether this is a log of the version."""
+        return isinstance(document, dict) and "runs" in document and document.get("version") == "2.1.0"
+
+    def merge(self, documents: Sequence[tuple[str, Document]]) -> Document:
+        """One log with a single run; its shards must have been linted by one version."""
+        runs = [_run(name, document) for name, document in documents]
+        drivers = [run["tool"]["driver"] for run in runs]
+        for (name, _), driver in zip(documents, drivers, strict=True):
+            if driver["version"] != drivers[0]["version"]:
+                first, version = documents[0][0], drivers[0]["version"]
+                raise MergeError(
+                    f"{first} was written by gpusync {version} and {name} by {driver['version']}; "
+                    "lint every shard with the same version"
+                )
+        results = [result for run in runs for result in run["results"]]
+        results = once(
+            results,
+            key=lambda result: result["partialFingerprints"][FINGERPRINT],
+            heat=lambda r: r["properties"]["heat"],
+        )
+        invocations = [invocation for run in runs for invocation in run["invocations"]]
+        notes = distinct(note for one in invocations for note in one["toolExecutionNotifications"])
+        properties = [run.get("properties", {}) for run in runs]
+        merged = {
+            **runs[0],
+            "invocations": [
+                {
+                    "executionSuccessful": all(one["executionSuccessful"] for one in invocations),
+                    "toolExecutionNotifications": sorted(notes, key=repr),
+                }
+            ],
+            "results": sorted(results, key=_order),
+            "properties": {"files": sum(one["files"] for one in properties)},
+        }
+        return {**documents[0][1], "runs": [merged]}
 
 
 class _Log:
@@ -47,9 +104,9 @@ class _Log:
         self.lines: dict[str, list[str]] = {}
         """The lines of each file, for columns."""
 
-    def document(self, show_suppressed: bool, statistics: bool, fixed: bool) -> dict[str, Any]:
+    def document(self, options: Options) -> dict[str, Any]:
         outcome = self.outcome
-        shown = [one for one in outcome.reported if show_suppressed or one.accepted is None]
+        shown = [one for one in outcome.reported if options.show_suppressed or one.accepted is None]
         run: dict[str, Any] = {
             "tool": {
                 "driver": {
@@ -69,9 +126,9 @@ class _Log:
             "results": [self._result(one) for one in shown],
         }
         properties: dict[str, Any] = {"files": outcome.files}
-        if statistics:
+        if options.statistics:
             properties["statistics"] = {one.code: one.count for one in outcome.statistics}
-        if fixed:
+        if options.fixed:
             properties["fixed"] = outcome.fixed
         return {"$schema": SCHEMA, "version": "2.1.0", "runs": [{**run, "properties": properties}]}
 
@@ -189,3 +246,31 @@ def _artifact(path: str) -> dict[str, str]:
     if path.startswith("/"):
         return {"uri": f"file://{uri}"}
     return {"uri": uri, "uriBaseId": ROOT}
+
+
+def _run(name: str, document: Document) -> dict[str, Any]:
+    try:
+        (run,) = document["runs"]
+        driver = run["tool"]["driver"]
+        if driver["name"] != "gpusync":
+            raise MergeError(f"{name}: written by {driver['name']}, not by gpusync lint")
+        str(driver["version"])
+        int(run["properties"]["files"])
+        for result in run["results"]:
+            result["partialFingerprints"][FINGERPRINT]
+            Heat(result["properties"]["heat"])
+            _order(result)
+        for invocation in run["invocations"]:
+            invocation["executionSuccessful"], invocation["toolExecutionNotifications"]
+    except MergeError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        raise MergeError(f"{name}: not SARIF as gpusync lint writes it; write the file again") from None
+    checked: dict[str, Any] = run
+    return checked
+
+
+def _order(result: dict[str, Any]) -> tuple[Any, ...]:
+    place = result["locations"][0]["physicalLocation"]
+    region = place["region"]
+    return place["artifactLocation"]["uri"], region["startLine"], region["startColumn"], result["ruleId"]

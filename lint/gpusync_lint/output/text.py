@@ -5,18 +5,18 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from gpusync_lint.accept.observed_runs import Evidence
 from gpusync_lint.model.levels import Heat
+from gpusync_lint.output.base.format import Format, Shows
 from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gpusync_lint.accept.observed_runs import Observation, Observed
     from gpusync_lint.model.findings import Finding
     from gpusync_lint.model.spans import Span
+    from gpusync_lint.output.base.format import Options
     from gpusync_lint.run.runner import Outcome
     from gpusync_lint.settings.selection import Reported
 
@@ -28,54 +28,51 @@ TAB = "    "
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Terminal colours, or none."""
+    """Terminal colors, or none."""
 
-    colour: bool = False
+    color: bool = False
 
     def __call__(self, text: str, code: str) -> str:
         """The text between the escape sequence of an SGR code (``31`` is red) and its end."""
-        return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
+        return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
 
-def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether to colour: NO_COLOR says no, else FORCE_COLOR says yes, else a terminal does."""
-    if environ.get("NO_COLOR"):
-        return False
-    if environ.get("FORCE_COLOR"):
-        return True
-    return stream.isatty() and environ.get("TERM") != "dumb"
+class Text(Format):
+    """Each warning with its line, what is marked in it, and the remedy; then a closing line with the counts."""
 
+    audience = "people"
+    shows = Shows(
+        "with the source line",
+        "counted in the closing line",
+        "what is allowed, with its reason",
+        "on standard error",
+        "counts instead of lines",
+        "a line for each warning, and the lines that waited without one",
+    )
 
-def render(
-    outcome: Outcome,
-    *,
-    colour: bool = False,
-    show_suppressed: bool = False,
-    statistics: bool = False,
-    fixing: bool = False,
-) -> str:
-    """The report, ending in a newline; empty when no file was linted."""
-    style = Style(colour)
-    blocks = []
-    if statistics:
-        blocks.append(_statistics(outcome, style))
-    else:
-        previous = None
-        source: list[str] = []
-        for one in outcome.reported:
-            finding = one.finding
-            if one.level is not Level.WARNING or (one.accepted is not None and not show_suppressed):
-                continue
-            if previous is not None and finding.path != previous:
+    def render(self, outcome: Outcome, options: Options) -> str:
+        """The report; empty when no file was linted."""
+        style = Style(options.color)
+        blocks = []
+        if options.statistics:
+            blocks.append(_statistics(outcome, style))
+        else:
+            previous = None
+            source: list[str] = []
+            for one in outcome.reported:
+                finding = one.finding
+                if one.level is not Level.WARNING or (one.accepted is not None and not options.show_suppressed):
+                    continue
+                if previous is not None and finding.path != previous:
+                    blocks.append("\n")
+                if finding.path != previous:
+                    source = outcome.texts.get(finding.path, "").split("\n")
+                previous = finding.path
+                blocks.append(_finding(one, outcome, source, style))
+            if previous is not None:
                 blocks.append("\n")
-            if finding.path != previous:
-                source = outcome.texts.get(finding.path, "").split("\n")
-            previous = finding.path
-            blocks.append(_finding(one, outcome, source, style))
-        if previous is not None:
-            blocks.append("\n")
-    blocks.append(_closing(outcome, style, fixing=fixing))
-    return "".join(blocks)
+        blocks.append(_closing(outcome, style, options))
+        return "".join(blocks)
 
 
 def _finding(reported: Reported, outcome: Outcome, source: list[str], style: Style) -> str:
@@ -178,11 +175,11 @@ def _statistics(outcome: Outcome, style: Style) -> str:
     return "".join(lines)
 
 
-def _closing(outcome: Outcome, style: Style, *, fixing: bool) -> str:
+def _closing(outcome: Outcome, style: Style, options: Options) -> str:
     if not outcome.files:
         return ""
     lines = []
-    if fixing:
+    if options.fixed:
         fixed = f"Fixed {_count(outcome.fixed, 'warning')}"
         files = f" in {_count(outcome.fixed_files, 'file')}" if outcome.fixed else ""
         lines.append(f"{fixed}{files}.")

@@ -14,16 +14,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpusync_lint.catalogue import foreign
-from gpusync_lint.catalogue.roots import FRAMEWORK_ROOTS
+from gpusync_lint.catalogue import roots
 from gpusync_lint.files.discovery import SUFFIXES, decode, enters, shown
-from gpusync_lint.project.resolution import SOURCE_FOLDERS
+from gpusync_lint.project.imports import dotted, lookup, modules_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpusync_lint.files.discovery import SourceFile
     from gpusync_lint.model.findings import Source
+    from gpusync_lint.project.imports import Module
 
 MAX_FILES = 48
 """Files that are read as context; the given ones' imports may be half of them."""
@@ -35,10 +35,6 @@ MAX_CALLERS = 2
 """Steps from a given file: to the files that import it, and to those that import these."""
 
 _MARKERS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
-_IMPORT = re.compile(
-    rb"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#;]*)|import[ \t]+([^\n#;]*))", re.MULTILINE
-)
-_COMMENT = re.compile(rb"#[^\n]*")
 
 
 def around(files: Sequence[SourceFile], *, cwd: Path, excludes: Callable[[str], bool]) -> tuple[Source, ...]:
@@ -111,8 +107,8 @@ class _Search:
 
     def _imported(self, path: Path) -> Iterator[Path]:
         folder = str(path.parent)
-        for module, label in _imports(self.texts[path]):
-            target = self._folders.module(folder, module, label)
+        for module, name in _imports(self.texts[path]):
+            target = self._folders.module(folder, dotted(module, name))
             if target is not None and target != path:
                 yield target
 
@@ -128,9 +124,9 @@ class _Search:
                 continue
             folder = str(path.parent)
             if any(
-                self._folders.module(folder, module, label) in wanted
-                for module, label in _imports(data)
-                if label in stems or not stems.isdisjoint(module.split("."))
+                self._folders.module(folder, dotted(module, name)) in wanted
+                for module, name in _imports(data)
+                if name in stems or not stems.isdisjoint(module.split("."))
             ):
                 if self._add(path):
                     yield path
@@ -165,19 +161,8 @@ def _near(targets: Sequence[Path], excludes: Callable[[str], bool], known: _Fold
         roots, tops = above, dict.fromkeys(above)
 
 
-def _imports(data: bytes) -> Iterator[tuple[str, str]]:
-    """The modules that a text imports, with the name taken from each (empty for a plain import)."""
-    for match in _IMPORT.finditer(data):
-        module, labels, plain = (group.decode(errors="replace") if group else "" for group in match.groups())
-        if plain:
-            for item in plain.split(","):
-                yield item.split(" as ")[0].strip(), ""
-            continue
-        text = _COMMENT.sub(b"", labels.encode()).decode(errors="replace").strip("()")
-        for item in text.split(","):
-            label = item.split(" as ")[0].strip()
-            if label:
-                yield module, "" if label == "*" else label
+def _imports(data: bytes) -> list[tuple[str, str]]:
+    return modules_in(data.decode(errors="replace"))
 
 
 class _Folders:
@@ -186,7 +171,7 @@ class _Folders:
     def __init__(self) -> None:
         self._inside: dict[str, frozenset[str]] = {}
         self._marked: dict[str, str] = {}
-        self._known: dict[tuple[str, str, str], Path | None] = {}
+        self._known: dict[tuple[str, str], Path | None] = {}
 
     def root(self, folder: str) -> str:
         """The folder of the project: the nearest one above that says so, else the folder itself."""
@@ -204,45 +189,33 @@ class _Folders:
             self._marked[folder] = found
         return found
 
-    def module(self, folder: str, module: str, label: str) -> Path | None:
-        """The project's file that an import means, seen from a folder."""
-        key = (folder, module, label)
+    def module(self, folder: str, target: str) -> Path | None:
+        """The project's file that a dotted name means, seen from a folder."""
+        key = (folder, target)
         if key not in self._known:
-            found = self._module(folder, module, label)
-            self._known[key] = None if found is None else Path(found)
+            self._known[key] = self._module(folder, target)
         return self._known[key]
 
-    def _module(self, folder: str, module: str, label: str) -> str | None:
-        stripped = module.lstrip(".")
-        words = [*(stripped.split(".") if stripped else []), *([label] if label else [])]
-        if not words or not all(word.isidentifier() for word in words):
+    def _module(self, folder: str, target: str) -> Path | None:
+        if not all(word.isidentifier() for word in target.lstrip(".").split(".") if word):
             return None
-        if stripped != module:
-            for _ in range(len(module) - len(stripped) - 1):
-                folder = os.path.dirname(folder)
-            return self._below(folder, words)
-        root = self.root(folder)
-        while True:
-            for sub in ("", *SOURCE_FOLDERS):
-                found = self._below(os.path.join(folder, sub) if sub else folder, words)
-                if found is not None:
-                    return found
-            above = os.path.dirname(folder)
-            if folder in (root, above):
-                return None
-            folder = above
+        top = len(Path(self.root(folder)).parts)
+        for module, _ in lookup(Path(folder).parts, target, self._may_exist, top):
+            found = self._file(module)
+            if found is not None:
+                return found
+        return None
 
-    def _below(self, base: str, words: list[str]) -> str | None:
-        """The file of the longest beginning of `words` that is a module below a folder."""
-        inside = self._names(base)
-        if words[0] not in inside and f"{words[0]}.py" not in inside:
-            return None
-        for length in range(len(words), 0, -1):
-            stem = os.path.join(base, *words[:length])
-            for candidate in (f"{stem}.py", os.path.join(stem, "__init__.py")):
-                above, name = os.path.split(candidate)
-                if name in self._names(above) and os.path.isfile(candidate):
-                    return candidate
+    def _may_exist(self, module: Module) -> bool:
+        inside = self._names(os.path.join("", *module[:-1]))
+        return bool(module) and (module[-1] in inside or f"{module[-1]}.py" in inside)
+
+    def _file(self, module: Module) -> Path | None:
+        """The file of a module; as for Python, a package comes before a file of the same name."""
+        for *folders, name in ((*module, "__init__.py"), (*module[:-1], f"{module[-1]}.py")):
+            above = os.path.join("", *folders)
+            if name in self._names(above) and os.path.isfile(os.path.join(above, name)):
+                return Path(above, name)
         return None
 
     def _names(self, folder: str) -> frozenset[str]:
@@ -258,8 +231,8 @@ class _Folders:
 
 @cache
 def _framework_import() -> re.Pattern[bytes]:
-    roots = "|".join(sorted(FRAMEWORK_ROOTS | foreign.modules()))
-    return re.compile(rf"^[ \t]*(?:from|import)[ \t]+(?:[^\n#]*[ ,])?(?:{roots})\b".encode(), re.MULTILINE)
+    modules = "|".join(sorted(roots.frameworks()))
+    return re.compile(rf"^[ \t]*(?:from|import)[ \t]+(?:[^\n#]*[ ,])?(?:{modules})\b".encode(), re.MULTILINE)
 
 
 def _names_framework(text: bytes) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusync_lint.project.outline import FRAME, KIND, NAMES, WHOLE, Definitions, cost
-from gpusync_lint.project.symbols import define, summarise
+from gpusync_lint.project.symbols import define, read_symbols
 from gpusync_lint.syntax.parsing import parse
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model.findings import Source
     from gpusync_lint.model.function_key import Key
+    from gpusync_lint.project.imports import Module
     from gpusync_lint.project.symbols import FileInfo
 
 MAX_BESIDE = 30_000
@@ -24,8 +25,6 @@ MAX_KEPT = 2_000_000
 MAX_DEFINITION = 10_000
 """Characters of one function or class that is read for it, at most."""
 _MAX_STARS = 2
-
-Module = tuple[str, ...]
 
 
 class Library:
@@ -66,7 +65,7 @@ class Surroundings:
 
     modules: Mapping[Module, int]
     """The files of the project, those of the part included, as `module_of` tells them, each with a number."""
-    heads: frozenset[Module]
+    beginnings: frozenset[Module]
     """Every beginning of the name of a module."""
     library: Library
     device: bool
@@ -79,7 +78,7 @@ class Beside:
     """The files around a part, and what has been read of them."""
 
     def __init__(self, around: Surroundings, given: Iterable[Module]) -> None:
-        self.heads = around.heads
+        self.beginnings = around.beginnings
         self.unread: set[Module] = set()
         """Modules that there was no room for, or that cannot be read."""
         self._library = around.library
@@ -123,7 +122,7 @@ class Beside:
             self.unread.add(module)
             return None
         self._room -= cost(definitions.frame if lazily else definitions.text)
-        found = summarise(path, definitions.text, tree)
+        found = read_symbols(path, definitions.text, tree)
         found.called_only = True
         if lazily:
             found.definitions = definitions

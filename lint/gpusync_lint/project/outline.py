@@ -13,8 +13,9 @@ from hashlib import blake2b
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from gpusync_lint.project.imports import at_start
 from gpusync_lint.project.symbols import weight
-from gpusync_lint.syntax.parsing import normalised
+from gpusync_lint.syntax.parsing import normalize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -48,8 +49,6 @@ _WORD = re.compile(r"\w+")
 _ASSIGNMENT = re.compile(r"(\w+)[ \t]*(?::[^=\n]*)?=(?![=])")
 _ANOTHER = re.compile(r"[\])][ \t]*=[^=]|:=|;|\A[^(\[{'\"#\n]*=")
 """What may bind another name in what follows the first `=`."""
-_IMPORT = re.compile(r"(?:from[ \t]+(\.*[\w.]*)[ \t]+)?import\b")
-_COMMENT = re.compile(r"#[^\n]*")
 
 
 def cost(text: str) -> int:
@@ -63,7 +62,7 @@ class Definitions:
     __slots__ = ("_classes", "_digests", "_frame", "_names", "_package", "_pieces", "_stated", "text")
 
     def __init__(self, source: Source) -> None:
-        self.text = normalised(source.text)
+        self.text = normalize(source.text)
         self._package = source.path.endswith(("__init__.py", "__init__.pyi"))
         self._frame: str | None = None
         self._pieces: dict[str, list[tuple[int, int]]] | None = None
@@ -145,7 +144,7 @@ class Definitions:
                 statement = self.frame[begin:end].strip()
                 for name in _bound(statement) or [FRAME]:
                     self._stated.setdefault(name, []).append(statement)
-                modules.update(module.partition(".")[0] for module, _ in _imported(statement))
+                modules.update(one.module.partition(".")[0] for one in at_start(statement))
             self._stated[FRAME] += sorted(modules)
         return self._stated
 
@@ -207,17 +206,5 @@ def _bound(statement: str) -> list[str]:
     assigned = _ASSIGNMENT.match(statement)
     if assigned is not None:
         return [] if _ANOTHER.search(statement[assigned.end() :]) else [assigned[1]]
-    names = [name for _, name in _imported(statement)]
+    names = [one.bound for one in at_start(statement)]
     return [] if ";" in statement or "*" in names else names
-
-
-def _imported(statement: str) -> list[tuple[str, str]]:
-    """The modules that an import names, each with the name that it binds; none for another statement."""
-    match = _IMPORT.match(statement)
-    if match is None:
-        return []
-    items = _COMMENT.sub("", statement[match.end() :]).replace("\\", " ").strip("() \t\n").split(",")
-    words = [item.split() for item in items if item.strip()]
-    if match[1] is not None:
-        return [(match[1], item[-1]) for item in words]
-    return [(item[0], item[-1] if len(item) > 1 else item[0].partition(".")[0]) for item in words]

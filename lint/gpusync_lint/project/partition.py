@@ -1,4 +1,4 @@
-"""Which files are analysed together: what a run is divided into, so that it can be shared out, kept and forgotten.
+"""Which files are analyzed together: what a run is divided into, so that it can be shared out, kept and forgotten.
 
 Files that no chain of imports connects know nothing of each other, so each connected component is a unit of its own.
 A component of more than `MAX_WHOLE` is cut along its folders into units of about `PART`; beside each of these some
@@ -12,34 +12,26 @@ may be taken for one, which only connects more files.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpusync_lint.catalogue.roots import FRAMEWORK_ROOTS
+from gpusync_lint.catalogue import roots as frameworks
 from gpusync_lint.project import symbols
-from gpusync_lint.project.resolution import SOURCE_FOLDERS
+from gpusync_lint.project.imports import beginnings, dotted, lookup, module_of, modules_in
 from gpusync_lint.project.symbols import weight
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from gpusync_lint.model.findings import Source
+    from gpusync_lint.project.imports import Module
 
 MAX_WHOLE = 8_000_000
-"""Characters of source in a component that is analysed whole; all of its trees are in memory at once."""
+"""Characters of source in a component that is analyzed whole; all of its trees are in memory at once."""
 PART = 300_000
 """Characters of source in the units that a larger component is cut into, about."""
 _PLAIN = 500_000
 """Characters of source in a unit of files that are only parsed."""
-
-_IMPORT = re.compile(
-    r"(?:^|[;:])[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import\b[ \t]*(\([^)]*\)|(?:[^\n#;\\]|\\\n)*)"
-    r"|import[ \t]+((?:[^\n#;\\]|\\\n)*))",
-    re.MULTILINE,
-)
-_BEGIN = re.compile(r"(?:^|[;:])[ \t]*(?:from[ \t]+\.*[\w.]*[ \t]+)?import\b", re.MULTILINE)
-_COMMENT = re.compile(r"#[^\n]*")
 
 Imports = tuple[tuple[str, str], ...]
 """The modules that a file imports, each with the name taken from it (empty for a plain import), sorted."""
@@ -47,40 +39,12 @@ Imports = tuple[tuple[str, str], ...]
 
 def imports(text: str) -> Imports:
     """The imports in a text."""
-    found: set[tuple[str, str]] = set()
-    for match in _statements(text):
-        module, labels, plain = match.groups()
-        if plain is not None:
-            found.update((word, "") for word in map(_name, plain.split(",")) if word)
-        elif labels:
-            items = _COMMENT.sub("", labels) if "#" in labels else labels
-            found.update((module, _name(item)) for item in items.strip("() \t").split(",") if item.strip())
-    return tuple(sorted(found))
-
-
-def _statements(text: str) -> Iterator[re.Match[str]]:
-    """The import statements in a text: looked for around the word alone, not at the beginning of every line."""
-    place = done = 0
-    while True:
-        word = text.find("import", place)
-        if word < 0:
-            return
-        place = word + len("import")
-        begin = _BEGIN.search(text, max(text.rfind("\n", 0, word) + 1, done), place + 1)
-        match = _IMPORT.match(text, begin.start()) if begin is not None else None
-        if match is not None:
-            yield match
-            place = done = max(match.end(), place)
-
-
-def _name(item: str) -> str:
-    words = item.replace("\\", " ").split()
-    return words[0] if words and words[0] != "*" else ""
+    return tuple(sorted(modules_in(text)))
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Files that are analysed together: indices into the sources of a run, in their order."""
+    """Files that are analyzed together: indices into the sources of a run, in their order."""
 
     places: tuple[int, ...]
     """What is reported on."""
@@ -115,7 +79,7 @@ def divide(sources: Sequence[Source], imported: Sequence[Imports], roots: frozen
 
 def speaks_of_device(text: str, imported: Imports) -> bool:
     """Whether a text mentions a device, where it uses a framework."""
-    return _uses(imported, FRAMEWORK_ROOTS) and symbols.speaks_of_device(text)
+    return _uses(imported, frameworks.torch_family()) and symbols.speaks_of_device(text)
 
 
 def _uses(imported: Imports, roots: frozenset[str]) -> bool:
@@ -188,48 +152,33 @@ class _Links:
     """Finds the files that imports mean."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._folders: list[tuple[str, ...]] = []
-        self._index: dict[tuple[str, ...], int] = {}
-        for place, path in enumerate(paths):
-            parts = tuple(path.removesuffix(".py").split("/"))
-            self._folders.append(parts[:-1])
-            self._index[parts[:-1] if parts[-1] == "__init__" else parts] = place
-        self._heads = {parts[:length] for parts in self._index for length in range(len(parts) + 1)}
-        """Every beginning of the name of a module."""
-        self._words = {word for parts in self._index for word in parts}
-        self._known: dict[tuple[tuple[str, ...], str, str], int] = {}
+        modules = [module_of(path) for path in paths]
+        self._folders = [tuple(path.split("/")[:-1]) for path in paths]
+        self._index = {module: place for place, module in enumerate(modules)}
+        self._beginnings = beginnings(modules)
+        self._words = {word for module in modules for word in module}
+        self._known: dict[tuple[Module, str, str], int] = {}
 
     def targets(self, place: int, imported: Imports) -> set[int]:
         """The files that one imports."""
         folder = self._folders[place]
         found = set()
-        for module, label in imported:
-            key = (folder, module, label)
+        for module, name in imported:
+            key = (folder, module, name)
             target = self._known.get(key)
             if target is None:
-                target = self._known[key] = self._resolve(folder, module, label)
+                target = self._known[key] = self._resolve(folder, dotted(module, name))
             if target >= 0 and target != place:
                 found.add(target)
         return found
 
-    def _resolve(self, folder: tuple[str, ...], module: str, label: str) -> int:
-        stripped = module.lstrip(".")
-        words = (*(stripped.split(".") if stripped else ()), *((label,) if label else ()))
-        relative = stripped != module
-        if relative:
-            roots: Iterable[tuple[str, ...]] = [folder[: len(folder) - (len(module) - len(stripped) - 1)]]
-        elif not words or words[0] not in self._words:
+    def _resolve(self, folder: Module, target: str) -> int:
+        if not target.startswith(".") and target.partition(".")[0] not in self._words:
             return -1
-        else:
-            above = [folder[:length] for length in range(len(folder), -1, -1)]
-            roots = [root for base in above for root in (base, *((*base, sub) for sub in SOURCE_FOLDERS))]
-        for root in roots:
-            if (*root, *words[:1]) not in self._heads:
-                continue
-            for length in range(len(words), -1 if relative else 0, -1):
-                target = self._index.get((*root, *words[:length]))
-                if target is not None:
-                    return target
+        for module, _ in lookup(folder, target, self._beginnings.__contains__):
+            found = self._index.get(module)
+            if found is not None:
+                return found
         return -1
 
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from gpusync_lint.catalogue import roots
 from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, name
+from gpusync_lint.project.imports import beginnings, lookup
 from gpusync_lint.project.lazy_modules import Beside
 from gpusync_lint.project.symbols import ClassInfo, FileInfo, FunctionInfo, speaks_of_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from gpusync_lint.model.function_key import Key
     from gpusync_lint.project.lazy_modules import Surroundings
 
-SOURCE_FOLDERS = ("src", "lib", "python")
-_MODULE_BASES = (
-    "torch.nn.", "lightning.", "pytorch_lightning.", "torch_geometric.nn", "transformers.", "timm.",
-    "torchvision.models", "torchmetrics.", "diffusers.", "gpytorch.",
-)  # fmt: skip
 _NOT_MODULES = (
     "Config",
     "Callback",
@@ -48,12 +45,8 @@ class Project:
         """What lies around the files; None where nothing does."""
         self._star_modules: dict[tuple[int, str], tuple[str, ...]] = {}
         """What the stars of files mean that has not been read when it was looked for first; empty for nothing."""
-        self._heads = (
-            self.beside.heads
-            if self.beside is not None
-            else frozenset(parts[:length] for parts in self._index for length in range(len(parts) + 1))
-        )
-        """Every beginning of the name of a module."""
+        names = self.beside.beginnings if self.beside is not None else beginnings(self._index)
+        self._may_exist = names.__contains__
         self._resolved: dict[tuple[tuple[str, ...], str], Value] = {}
         self._names: dict[int, dict[str, Value | None]] = {}
         self._asking: set[tuple[int, str]] = set()
@@ -170,39 +163,21 @@ class Project:
         assert self.beside is not None
         module = self._star_modules.get((id(file), star))
         if module is None:
-            places = map(_joined, self._places(file, star))
-            module = next((place for place in places if self.beside.number(place) is not None), ())
+            found = lookup(file.folder, star, self._may_exist)
+            module = next((each for each, rest in found if not rest and self.beside.number(each) is not None), ())
             self._star_modules[id(file), star] = module
         number = self.beside.number(module) if module else None
         return number is None or self.beside.may_export(number, label, depth)
 
-    def _places(self, file: FileInfo, dotted: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Where a dotted import may be found, seen from a file: folders, each with the words that are left."""
-        if dotted.startswith("."):
-            stripped = dotted.lstrip(".")
-            up = len(dotted) - len(stripped) - 1
-            yield file.folder[: len(file.folder) - up], tuple(stripped.split(".")) if stripped else ()
-            return
-        words = tuple(dotted.split(".")) if dotted else ()
-        for length in range(len(file.folder), -1, -1):
-            base = file.folder[:length]
-            yield base, words
-            for folder in SOURCE_FOLDERS:
-                yield (*base, folder), words
-
     def _resolve(self, file: FileInfo, dotted: str) -> Value:
-        for root, words in self._places(file, dotted):
-            if (*root, *words[:1]) not in self._heads:
-                continue
-            for length in range(len(words), -1 if dotted.startswith(".") else 0, -1):
-                found = self._file_of((*root, *words[:length]))
-                if found is not None and found is not file:
-                    return self._walk(found, words[length:])
-                if self.beside is not None and (*root, *words[:length]) in self.beside.unread:
-                    if length + 1 == len(words):
-                        return self._unread((*root, *words[:length]), words[length], ".".join(words))
-                    return name(".".join(words))
-        return name(dotted.lstrip("."))
+        bare = dotted.lstrip(".")
+        for module, words in lookup(file.folder, dotted, self._may_exist):
+            found = self._file_of(module)
+            if found is not None and found is not file:
+                return self._walk(found, words)
+            if self.beside is not None and module in self.beside.unread:
+                return self._unread(module, words[0], bare) if len(words) == 1 else name(bare)
+        return name(bare)
 
     def _unread(self, module: tuple[str, ...], label: str, dotted: str) -> Value:
         """Something of the project that there was no room for: an outside name, of which it is kept what it is."""
@@ -347,10 +322,6 @@ class Project:
         return UNKNOWN
 
 
-def _joined(place: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[str, ...]:
-    return (*place[0], *place[1])
-
-
 def is_unknown_class(dotted: str) -> bool:
     """Whether nothing is known of a class outside the project: not torch's, not one that is something else by name."""
     last = dotted.rpartition(".")[2]
@@ -363,7 +334,7 @@ def is_module_name(dotted: str) -> bool:
     if dotted == "torch.nn.Module" or last in ("LightningModule", "PreTrainedModel", "MessagePassing"):
         return True
     return (
-        dotted.startswith(_MODULE_BASES)
+        dotted.startswith(roots.module_classes())
         and last[:1].isupper()
         and not last.endswith(_NOT_MODULES)
         and ".functional" not in dotted

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpusync_lint.catalogue import foreign
-from gpusync_lint.catalogue.roots import ARRAY_LIBRARIES, FRAMEWORK_ROOTS
+from gpusync_lint.catalogue import foreign, roots
+from gpusync_lint.project.imports import module_of, of_statement
 from gpusync_lint.syntax.blocks import blocks
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 
 _LINE_END = re.compile("\n")
-_ONLY_LOGGING = ("torch.utils.tensorboard", "lightning.pytorch.loggers", "pytorch_lightning.loggers")
-_DEVICE_STEMS = ("cuda", "accelerat", "lightning", "deepspeed")
-_DEVICE_WORDS = ("device", "gpu", "gpus", "mps", "fabric", "Trainer")
 _ATTRIBUTE = re.compile(r"\.(\w+)")
 
 
@@ -83,8 +80,6 @@ class FunctionInfo:
     trace: Trace = field(default_factory=Trace)
     values: dict[int, Value] = field(default_factory=dict)
     """What its last run knew of its expressions, by their `id`; what is missing is unknown."""
-    spots: dict[int, ast.stmt] = field(default_factory=dict)
-    """The statements that hold something a rule may object to, by `id`."""
     runs: int = 0
     is_module: bool = field(init=False)
     """Whether this is the body of a file."""
@@ -192,10 +187,11 @@ class FileInfo:
 
 def speaks_of_device(text: str) -> bool:
     """Whether a text mentions a device."""
-    if any(stem in text for stem in _DEVICE_STEMS):
+    parts, words = roots.device_words()
+    if any(part in text for part in parts):
         return True
     # A plain search is ten times as fast as an alternation, and most texts hold none of them.
-    return any(word in text and re.search(rf"\b{word}\b", text) for word in _DEVICE_WORDS)
+    return any(word in text and re.search(rf"\b{word}\b", text) for word in words)
 
 
 def weight(text: str) -> int:
@@ -205,22 +201,18 @@ def weight(text: str) -> int:
     return -(-size // unit) * unit
 
 
-def module_of(path: str) -> tuple[str, ...]:
-    """A path without its suffix, as words; a package's `__init__` stands under the folder."""
-    parts = tuple(path.removesuffix(".py").removesuffix(".pyi").split("/"))
-    return parts[:-1] if parts[-1] == "__init__" else parts
-
-
-def summarise(path: str, text: str, tree: ast.Module) -> FileInfo:
+def read_symbols(path: str, text: str, tree: ast.Module) -> FileInfo:
     """Collect what a file defines."""
     folder = tuple(path.split("/")[:-1])
     file = FileInfo(path, text, tree, module_of(path), folder)
     _collect(file, tree.body, None, file.body, "")
-    imported = [dotted for dotted in (*file.imports.values(), *file.stars) if not dotted.startswith(_ONLY_LOGGING)]
-    roots = {dotted.partition(".")[0] for dotted in imported}
-    file.uses_framework = not roots.isdisjoint(FRAMEWORK_ROOTS)
-    file.uses_foreign = not roots.isdisjoint(foreign.modules())
-    file.uses_others = not roots.isdisjoint(ARRAY_LIBRARIES)
+    imported = [
+        dotted for dotted in (*file.imports.values(), *file.stars) if not dotted.startswith(roots.only_logging())
+    ]
+    modules = {dotted.partition(".")[0] for dotted in imported}
+    file.uses_framework = not modules.isdisjoint(roots.torch_family())
+    file.uses_foreign = not modules.isdisjoint(foreign.modules())
+    file.uses_others = not modules.isdisjoint(roots.lookalikes())
     return file
 
 
@@ -281,28 +273,15 @@ def _collect(file: FileInfo, body: list[ast.stmt], cls: ClassInfo | None, outer:
             _collect_function(file, statement, cls, outer, prefix)  # type: ignore[arg-type]
         elif kind is ast.ClassDef:
             _collect_class(file, statement, outer, prefix)  # type: ignore[arg-type]
-        elif kind is ast.Import:
-            for alias in statement.names:  # type: ignore[attr-defined]
-                if alias.asname:
-                    file.imports[alias.asname] = alias.name
+        elif kind is ast.Import or kind is ast.ImportFrom:
+            for one in of_statement(statement):  # type: ignore[arg-type]
+                if one.name == "*":
+                    file.stars.append(one.module)
                 else:
-                    root = alias.name.partition(".")[0]
-                    file.imports[root] = root
-        elif kind is ast.ImportFrom:
-            _collect_from(file, statement)  # type: ignore[arg-type]
+                    file.imports[one.bound] = one.target
         else:
             for block in blocks(statement):
                 _collect(file, block, cls, outer, prefix)
-
-
-def _collect_from(file: FileInfo, statement: ast.ImportFrom) -> None:
-    base = "." * statement.level + (statement.module or "")
-    for alias in statement.names:
-        if alias.name == "*":
-            file.stars.append(base)
-        else:
-            joint = "" if not base or base.endswith(".") else "."
-            file.imports[alias.asname or alias.name] = f"{base}{joint}{alias.name}"
 
 
 def _collect_function(

@@ -77,24 +77,27 @@ def _is_off(node: ast.expr, context: RuleContext) -> bool:
 class BooleanOperator(Rule):
     """`and`, `or`, `not` outside of a condition."""
 
-    nodes = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)
+    nodes = (ast.BoolOp, ast.UnaryOp)
     barriers = ("boolean-operator-on-tensor",)
     VALID: ClassVar = ("y = m & m", "y = ~m", "y = s is None or 1")
     INVALID: ClassVar = ("y = not s", "y = s and 1", "y = s or 1")
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at what a statement evaluates."""
-        value = getattr(node, "value", None)
-        if isinstance(value, ast.BoolOp):
-            yield from _operands(value, value.values[:-1], context, "boolean-operator-on-tensor")
-        elif isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not):
-            yield from _leaves(value.operand, context, "boolean-operator-on-tensor")
+        statement = context.statement
+        if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)) or statement.value is not node:
+            return
+        if isinstance(node, ast.BoolOp):
+            yield from _operands(node, node.values[:-1], context, "boolean-operator-on-tensor")
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            yield from _leaves(node.operand, context, "boolean-operator-on-tensor")
 
 
 class BuiltinComparison(Rule):
     """`max(a, b)`, `sorted(tensors)`, `any(...)`, `t in items`, `a < t < b`."""
 
     nodes = (ast.Call, ast.Compare)
+    calls = _OVER_ITEMS
     barriers = ("builtin-comparison",)
     VALID: ClassVar = ("max(1, 2)", "sum([s, s2])", "x.max()", "1 in lst", "s < s2")
     INVALID: ClassVar = ("max(s, s2)", "sorted([s, s2])", "any([s > 0])", "0 < s < 1")

@@ -11,15 +11,12 @@ from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, foreign_inside, tu
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.blocks import LOOPS, around, walk
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
+from gpusync_lint.rules.base.entries import is_meant, waits_if_called_so
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusync_lint.catalogue.schema import Barrier
-
-
-_EXPLICIT = ("GS101", "GS102", "GS105")
-"""Waits that are what their author measures when a clock is read next to them."""
 
 
 class ForeignBarrier(Rule):
@@ -30,9 +27,13 @@ class ForeignBarrier(Rule):
 
     nodes = (ast.Call, ast.If, ast.While, ast.IfExp, ast.Assert, ast.UnaryOp, ast.BoolOp,
              ast.FormattedValue, ast.Subscript)  # fmt: skip
-    barriers = ()
+    barriers = tuple(barrier.id for barrier in foreign.barriers())
     VALID: ClassVar = ("float(np.ones(3).sum())", "if np.any([1]): pass")
     INVALID: ClassVar = ()
+
+    def applies_to(self, context: RuleContext) -> bool:
+        """Whether the file uses another framework, or is given values of one."""
+        return context.uses_foreign_values
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at a node."""
@@ -40,8 +41,8 @@ class ForeignBarrier(Rule):
             if barrier.framework in foreign.bounding() and self._is_first(node, context):
                 return
             if not context.is_traced():
-                timed = barrier.code in _EXPLICIT and context.is_timed()
-                yield Report(barrier.id, mark, Confidence.LOW if timed else Confidence.MEDIUM, highlight_name=tail)
+                confidence = Confidence.LOW if is_meant(barrier, context) else Confidence.MEDIUM
+                yield Report(barrier.id, mark, confidence, highlight_name=tail)
                 return
 
     def _is_first(self, wanted: ast.AST, context: RuleContext) -> bool:
@@ -89,7 +90,6 @@ class ForeignBarrier(Rule):
         known = dotted.partition(".")[0] in foreign.modules() or receiver.kind is Kind.FOREIGN
         if not known and all(value.kind is not Kind.FOREIGN for value in values):
             return
-        given = {keyword.arg for keyword in node.keywords}
         if dotted.startswith("builtins."):
             for arg, value in zip(node.args, values, strict=True):
                 for barrier in _by_builtin(dotted.removeprefix("builtins."), value):
@@ -98,14 +98,14 @@ class ForeignBarrier(Rule):
             for barrier in foreign.barriers():
                 if not foreign.covers(barrier.functions, dotted) or foreign.covers(barrier.not_functions, dotted):
                     continue
-                excused = bool(barrier.unless_keywords) and not given.isdisjoint(barrier.unless_keywords)
-                excused = excused or (barrier.at_most is not None and len(node.args) > barrier.at_most)
-                if not excused and (not barrier.of or any(_is(value, barrier.of) for value in values)):
+                if barrier.of and not any(_is(value, barrier.of) for value in values):
+                    continue
+                if waits_if_called_so(barrier, node, context):
                     yield barrier, node, False
         elif isinstance(func, ast.Attribute):
             for barrier in foreign.barriers():
-                excused = bool(barrier.unless_keywords) and not given.isdisjoint(barrier.unless_keywords)
-                if func.attr in barrier.methods and _is(receiver, barrier.of) and not excused:
+                named = func.attr in barrier.methods and _is(receiver, barrier.of)
+                if named and waits_if_called_so(barrier, node, context):
                     yield barrier, node, True
 
     def _tested(self, tests: list[ast.expr], context: RuleContext) -> Iterator[tuple[Barrier, ast.expr, bool]]:
@@ -124,8 +124,8 @@ def _tracks(node: ast.Call, context: RuleContext) -> bool:
     return any(barrier.framework == "trackers" for barrier in context.barriers_by_name(node))
 
 
-def _is(value: Value, sort: str) -> bool:
-    return value.kind is Kind.FOREIGN and value.ref == sort
+def _is(value: Value, of: str) -> bool:
+    return value.kind is Kind.FOREIGN and value.ref == of
 
 
 def _by_builtin(label: str, value: Value) -> Iterator[Barrier]:

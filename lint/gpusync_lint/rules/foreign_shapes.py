@@ -21,6 +21,10 @@ class HostArgument(Rule):
     VALID: ClassVar = ("print(np.ones(3))",)
     INVALID: ClassVar = ()
 
+    def applies_to(self, context: RuleContext) -> bool:
+        """Whether the file uses another framework, or is given values of one."""
+        return context.uses_foreign_values
+
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         called = context.value(node.func)

@@ -17,6 +17,7 @@ class Scaler(Rule):
     """`GradScaler.step` with an optimizer that is not fused, and `get_scale`."""
 
     nodes = (ast.Call,)
+    calls = ("step", "get_scale")
     barriers = ("grad-scaler-step", "grad-scaler-scale")
     VALID: ClassVar = ("scaler.update()", "scaler.step(fused)")
     INVALID: ClassVar = ("scaler.step(sgd)", "scaler.get_scale()")
@@ -42,6 +43,7 @@ class DistributionChecks(Rule):
     """Making a distribution, and asking it for a probability, with validation on (the default)."""
 
     nodes = (ast.Call,)
+    calls = ("torch.distributions.*", "log_prob")
     barriers = ("distribution-validation",)
     VALID: ClassVar = ("torch.distributions.Normal(v, v, validate_args=False)",)
     INVALID: ClassVar = (
@@ -68,6 +70,7 @@ class HiddenStep(Rule):
     """`ReduceLROnPlateau.step(tensor)`, `LBFGS.step(closure)`, `AveragedModel.update_parameters(model)`."""
 
     nodes = (ast.Call,)
+    calls = ("step", "update_parameters")
     barriers = ("plateau-step", "closure-optimizer", "averaged-model")
     VALID: ClassVar = ("plateau.step(0.5)", "sgd.step()", "fused.step()")
     INVALID: ClassVar = ("plateau.step(s)", "torch.optim.swa_utils.AveragedModel(model).update_parameters(model)")
@@ -94,6 +97,7 @@ class AttentionMask(Rule):
     """`nn.TransformerEncoder` called with a mask and without `is_causal`."""
 
     nodes = (ast.Call,)
+    calls = ("torch.nn.TransformerEncoder.__call__",)
     barriers = ("attention-mask-check",)
     VALID: ClassVar = ("torch.nn.TransformerEncoder(layer, 1).to(dev)(x)",)
     INVALID: ClassVar = ("torch.nn.TransformerEncoder(layer, 1).to(dev)(x, mask=m)",)

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, ClassVar
 from gpusync_lint.domain.lattice import Device, Kind
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.blocks import around, walk
-from gpusync_lint.rules.base.context import Report, Rule, RuleContext, keyword, method, positional
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, called_names, keyword, method, positional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _BY_SINGULAR_VALUES = (2, -2, "nuc")
+_BATCH_NORMS = (
+    "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "LazyBatchNorm1d", "LazyBatchNorm2d",
+    "LazyBatchNorm3d",
+)  # fmt: skip
 _READING = frozenset({"Adafactor", "ASGD"})
 """Optimizers whose update of a parameter reads a number of it, unless they are `capturable`."""
 
@@ -22,6 +26,7 @@ class AnomalyDetection(Rule):
     """`set_detect_anomaly(True)` and `detect_anomaly()`, wherever training is under them."""
 
     nodes = (ast.Call,)
+    calls = called_names("anomaly-detection")
     barriers = ("anomaly-detection",)
     VALID: ClassVar = (
         "torch.autograd.set_detect_anomaly(False)",
@@ -58,6 +63,7 @@ class ReadingOptimizer(Rule):
     """`step` of an optimizer that reads numbers of its parameters, or its learning rate, to the host."""
 
     nodes = (ast.Call,)
+    calls = ("step",)
     barriers = ("reading-optimizer", "rate-on-device")
     VALID: ClassVar = ("sgd.step()", "fused.step()")
     INVALID: ClassVar = (
@@ -83,6 +89,7 @@ class CumulativeBatchNorm(Rule):
     """A batch norm made with `momentum=None`."""
 
     nodes = (ast.Call,)
+    calls = tuple(f"torch.nn.{name}.__call__" for name in _BATCH_NORMS)
     barriers = ("cumulative-batch-norm",)
     VALID: ClassVar = ("torch.nn.BatchNorm1d(256).to(dev)(x)",)
     INVALID: ClassVar = ("torch.nn.BatchNorm1d(256, momentum=None).to(dev)(x)",)
@@ -98,6 +105,7 @@ class CaptureAndLoad(Rule):
     """`torch.cuda.graph(...)`, and `torch.load` to a device."""
 
     nodes = (ast.Call,)
+    calls = called_names("graph-capture", "load-to-device")
     barriers = ("graph-capture", "load-to-device")
     VALID: ClassVar = ("torch.load('x.pt', map_location='cpu')", "torch.load('x.pt')")
     INVALID: ClassVar = ("torch.load('x.pt', map_location=dev)", "with torch.cuda.graph(captured): y = x + 1")
@@ -123,6 +131,7 @@ class NormBySingularValues(Rule):
     """
 
     nodes = (ast.Call,)
+    calls = called_names("spectral-norm-of-matrix")
     barriers = ("spectral-norm-of-matrix",)
     VALID: ClassVar = ("torch.linalg.matrix_norm(x)", "torch.linalg.matrix_norm(c, 2)")
     INVALID: ClassVar = ("torch.linalg.matrix_norm(x, 2)", "torch.linalg.matrix_norm(x, ord='nuc')")

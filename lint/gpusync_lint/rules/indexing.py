@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from gpusync_lint.domain.lattice import Device, Kind, Value
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.blocks import walk
-from gpusync_lint.rules.base.context import Report, Rule, RuleContext, indices, method, positional
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, indices, method, positional, stored_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +67,7 @@ class MaskGradient(Rule):
     """`loss.backward()`, where all that the loss was computed from was read through masks."""
 
     nodes = (ast.Call,)
+    calls = ("backward",)
     barriers = ("mask-gradient",)
     VALID: ClassVar = ("loss = F.mse_loss(x[idx], x2[idx])\nloss.backward()", "s.backward()")
     INVALID: ClassVar = ("loss = F.mse_loss(x[m], x2[m])\nloss.backward()",)
@@ -105,13 +106,14 @@ def _made(label: str, context: RuleContext) -> ast.Call | None:
 class IndexWrite(Rule):
     """`x[mask] = tensor` and `x[index_tensor] = number`."""
 
-    nodes = (ast.Assign, ast.Call)
+    nodes = (ast.Subscript, ast.Call)
+    calls = ("index_put_",)
     barriers = ("mask-write", "scalar-store")
     VALID: ClassVar = ("x[m] = 0.0", "x[0] = 1.0", "x[idx] = s", "x.index_put_((idx,), s)")
     INVALID: ClassVar = ("x[m] = s", "x[idx] = 1.0", "x.index_put_((m,), s)")
 
-    def check(self, node: ast.Assign | ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at an assignment or a call."""
+    def check(self, node: ast.Subscript | ast.Call, context: RuleContext) -> Iterator[Report]:
+        """Judge a subscript or a call."""
         if isinstance(node, ast.Call):
             args = positional(node)
             if method(node) == "index_put_" and isinstance(node.func, ast.Attribute) and args:
@@ -121,10 +123,9 @@ class IndexWrite(Rule):
                 if mask and confidence is not None:
                     yield Report("mask-write", node, confidence, highlight_name=True)
             return
-        value = context.value(node.value)
-        for target in node.targets:
-            if isinstance(target, ast.Subscript):
-                yield from self._store(target, value, context)
+        stored = stored_value(node, context)
+        if stored is not None:
+            yield from self._store(node, context.value(stored), context)
 
     def _store(self, target: ast.Subscript, value: Value, context: RuleContext) -> Iterator[Report]:
         confidence = context.confidence(context.value(target.value))

@@ -18,6 +18,7 @@ class Item(Rule):
     """A tensor's values read as Python numbers."""
 
     nodes = (ast.Call,)
+    calls = ("item", "tolist")
     barriers = ("item", "tolist")
     VALID: ClassVar = ("np.float32(1).item()", "x.detach()", "c.sum().item()", "c.tolist()")
     INVALID: ClassVar = ("s.item()", "total += x.sum().item()", "x.tolist()")

@@ -21,6 +21,7 @@ class PageableCopy(Rule):
     """
 
     nodes = (ast.Call,)
+    calls = ("to", "cuda")
     barriers = ("pageable-copy",)
     low_confidence = True
     VALID: ClassVar = (

@@ -10,7 +10,7 @@ from gpusync_lint.domain.lattice import Device, Kind
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.blocks import LOOPS, around, walk
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, method
-from gpusync_lint.rules.device_work import device_work
+from gpusync_lint.rules.base.device_work import device_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,7 @@ class UnboundedQueue(Rule):
     """
 
     nodes = (ast.Call,)
+    calls = ("step",)
     barriers = ("unbounded-queue",)
     after_others = True
     VALID: ClassVar = (

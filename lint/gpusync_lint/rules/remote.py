@@ -31,6 +31,7 @@ class RemoteInLoop(Rule):
     """
 
     nodes = (ast.Call,)
+    calls = ("ray.get", *_FUNCTIONS, "gather", "compute", "result")
     barriers = ("ray.get-in-loop", "dask.compute-in-loop", "dask.result-in-loop")
     VALID: ClassVar = ("get(x)", "model.compute()")
     INVALID: ClassVar = ()

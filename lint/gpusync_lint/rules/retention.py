@@ -29,7 +29,8 @@ class KeptGraph(Rule):
     graph to be retained: then no later backward pass can go through what is kept.
     """
 
-    nodes = (ast.AugAssign, ast.Assign, ast.Call)
+    nodes = (ast.AugAssign, ast.BinOp, ast.Call)
+    calls = ("append",)
     barriers = ("kept-graph",)
     VALID: ClassVar = (
         "loss = model(x).sum()\nloss.backward()\nkept += loss.detach()",
@@ -50,7 +51,7 @@ class KeptGraph(Rule):
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at an assignment or a call."""
-        kept = _kept(node)
+        kept = _kept(node, context.statement)
         if kept is None or context.occurrence.repeated:
             return
         target, value = kept
@@ -104,14 +105,15 @@ class KeptGraph(Rule):
         return context.fix("Keep the value without its graph", detached, hazard=_HAZARD)
 
 
-def _kept(node: ast.AST | None) -> tuple[str, ast.expr] | None:
+def _kept(node: ast.AST, statement: ast.stmt) -> tuple[str, ast.expr] | None:
     """The name that keeps something, and what it keeps."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
         return node.target.id, node.value
-    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-        label, value = node.targets[0].id, node.value
-        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and isinstance(value.left, ast.Name):
-            return (label, value.right) if value.left.id == label else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.Name):
+        if not isinstance(statement, ast.Assign) or statement.value is not node or len(statement.targets) != 1:
+            return None
+        target = statement.targets[0]
+        return (target.id, node.right) if isinstance(target, ast.Name) and target.id == node.left.id else None
     call = node if isinstance(node, ast.Call) and len(node.args) == 1 else None
     if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "append":
         return None

@@ -6,7 +6,16 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.lattice import Kind, Value
-from gpusync_lint.rules.base.context import Report, Rule, RuleContext, arguments, indices, method, positional
+from gpusync_lint.rules.base.context import (
+    Report,
+    Rule,
+    RuleContext,
+    arguments,
+    called_names,
+    indices,
+    method,
+    positional,
+)
 from gpusync_lint.rules.fixes.deferred_reads import defer
 
 if TYPE_CHECKING:
@@ -21,6 +30,7 @@ class ScalarConversion(Rule):
     """`float(t)`, `int(t)`, `range(t)`, `math.f(t)`, and `torch.tensor` of device scalars."""
 
     nodes = (ast.Call,)
+    calls = (*(f"builtins.{name}" for name in sorted(_CONVERSIONS)), "math.*", "torch.tensor", "torch.as_tensor")
     barriers = ("scalar-conversion", "tensor-of-scalars")
     VALID: ClassVar = ("float(3)", "int(x.size(0))", "s.float()", "math.sqrt(2)", "torch.stack([s, s2])")
     INVALID: ClassVar = ("float(s)", "int(s)", "range(si)", "math.isnan(s)", "torch.tensor([s, s2])")
@@ -59,6 +69,7 @@ class TensorAsNumber(Rule):
     """A device tensor where torch wants a Python number: a size, or a fill value."""
 
     nodes = (ast.Call,)
+    calls = called_names("tensor-as-number")
     barriers = ("tensor-as-number",)
     VALID: ClassVar = ("torch.full((4,), 3.0, device=dev)", "torch.zeros(x.size(0))", "x.index_fill_(0, idx, 1.0)")
     INVALID: ClassVar = ("torch.full((4,), s)", "torch.zeros(si, device=dev)", "x.index_fill_(0, idx, s)")
@@ -93,6 +104,8 @@ class IndexByValue(Rule):
     def check(self, node: ast.Subscript, context: RuleContext) -> Iterator[Report]:
         """Look at a subscript."""
         base = context.value(node.value)
+        if base.kind in (Kind.LIST, Kind.TUPLE) and isinstance(node.slice, ast.Tuple):
+            return  # sequences take one index: what is indexed here is something else
         for part in indices(node):
             if isinstance(part, ast.Slice):
                 values = [context.value(bound) for bound in (part.lower, part.upper, part.step)]

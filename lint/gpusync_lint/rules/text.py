@@ -21,6 +21,7 @@ class TensorToText(Rule):
     """`print(t)`, `f"{t}"`, `"%s" % t`, `"{}".format(t)`, `str(t)`, `logger.info(..., t)`."""
 
     nodes = (ast.Call, ast.FormattedValue, ast.BinOp)
+    calls = ("print", "str", "repr", "format", *torch_api.TRACKERS, *torch_api.LOGGERS)
     barriers = ("tensor-to-text", "tensor-to-tracker")
     VALID: ClassVar = (
         "print(x.shape)",

@@ -9,13 +9,13 @@ from gpusync_lint.domain.lattice import Kind
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.blocks import around, walk
 from gpusync_lint.rules.base.context import CLOCKS, Report, Rule, RuleContext
-from gpusync_lint.rules.device_work import device_work
+from gpusync_lint.rules.base.device_work import device_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class UnsynchronisedTiming(Rule):
+class UnsynchronizedTiming(Rule):
     """`time.perf_counter() - start` after device work that nothing waited for.
 
     Both clock reads stand in one block. Every call between them must be understood: one that is not may wait. A loop

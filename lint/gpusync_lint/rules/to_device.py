@@ -36,6 +36,7 @@ class CopyToDevice(Rule):
     """`.to(device)` and `.cuda()` of what lies on the host; GS503 when it was made there by a factory just before."""
 
     nodes = (ast.Call,)
+    calls = ("to", "cuda", "type", "type_as")
     barriers = ("blocking-copy-to-device", "factory-then-move")
     VALID: ClassVar = (
         "x.to(dev)",
@@ -116,6 +117,7 @@ class PinInStep(Rule):
     """`.pin_memory()` on a batch that a data loader hands out: the loader can pin it, in a thread of its own."""
 
     nodes = (ast.Call,)
+    calls = ("pin_memory",)
     barriers = ("pin-in-step",)
     VALID: ClassVar = (
         "y = torch.from_numpy(np.ones(4)).pin_memory().to(dev, non_blocking=True)",
@@ -137,6 +139,7 @@ class TensorFromData(Rule):
     """`torch.tensor(data, device=...)`, `torch.as_tensor`, `x.new_tensor(data)`."""
 
     nodes = (ast.Call,)
+    calls = ("new_tensor", "torch.*")
     barriers = ("tensor-from-data-on-device",)
     VALID: ClassVar = (
         "torch.tensor([1, 2])",

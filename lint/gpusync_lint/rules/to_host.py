@@ -17,6 +17,7 @@ from gpusync_lint.rules.base.context import (
     keyword_is,
     method,
     positional,
+    stored_value,
 )
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class CopyToHost(Rule):
     """`.cpu()`, `.to("cpu")`, `.numpy(force=True)`."""
 
     nodes = (ast.Call,)
+    calls = ("cpu", "to", "numpy", "numpy.*")
     barriers = ("copy-to-host", "numpy-conversion")
     VALID: ClassVar = ("c.cpu()", "x.to('cpu', non_blocking=True)", "x.to(torch.float16)", "np.ones(3).copy()")
     INVALID: ClassVar = ("x.cpu()", "x.detach().cpu().numpy()", "x.to(device='cpu')", "x.numpy(force=True)")
@@ -68,18 +70,18 @@ class CopyToHost(Rule):
 class StoreToHost(Rule):
     """A device tensor stored in a host tensor: `host[i] = t`, `host.copy_(t)`."""
 
-    nodes = (ast.Assign, ast.Call)
+    nodes = (ast.Subscript, ast.Call)
+    calls = ("copy_",)
     barriers = ("store-to-host", "store-to-device")
     VALID: ClassVar = ("x[0] = x2[0]", "c[0] = c[1]", "x[0] = 1.0", "x.copy_(p, non_blocking=True)")
     INVALID: ClassVar = ("c[0] = x[0]", "c.copy_(x, non_blocking=True)", "x[0] = c[0]", "x.copy_(c)")
 
-    def check(self, node: ast.Assign | ast.Call, context: RuleContext) -> Iterator[Report]:
+    def check(self, node: ast.Subscript | ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at an assignment or a call."""
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Subscript):
-                    base = context.value(target.value)
-                    yield from self._judge(base, context.value(node.value), context, target, False, False)
+        if isinstance(node, ast.Subscript):
+            stored = stored_value(node, context)
+            if stored is not None:
+                yield from self._judge(context.value(node.value), context.value(stored), context, node, False, False)
         elif method(node) == "copy_" and isinstance(node.func, ast.Attribute):
             source = positional(node)
             if source:

@@ -1,11 +1,11 @@
-"""What was found before, kept in `.gpusync_cache/` so that only what a change touches is analysed again.
+"""What was found before, kept in `.gpusync_cache/` so that only what a change touches is analyzed again.
 
 One document (`document`) holds, for one way of calling the linter in one folder: the files of the last run (name, time
 of change, size, digests of the text and of its outline, unit) with the findings in each, and its units
 (`units.divide`) with what had a say of files beside their own. A finding depends on nothing else but the settings, the
 linter and Python; these make up the document's identity. How often a line runs is known only with all parts of a
 larger component: for each of these a second document holds the graph of how its functions run, and what linking these
-graphs has told of it. As long as a part that is analysed again hands over the graph that it did before, the others
+graphs has told of it. As long as a part that is analyzed again hands over the graph that it did before, the others
 need not even be looked at. A document that cannot be read, or of another identity, is as good as none. JSON, because
 what lies in a project's folder must not be able to run.
 """
@@ -53,7 +53,7 @@ FOLDER = ".gpusync_cache"
 KEPT = 16
 """Documents in the folder, for as many ways of calling the linter; those used longest ago are removed."""
 _NOTHING = b"null"
-"""Stands for the graph of a part that could not be analysed as one."""
+"""Stands for the graph of a part that could not be analyzed as one."""
 _UNSURE = 2_000_000_000
 """Nanoseconds before the document was written in which a change may have left a file's time as it was."""
 
@@ -63,7 +63,7 @@ class _Plan:
     """What is to be done for a document whose other units are as they were."""
 
     afresh: dict[int, partition.Unit]
-    """The units that are analysed, by number."""
+    """The units that are analyzed, by number."""
     runs: dict[int, _Runs]
     """Of each component in which there may be some, what is known of its parts."""
 
@@ -86,7 +86,7 @@ class Memory:
     identity: str
     listed: Sequence[Listed]
     document: Document | None = None
-    """Of the last run; of this one after `analyse`."""
+    """Of the last run; of this one after `analyze`."""
     quiet: frozenset[str] = frozenset()
     """Paths of files that need not be read."""
     touched: frozenset[int] | None = None
@@ -96,14 +96,14 @@ class Memory:
     _runs: dict[int, _Runs] = field(default_factory=dict)
     """The second documents that are to be written, by component; all of them where nothing is written."""
 
-    def analyse(
+    def analyze(
         self,
         sources: Sequence[Source],
         jobs: int,
         done: Callable[[int], None],
         wanted: Callable[[Heat, Confidence], bool] = lambda heat, confidence: True,
     ) -> tuple[Analysis, list[str]]:
-        """Analyse those sources whose units have changed.
+        """Analyze those sources whose units have changed.
 
         Gives the findings of all files of the run, of files that are not among `sources` only those that are `wanted`,
         and the tracebacks of internal errors.
@@ -111,16 +111,16 @@ class Memory:
         files = len(sources) + len(self.quiet)
         kinds = bits(wanted)
         try:
-            return self._analysed(sources, jobs, done, kinds, files)
+            return self._analysis(sources, jobs, done, kinds, files)
         except DamagedError:
             lazily = _Lazily(self.listed, sources)
             given = self.quiet.union(source.path for source in sources)
             everything = [lazily.source(place) for path, place in lazily.places.items() if path in given]
             self.document, self.touched, self.changed = None, None, True
-            return self._analysed(everything, jobs, done, kinds, files)
+            return self._analysis(everything, jobs, done, kinds, files)
 
     def edited(self, sources: Iterable[Source]) -> None:
-        """Take note of new texts of files, for the next `analyse`: it looks at no more than what they touch."""
+        """Take note of new texts of files, for the next `analyze`: it looks at no more than what they touch."""
         document = self.document
         assert document is not None
         numbers = {path: number for number, path in enumerate(document.paths)}
@@ -131,7 +131,7 @@ class Memory:
             failed = {document.units[file] for file, digest in enumerate(document.digests) if not digest}
             self.touched = frozenset(_touched(document, changed)) | (failed - {-1})
 
-    def _analysed(
+    def _analysis(
         self, sources: Sequence[Source], jobs: int, done: Callable[[int], None], kinds: int, files: int
     ) -> tuple[Analysis, list[str]]:
         from gpusync_lint.run.schedule import combined
@@ -146,7 +146,7 @@ class Memory:
         found = Analysis(tuple(document.findings(loud, kinds)), tuple(document.errors_of()), files)
         return combined([found], files), tracebacks
 
-    # the units are those of the last run, some of them are analysed again
+    # the units are those of the last run, some of them are analyzed again
 
     def _again(
         self,
@@ -301,10 +301,10 @@ class Memory:
         jobs: int,
         done: Callable[[int], None],
     ) -> list[str]:
-        """Analyse what the plan says, and note all that follows; `numbers` are those that `files` have there."""
+        """Analyze what the plan says, and note all that follows; `numbers` are those that `files` have there."""
         from gpusync_lint.run import schedule
 
-        found = schedule.analysed(files, self.settings, list(plan.afresh.values()), jobs, done)
+        found = schedule.analyze_units(files, self.settings, list(plan.afresh.values()), jobs, done)
         partition = {unit.places: number for number, unit in plan.afresh.items()}
         parts = {partition[part.unit.places]: part for part in found}
         members = document.members()
@@ -464,7 +464,7 @@ def open_memory(
 
 
 def for_one_run(settings: EngineSettings, listed: Sequence[Listed]) -> Memory:
-    """A memory that is empty and is not written: for a run that analyses its files several times."""
+    """A memory that is empty and is not written: for a run that analyzes its files several times."""
     return Memory(None, settings, "", listed)
 
 

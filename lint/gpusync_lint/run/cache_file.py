@@ -117,7 +117,7 @@ class Document:
 
     @property
     def outlines(self) -> list[str]:
-        """Of each file a digest of what decides which files are analysed together."""
+        """Of each file a digest of what decides which files are analyzed together."""
         column: list[str] = self._column(_OUTLINES, list, len(self.paths))
         return column
 

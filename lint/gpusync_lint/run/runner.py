@@ -1,4 +1,4 @@
-"""One run of the linter: analyse, judge, fix to a fixpoint, and say what remains."""
+"""One run of the linter: analyze, judge, fix to a fixpoint, and say what remains."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Request:
     context: tuple[Source, ...] = ()
     """More of the project, to be read and not reported on."""
     memory: Memory | None = None
-    """What is known from an earlier run; None to analyse everything."""
+    """What is known from an earlier run; None to analyze everything."""
     quiet: tuple[Listed, ...] = ()
     """Files that were not read, because nothing is to be said of them."""
     jobs: int = 1
-    """Processes to analyse with; what is found does not depend on it."""
+    """Processes to analyze with; what is found does not depend on it."""
     progress: Callable[[int], None] = lambda files: None
     """Told of files whose analysis is finished."""
     write: bool = True
@@ -227,9 +227,9 @@ class _Run:
     memory: Memory | None = None
     """What is known from an earlier run, or from an earlier round of this one."""
     edited: set[str] = field(default_factory=set)
-    """Files whose text has changed since they were analysed."""
+    """Files whose text has changed since they were analyzed."""
     rounds: int = 0
-    """How often the files have been analysed."""
+    """How often the files have been analyzed."""
 
     def __post_init__(self) -> None:
         self.memory = self.request.memory
@@ -254,9 +254,9 @@ class _Run:
         return None
 
     def judge(self) -> Outcome:
-        """Analyse the texts as they are now, and decide what is reported."""
+        """Analyze the texts as they are now, and decide what is reported."""
         request = self.request
-        analysis, tracebacks = self._analyse([Source(path, text) for path, text in self.texts.items()])
+        analysis, tracebacks = self._analysis([Source(path, text) for path, text in self.texts.items()])
         errors = [self._in_cell(error) for error in analysis.errors]
         failed = {error.path for error in errors}
         enabled = self._enabled()
@@ -302,8 +302,8 @@ class _Run:
         everything = [one for own in by_path.values() for one in own]
         return self._against(request.baseline, outcome, everything, {error.path for error in errors})
 
-    def _analyse(self, sources: Sequence[Source]) -> tuple[Analysis, list[str]]:
-        """Analyse all files; after a round of fixes only what that has touched, where that can be told."""
+    def _analysis(self, sources: Sequence[Source]) -> tuple[Analysis, list[str]]:
+        """Analyze all files; after a round of fixes only what that has touched, where that can be told."""
         request = self.request
         progress = request.progress if self.rounds == 0 else lambda files: None
         self.rounds += 1
@@ -311,14 +311,14 @@ class _Run:
         if self.memory is not None:
             if self.rounds > 1:
                 self.memory.edited([source for source in sources if source.path in edited])
-            return self.memory.analyse(sources, request.jobs, progress, self._reports)
+            return self.memory.analyze(sources, request.jobs, progress, self._reports)
         from gpusync_lint.project.partition import imports
-        from gpusync_lint.run.schedule import analyse, combined, parts
+        from gpusync_lint.run.schedule import analyze_isolating_failures, analyze_sources, combined
 
         if request.context:
-            return analyse(sources, request.settings, request.context)
+            return analyze_isolating_failures(sources, request.settings, request.context)
         imported = [imports(source.text) for source in sources]
-        found = parts(sources, request.settings, imported, jobs=request.jobs, done=progress)
+        found = analyze_sources(sources, request.settings, imported, jobs=request.jobs, done=progress)
         tracebacks = [trace for part in found for trace in part.tracebacks]
         return combined([part.analysis for part in found], len(sources)), tracebacks
 
@@ -349,7 +349,7 @@ class _Run:
         def enabled(code: str, location: Path) -> bool:
             return request.selection.enabled(code, PurePosixPath(location.as_posix()))
 
-        judgement = baseline.judge(
+        comparison = baseline.compare(
             reference,
             (key(one) for one in everything if one.suppressed is None),
             linted=linted,
@@ -357,22 +357,22 @@ class _Run:
             enabled=enabled,
         )
         reported = [
-            replace(one, baselined=one.finding.suppressed is None and key(one.finding) in judgement.accepted)
+            replace(one, baselined=one.finding.suppressed is None and key(one.finding) in comparison.accepted)
             for one in outcome.reported
         ]
-        kept = [entry for entry in reference.entries if entry.key in judgement.accepted]
+        kept = [entry for entry in reference.entries if entry.key in comparison.accepted]
         now = [
             baseline.entry_of(key(one.finding), one.finding, outcome.texts[one.finding.path])
             for one in reported
             if one.level is Level.WARNING and one.finding.suppressed is None
         ]
-        stale = [one for one in judgement.stale if request.selection.enabled(one.code)]
+        stale = [one for one in comparison.stale if request.selection.enabled(one.code)]
         about = report(stale, request.heat, request.confidence)
         return replace(
             outcome,
             reported=(*reported, *about),
             texts=_Texts({**self.texts, reference.shown: reference.text}, request.quiet) if about else outcome.texts,
-            accepting=(*judgement.unjudged, *kept, *now),
+            accepting=(*comparison.unjudged, *kept, *now),
         )
 
     def _in_cell(self, error: FileError) -> FileError:

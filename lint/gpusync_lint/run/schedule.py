@@ -1,4 +1,4 @@
-"""A run's files analysed unit by unit, in several processes where that pays, and in spite of what goes wrong."""
+"""A run's files analyzed unit by unit, in several processes where that pays, and in spite of what goes wrong."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 from gpusync_lint.model.finding_keys import numbered
 from gpusync_lint.model.findings import Analysis, FileError
 from gpusync_lint.project import partition
+from gpusync_lint.project.imports import beginnings, module_of
 from gpusync_lint.project.lazy_modules import Library, Surroundings
-from gpusync_lint.project.symbols import module_of
 from gpusync_lint.run import parallel
-from gpusync_lint.syntax.parsing import normalised, parse
+from gpusync_lint.syntax.parsing import normalize, parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -77,7 +77,7 @@ class Given:
         return self._sources[place]
 
 
-def parts(
+def analyze_sources(
     sources: Sequence[Source],
     settings: EngineSettings,
     imported: Sequence[partition.Imports],
@@ -85,42 +85,43 @@ def parts(
     jobs: int = 1,
     done: Callable[[int], None] = lambda files: None,
 ) -> list[Part]:
-    """Analyse files unit by unit; what comes out does not depend on the number of processes, `jobs`.
+    """Analyze files unit by unit; what comes out does not depend on the number of processes, `jobs`.
 
     `imported` is what `units.imports` finds in each. `done` is told of files that are finished.
     """
-    return linked(analysed(Given(sources), settings, partition.divide(sources, imported, roots(settings)), jobs, done))
+    return linked(
+        analyze_units(Given(sources), settings, partition.divide(sources, imported, roots(settings)), jobs, done)
+    )
 
 
-def analysed(
+def analyze_units(
     files: Files, settings: EngineSettings, rest: Sequence[partition.Unit], jobs: int, done: Callable[[int], None]
 ) -> list[Part]:
-    """Analyse units, in several processes where that pays; the heat of parts is not final before they are `linked`."""
+    """Analyze units, in several processes where that pays; the heat of parts is not final before they are `linked`."""
     size = sum(_size(unit, files) for unit in rest)
     if jobs > 1 and len(rest) > 1 and size >= WORTH_SHARING and parallel.CAN_FORK:
         return _shared_out(files, settings, rest, jobs, done)
     found = []
     for unit in rest:
-        found.append(_analysed(unit, files, settings))
+        found.append(_analyze_unit(unit, files, settings))
         done(len(unit.places))
     return found
 
 
 def roots(settings: EngineSettings) -> frozenset[str]:
-    """The top-level modules whose import makes a file one to analyse."""
-    from gpusync_lint.catalogue import foreign
-    from gpusync_lint.catalogue.roots import FRAMEWORK_ROOTS
+    """The top-level modules whose import makes a file one to analyze."""
+    from gpusync_lint.catalogue.roots import frameworks
     from gpusync_lint.inference.named_barriers import named_by
 
-    return FRAMEWORK_ROOTS | foreign.modules() | named_by(settings.barriers).roots
+    return frameworks() | named_by(settings.barriers).roots
 
 
 def _size(unit: partition.Unit, files: Files) -> int:
     return sum(files.size(place) for place in unit.places)
 
 
-def _analysed(unit: partition.Unit, files: Files, settings: EngineSettings, without: Container[int] = ()) -> Part:
-    """Analyse a unit, without some of its files."""
+def _analyze_unit(unit: partition.Unit, files: Files, settings: EngineSettings, without: Container[int] = ()) -> Part:
+    """Analyze a unit, without some of its files."""
     own = [files.source(place) for place in unit.places if place not in without]
     if unit.plain:
         return Part(unit, Analysis((), tuple(_unreadable(own)), len(own)))
@@ -128,7 +129,7 @@ def _analysed(unit: partition.Unit, files: Files, settings: EngineSettings, with
     if unit.component:
         idle = frozenset(files.path(place) for place in unit.idle)
         around = replace(_surroundings(unit, files), idle=idle)
-    analysis, tracebacks = analyse(own, settings, around=around)
+    analysis, tracebacks = analyze_isolating_failures(own, settings, around=around)
     return Part(unit, analysis, tuple(tracebacks))
 
 
@@ -137,15 +138,16 @@ def _surroundings(unit: partition.Unit, files: Files) -> Surroundings:
     known = files.surroundings.get(unit.component)
     if known is None:
         modules = {module_of(files.path(place)): place for place in unit.component}
-        heads = frozenset(module[:length] for module in modules for length in range(len(module) + 1))
-        known = files.surroundings[unit.component] = Surroundings(modules, heads, Library(files.source), unit.device)
+        library = Library(files.source)
+        known = Surroundings(modules, beginnings(modules), library, unit.device)
+        files.surroundings[unit.component] = known
     return known
 
 
 def _unreadable(sources: Sequence[Source]) -> Iterator[FileError]:
     """The files that are not valid Python."""
     for source in sources:
-        parsed = parse(normalised(source.text))
+        parsed = parse(normalize(source.text))
         if parsed.tree is None:
             yield FileError(source.path, parsed.line, parsed.message)
 
@@ -215,7 +217,7 @@ def _shared_out(
 
     def work(task: int) -> list[tuple[Analysis, tuple[str, ...]]]:
         """Without the units: each would bring a list of all files of its component with it."""
-        parts = [_analysed(unit, files, settings) for unit in tasks[task]]
+        parts = [_analyze_unit(unit, files, settings) for unit in tasks[task]]
         return [(part.analysis, part.tracebacks) for part in parts]
 
     found: list[Part] = []
@@ -232,15 +234,15 @@ def _shared_out(
 def _after_a_death(
     files: Files, settings: EngineSettings, unit: partition.Unit, death: parallel.Died, jobs: int
 ) -> Part:
-    """Find the files on which a worker dies, report those, and analyse the others of the unit without them."""
+    """Find the files on which a worker dies, report those, and analyze the others of the unit without them."""
     places = unit.places
 
     def alone(task: int) -> bool:
-        _analysed(partition.Unit((places[task],), plain=unit.plain), files, settings)
+        _analyze_unit(partition.Unit((places[task],), plain=unit.plain), files, settings)
         return True
 
     def together(task: int) -> Part:
-        return _analysed(unit, files, settings, without=fatal)
+        return _analyze_unit(unit, files, settings, without=fatal)
 
     batch = range(0, len(places), parallel.MAX_TASKS)
     lives: list[bool | parallel.Died] = []
@@ -250,7 +252,7 @@ def _after_a_death(
     fatal = {place: life for place, life in zip(places, lives, strict=True) if isinstance(life, parallel.Died)}
     sound = [place for place in places if place not in fatal]
     errors = [
-        FileError(files.path(place), None, f"the process that analysed it died ({life.how}); it is left out")
+        FileError(files.path(place), None, f"the process that analyzed it died ({life.how}); it is left out")
         for place, life in fatal.items()
     ]
     if not sound:
@@ -258,23 +260,23 @@ def _after_a_death(
     (again,) = parallel.fork_each(1, together, 1)
     if isinstance(again, parallel.Died):
         more = f" and {len(sound) - 1} files that belong with it" if len(sound) > 1 else ""
-        message = f"the process that analysed it{more} died ({again.how})"
+        message = f"the process that analyzed it{more} died ({again.how})"
         errors.append(FileError(files.path(sound[0]), None, message))
         return Part(unit, Analysis((), tuple(errors), len(places)))
     found = replace(again.analysis, errors=(*again.analysis.errors, *errors), files=len(places))
     return Part(unit, found, again.tracebacks)
 
 
-def analyse(
+def analyze_isolating_failures(
     sources: Sequence[Source],
     settings: EngineSettings,
     context: Sequence[Source] = (),
     around: Surroundings | None = None,
 ) -> tuple[Analysis, list[str]]:
-    """Ask the engine. Where it fails, find the files it fails on, report those, and analyse the others without them.
+    """Ask the engine. Where it fails, find the files it fails on, report those, and analyze the others without them.
 
     Returns the analysis and the tracebacks of internal errors. After MAX_CULPRITS such files the fault is taken to lie
-    in none of them, and nothing is analysed.
+    in none of them, and nothing is analyzed.
     """
     from gpusync_lint.run.engine import analyze
 
@@ -282,7 +284,7 @@ def analyse(
         return analyze(sources, settings, context, around), []
     except Exception as error:
         if context or around:  # what it fails on may lie there, and nobody asked about that
-            analysis, tracebacks = analyse(sources, settings)
+            analysis, tracebacks = analyze_isolating_failures(sources, settings)
             return analysis, [_traceback(), *tracebacks]
         project = FileError(_PROJECT, None, internal_error(error))
         tracebacks = [_traceback()]
@@ -300,7 +302,7 @@ def analyse(
             sound.append(source)
     if not culprits or len(culprits) == MAX_CULPRITS:
         return Analysis((), (project, *culprits), len(sources)), tracebacks[:1]
-    rest, more = analyse(sound, settings)
+    rest, more = analyze_isolating_failures(sound, settings)
     return Analysis(rest.findings, (*rest.errors, *culprits), len(sources)), tracebacks[1:] + more
 
 

@@ -13,6 +13,7 @@ from gpusync_lint.model.levels import Heat
 from gpusync_lint.settings import project_barriers
 from gpusync_lint.settings.project_barriers import kind_of
 from gpusync_lint.settings.selection import Layer, UnknownCodeError, glob_pattern, resolve_all
+from gpusync_lint.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -131,10 +132,7 @@ class _Reader:
         for key in self.table:
             if key in KEYS:
                 continue
-            import difflib
-
-            near = difflib.get_close_matches(key.replace("_", "-").lower(), KEYS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(KEYS)}"
+            hint = did_you_mean(key.replace("_", "-").lower(), KEYS, f"the keys are {', '.join(KEYS)}")
             raise self._fail(key, f"unknown key; {hint}")
 
     def _strings(self, key: str) -> list[str] | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpusync_lint.settings.selection import UnknownCodeError, resolve
+from gpusync_lint.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,10 +47,7 @@ class _Entry:
     def barrier(self, template: Barrier, number: int) -> Barrier:
         for key in self._entry:
             if key not in KEYS:
-                import difflib
-
-                near = difflib.get_close_matches(key, KEYS, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(KEYS)}"
+                hint = did_you_mean(key, KEYS, f"the keys are {', '.join(KEYS)}")
                 raise self._fail(f"{self._place}.{key}", f"unknown key; {hint}")
         calls = self._calls()
         takes = self._text("takes") or _TAKES[0]

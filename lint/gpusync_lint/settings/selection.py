@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.model.findings import Finding, UserError
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,11 +39,9 @@ def resolve(word: str, names: Mapping[str, str]) -> str:
     for code, name in names.items():
         if word == name:
             return code
-    import difflib
-
     known = [*names, *names.values()]
-    near = difflib.get_close_matches(word.upper(), known, 1) or difflib.get_close_matches(word.lower(), known, 1)
-    hint = f"did you mean {near[0]}?" if near else "`gpusync rule` lists them all"
+    near = nearest(word.upper(), known) or nearest(word.lower(), known)
+    hint = f"did you mean {near}?" if near else "`gpusync rule` lists them all"
     raise UnknownCodeError(f"no rule has the code or name {word!r}; {hint}")
 
 
@@ -168,5 +167,5 @@ class Reported:
 def report(findings: Sequence[Finding], heat: Heat, confidence: Confidence) -> tuple[Reported, ...]:
     """The findings that are reported, in path and line order."""
     ordered = sorted(findings, key=lambda one: (one.path, one.span, one.code))
-    levelled = ((one, level_of(one, heat, confidence)) for one in ordered)
-    return tuple(Reported(one, level) for one, level in levelled if level is not None)
+    leveled = ((one, level_of(one, heat, confidence)) for one in ordered)
+    return tuple(Reported(one, level) for one, level in leveled if level is not None)

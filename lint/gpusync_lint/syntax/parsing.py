@@ -28,7 +28,7 @@ class Parsed:
     message: str = ""
 
 
-def normalised(text: str) -> str:
+def normalize(text: str) -> str:
     """A text as it is parsed: without a byte order mark, with newlines alone between lines."""
     text = text.removeprefix("\ufeff")
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
@@ -40,13 +40,13 @@ def parse(text: str) -> Parsed:
         return Parsed(_ast(text))
     except SyntaxError as error:
         if "too many nested" in (error.msg or ""):
-            return Parsed(None, error.lineno, "nested too deeply to analyse")
+            return Parsed(None, error.lineno, "nested too deeply to analyze")
         newer = _parse_newer_syntax(text)
         if newer is not None:
             return Parsed(newer)
         return Parsed(None, error.lineno, f"not valid Python: {error.msg}")
     except (RecursionError, MemoryError):
-        return Parsed(None, None, "nested too deeply to analyse")
+        return Parsed(None, None, "nested too deeply to analyze")
     except ValueError as error:
         return Parsed(None, None, f"not valid Python: {error}")
 

@@ -40,7 +40,7 @@ def _path(name: str) -> str:
 
 @pytest.fixture
 def lint() -> Callable[..., list[Finding]]:
-    """Analyse files given by name, or one anonymous file; findings of low confidence are left out."""
+    """Analyze files given by name, or one anonymous file; findings of low confidence are left out."""
 
     def run(source: str = "", settings: EngineSettings | None = None, **files: str) -> list[Finding]:
         texts = {f"{_path(name)}.py": text for name, text in files.items()}
@@ -56,7 +56,7 @@ def lint() -> Callable[..., list[Finding]]:
 
 @pytest.fixture
 def lint_step(lint: Callable[..., list[Finding]]) -> Callable[..., list[Finding]]:
-    """Analyse statements as the body of a training loop, with the catalogue's names defined before it."""
+    """Analyze statements as the body of a training loop, with the catalogue's names defined before it."""
 
     def run(statements: str, setup: str = "", settings: EngineSettings | None = None) -> list[Finding]:
         before = _before_step(setup)

@@ -28,9 +28,7 @@ from gpusync_lint.domain.lattice import (
 from gpusync_lint.inference.fixpoint import Inference
 from gpusync_lint.inference.named_barriers import Named
 from gpusync_lint.project.resolution import Project
-from gpusync_lint.project.symbols import summarise
-
-NONE = frozenset()
+from gpusync_lint.project.symbols import read_symbols
 
 
 @pytest.fixture
@@ -40,9 +38,9 @@ def inferred():
 
     def run(**files):
         named = Named(())
-        infos = [summarise(f"{name}.py", text, ast.parse(text)) for name, text in files.items()]
+        infos = [read_symbols(f"{name}.py", text, ast.parse(text)) for name, text in files.items()]
         project = Project(infos, named.roots)
-        inference = Inference(project, NONE, NONE, named)
+        inference = Inference(project, named)
         inference.run()
         kept.append(inference)
         return {fn.qualname: fn for info in infos for fn in info.all_functions}

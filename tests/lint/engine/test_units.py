@@ -24,30 +24,6 @@ def divide(sources, roots=None):
     return partition.divide(sources, imported, frozenset({"torch"}) if roots is None else roots)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("import a", (("a", ""),)),
-        ("import a.b as c, d", (("a.b", ""), ("d", ""))),
-        ("from a import b", (("a", "b"),)),
-        ("from .a import (b,  # why\n    c as d,\n)", ((".a", "b"), (".a", "c"))),
-        ("from . import a", ((".", "a"),)),
-        ("from a import *", (("a", ""),)),
-        ("def f():\n    from a import b", (("a", "b"),)),
-        ("x = 1; import a", (("a", ""),)),
-        ("if x: import a", (("a", ""),)),
-        ("from a import b, \\\n    c", (("a", "b"), ("a", "c"))),
-        ("important = 1\nfromage import x", ()),
-        ("from .import_utils import a", ((".import_utils", "a"),)),
-        ("import a; import b\nimport importlib", (("a", ""), ("b", ""), ("importlib", ""))),
-        ("from a import (\n    import_b,\n    c,\n); import d", (("a", "c"), ("a", "import_b"), ("d", ""))),
-        ("import", ()),
-    ],
-)
-def test_imports_are_found_in_the_text(text, found):
-    assert tuple(one for one in partition.imports(text) if one[0]) == found
-
-
 def test_files_that_no_import_connects_are_apart():
     assert divided(a="import b", b="", c="") == [["a.py", "b.py"], ["c.py"]]
 

@@ -89,7 +89,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def analysed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def analyzed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The paths that the engine was asked about, call by call."""
     calls: list[list[str]] = []
     real = engine.analyze
@@ -128,7 +128,7 @@ def test_edits_of_a_project_that_is_cut_are_seen_as_well(
 
 
 def test_what_a_caller_does_is_seen_in_another_part(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "MAX_WHOLE", 100)
     monkeypatch.setattr(partition, "PART", 150)
@@ -142,14 +142,14 @@ def test_what_a_caller_does_is_seen_in_another_part(
         return [one["heat"] for one in lint(capsys)["findings"] if one["path"] == "lib/read.py"]
 
     assert "step" in heat()
-    analysed.clear()
+    analyzed.clear()
     tree.write("zz_main.py", call + "    value(loader)\n")
     assert "step" not in heat()
-    assert all("lib/read.py" not in paths for paths in analysed)
+    assert all("lib/read.py" not in paths for paths in analyzed)
 
 
 def test_an_edit_that_moves_lines_leaves_the_other_parts_alone(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "MAX_WHOLE", 100)
     monkeypatch.setattr(partition, "PART", 150)
@@ -163,11 +163,11 @@ def test_an_edit_that_moves_lines_leaves_the_other_parts_alone(
     lint(capsys)
     before = {runs: runs.read_bytes() for runs in (root / cache.FOLDER).glob("*.part-*.jsonl")}
     assert before
-    analysed.clear()
+    analyzed.clear()
     tree.write("lib/read.py", lib.replace("def", "\n\ndef"))
     found = [(one["line"], one["heat"]) for one in lint(capsys)["findings"] if one["path"] == "lib/read.py"]
     assert (6, "step") in found
-    assert analysed == [["lib/read.py"]]
+    assert analyzed == [["lib/read.py"]]
     assert {runs: runs.read_bytes() for runs in before} == before
 
 
@@ -185,16 +185,16 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def test_nothing_is_analysed_or_read_again_when_nothing_has_changed(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]], opened: list[str]
+def test_nothing_is_analyzed_or_read_again_when_nothing_has_changed(
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[list[str]], opened: list[str]
 ) -> None:
     tree = Tree(root, 1)
     tree.write("allowed.py", "import torch\ntorch.cuda.synchronize()  # gpusync: allow[GS1] wanted\n")
     first = lint(capsys)
-    analysed.clear()
+    analyzed.clear()
     opened.clear()
     assert lint(capsys) == first
-    assert analysed == []
+    assert analyzed == []
     assert {path for path in opened if "gpusync:" not in (root / path).read_text()} == set()
     assert "allowed.py" in opened
 
@@ -232,30 +232,30 @@ def test_what_is_shown_does_not_depend_on_what_was_read(
     assert len(opened) < 9
 
 
-def test_a_change_is_analysed_with_what_it_is_connected_with(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]]
+def test_a_change_is_analyzed_with_what_it_is_connected_with(
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[list[str]]
 ) -> None:
     tree = Tree(root, 2)
     tree.write("alone.py", "import torch\n")
     tree.write("a.py", "import b\n")
     tree.write("b.py", "import torch\n")
     lint(capsys)
-    analysed.clear()
+    analyzed.clear()
     tree.write("b.py", "import torch\nx = 1\n")
     lint(capsys)
-    assert analysed == [["a.py", "b.py"]]
+    assert analyzed == [["a.py", "b.py"]]
 
 
-def test_a_change_of_the_time_alone_analyses_nothing(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]]
+def test_a_change_of_the_time_alone_analyzes_nothing(
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[list[str]]
 ) -> None:
     Tree(root, 3)
     lint(capsys)
-    analysed.clear()
+    analyzed.clear()
     for path in root.glob("*.py"):
         os.utime(path, (5, 5))
     lint(capsys)
-    assert analysed == []
+    assert analyzed == []
 
 
 def test_a_change_that_leaves_time_and_size_is_seen_right_after_a_run(
@@ -317,15 +317,15 @@ def test_no_damaged_line_is_trusted(
 
 
 def test_other_settings_do_not_see_what_was_found_with_these(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]]
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[list[str]]
 ) -> None:
     Tree(root, 5)
     (root / "pyproject.toml").write_text("[tool.gpusync]\n")
     lint(capsys)
-    analysed.clear()
+    analyzed.clear()
     (root / "pyproject.toml").write_text("[tool.gpusync]\nstep-functions = ['f1']\n")
     lint(capsys)
-    assert analysed != []
+    assert analyzed != []
 
 
 def test_the_folder_keeps_itself_out_of_version_control(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

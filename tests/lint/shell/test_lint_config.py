@@ -78,8 +78,8 @@ def test_an_empty_table_is_the_default(tmp_path: Path) -> None:
         ("slect = []", "tool.gpusync.slect: unknown key; did you mean 'select'?"),
         ("torch_version = '2.1'", "tool.gpusync.torch_version: unknown key; did you mean 'torch-version'?"),
         (
-            "colour = 1",
-            "tool.gpusync.colour: unknown key; the keys are select, ignore, exclude, per-file-ignores, heat, baseline",
+            "color = 1",
+            "tool.gpusync.color: unknown key; the keys are select, ignore, exclude, per-file-ignores, heat, baseline",
         ),
         ("select = 'GS2'", 'tool.gpusync.select: must be a list of strings; write select = ["GS2"]'),
         ("select = 2", "tool.gpusync.select: must be a list of strings, not an integer"),
@@ -107,8 +107,8 @@ def test_an_empty_table_is_the_default(tmp_path: Path) -> None:
         ("barriers = [{call = ''}]", "tool.gpusync.barriers[0].call: is missing; write call = "),
         ("barriers = [{call = 'a'}, {cal = 'a.b'}]", "tool.gpusync.barriers[1].cal: unknown key; did you mean 'call'?"),
         (
-            "barriers = [{colour = 'a.b'}]",
-            "tool.gpusync.barriers[0].colour: unknown key; the keys are call, code, message, remedy, takes, unless",
+            "barriers = [{color = 'a.b'}]",
+            "tool.gpusync.barriers[0].color: unknown key; the keys are call, code, message, remedy, takes, unless",
         ),
         (
             "barriers = [{call = 'a b'}]",

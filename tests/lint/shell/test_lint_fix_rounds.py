@@ -1,4 +1,4 @@
-"""Rounds of --fix: the last one leaves what a fresh run finds, and only what has changed is analysed again."""
+"""Rounds of --fix: the last one leaves what a fresh run finds, and only what has changed is analyzed again."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def analysed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def analyzed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The paths that the engine was asked about, call by call."""
     calls: list[list[str]] = []
     real = engine.analyze
@@ -136,7 +136,7 @@ def test_what_is_left_is_what_a_fresh_run_finds(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_files_are_those_of_rounds_that_analyse_everything(
+def test_the_files_are_those_of_rounds_that_analyze_everything(
     root: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     monkeypatch.setattr(partition, "MAX_WHOLE", 300)
@@ -157,18 +157,18 @@ def test_the_files_are_those_of_rounds_that_analyse_everything(
     assert texts(root) == after
 
 
-def test_only_what_a_round_has_touched_is_analysed_again(root: Path, analysed: list[list[str]]) -> None:
+def test_only_what_a_round_has_touched_is_analyzed_again(root: Path, analyzed: list[list[str]]) -> None:
     fixable = "import torch\nfor i in range(9):\n    x = torch.zeros(3).cuda()\n"
     (root / "a.py").write_text(fixable)
     (root / "b.py").write_text("import torch\nimport a\n")
     (root / "c.py").write_text("import torch\nfor i in range(9):\n    torch.cuda.synchronize()\n")
     main([".", "--fix", "--heat", "once"])
     assert (root / "a.py").read_text() == fixable.replace("3).cuda()", '3, device="cuda")')
-    assert analysed == [["a.py", "b.py"], ["c.py"], ["a.py", "b.py"]]
+    assert analyzed == [["a.py", "b.py"], ["c.py"], ["a.py", "b.py"]]
 
 
 def test_a_part_that_does_not_depend_on_the_change_is_left_alone(
-    root: Path, analysed: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    root: Path, analyzed: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition, "MAX_WHOLE", 100)
     monkeypatch.setattr(partition, "PART", 150)
@@ -181,13 +181,13 @@ def test_a_part_that_does_not_depend_on_the_change_is_left_alone(
     (root / "use.py").write_text(use)
     main([".", "--fix", "--heat", "once"])
     assert 'torch.zeros(3, device="cuda")' in (root / "lib" / "made.py").read_text()
-    assert analysed == [["lib/made.py"], ["use.py"], ["lib/made.py"]]
+    assert analyzed == [["lib/made.py"], ["use.py"], ["lib/made.py"]]
 
 
-def test_nothing_is_analysed_again_where_nothing_was_fixed(root: Path, analysed: list[list[str]]) -> None:
+def test_nothing_is_analyzed_again_where_nothing_was_fixed(root: Path, analyzed: list[list[str]]) -> None:
     (root / "a.py").write_text("import torch\nfor i in range(9):\n    torch.cuda.synchronize()\n")
     main([".", "--fix"])
-    assert analysed == [["a.py"]]
+    assert analyzed == [["a.py"]]
 
 
 def test_an_internal_error_is_told_after_rounds_that_leave_its_file_alone(

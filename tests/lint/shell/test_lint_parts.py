@@ -114,7 +114,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def analysed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def analyzed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that the engine was asked about."""
     paths: list[str] = []
     real = engine.analyze
@@ -131,14 +131,14 @@ def places(findings: Any) -> set[tuple[str, str]]:
     return {(one["path"], one["code"]) for one in findings["findings"]}
 
 
-def touches(project: Project, said: dict[str, str], capsys: pytest.CaptureFixture[str], analysed: list[str]) -> bool:
-    """Whether an edit of the library makes what uses it be analysed again."""
-    analysed.clear()
+def touches(project: Project, said: dict[str, str], capsys: pytest.CaptureFixture[str], analyzed: list[str]) -> bool:
+    """Whether an edit of the library makes what uses it be analyzed again."""
+    analyzed.clear()
     project.said |= said
     project.write_library()
     lint(capsys)
-    assert "library/base.py" in analysed
-    return "user0/train.py" in analysed
+    assert "library/base.py" in analyzed
+    return "user0/train.py" in analyzed
 
 
 @pytest.mark.parametrize("longest", [lazy_modules.MAX_DEFINITION, 45])
@@ -185,11 +185,11 @@ def test_a_part_knows_what_it_uses_of_another(root: Path, capsys: pytest.Capture
     ],
 )
 def test_an_edit_beside_a_part_touches_it_only_where_it_asked(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[str], said: dict[str, str], touched: bool
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[str], said: dict[str, str], touched: bool
 ) -> None:
     project = Project(root, 0)
     lint(capsys)
-    assert touches(project, said, capsys, analysed) is touched
+    assert touches(project, said, capsys, analyzed) is touched
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_an_edit_of_what_there_was_no_room_for_touches_no_other_part(
     root: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    analysed: list[str],
+    analyzed: list[str],
     said: dict[str, str],
     touched: bool,
 ) -> None:
@@ -212,7 +212,7 @@ def test_an_edit_of_what_there_was_no_room_for_touches_no_other_part(
     project.said["reduced"] = " + ".join(["x.sum()"] * 20)
     project.write_library()
     lint(capsys)
-    assert touches(project, said, capsys, analysed) is touched
+    assert touches(project, said, capsys, analyzed) is touched
 
 
 HELPER = """import torch

@@ -167,7 +167,7 @@ ABOUT = {
         "GS904",
         "`# gpusync: allow GS201 why` is not understood",
     ),
-    "misspelt": (
+    "misspelled": (
         "x.item()  # gpusync: alow[GS201] why\n",
         "GS904",
         "`# gpusync: alow[GS201] why` is not understood; did you mean allow[...]?",

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import sys
 from dataclasses import dataclass
+from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value
+from gpusync_lint.catalogue import registry
+from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, foreign_inside
 from gpusync_lint.inference.fixpoint import is_test_file
 from gpusync_lint.model.findings import Fix
 from gpusync_lint.model.levels import Confidence, Heat
@@ -18,7 +21,7 @@ from gpusync_lint.rewrite.layout import Layout
 from gpusync_lint.rules.base.blocks import around
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpusync_lint.catalogue.schema import Barrier, Catalogue
     from gpusync_lint.heat.frequency import Recorder
@@ -32,6 +35,8 @@ CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "tim
 """Functions of the module `time` that read a clock which goes on while the host waits."""
 _CLOCKS = CLOCKS | {"process_time", "elapsed_time", "get_elapsed_time"}
 _CLOCK_REACH = 3
+_KIND = itemgetter(Value._fields.index("kind"))
+_CONTAINERS = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT})
 _F_STRINGS_HAVE_POSITIONS = sys.version_info >= (3, 12)
 
 
@@ -56,24 +61,35 @@ class Report:
 
 
 class Rule:
-    """Decides about one kind of barrier. One instance serves a whole run; it keeps no state."""
+    """Judges one kind of barrier. One instance serves all files of a run; it keeps no state of them."""
 
     nodes: ClassVar[tuple[type[ast.AST], ...]]
-    """The types of `ast` that it wants to see."""
+    """The types of `ast` nodes that it judges: `check` is called for each of them in every function of a project."""
+    calls: Iterable[str] = ()
+    """Of calls, the names of those that it judges: last names of functions and methods (`item`), qualified names of
+    functions outside the project (`torch.cuda.synchronize`) and beginnings of them (`numpy.*`), and calls of an object
+    by its class (`torch.nn.BatchNorm1d.__call__`). Empty: every call."""
     barriers: ClassVar[tuple[str, ...]] = ()
-    """Ids of the catalogue entries that it speaks for."""
+    """Ids of the catalogue entries that it reports."""
     VALID: ClassVar[Sequence[str]] = ()
     """Bodies of a step loop that must stay silent."""
     INVALID: ClassVar[Sequence[str]] = ()
     """Bodies of a step loop that must be reported."""
     after_others: ClassVar[bool] = False
-    """Whether it looks after the others, and at what they reported."""
+    """Whether it judges a file after the other rules, and depends on what they reported."""
 
     low_confidence: ClassVar[bool] = False
     """Whether all that it reports is of low confidence, so that it has no `INVALID` bodies."""
 
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+
+    def applies_to(self, context: RuleContext) -> bool:
+        """Whether anything in the file of a context can be reported; asked once per file, before `check`."""
+        return True
+
     def check(self, node: Any, context: RuleContext) -> Iterator[Report]:
-        """Look at one node."""
+        """Judge one node."""
         raise NotImplementedError
 
 
@@ -86,13 +102,13 @@ class RuleContext:
         inference: Inference,
         catalogue: Catalogue,
         settings: EngineSettings,
-        lines: list[str],
         heat: Recorder,
+        has_reports: Callable[[FunctionInfo], bool],
     ) -> None:
         self.file = file
         self.catalogue = catalogue
         self.settings = settings
-        self.layout = Layout(lines)
+        self.layout = Layout(file.text.split("\n"))
         self.occurrence: Occurrence
         """The node that is judged, and where it stands."""
         self.values: dict[int, Value] = {}
@@ -102,6 +118,7 @@ class RuleContext:
         self.reported_lines: set[int] = set()
         """Lines of the file on which something was reported so far."""
         self._inference = inference
+        self._has_reports = has_reports
         self._heat = heat
 
     @property
@@ -127,6 +144,14 @@ class RuleContext:
         """Whether what nobody explains is likely to be a tensor: the file uses torch, a device, and nothing alike."""
         file = self.file
         return file.uses_framework and not file.uses_others and self.uses_device()
+
+    @cached_property
+    def uses_foreign_values(self) -> bool:
+        """Whether the file imports a framework other than torch, or any of its expressions holds a value of one."""
+        values = self.values.values()
+        if self.file.uses_foreign or Kind.FOREIGN in map(_KIND, values):
+            return True
+        return any(foreign_inside(value) is not None for value in values if value.kind in _CONTAINERS)
 
     def uses_device(self) -> bool:
         """Whether the function belongs to code that uses a device at all."""
@@ -206,7 +231,7 @@ class RuleContext:
         queue = [fn]
         while queue:
             fn = queue.pop()
-            if fn.returns is None or fn.spots or fn.trace.unexplained:
+            if fn.returns is None or fn.trace.unexplained or self._has_reports(fn):
                 return True
             queue += fn.nested.values()
             for site in fn.trace.calls:
@@ -293,6 +318,12 @@ def _reads_clock(statement: ast.stmt) -> bool:
     return False
 
 
+def called_names(*barriers: str) -> frozenset[str]:
+    """The functions and methods by which entries of torch's catalogue are called, for `Rule.calls`."""
+    entries = [registry.catalogue("torch").barriers[barrier] for barrier in barriers]
+    return frozenset(name for entry in entries for name in (*entry.functions, *entry.methods))
+
+
 def method(node: ast.Call) -> str:
     """The name of the method that a call calls; empty for a plain function."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else ""
@@ -326,6 +357,12 @@ def keyword_is(node: ast.Call, label: str, const: bool) -> bool:
 def is_constant(node: ast.expr, const: bool) -> bool:
     """Whether an expression is exactly this constant."""
     return isinstance(node, ast.Constant) and node.value is const
+
+
+def stored_value(node: ast.Subscript, context: RuleContext) -> ast.expr | None:
+    """The value that an assignment stores under a subscript; None for a subscript that is not a target of one."""
+    statement = context.statement
+    return statement.value if isinstance(statement, ast.Assign) and node in statement.targets else None
 
 
 def indices(node: ast.Subscript) -> list[ast.expr]:

@@ -1,7 +1,7 @@
-"""What the rules are shown of a statement: the nodes of its own expressions, each with where it stands.
+"""The nodes that rules are shown: those of a statement's own expressions, each with where it stands.
 
-A table with one entry per node type says how each is gone through. Of a compound statement only the header is: what
-stands in its blocks are statements of their own. What is nested deeper than `MAX_DEPTH` is left out.
+A table with one entry per node type says how each is traversed. Of a compound statement only the header is: what
+stands in its blocks are statements of their own. A statement nested deeper than `MAX_DEPTH` is left out.
 """
 
 from __future__ import annotations
@@ -11,11 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpusync_lint.rewrite.layout import MAX_DEPTH
+from gpusync_lint.syntax.blocks import blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Iterator
 
     from gpusync_lint.project.symbols import FunctionInfo
+    from gpusync_lint.rules.base.context import Rule
+
+    Select = Callable[[ast.AST], tuple[Rule, ...] | None]
+    """The rules that judge a node; none, or None, for a node that no rule judges."""
+    Judged = tuple["Occurrence", tuple[Rule, ...]]
+    """A node, and the rules that judge it."""
 
 _CALL_BACK = frozenset(
     {
@@ -26,9 +33,12 @@ _CALL_BACK = frozenset(
 """Functions that call a function they are given at once."""
 
 
+_LEAVES = frozenset({ast.Name, ast.Constant})
+
+
 @dataclass(eq=False, slots=True)
 class Occurrence:
-    """A node that a rule may object to, and where it stands."""
+    """A node that a rule judges, and where it stands."""
 
     node: ast.AST
     statement: ast.stmt
@@ -41,23 +51,32 @@ class Occurrence:
     """The f-string around it, whose position is the only one that every Python version reports rightly."""
 
 
-def sites(statements: Iterable[tuple[ast.stmt, FunctionInfo]], wanted: Container[type]) -> list[Occurrence]:
-    """The nodes of the wanted types in statements, or in their headers, in the order of the source.
+def statements(fn: FunctionInfo) -> Iterator[ast.stmt]:
+    """Every statement of a function or module body, in no particular order, without those of functions inside it.
 
-    Each statement comes with the function, or module body, that it stands in.
+    Statements that run only where there is no GPU are left out, with all that they hold.
     """
-    found: list[Occurrence] = []
-    for statement, fn in statements:
-        handler = STATEMENTS.get(type(statement))
-        if handler is not None:
-            walk = _Walk(statement, fn, wanted)
-            try:
-                walk.note(statement)
-                handler(walk, statement)
-            except _TooDeepError:
-                continue
-            found += walk.found
-    return found
+    dead = fn.trace.dead
+    stack = list(fn.node.body)
+    while stack:
+        statement = stack.pop()
+        if dead and id(statement) in dead:
+            continue
+        yield statement
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for block in blocks(statement):
+                stack += block
+
+
+def occurrences(fn: FunctionInfo, select: Select, judged: frozenset[type]) -> list[Judged]:
+    """The nodes of a function's statements that some rule judges.
+
+    Those of one statement come in the order of the source. `judged` are the types of nodes that rules declare.
+    """
+    walk = _Walk(fn, select, judged)
+    for statement in statements(fn):
+        walk.visit(statement)
+    return walk.found
 
 
 class _TooDeepError(Exception):
@@ -65,36 +84,60 @@ class _TooDeepError(Exception):
 
 
 class _Walk:
-    """Goes through one statement."""
+    """Traverses the statements of one function."""
 
-    def __init__(self, statement: ast.stmt, fn: FunctionInfo, wanted: Container[type]) -> None:
-        self.found: list[Occurrence] = []
-        self._statement = statement
+    def __init__(self, fn: FunctionInfo, select: Select, judged: frozenset[type]) -> None:
+        self.found: list[Judged] = []
         self._fn = fn
-        self._wanted = wanted
+        self._select = select
+        self._judged = judged
+        self._ignored = _LEAVES - judged
+        self._statement: ast.stmt
         self._depth = 0
         self._repeated = 0
         self._deferred = 0
         self._calls_back = False
         self._string: ast.expr | None = None
 
-    def note(self, node: ast.AST) -> None:
-        """Keep a node, where its type is wanted."""
-        if type(node) in self._wanted:
-            self.found.append(
-                Occurrence(node, self._statement, self._fn, self._repeated > 0, self._deferred > 0, self._string)
+    def visit(self, statement: ast.stmt) -> None:
+        """Traverse a statement's own expressions; one that is nested too deeply is left out."""
+        handler = STATEMENTS.get(statement.__class__)
+        if handler is None:
+            return
+        self._statement = statement
+        before = len(self.found)
+        if statement.__class__ in self._judged:
+            self._note(statement)
+        try:
+            handler(self, statement)
+        except _TooDeepError:
+            del self.found[before:]
+            self._depth = self._repeated = self._deferred = 0
+            self._calls_back, self._string = False, None
+
+    def _note(self, node: ast.AST) -> None:
+        """Keep a node that some rule judges."""
+        rules = self._select(node)
+        if rules:
+            occurrence = Occurrence(
+                node, self._statement, self._fn, self._repeated > 0, self._deferred > 0, self._string
             )
+            self.found.append((occurrence, rules))
 
     def expression(self, node: ast.expr | None) -> None:
-        """Go through an expression; it may be absent."""
-        handler = EXPRESSIONS.get(type(node))
+        """Traverse an expression; it may be absent."""
+        kind = node.__class__
+        if kind in self._ignored:
+            return
+        handler = EXPRESSIONS.get(kind)
         if handler is None:
             return
         assert node is not None
         if self._depth == MAX_DEPTH:
             raise _TooDeepError
         self._depth += 1
-        self.note(node)
+        if kind in self._judged:
+            self._note(node)
         handler(self, node)
         self._depth -= 1
 

@@ -60,6 +60,7 @@ def merge_reads(found: Found, context: RuleContext) -> None:
                 block, place = holders[-1]
                 blocks.setdefault(id(block), []).append((place, number))
     for reads in blocks.values():
+        context.occurrence = found[reads[0][1]][0]
         reads.sort(key=lambda read: (read[0], found[read[1]][1].node.lineno, found[read[1]][1].node.col_offset))
         _advise(reads, found)
         _stack_statements(reads, found, context)

@@ -26,7 +26,7 @@ _EXACT = frozenset({"zeros", "ones", "empty", "eye"})
 """Factories of numbers that are the same in every dtype."""
 _TENSOR_KEYWORDS = frozenset({"device", "dtype", "requires_grad"})
 _FLOATING = frozenset({"float", "float16", "float32", "float64", "bfloat16", "half", "double"})
-_UNCHECKED = "A matrix that cannot be factorised no longer raises; `info` of the `_ex` form tells."
+_UNCHECKED = "A matrix that cannot be factorized no longer raises; `info` of the `_ex` form tells."
 _RACE = "A pinned buffer that is written again before the copy has happened changes what is copied."
 _CLASSES = "There is a column for every class, also where the largest does not occur in the data."
 _TOTAL = "A total that is not the sum of the repeats is no longer noticed."

@@ -9,9 +9,9 @@ import statistics
 
 import pytest
 from gpusync_lint.inference.expressions import EVALUATORS
-from gpusync_lint.project.symbols import summarise
-from gpusync_lint.rules import by_node
-from gpusync_lint.rules.base.occurrences import EXPRESSIONS, MAX_DEPTH, STATEMENTS, sites
+from gpusync_lint.project.symbols import read_symbols
+from gpusync_lint.rules import all_rules
+from gpusync_lint.rules.base.occurrences import EXPRESSIONS, MAX_DEPTH, STATEMENTS, occurrences
 
 SYNTAX = """
 @decorated(call(1), key=value)
@@ -60,8 +60,12 @@ class C(base(), metaclass=meta()):
 
 
 def shown(text, *wanted):
-    file = summarise("a.py", text, ast.parse(text))
-    return sites([(node, file.body) for node in ast.walk(file.tree) if isinstance(node, ast.stmt)], wanted)
+    file = read_symbols("a.py", text, ast.parse(text))
+    return [one for fn in file.all_functions for one in occurrences_of(fn, *wanted)]
+
+
+def occurrences_of(fn, *wanted):
+    return [one for one, _ in occurrences(fn, lambda node: ("a rule",), frozenset(wanted))]
 
 
 def calls(text):
@@ -77,7 +81,7 @@ def test_calls_in_every_kind_of_syntax_are_shown():
 
 
 def test_no_node_is_shown_twice():
-    found = [id(site.node) for site in shown(SYNTAX, *STATEMENTS, *EXPRESSIONS)]
+    found = [id(occurrence.node) for occurrence in shown(SYNTAX, *STATEMENTS, *EXPRESSIONS)]
     assert len(found) == len(set(found))
 
 
@@ -119,29 +123,31 @@ def test_calls_of_real_code_are_shown(module):
         ("assert f(), x", False, False),
     ],
 )
-def test_a_site_says_whether_its_node_runs_once_and_at_once(statement, repeated, deferred):
-    (site,) = [site for site in shown(statement, ast.Call) if getattr(site.node.func, "id", "") == "f"]
-    assert (site.repeated, site.deferred) == (repeated, deferred)
+def test_an_occurrence_says_whether_its_node_runs_once_and_at_once(statement, repeated, deferred):
+    (occurrence,) = [
+        occurrence for occurrence in shown(statement, ast.Call) if getattr(occurrence.node.func, "id", "") == "f"
+    ]
+    assert (occurrence.repeated, occurrence.deferred) == (repeated, deferred)
 
 
-def test_the_site_of_a_hole_names_the_outermost_f_string():
-    (site,) = shown("x = 'a' f'{y:{f()}}'", ast.Call)
-    assert isinstance(site.string, ast.JoinedStr)
-    assert site.string is site.statement.value
+def test_the_occurrence_of_a_replacement_field_names_the_outermost_f_string():
+    (occurrence,) = shown("x = 'a' f'{y:{f()}}'", ast.Call)
+    assert isinstance(occurrence.string, ast.JoinedStr)
+    assert occurrence.string is occurrence.statement.value
 
 
-@pytest.mark.parametrize(("depth", "count"), [(MAX_DEPTH - 2, 1), (MAX_DEPTH - 1, 0)])
+@pytest.mark.parametrize(("depth", "count"), [(MAX_DEPTH - 1, 1), (MAX_DEPTH, 0)])
 def test_a_statement_that_is_nested_too_deeply_is_left_out(depth, count):
     tree = ast.parse("f()\ng()")
     for _ in range(depth):
         tree.body[0].value = ast.Attribute(tree.body[0].value, "a", ast.Load())
-    file = summarise("a.py", "", tree)
-    found = sites([(statement, file.body) for statement in tree.body], {ast.Call})
-    assert [site.node.func.id for site in found] == ["f", "g"][1 - count :]
+    file = read_symbols("a.py", "", tree)
+    found = occurrences_of(file.body, ast.Call)
+    assert [occurrence.node.func.id for occurrence in found] == ["g", "f"][: 1 + count]
 
 
 def test_nothing_but_the_wanted_types_is_shown():
-    assert {type(site.node) for site in shown(SYNTAX, ast.Call, ast.If)} == {ast.Call, ast.If}
+    assert {type(occurrence.node) for occurrence in shown(SYNTAX, ast.Call, ast.If)} == {ast.Call, ast.If}
 
 
 NOT_GONE_THROUGH = {"TemplateStr", "Interpolation"}
@@ -153,8 +159,9 @@ def test_every_expression_of_ast_is_gone_through():
     assert {node.__name__ for node in known - EXPRESSIONS.keys()} <= NOT_GONE_THROUGH
 
 
-def test_what_rules_want_to_see_is_gone_through():
-    assert by_node().keys() | by_node(after_others=True).keys() <= STATEMENTS.keys() | EXPRESSIONS.keys()
+def test_every_type_of_node_that_rules_declare_is_shown():
+    declared = {node for rule in all_rules() for node in rule.nodes}
+    assert declared <= STATEMENTS.keys() | EXPRESSIONS.keys()
 
 
 @pytest.mark.parametrize("node", [node for node in ast.stmt.__subclasses__() if node.__module__ in ("ast", "_ast")])

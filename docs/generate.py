@@ -1,0 +1,110 @@
+"""Write every generated page of docs/ from what it describes: rules, catalogue files, output formats, docstrings.
+
+usage: python docs/generate.py
+"""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import sys
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(ROOT / "lint"))
+
+from gpusync_lint import output, rule_pages  # noqa: E402 - it may not be installed
+from gpusync_lint.catalogue import schema  # noqa: E402
+from gpusync_lint.catalogue.loading import toml_type  # noqa: E402
+
+FORMATS_BEGIN, FORMATS_END = "<!-- formats -->\n", "<!-- end of formats -->\n"
+"""What stands around the table of formats in docs/linter.md."""
+
+CATALOGUE_HEAD = """\
+# Catalogue files
+
+Everything that the linter knows about a framework stands in one TOML file of `lint/gpusync_lint/catalogue/frameworks`.
+`torch.toml` describes torch. A file with `on = "torch"` describes a library on top of torch, whose values are torch's
+tensors. Every other file describes a framework with values of its own.
+
+This page is written from `lint/gpusync_lint/catalogue/schema.py`, by which the files are read. An unknown key and a
+value of another type are refused with the file, the entry and the nearest known key.
+"""
+
+TITLES = {
+    "Catalogue": "The file",
+    "RuleDoc": "`[[rule]]`",
+    "Barrier": "`[[barrier]]`",
+    "Example": "Examples",
+    "ForeignType": "`[[type]]`",
+    "Wrapper": "`[[wrapper]]`",
+    "Maker": "`[[maker]]`",
+}
+
+
+def pages() -> dict[Path, str]:
+    """The text of every generated file."""
+    found = {DOCS / "rules" / f"{code}.md": rule_pages.page(doc) for code, doc in rule_pages.docs().items()}
+    found[DOCS / "rules" / "README.md"] = rule_pages.index()
+    found[DOCS / "catalogue.md"] = catalogue_page()
+    found[DOCS / "linter.md"] = with_formats((DOCS / "linter.md").read_text(encoding="utf-8"))
+    found[DOCS / "reference.md"] = runpy.run_path(str(DOCS / "write_reference.py"))["page"]()
+    return found
+
+
+def catalogue_page() -> str:
+    """The keys of a catalogue file, from the docstrings of the schema."""
+    parts = [CATALOGUE_HEAD]
+    for name, title in TITLES.items():
+        cls = getattr(schema, name)
+        docs = _docstrings(name)
+        hints = get_type_hints(cls)
+        differ = any(one.metadata.get("kinds") for one in fields(cls))
+        rows = [f"| key | value | {'in | ' * differ}meaning |", f"|---|---|{'---|' * differ}---|"]
+        for one in fields(cls):
+            key = one.metadata.get("key", one.name)
+            if one.init and key:
+                kind = toml_type(hints[one.name]) if "by" not in one.metadata else f"tables, `[[{key}]]`"
+                where = f"{', '.join(one.metadata.get('kinds') or ['all'])} | " * differ
+                rows.append(f"| `{key}` | {kind}{_required(one)} | {where}{docs[one.name]} |")
+        parts.append(f"## {title}\n\n{docs['']}\n\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def _required(one: Field[Any]) -> str:
+    return ", required" if one.default is MISSING and one.default_factory is MISSING else ""
+
+
+def _docstrings(name: str) -> dict[str, str]:
+    """The docstring of a class of the schema, under an empty name, and those below its fields."""
+    tree = ast.parse(Path(schema.__file__).read_text(encoding="utf-8"))
+    node = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    found = {"": " ".join((ast.get_docstring(node) or "").split())}
+    for item, below in zip(node.body, node.body[1:], strict=False):
+        if isinstance(item, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            found[ast.unparse(item.target)] = " ".join(str(below.value.value).split())
+    return found
+
+
+def with_formats(page: str) -> str:
+    """A page with the table of output formats in its place."""
+    before, _, rest = page.partition(FORMATS_BEGIN)
+    _, _, after = rest.partition(FORMATS_END)
+    return f"{before}{FORMATS_BEGIN}{output.table()}{FORMATS_END}{after}"
+
+
+def main() -> None:
+    """Write the pages, and delete the pages of rules that are gone."""
+    written = pages()
+    for old in (DOCS / "rules").glob("*.md"):
+        if old not in written:
+            old.unlink()
+    for path, text in written.items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
