@@ -1,4 +1,4 @@
-"""Several `.item()` in one block: advice to read them at once, told at the first of them, and the fix that does it."""
+"""Several `.item()` in one block: the first of them advises to read all with one wait, and each offers the fix."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 Found = list[tuple["Occurrence", "Report"]]
 _Read = tuple[int, int]
-"""Place of the statement in its block, number of the report."""
+"""Index of the statement in its block, and index of the report."""
 
 _AT_MOST = 8
 _WIDEST = 100
-"""Columns of the line that reads several values at most."""
+"""Longest line, in columns, that a fix makes to read several values."""
 _TITLE = "Read them with one wait"
 _HAZARD = "They must lie on one device; the numbers are there after the last of them only."
 _COMBINED = "Compute on the device, read the result"
 _ROUNDS = "The result is rounded as the tensors are, and a division by zero gives inf or nan instead of an error."
 _CHANGES = frozenset({"step", "replay"})
-"""Methods that change tensors which are not named: an optimizer's, a CUDA graph's."""
+"""Methods that change tensors without naming them: `step` of an optimizer, `replay` of a CUDA graph."""
 
 
 def merge_reads(found: Found, context: RuleContext) -> None:
-    """Let the first of several reads that could be one say so, in its remedy, and give all of them the fix.
+    """Where several reads could be one, say so in the remedy of the first, and give the fix to all of them.
 
     They can be one where all of the values exist before the first is read: no name that a later one reads from is
     bound by a statement in between.
@@ -97,7 +97,7 @@ def _advise(reads: list[_Read], found: Found) -> None:
 
 
 def _stack_statements(reads: list[_Read], found: Found, context: RuleContext) -> None:
-    """`a = x.item()` and further on `b = y.item()`: both are kept on the device, and read after the last."""
+    """`a = x.item()` and later `b = y.item()`: keep both on the device, and read them after the last statement."""
     wanted = [read for read in reads if _assigned(found[read[1]]) is not None and _scalar(found[read[1]], context)]
     while len(wanted) > 1:
         site = found[wanted[0][1]][0]
@@ -138,13 +138,13 @@ def _stack_displays(reads: list[_Read], found: Found, context: RuleContext) -> N
 
 
 def _stacked(numbers: list[int], found: Found, context: RuleContext) -> Template:
-    """The list of what several reads read, read at once."""
+    """The expression that reads several tensors with one wait."""
     receivers = [receiver for number in numbers if (receiver := _receiver(found[number])) is not None]
     return context.template(f"torch.stack([{', '.join('{}' for _ in receivers)}]).tolist()", *receivers)
 
 
 def _combine_operands(reads: list[_Read], found: Found, context: RuleContext) -> None:
-    """`x.item() / y.item()` to `(x / y).item()`: the device computes, and one number is read."""
+    """`x.item() / y.item()` to `(x / y).item()`: compute on the device and read one number."""
     by_mark = {id(found[number][1].node): number for _, number in reads}
     for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
         for node in ast.walk(statement):
@@ -169,7 +169,7 @@ def _combine_operands(reads: list[_Read], found: Found, context: RuleContext) ->
 
 
 def _stack_expressions(reads: list[_Read], found: Found, context: RuleContext) -> None:
-    """`print(x.item(), y.item())` of two names: they are read by a statement before, under names of their own."""
+    """`print(x.item(), y.item())` of two names: a statement before it reads both into new names."""
     groups: dict[int, list[int]] = {}
     for _, number in reads:
         groups.setdefault(id(found[number][0].statement), []).append(number)
@@ -204,7 +204,7 @@ def _stack_expressions(reads: list[_Read], found: Found, context: RuleContext) -
 
 
 def _always(statement: ast.stmt) -> set[int]:
-    """`id` of the expressions of a statement that are evaluated whenever it runs."""
+    """The `id` of each expression that is evaluated whenever the statement runs."""
     found: set[int] = set()
     stack: list[ast.AST] = [statement]
     while stack:
@@ -234,7 +234,7 @@ def _give(reads: list[_Read], found: Found, fix: Fix | None) -> None:
 
 
 def _assigned(one: tuple[Occurrence, Report]) -> str | None:
-    """The name that a statement which does nothing else binds to the number."""
+    """The name that the number is assigned to, for a statement that does nothing else."""
     statement, mark = one[0].statement, one[1].node
     if not isinstance(statement, ast.Assign) or statement.value is not mark or len(statement.targets) != 1:
         return None
@@ -250,21 +250,21 @@ def _receiver(one: tuple[Occurrence, Report]) -> ast.expr | None:
 
 
 def _scalar(one: tuple[Occurrence, Report], context: RuleContext) -> bool:
-    """Whether what is read has no dimension, and torch is there under its name."""
+    """Whether the tensor that is read has no dimensions, and `torch` is imported under its own name."""
     receiver = _receiver(one)
     named = context.file.imports.get("torch") == "torch"
     return one[1].fix is None and receiver is not None and context.value(receiver).zero_dim is True and named
 
 
 def _kind(one: tuple[Occurrence, Report], context: RuleContext) -> type | None:
-    """`float` or `int`: what stacking keeps. Booleans and numbers would not stay what they are."""
+    """`float` or `int`: the types that survive stacking. None for booleans and unknown types."""
     receiver = _receiver(one)
     kind = number_of(receiver, one[0].fn, context) if receiver is not None else None
     return kind if kind in (float, int) else None
 
 
 def _may_wait(group: list[_Read], block: list[ast.stmt], found: Found) -> bool:
-    """Whether every number but the last may be there only after the last: nothing in between uses or changes it."""
+    """Whether all numbers may be read after the last statement: nothing in between uses or changes one of them."""
     last = group[-1][0]
     names = [_assigned(found[number]) for _, number in group]
     if len(set(names)) < len(names):
@@ -286,7 +286,7 @@ def _may_wait(group: list[_Read], block: list[ast.stmt], found: Found) -> bool:
 
 
 def _changes(node: ast.AST, names: set[str]) -> bool:
-    """Whether a node may change in place what these names hold."""
+    """Whether a node may change the values of these names in place."""
     if isinstance(node, ast.AugAssign):
         return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.target))
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -299,7 +299,7 @@ def _changes(node: ast.AST, names: set[str]) -> bool:
 
 
 def _at_once(group: list[_Read], found: Found, context: RuleContext) -> Fix | None:
-    """Statements that follow each other become one: `a, b = torch.stack([x, y]).tolist()`."""
+    """Replace consecutive statements by one: `a, b = torch.stack([x, y]).tolist()`."""
     statements = [found[number][0].statement for _, number in group]
     if [place for place, _ in group] != list(range(group[0][0], group[0][0] + len(group))):
         return None
@@ -319,7 +319,7 @@ def _at_once(group: list[_Read], found: Found, context: RuleContext) -> Fix | No
 
 
 def _after_the_last(group: list[_Read], found: Found, context: RuleContext) -> Fix | None:
-    """Each `.item()` becomes `.detach()`, and a statement after the last reads them all."""
+    """Replace each `.item()` by `.detach()`, and read all of them in a statement after the last."""
     names = ", ".join(str(_assigned(found[number])) for _, number in group)
     last = found[group[-1][1]][0].statement
     operations: list[Operation] = [

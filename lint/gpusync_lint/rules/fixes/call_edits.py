@@ -17,21 +17,19 @@ if TYPE_CHECKING:
     from gpusync_lint.rules.base.context import RuleContext
 
 _EX_FIELDS = {"cholesky": "L", "inv": "inverse", "solve": "result"}
-"""The field that holds what the function without `_ex` returns."""
+"""The field of the result of an `_ex` function that the function without `_ex` returns."""
 _EX_PARTS = frozenset({"lu_factor", "ldl_factor"})
-"""Functions whose `_ex` form returns what they return, and `info` after it."""
+"""Functions whose `_ex` form returns the same values, followed by `info`."""
 _NOT_MOVED = frozenset({"device", "out", "pin_memory", "requires_grad"})
-"""Keywords of a factory that keep it where it is; a tensor that was moved is no leaf."""
+"""Arguments with which a factory call is left alone. A tensor that was moved is no leaf, hence `requires_grad`."""
 _EXACT = frozenset({"zeros", "ones", "empty", "eye"})
-"""Factories of numbers that are the same in every dtype."""
+"""Factories whose numbers are exact in every dtype."""
 _TENSOR_KEYWORDS = frozenset({"device", "dtype", "requires_grad"})
 _FLOATING = frozenset({"float", "float16", "float32", "float64", "bfloat16", "half", "double"})
 _UNCHECKED = "A matrix that cannot be factorized no longer raises; `info` of the `_ex` form tells."
 _RACE = "A pinned buffer that is written again before the copy has happened changes what is copied."
 _CLASSES = "There is a column for every class, also where the largest does not occur in the data."
 _TOTAL = "A total that is not the sum of the repeats is no longer noticed."
-_LARGEST = 1e38
-"""What single precision can hold; a literal beyond it overflows in one function and not in the other."""
 _ROUNDED = "A range of fractions is rounded by the device, which may differ in the last bit."
 
 
@@ -88,16 +86,16 @@ def full_instead_of_new_tensor(node: ast.Call, context: RuleContext) -> Fix | No
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """Data that is full of one number."""
+    """Data in which every element is the same number."""
 
     number: ast.expr
     shape: Template
     length: int | None
-    """Of a list that is written out."""
+    """Number of elements of a list that is written out; None for other data."""
 
     @property
     def whole(self) -> bool:
-        """Whether the number has no fraction, and is no truth value."""
+        """Whether the number is an integer in value; `True` and `False` are not."""
         value = _number(self.number)
         return type(value) is int or (type(value) is float and value.is_integer())
 
@@ -111,7 +109,7 @@ def _fill(node: ast.Call, label: str, filled: _Filled, context: RuleContext) -> 
 
 
 def _filled(data: ast.expr, context: RuleContext) -> _Filled | None:
-    """The number that data is full of, and its shape: of a literal, of `[0.0, 0.0]`, of `[0.0] * n`."""
+    """The number and the shape of a literal, of `[0.0, 0.0]`, or of `[0.0] * n`; None for other data."""
     if isinstance(data, ast.BinOp) and isinstance(data.op, ast.Mult):
         one = _filled(data.left, context)
         count = context.value(data.right)
@@ -127,12 +125,12 @@ def _filled(data: ast.expr, context: RuleContext) -> _Filled | None:
 
 
 def _number(node: ast.expr) -> int | float | None:
-    """The number that a literal stands for."""
+    """The value of a literal number; None for other expressions."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         positive = _number(node.operand)
         return None if positive is None else -positive
     value = node.value if isinstance(node, ast.Constant) else None
-    return value if isinstance(value, (int, float)) and abs(value) <= _LARGEST else None
+    return value if isinstance(value, (int, float)) else None
 
 
 def _is_integer(node: ast.expr) -> bool:
@@ -176,7 +174,7 @@ def _factory_like(node: ast.Call, factory: ast.Call, label: str, context: RuleCo
 def _make_there(
     node: ast.Call, factory: ast.Call, added: list[AddKeyword], context: RuleContext, hazard: str | None = None
 ) -> Fix | None:
-    """Make a tensor with more arguments in the place of the call that moves it."""
+    """The fix that replaces a call that moves a tensor by the factory call with more arguments."""
     moved = ReplaceExpression(context.span(node), context.template("{}", factory))
     return context.fix("Make the tensor on the device", *added, moved, safe=hazard is None, hazard=hazard)
 
@@ -186,7 +184,7 @@ def _has_stars(node: ast.Call) -> bool:
 
 
 def _device_of(node: ast.Call, moved: str, context: RuleContext) -> Template | None:
-    """The device that `.to(...)` or `.cuda(...)` names; None where it may name more than that."""
+    """The device argument of `.to(...)` or `.cuda(...)`; None where the argument may also be a dtype."""
     if node.keywords:
         given = node.keywords[0]
         return context.template("{}", given.value) if given.arg == "device" else None

@@ -1,4 +1,4 @@
-"""Sizes that the host knows already: what to pass as `num_classes=` and `output_size=`, where the source tells."""
+"""Sizes that the host knows already, for `num_classes=` and `output_size=`, as far as the source tells."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHANGES = frozenset({"append", "extend", "insert", "pop", "remove", "clear"})
 
 
 def classes_of(labels: ast.expr, fn: FunctionInfo, context: RuleContext) -> Template | None:
-    """How many values labels can take: `logits.size(-1)` of `logits.argmax(-1)`, `n` of `torch.randint(n, ...)`."""
+    """The number of values of labels: `logits.size(-1)` for `logits.argmax(-1)`, `n` for `torch.randint(n, ...)`."""
     made = _made(labels, fn)
     if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Attribute):
         return None
@@ -40,7 +40,7 @@ def classes_of(labels: ast.expr, fn: FunctionInfo, context: RuleContext) -> Temp
 
 
 def total_of(repeats: ast.expr, fn: FunctionInfo, context: RuleContext) -> Template | None:
-    """The sum of repeats that were made of a list of the host: `sum(lengths)` of `torch.tensor(lengths, ...)`."""
+    """The sum of repeats that were made from a list on the host: `sum(lengths)` of `torch.tensor(lengths, ...)`."""
     made = _made(repeats, fn)
     if not isinstance(made, ast.Call) or _dotted(made.func, context) not in _FROM_LIST or len(made.args) != 1:
         return None
@@ -54,7 +54,7 @@ def total_of(repeats: ast.expr, fn: FunctionInfo, context: RuleContext) -> Templ
 
 
 def _made(node: ast.expr, fn: FunctionInfo) -> ast.expr | None:
-    """The expression that makes a value: itself, or what the only assignment to its name gives it."""
+    """The expression itself, or for a name the value of the only assignment to it."""
     if not isinstance(node, ast.Name):
         return node
     stores = _stores(node.id, fn)
@@ -75,7 +75,7 @@ def _stores(label: str, fn: FunctionInfo) -> list[ast.Name]:
 
 
 def _changed(label: str, line: int, fn: FunctionInfo) -> bool:
-    """Whether a list may hold something else than it did on a line when a later one runs."""
+    """Whether a list may be changed after a line."""
     for node in walk(fn.node.body):
         if getattr(node, "lineno", 0) < line:
             continue

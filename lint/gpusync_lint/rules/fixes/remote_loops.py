@@ -1,4 +1,4 @@
-"""Fixes of loops that wait for one Ray task per turn: all tasks are waited for at once."""
+"""Fixes of loops that wait for one Ray task per iteration: one call waits for all tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOPED = "All results are held at once, and the first turn begins after the las
 
 
 def get_at_once(loop: ast.For, call: ast.Call, subject: ast.expr, context: RuleContext) -> Fix | None:
-    """The fix for `ray.get(subject)` in a loop of its own block; None where the loop does more with its variable."""
+    """The fix for `ray.get(subject)` directly in a loop; None where the loop does more with its variable."""
     if loop.orelse or context.layout.has_type_comment(loop.lineno, loop.body[0].lineno):
         return None
     statement = context.statement
@@ -65,7 +65,7 @@ def _unroll(loop: ast.For, statement: ast.stmt, call: ast.Call, subject: ast.exp
 
 
 def _refs(loop: ast.For, call: ast.Call, subject: ast.expr, context: RuleContext) -> Template | None:
-    """The one call that gets everything."""
+    """The call that gets the results of all tasks."""
     if isinstance(subject, ast.Name):
         same = isinstance(loop.target, ast.Name) and loop.target.id == subject.id
         return context.template("{}(list({}))", call.func, loop.iter) if same else None
@@ -73,7 +73,7 @@ def _refs(loop: ast.For, call: ast.Call, subject: ast.expr, context: RuleContext
 
 
 def _is_used(target: ast.expr, loop: ast.For, context: RuleContext, besides: ast.stmt | None = None) -> bool:
-    """Whether the function reads the loop's variable elsewhere than in the statement that goes."""
+    """Whether the function uses the loop's variable outside of the part that the fix removes."""
     names = _names(target)
     own = {id(node) for part in (besides or loop, loop.target) for node in ast.walk(part)}
     return any(
