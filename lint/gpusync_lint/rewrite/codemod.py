@@ -29,12 +29,12 @@ from gpusync_lint.model.operations import (
 )
 from gpusync_lint.model.spans import Edit, Span
 from gpusync_lint.rewrite import arguments
-from gpusync_lint.rewrite.fragments import Fragment, FragmentError, Fragments, parents_of
+from gpusync_lint.rewrite.fragments import Fragment, FragmentError, Fragments
 from gpusync_lint.rewrite.layout import Layout
 from gpusync_lint.rewrite.precedence import needs_parentheses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from gpusync_lint.model.operations import Operation, Template
 
@@ -209,7 +209,40 @@ class _Writer:
         return Edit(Span(span.line, 1, span.line + 1, 1), "")
 
 
-class _Rewriter(cst.CSTTransformer):
+class _Transformer(cst.CSTTransformer):
+    """Knows at each node what that stands in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.above: list[cst.CSTNode] = []
+        """The nodes around the one that is left, the outermost first."""
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Go into every node."""
+        self.above.append(node)
+        return True
+
+    def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
+        """Change a node once what it consists of has been changed."""
+        self.above.pop()
+        return self.changed(original_node, updated_node)
+
+    def changed(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
+        """What takes the place of a node, given as it was and with what it consists of changed."""
+        raise NotImplementedError
+
+    def needs_parentheses(self, node: cst.BaseExpression, place: cst.CSTNode) -> bool:
+        """Whether an expression needs them to take the place of the node that is left."""
+        return needs_parentheses(node, self.above[-1] if self.above else None, place)
+
+    def is_open(self) -> bool:
+        """Whether no brackets are around the node that is left, so that the end of a line would end its statement."""
+        return not any(
+            isinstance(node, _BRACKETED) or (isinstance(node, cst.BaseExpression) and node.lpar) for node in self.above
+        )
+
+
+class _Rewriter(_Transformer):
     """Applies the operations in one range to the tree of a fragment, or to a part of it."""
 
     def __init__(
@@ -222,11 +255,11 @@ class _Rewriter(cst.CSTTransformer):
         self._in_parentheses = in_parentheses
         """A node whose replacement is put in parentheses, needed or not."""
 
-    def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
-        """Apply the operations on an expression once what it consists of has been rewritten."""
-        for operation in self._changes.get(cast("cst.BaseExpression", original_node), ()):
-            updated_node = self._applied(operation, original_node, updated_node)
-        return updated_node
+    def changed(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
+        """Apply the operations on an expression."""
+        for operation in self._changes.get(cast("cst.BaseExpression", original), ()):
+            updated = self._applied(operation, original, updated)
+        return updated
 
     def _applied(self, operation: _OfExpression, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
         if isinstance(operation, ReplaceExpression):
@@ -260,11 +293,10 @@ class _Rewriter(cst.CSTTransformer):
             return _in_parentheses(new, around)
         if own[0]:
             return _in_parentheses(_in_parentheses(new, own), around)
-        parents = self._fragment.parents
         if (
             original is self._in_parentheses
-            or needs_parentheses(new, parents.get(original), original)
-            or (_is_open(original, parents) and _ends_a_line(new))
+            or self.needs_parentheses(new, original)
+            or (self.is_open() and _ends_a_line(new))
         ):
             return _in_parentheses(new, _PARENTHESES)
         return new
@@ -284,31 +316,30 @@ def _filled(
         hole += "_"
     names = {f"{hole}{number}": span for number, span in enumerate(template.parts)}
     text = "".join(piece + name for piece, name in zip(pieces, [*names, ""], strict=True))
-    tree = parse(text)
-    parents = parents_of(tree)
-    fitting: dict[cst.CSTNode, cst.BaseExpression] = {}
-    for node in [tree, *parents]:
-        if isinstance(node, cst.Name) and node.value in names:
-            bare, own = _without_parentheses(part(names[node.value]))
-            if node.lpar:
-                bare = _in_parentheses(bare, (node.lpar, node.rpar))
-            elif (parents and needs_parentheses(bare, parents.get(node), node)) or (
-                is_statement and _is_open(node, parents) and _ends_a_line(bare)
-            ):
-                bare = _in_parentheses(bare, own if own[0] else _PARENTHESES)
-            fitting[node] = bare
-    return cast("cst.CSTNode", tree.visit(_Filler(fitting)))
+    expressions = {name: part(span) for name, span in names.items()}
+    return cast("cst.CSTNode", parse(text).visit(_Filler(expressions, is_statement=is_statement)))
 
 
-class _Filler(cst.CSTTransformer):
-    """Puts expressions in the place of names."""
+class _Filler(_Transformer):
+    """Puts the parts of a template in the place of names."""
 
-    def __init__(self, fitting: dict[cst.CSTNode, cst.BaseExpression]) -> None:
+    def __init__(self, parts: dict[str, cst.BaseExpression], *, is_statement: bool) -> None:
         super().__init__()
-        self._fitting = fitting
+        self._parts = parts
+        self._is_statement = is_statement
 
-    def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
-        return self._fitting.get(original_node, updated_node)
+    def changed(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
+        """Put a part in the place of its name."""
+        if not isinstance(original, cst.Name) or original.value not in self._parts:
+            return updated
+        bare, own = _without_parentheses(self._parts[original.value])
+        if original.lpar:
+            return _in_parentheses(bare, (original.lpar, original.rpar))
+        if not self.above:
+            return bare
+        if self.needs_parentheses(bare, original) or (self._is_statement and self.is_open() and _ends_a_line(bare)):
+            return _in_parentheses(bare, own if own[0] else _PARENTHESES)
+        return bare
 
 
 def _without_parentheses(node: cst.BaseExpression) -> tuple[cst.BaseExpression, _Parentheses]:
@@ -322,15 +353,6 @@ def _without_parentheses(node: cst.BaseExpression) -> tuple[cst.BaseExpression, 
 def _in_parentheses(node: cst.BaseExpression, parentheses: _Parentheses) -> cst.BaseExpression:
     left, right = parentheses
     return node.with_changes(lpar=[*left, *node.lpar], rpar=[*node.rpar, *right])
-
-
-def _is_open(node: cst.CSTNode, parents: Mapping[cst.CSTNode, cst.CSTNode]) -> bool:
-    """Whether the end of a line after a node would end its statement: no brackets are around it."""
-    while node in parents:
-        node = parents[node]
-        if isinstance(node, _BRACKETED) or (isinstance(node, cst.BaseExpression) and node.lpar):
-            return False
-    return True
 
 
 def _ends_a_line(node: cst.BaseExpression) -> bool:

@@ -78,9 +78,8 @@ class Fragments:
 
     def at(self, line: int) -> Fragment:
         """The fragment that a line belongs to. Raises FragmentError."""
-        place = bisect_right(self._heads, line, key=lambda head: head.first) - 1
-        head = self._heads[place] if place >= 0 else None
-        if head is None or line > head.last:
+        head = None if self._tree is None else _head_at(line, self._tree.body, self._layout)
+        if head is None:
             raise FragmentError(line, "no statement stands there")
         known = self._known.get(head.first)
         if known is None:
@@ -88,9 +87,8 @@ class Fragments:
         return known
 
     @cached_property
-    def _heads(self) -> list[_Head]:
-        tree = parse(self._text).tree
-        return [] if tree is None else sorted(_heads(tree.body, self._layout), key=lambda head: head.first)
+    def _tree(self) -> ast.Module | None:
+        return parse(self._text).tree
 
 
 class Fragment:
@@ -141,18 +139,17 @@ class Fragment:
         return found
 
     @cached_property
-    def parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
-        """What each node stands in."""
-        return parents_of(self.module)
-
-    @cached_property
     def comment_lines(self) -> list[int]:
-        """The lines at whose end a comment can stand, in order."""
-        found = []
+        """The lines at whose end a comment can stand, in order; in formatted strings Python 3.11 allows none."""
+        ends: set[int] = set()
+        strings: set[int] = set()
         for node, position in self._wrapper.resolve(WhitespaceInclusivePositionProvider).items():
-            if isinstance(node, (cst.TrailingWhitespace, cst.EmptyLine)) and not self._in_string(node):
-                found.append(self._span(position).line)
-        return sorted(line for line in found if self._first <= line <= self._last)
+            if isinstance(node, (cst.TrailingWhitespace, cst.EmptyLine)):
+                ends.add(self._span(position).line)
+            elif isinstance(node, (cst.FormattedString, cst.TemplatedString)):
+                span = self._span(position)
+                strings.update(range(span.line, span.end_line))
+        return sorted(line for line in ends - strings if self._first <= line <= self._last)
 
     def replacement(self, span: Span, code: str) -> str | None:
         """What stands in a range of the source, given the code of a tree that differs from this one there alone.
@@ -165,13 +162,6 @@ class Fragment:
         if end < len(before) or not (code.startswith(before) and code.endswith(after)):
             return None
         return code[len(before) : end]
-
-    def _in_string(self, node: cst.CSTNode) -> bool:
-        """Whether it stands in a formatted string, where Python 3.11 and older allow no comment."""
-        parent = self.parents.get(node)
-        while parent is not None and not isinstance(parent, (cst.FormattedString, cst.TemplatedString)):
-            parent = self.parents.get(parent)
-        return parent is not None
 
     def _span(self, position: CodeRange) -> Span:
         start, end = position.start, position.end
@@ -189,36 +179,52 @@ class Fragment:
         return start + column - 1 - (self._shift if line == self._first else 0)
 
 
-def parents_of(tree: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:
-    """What each node of a tree stands in."""
-    found: dict[cst.CSTNode, cst.CSTNode] = {}
-    stack = [tree]
-    while stack:
-        node = stack.pop()
-        for child in node.children:
-            found[child] = node
-            stack.append(child)
-    return found
+def _head_at(line: int, body: list[ast.stmt], layout: Layout) -> _Head | None:
+    """The head that a line belongs to; None where no code stands."""
+    while True:
+        near = _near(line, body, layout)
+        for head in _heads(near, layout):
+            if head.first <= line <= head.last:
+                return head
+        inside = [block for statement in near for block in blocks(statement)]
+        above = [block for block in inside if _start(block[0], layout)[0] <= line]
+        if not above:
+            return None
+        body = max(above, key=lambda block: _start(block[0], layout))
 
 
-def _heads(body: list[ast.stmt], layout: Layout) -> Iterator[_Head]:
-    stack = [body]
-    while stack:
-        head: _Head | None = None
-        for statement in stack.pop():
-            yield from _decorators(statement, layout)
-            start = statement.lineno, layout.column(statement.lineno, statement.col_offset)
-            if layout.starts_line(*start):
-                head = _head(statement, *start, layout)
-                yield head
-            elif head is not None:  # after a semicolon
-                head.last = max(head.last, statement.end_lineno or head.last)
-                head.nodes.append(statement)
-            for clause in _clauses(statement):
-                yield _head(clause, *_start(clause, layout), layout)
-            for name in ("orelse", "finalbody"):
-                yield from _clause_on_one_line(getattr(statement, name, []), layout)
-            stack += blocks(statement)
+def _near(line: int, body: list[ast.stmt], layout: Layout) -> list[ast.stmt]:
+    """The last statement of a block that starts on a line or above it, with those that share its lines."""
+
+    def starts_line(statement: ast.stmt) -> bool:
+        return layout.starts_line(*_start(statement, layout))
+
+    end = bisect_right(body, line, key=lambda statement: _start(statement, layout)[0])
+    first = max(end - 1, 0)
+    while first and not starts_line(body[first]):
+        first -= 1
+    while end < len(body) and not starts_line(body[end]):
+        end += 1
+    return body[first:end]
+
+
+def _heads(statements: list[ast.stmt], layout: Layout) -> Iterator[_Head]:
+    """The heads of consecutive statements and of their clauses, without those in their blocks."""
+    head: _Head | None = None
+    for statement in statements:
+        yield from _decorators(statement, layout)
+        start = statement.lineno, layout.column(statement.lineno, statement.col_offset)
+        if head is None and layout.starts_line(*start):
+            head = _head(statement, *start, layout)
+        elif head is not None:  # after a semicolon
+            head.last = max(head.last, statement.end_lineno or head.last)
+            head.nodes.append(statement)
+        for clause in _clauses(statement):
+            yield _head(clause, *_start(clause, layout), layout)
+        for name in ("orelse", "finalbody"):
+            yield from _clause_on_one_line(getattr(statement, name, []), layout)
+    if head is not None:
+        yield head
 
 
 def _clauses(statement: ast.stmt) -> Sequence[_Clause]:

@@ -11,6 +11,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 import pytest
+from gpusync_lint.model.findings import Finding, Fix
+from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import (
     AddComment,
     AddFirstArgument,
@@ -24,7 +26,7 @@ from gpusync_lint.model.operations import (
     Template,
 )
 from gpusync_lint.model.spans import Span
-from gpusync_lint.rewrite.apply import apply_edits
+from gpusync_lint.rewrite.apply import apply_edits, choose
 from gpusync_lint.rewrite.codemod import Codemod
 from gpusync_lint.syntax.blocks import blocks
 from random_source import F_STRINGS_HAVE_POSITIONS, program
@@ -218,6 +220,27 @@ def test_a_call_is_unwrapped_and_given_an_argument(seed: int) -> None:
         one.tree = _Replace(outer, new).visit(one.tree)
 
     one.check(operations, change)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_fixes_that_do_not_overlap_are_applied_together(seed: int) -> None:
+    one = Program(seed)
+    changes = {}
+    for number, old in enumerate(one.random.sample(one.expressions, min(6, len(one.expressions)))):
+        template, new = one.expression(one.random.choice(TEMPLATES), old)
+        operation = ReplaceExpression(one.layout.span(old), template)
+        if one.layout.obstacle(operation) is None:
+            fix = Fix(f"Change {number}", (operation,), safe=True)
+            changes[fix] = (old, new)
+    findings = [
+        Finding("GS1", "", "", fix.operations[0].span, "", "", Heat.STEP, Confidence.HIGH, "", "", fix)
+        for fix in changes
+    ]
+    chosen = choose(findings, lambda fix: one.codemod.edits(fix.operations), unsafe=False)
+    assert bool(chosen.fixes) is bool(changes)
+    for old, new in map(changes.__getitem__, chosen.fixes):
+        one.tree = _Replace(old, new).visit(one.tree)
+    assert ast.dump(_parsed(apply_edits(one.text, chosen.edits))) == ast.dump(one.tree)
 
 
 @pytest.mark.parametrize("kind", [InsertBefore, InsertAfter])
