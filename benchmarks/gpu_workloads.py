@@ -28,7 +28,7 @@ from torch.nn import functional
 from training_steps import GPT
 
 from pytest_gpusync import record
-from pytest_gpusync.lines import lines
+from pytest_gpusync.model.line_counts import lines
 
 SYNCHRONIZE = {
     "cudaStreamSynchronize": "stream",

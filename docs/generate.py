@@ -17,11 +17,8 @@ DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT / "lint"))
 
 from gpusync_lint import output, rule_pages  # noqa: E402 - it may not be installed
-from gpusync_lint.catalogue import schema  # noqa: E402
+from gpusync_lint.catalogue import registry, schema  # noqa: E402
 from gpusync_lint.catalogue.loading import toml_type  # noqa: E402
-
-FORMATS_BEGIN, FORMATS_END = "<!-- formats -->\n", "<!-- end of formats -->\n"
-"""What stands around the table of formats in docs/linter.md."""
 
 CATALOGUE_HEAD = """\
 # Catalogue files
@@ -50,7 +47,9 @@ def pages() -> dict[Path, str]:
     found = {DOCS / "rules" / f"{code}.md": rule_pages.page(doc) for code, doc in rule_pages.docs().items()}
     found[DOCS / "rules" / "README.md"] = rule_pages.index()
     found[DOCS / "catalogue.md"] = catalogue_page()
-    found[DOCS / "linter.md"] = with_formats((DOCS / "linter.md").read_text(encoding="utf-8"))
+    linter = (DOCS / "linter.md").read_text(encoding="utf-8")
+    linter = with_part(linter, "frameworks", framework_list())
+    found[DOCS / "linter.md"] = with_part(linter, "formats", output.table())
     found[DOCS / "reference.md"] = runpy.run_path(str(DOCS / "write_reference.py"))["page"]()
     return found
 
@@ -89,11 +88,20 @@ def _docstrings(name: str) -> dict[str, str]:
     return found
 
 
-def with_formats(page: str) -> str:
-    """A page with the table of output formats in its place."""
-    before, _, rest = page.partition(FORMATS_BEGIN)
-    _, _, after = rest.partition(FORMATS_END)
-    return f"{before}{FORMATS_BEGIN}{output.table()}{FORMATS_END}{after}"
+def framework_list() -> str:
+    """The frameworks that have a catalogue."""
+    catalogues = [registry.catalogue(name) for name in registry.frameworks() if name != "torch"]
+    libraries = sorted((each.title for each in catalogues if each.on), key=str.lower)
+    others = sorted((each.title for each in catalogues if not each.on), key=str.lower)
+    return f"- libraries on top of PyTorch: {', '.join(libraries)}\n- other frameworks: {', '.join(others)}\n"
+
+
+def with_part(page: str, name: str, text: str) -> str:
+    """A page with a generated part in its place, between two comments."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def main() -> None:

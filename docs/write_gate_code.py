@@ -2,7 +2,8 @@
 
 usage: python docs/write_gate_code.py [--check]
 
-pytest_gpusync/recorders/gate.c becomes gate_code.py, pytest_gpusync/simulated/shortcut.cpp becomes shortcut_code.py.
+pytest_gpusync/recorders/gate.c becomes gate_code.py beside it, and
+pytest_gpusync/simulated/native_path/shortcut.cpp becomes shortcut_code.py.
 Needs gcc, g++ and binutils on x86-64. Another version of gcc may write other instructions for the same source.
 """
 
@@ -14,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "pytest_gpusync"
-GATE, SHORTCUT = PACKAGE / "recorders" / "gate.c", PACKAGE / "simulated" / "shortcut.cpp"
+GATE, SHORTCUT = PACKAGE / "recorders" / "gate.c", PACKAGE / "simulated" / "native_path" / "shortcut.cpp"
 OPTIONS = (
     *("-O2", "-fPIC", "-ffreestanding", "-nostdlib", "-Wall", "-Wextra", "-Werror"),
     *("-fcf-protection=none", "-fno-stack-protector", "-fno-jump-tables"),

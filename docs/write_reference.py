@@ -12,26 +12,28 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 PUBLIC = {
-    "pytest_gpusync.measure": ["record", "allow", "Region"],
-    "pytest_gpusync.simulated": ["simulated_cuda"],
-    "pytest_gpusync.ring": ["limit_in_flight"],
-    "pytest_gpusync.fixtures": [],
-    "pytest_gpusync.training": ["GpuTrain", "TrainingRun", "StepFigures"],
-    "pytest_gpusync.pairs": ["Ratio"],
-    "pytest_gpusync.stalls": ["Stalls", "Stall"],
-    "pytest_gpusync.budgets": ["Budget", "Verdict", "BudgetExceeded", "NotMeasured"],
+    "pytest_gpusync.measure.region": ["record", "Region"],
+    "pytest_gpusync.measure.recording": ["allow"],
+    "pytest_gpusync.simulated.activation": ["simulated_cuda"],
+    "pytest_gpusync.elapsed.in_flight": ["limit_in_flight"],
+    "pytest_gpusync.plugin.fixtures": [],
+    "pytest_gpusync.plugin.training": ["GpuTrain", "TrainingRun", "StepFigures"],
+    "pytest_gpusync.elapsed.paired": ["Ratio"],
+    "pytest_gpusync.elapsed.stalls": ["Stalls", "Stall"],
+    "pytest_gpusync.model.budgets": ["Budget", "Verdict", "BudgetExceeded", "NotMeasured"],
     "pytest_gpusync.callbacks.guard": ["HeldTraining"],
     "pytest_gpusync.callbacks.lightning": ["SyncBudget"],
     "pytest_gpusync.callbacks.transformers": ["SyncBudget"],
-    "pytest_gpusync.events": ["Measurement", "Sync", "Site", "SiteCount", "Environment"],
+    "pytest_gpusync.model.measurement": ["Measurement", "MeasurementError", "Sync", "Site", "SiteCount", "Environment"],
 }
 """The modules of the page and the names in each; of one without names, every public class."""
 
 HEAD = """\
 # Python reference
 
-Written from the docstrings by `docs/write_reference.py`. `record`, `allow`, `simulated_cuda` and `limit_in_flight` are
-imported from `pytest_gpusync`, the others from where they stand.
+Written from the docstrings by `docs/write_reference.py`. `record`, `allow`, `simulated_cuda`, `limit_in_flight`,
+`Measurement`, `BudgetExceeded`, `NotMeasured` and `MeasurementError` are imported from `pytest_gpusync`, the others
+from the modules named here.
 """
 
 _SECTION = re.compile(r"^(Args|Returns|Yields|Raises|Attributes):$")

@@ -8,15 +8,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
-from pytest_gpusync.budgets import Budget, BudgetExceeded, NotMeasured, judge
-from pytest_gpusync.measure import MeasurementError, allow, record
+from pytest_gpusync.measure.recording import allow
+from pytest_gpusync.measure.region import record
+from pytest_gpusync.model.budgets import Budget, BudgetExceeded, NotMeasured, judge
+from pytest_gpusync.model.measurement import MeasurementError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpusync.budgets import Verdict
-    from pytest_gpusync.events import Measurement
-    from pytest_gpusync.measure import Region
+    from pytest_gpusync.measure.region import Region
+    from pytest_gpusync.model.budgets import Verdict
+    from pytest_gpusync.model.measurement import Measurement
 
 STEPS: Final = 50
 WARMUP: Final = 3
@@ -151,7 +153,7 @@ class TrainingGuard:
         if not self._reports:
             return
         from pytest_gpusync.reporting.files import of_rank, write_report
-        from pytest_gpusync.reporting.json_ import region_document, run_document
+        from pytest_gpusync.reporting.run_file import region_document, run_document
 
         verdicts = [self.verdict] if self.verdict is not None else []
         document = run_document(measurement.environment, [region_document(measurement, verdicts)])
@@ -170,8 +172,8 @@ class HeldTraining:
         exact: exactly so many.
         steps: how many steps after warm-up are measured; None for the whole training, which keeps every sync in memory.
         warmup: first steps, which are left out.
-        action: "raise" ends the training with :class:`~pytest_gpusync.budgets.BudgetExceeded`; "warn" warns.
-        require: raise :class:`~pytest_gpusync.budgets.NotMeasured` where nothing can be measured, instead of warning.
+        action: "raise" ends the training with :class:`~pytest_gpusync.BudgetExceeded`; "warn" warns.
+        require: raise :class:`~pytest_gpusync.NotMeasured` where nothing can be measured, instead of warning.
         report: file or files to write, by ending, as ``--gpu-sync-report`` does; of several ranks each writes its own.
     """
 

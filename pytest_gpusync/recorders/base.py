@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, ClassVar, Final
-
-from pytest_gpusync.events import RawSync
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 if TYPE_CHECKING:
-    from pytest_gpusync.events import Coverage
-    from pytest_gpusync.phases import Counter
+    from collections.abc import Callable
 
-Sink = Callable[[RawSync], None]
-"""Receives each sync on the thread that made it, before the call returns to the user's code."""
-
+    from pytest_gpusync.model.measurement import Coverage, SyncSink
 
 FORKED: Final = (
     "CUDA cannot be used in a child forked after its parent used it; start the process by spawn to count in it"
 )
+
+
+class CallCounter(Protocol):
+    """The number of calls of the main thread that a recorder has buffered so far."""
+
+    value: int
 
 
 class RecorderUnavailable(RuntimeError):
@@ -42,7 +42,7 @@ class Recorder(ABC):
     stops it then and carries on with another one."""
 
     @abstractmethod
-    def start(self, sink: Sink) -> None:
+    def start(self, sink: SyncSink) -> None:
         """Begin to call `sink` for each sync.
 
         Raises:
@@ -60,7 +60,7 @@ class Recorder(ABC):
     def flush(self) -> None:
         """Deliver to the sink what was seen but not delivered yet; called at the end of a step and of a region."""
 
-    calls: Counter = SimpleNamespace(value=0)
+    calls: CallCounter = SimpleNamespace(value=0)
     """How many calls of the main thread were noted so far; each may be delivered as a sync later."""
 
     def mark(self) -> int:

@@ -27,18 +27,17 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
-from pytest_gpusync import attribution
-from pytest_gpusync.events import PAGEABLE_H2D_WAITS_ABOVE, RawSync
+from pytest_gpusync.model.measurement import PAGEABLE_H2D_WAITS_ABOVE, RawSync
 from pytest_gpusync.recorders import cupti_api, gate, obstacles
 from pytest_gpusync.recorders.base import FORKED, Recorder, RecorderUnavailable
 from pytest_gpusync.recorders.forward_lines import ForwardLines, counter
+from pytest_gpusync.source import attribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
-    from pytest_gpusync.events import Charge, Coverage, Direction, Kind
-    from pytest_gpusync.recorders.base import Sink
+    from pytest_gpusync.model.measurement import Charge, Coverage, Direction, Kind, SyncSink
 
     _Handler = Callable[[Any, "_Call", "_Thread"], None]
     """Handles a call that has returned: (what the table says of the call, the call, thread)."""
@@ -184,7 +183,7 @@ class CuptiRecorder(Recorder):
     reads_clock: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._sink: Sink | None = None
+        self._sink: SyncSink | None = None
         self._cupti: cupti_api.Cupti | None = None
         self._gate: gate.CallGate | None = None
         self._handlers: dict[tuple[int, int], tuple[_Handler, Any]] = {}
@@ -206,7 +205,7 @@ class CuptiRecorder(Recorder):
         """True in a child that was forked while this was started: CUPTI's subscription is the parent's."""
         self._pointer_attribute: Any = None
 
-    def start(self, sink: Sink) -> None:
+    def start(self, sink: SyncSink) -> None:
         """See :meth:`Recorder.start`."""
         if self._is_forked or _in_bad_fork():
             raise RecorderUnavailable(FORKED)

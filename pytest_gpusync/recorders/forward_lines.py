@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pytest_gpusync.events import Charge
+    from pytest_gpusync.model.measurement import Charge
 
 _COUNTER: Final = "_ZN2at15sequence_number4peekEv"
 """``uint64_t at::sequence_number::peek()``: operators made on the calling thread, or, the next one's number."""

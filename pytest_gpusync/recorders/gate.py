@@ -29,7 +29,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from pytest_gpusync.machine_code import executable, supported
+from pytest_gpusync.machine.machine_code import executable, supported
 from pytest_gpusync.recorders.frames import find_layout
 from pytest_gpusync.recorders.gate_code import CODE
 

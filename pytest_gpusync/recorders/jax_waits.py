@@ -17,14 +17,13 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpusync.events import RawSync
+from pytest_gpusync.model.measurement import RawSync
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from pytest_gpusync.events import Direction, Kind
-    from pytest_gpusync.recorders.base import Sink
+    from pytest_gpusync.model.measurement import Direction, Kind, SyncSink
 
 SEEN: Final = "JAX is counted where it fetches values and blocks until they are ready"
 """What is told of JAX in a report where this is attached."""
@@ -36,10 +35,10 @@ PLATFORMS = frozenset({"gpu", "cuda"})
 class JaxWaits:
     """Follows the waits of JAX while attached."""
 
-    def __init__(self, sink: Sink, aside: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, sink: SyncSink, uncounted: Callable[[], AbstractContextManager[None]]) -> None:
         """Take what receives the waits, and what leaves out the syncs that its thread makes in a ``with`` block."""
         self._sink = sink
-        self._aside = aside
+        self._uncounted = uncounted
         self._undo: list[Callable[[], None]] = []
         self._inside: set[int] = set()
         """Threads that are in a wait that is counted: JAX implements some of them by others."""
@@ -110,7 +109,7 @@ class JaxWaits:
         self._inside.add(thread)
         began = ended = 0
         try:
-            with self._aside():
+            with self._uncounted():
                 began = perf_counter_ns()
                 try:
                     return call()

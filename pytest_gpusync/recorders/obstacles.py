@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
-from pytest_gpusync import devices, machine_code
+from pytest_gpusync.machine import devices, machine_code
 from pytest_gpusync.recorders import cupti_api, frames
 
 NO_PERMISSION: Final = (

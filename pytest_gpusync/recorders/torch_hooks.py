@@ -15,15 +15,14 @@ import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from pytest_gpusync.events import RawSync
+from pytest_gpusync.model.measurement import RawSync
 from pytest_gpusync.recorders.base import FORKED, Recorder, RecorderUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from pytest_gpusync.events import Coverage, Kind
-    from pytest_gpusync.recorders.base import Sink
+    from pytest_gpusync.model.measurement import Coverage, Kind, SyncSink
 
 _MESSAGE: Final = "called a synchronizing CUDA operation"
 _PATTERN: Final = re.compile(_MESSAGE)
@@ -40,10 +39,10 @@ class TorchHooksRecorder(Recorder):
     )
 
     def __init__(self) -> None:
-        self._sink: Sink | None = None
+        self._sink: SyncSink | None = None
         self._undo: list[Callable[[], None]] = []
 
-    def start(self, sink: Sink) -> None:
+    def start(self, sink: SyncSink) -> None:
         """See :meth:`Recorder.start`."""
         torch = sys.modules.get("torch")
         if torch is None:

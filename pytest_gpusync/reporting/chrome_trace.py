@@ -12,12 +12,12 @@ import json
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpusync.reporting.sites import source_text
+from pytest_gpusync.reporting.site_rows import source_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpusync.reporting.json_ import Document
+    from pytest_gpusync.model.document import Document
 
 UNIT_US: Final = 1000.0
 """Microseconds that stand for one sync where none was timed."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpusync.reporting.json_ import Document
+    from pytest_gpusync.model.document import Document
 
 ENDINGS: Final = (".trace.json", ".json", ".md", ".html")
 """Endings of report files that can be written; the longer of two that a name has counts."""
@@ -20,7 +20,7 @@ def ending_of(name: str) -> str | None:
 
 def of_rank(path: Path) -> Path:
     """Return the path that this process writes: of several ranks each has a file of its own, ``run-rank3.json``."""
-    from pytest_gpusync.ranks import rank
+    from pytest_gpusync.distributed.rank_exchange import rank
 
     number = rank()
     if number is None:
@@ -43,7 +43,7 @@ def render(document: Document, ending: str) -> str:
         from pytest_gpusync.reporting.chrome_trace import to_trace
 
         return to_trace(document)
-    from pytest_gpusync.reporting.json_ import to_text
+    from pytest_gpusync.reporting.run_file import to_text
 
     return to_text(document)
 
@@ -54,6 +54,6 @@ def write_report(document: Document, path: Path) -> None:
     Raises:
         OSError: the file cannot be written; an old file is untouched.
     """
-    from pytest_gpusync.reporting.json_ import write_atomic
+    from pytest_gpusync.reporting.run_file import write_atomic
 
     write_atomic(path, render(document, ending_of(path.name) or path.suffix))

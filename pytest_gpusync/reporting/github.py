@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pytest_gpusync.rulenames import rules_for
+from pytest_gpusync.reporting.rule_names import rules_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from pytest_gpusync.reporting.json_ import Document
+    from pytest_gpusync.model.document import Document
 
 LINES_NAMED: Final = 5
 """Lines named in a message; the log of the job has all."""

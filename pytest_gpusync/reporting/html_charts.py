@@ -6,13 +6,13 @@ from bisect import bisect, insort
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.reporting.digest import figure
+from pytest_gpusync.reporting.page_model import figure
 from pytest_gpusync.reporting.terminal import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpusync.reporting.digest import Limit
+    from pytest_gpusync.reporting.page_model import Limit
     from pytest_gpusync.reporting.timeline import Block, Lane, Span, Timeline
 
 BARS_SHOWN: Final = 200

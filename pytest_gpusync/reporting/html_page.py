@@ -5,15 +5,15 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.reporting.digest import OUTCOME_NAMES, broken, digest, figure, limit, spoken
 from pytest_gpusync.reporting.html_charts import lanes, steps_chart
 from pytest_gpusync.reporting.html_style import STYLE
+from pytest_gpusync.reporting.page_model import OUTCOME_NAMES, broken, digest, figure, limit, spoken
 from pytest_gpusync.reporting.terminal import plural
 from pytest_gpusync.reporting.timeline import timeline
 
 if TYPE_CHECKING:
-    from pytest_gpusync.reporting.digest import Digest, LineDigest
-    from pytest_gpusync.reporting.json_ import Document
+    from pytest_gpusync.model.document import Document
+    from pytest_gpusync.reporting.page_model import Digest, LineDigest
 
 REGIONS_SHOWN: Final = 500
 DETAILS_SHOWN: Final = 40

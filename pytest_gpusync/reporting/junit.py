@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.reporting.digest import broken, figure, limit, severity
+from pytest_gpusync.reporting.page_model import broken, figure, limit, severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpusync.reporting.json_ import Document
+    from pytest_gpusync.model.document import Document
 
 PREFIX: Final = "gpusync."
 

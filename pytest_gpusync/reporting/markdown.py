@@ -6,12 +6,12 @@ import html
 import re
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.reporting.digest import OUTCOME_NAMES, broken, digest, figure, limit, spoken
+from pytest_gpusync.reporting.page_model import OUTCOME_NAMES, broken, digest, figure, limit, spoken
 from pytest_gpusync.reporting.terminal import plural
 
 if TYPE_CHECKING:
-    from pytest_gpusync.reporting.digest import Digest, LineDigest
-    from pytest_gpusync.reporting.json_ import Document
+    from pytest_gpusync.model.document import Document
+    from pytest_gpusync.reporting.page_model import Digest, LineDigest
 
 REGIONS_SHOWN: Final = 50
 LINES_SHOWN: Final = 30

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpusync.reporting.json_ import SCHEMA
+from pytest_gpusync.reporting.run_file import SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpusync.reporting.json_ import Document
+    from pytest_gpusync.model.document import Document
 
 _COVERAGES: Final = ("simulated", "torch", "driver")
 """The least first: a merged run claims no more than the least of its parts saw."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.lines import lines
-from pytest_gpusync.reporting.digest import figure, spoken
-from pytest_gpusync.reporting.sites import source_text
+from pytest_gpusync.model.line_counts import lines
+from pytest_gpusync.reporting.page_model import figure, spoken
+from pytest_gpusync.reporting.rule_names import rules_for
+from pytest_gpusync.reporting.site_rows import source_text
 from pytest_gpusync.reporting.terminal import device_text, plural, total_text
-from pytest_gpusync.rulenames import rules_for
 
 if TYPE_CHECKING:
-    from pytest_gpusync.events import Measurement
-    from pytest_gpusync.lines import Line
+    from pytest_gpusync.model.line_counts import Line
+    from pytest_gpusync.model.measurement import Measurement
 
 LINES_SHOWN: Final = 20
 

@@ -7,18 +7,18 @@ from math import isfinite
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpusync import memory, timing
-from pytest_gpusync.decomposition import Decomposition
-from pytest_gpusync.estimates import Estimate
-from pytest_gpusync.overlap import Overlap
-from pytest_gpusync.pairs import Ratio
-from pytest_gpusync.stalls import Stalls
+from pytest_gpusync.elapsed.decomposition import Decomposition
+from pytest_gpusync.elapsed.overlap import Overlap
+from pytest_gpusync.elapsed.paired import Ratio
+from pytest_gpusync.elapsed.stalls import Stalls
+from pytest_gpusync.model import memory_growth, step_times
+from pytest_gpusync.model.estimates import Estimate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpusync.events import Measurement
-    from pytest_gpusync.stalls import Stall
+    from pytest_gpusync.elapsed.stalls import Stall
+    from pytest_gpusync.model.measurement import Measurement
 
 Document = dict[str, Any]
 Elapsed = Ratio | Overlap | Decomposition | Stalls | Estimate
@@ -31,10 +31,13 @@ def memory_document(measurement: Measurement) -> Document | None:
     """Return the memory object of a region; None where memory was not sampled."""
     if measurement.memory is None:
         return None
-    mallocs, frees = memory.device_mallocs_per_step(measurement), memory.device_frees_per_step(measurement)
+    mallocs, frees = (
+        memory_growth.device_mallocs_per_step(measurement),
+        memory_growth.device_frees_per_step(measurement),
+    )
     grown = measurement.grown
     return {
-        **{of: _memory_of(measurement, of) for of in memory.OF},
+        **{of: _memory_of(measurement, of) for of in memory_growth.OF},
         "device_mallocs_per_step": None if mallocs is None else mallocs._asdict(),
         "device_frees_per_step": None if frees is None else frees._asdict(),
         "grown": None if grown is None else [line._asdict() for line in grown],
@@ -43,15 +46,15 @@ def memory_document(measurement: Measurement) -> Document | None:
 
 def timing_document(measurement: Measurement) -> Document | None:
     """Return the timing object of a region; None where its steps were not timed."""
-    found = timing.times(measurement)
-    ratio = timing.dispatch_ratio(measurement)
+    found = step_times.times(measurement)
+    ratio = step_times.dispatch_ratio(measurement)
     if found is None or ratio is None:
         return None
     return {
         "issue_ms": _spread(found.issue),
         "complete_ms": _spread(found.complete),
         "dispatch_ratio": estimate_document(ratio),
-        "max_in_flight": timing.most_in_flight(measurement),
+        "max_in_flight": step_times.most_in_flight(measurement),
         "note": None if measurement.disturbance is None else measurement.disturbance.note,
         **_NOT_ELAPSED,
     }
@@ -92,16 +95,16 @@ def estimate_document(estimate: Estimate) -> Document:
     return {"value": estimate.value, "low": low, "high": high, "confidence": estimate.confidence}
 
 
-def _memory_of(measurement: Measurement, of: memory.Of) -> Document | None:
-    samples = memory.measured_samples(measurement, of)
+def _memory_of(measurement: Measurement, of: memory_growth.Of) -> Document | None:
+    samples = memory_growth.measured_samples(measurement, of)
     if samples is None:
         return None
-    growth = memory.growth(measurement, of)
+    growth = memory_growth.growth(measurement, of)
     return {
         "first": samples[0],
         "last": samples[-1],
         "max": max(samples),
-        "peak_over_baseline": memory.peak_over_baseline(measurement, of),
+        "peak_over_baseline": memory_growth.peak_over_baseline(measurement, of),
         "growth": None if growth is None else estimate_document(growth),
     }
 

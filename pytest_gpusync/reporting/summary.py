@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpusync.reporting.sites import Row, codes, draw, shown_source
+from pytest_gpusync.reporting.rule_names import rules_for
+from pytest_gpusync.reporting.site_rows import Row, codes, draw, shown_source
 from pytest_gpusync.reporting.terminal import device_text, environment_from, plural
-from pytest_gpusync.rulenames import rules_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpusync.reporting.json_ import Document
+    from pytest_gpusync.model.document import Document
 
 WORST_SHOWN: Final = 5
 """Tests, and lines, shown."""

@@ -7,18 +7,18 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpusync.budgets import WHOLE_REGION, why_not_measured
-from pytest_gpusync.events import Environment
-from pytest_gpusync.lines import counted_per_step, lines
-from pytest_gpusync.reporting.sites import draw, row, source_text
-from pytest_gpusync.sizes import format_size
+from pytest_gpusync.model.budgets import WHOLE_REGION, why_not_measured
+from pytest_gpusync.model.line_counts import counted_per_step, lines
+from pytest_gpusync.model.measurement import Environment
+from pytest_gpusync.model.sizes import format_size
+from pytest_gpusync.reporting.site_rows import draw, row, source_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpusync.budgets import Verdict
-    from pytest_gpusync.events import Measurement
-    from pytest_gpusync.lines import Line
+    from pytest_gpusync.model.budgets import Verdict
+    from pytest_gpusync.model.line_counts import Line
+    from pytest_gpusync.model.measurement import Measurement
 
 LINES_SHOWN: Final = 10
 """Lines shown at normal verbosity; ``-v`` shows all."""

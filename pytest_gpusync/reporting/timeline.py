@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpusync.reporting.json_ import Document
+    from pytest_gpusync.model.document import Document
 
 HOST: Final = "host"
 LANES_SHOWN: Final = 12

@@ -14,14 +14,13 @@ from __future__ import annotations
 import functools
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .patches import Patches
+    from pytest_gpusync.simulated.base.patches import Patches
 
 VARIABLE = "GPUSYNC_SIMULATED_CUDA"
 """Environment variable that tells what to simulate: the number of devices, the bytes of each, whether with values."""
@@ -33,25 +32,34 @@ _before: dict[str, str | None] = {}
 
 
 class _Inherited:
-    """Unpickled, it is a call of :func:`pytest_gpusync.simulated.inherit`."""
+    """Unpickled, it is a call of `inherit` with the other arguments."""
 
-    def __init__(self, devices: int, memory: int | None, values: bool) -> None:
-        self._devices, self._memory, self._values = devices, memory, values
+    def __init__(
+        self, inherit: Callable[[int, int | None, bool], None], devices: int, memory: int | None, values: bool
+    ) -> None:
+        self._call = functools.partial(inherit, devices, memory, values)
 
-    def __reduce__(self) -> tuple[Callable[..., None], tuple[()]]:
-        from . import inherit
-
-        return functools.partial(inherit, self._devices, self._memory, self._values), ()
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return self._call, ()
 
 
-def install(patches: Patches, devices: int, memory: int | None, values: bool) -> None:
-    """Have processes that are started from now on simulate `devices` devices, until :func:`reset`."""
+def install(
+    patches: Patches,
+    inherit: Callable[[int, int | None, bool], None],
+    devices: int,
+    memory: int | None,
+    values: bool,
+) -> None:
+    """Have processes that are started from now on simulate `devices` devices, until :func:`reset`.
+
+    `inherit` switches the device on in such a process; it takes the other arguments.
+    """
     from multiprocessing import spawn
 
     prepare = spawn.get_preparation_data
 
     def get_preparation_data(*arguments: Any, **keywords: Any) -> dict[str, Any]:
-        return {**prepare(*arguments, **keywords), "simulated_cuda": _Inherited(devices, memory, values)}
+        return {**prepare(*arguments, **keywords), "simulated_cuda": _Inherited(inherit, devices, memory, values)}
 
     patches.set(spawn, "get_preparation_data", get_preparation_data)
     _before.update({name: os.environ.get(name) for name in (VARIABLE, _PATH)})
@@ -68,23 +76,3 @@ def reset() -> None:
         else:
             os.environ[name] = value
     _before.clear()
-
-
-def switch_on_with_torch() -> None:
-    """Switch the device on once torch has been imported, as the environment says; harmless where it says nothing."""
-    from pytest_gpusync.imports import AfterImport
-
-    if VARIABLE in os.environ and "torch" not in sys.modules:
-        sys.meta_path.insert(0, AfterImport("torch", _switch_on))
-
-
-def _switch_on() -> None:
-    from . import SimulationUnavailable, inherit
-
-    told = json.loads(os.environ[VARIABLE])
-    # The ranks of a launcher have a device each, whatever the launcher had.
-    devices = max(told["devices"], int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
-    try:
-        inherit(devices, told["memory"], told["values"])
-    except SimulationUnavailable as error:
-        print(f"gpusync: no simulated CUDA device in process {os.getpid()}: {error}", file=sys.stderr)

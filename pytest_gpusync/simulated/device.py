@@ -10,40 +10,32 @@ from typing import TYPE_CHECKING
 import torch
 from torch.autograd.variable import Variable
 
-from . import (
-    autotuning,
-    children,
-    compilation,
-    cuda_api,
-    distributed,
-    engine,
-    memory,
-    profiling,
-    refusals,
-    registration,
-    shortcut,
-    streams,
-    tensor_api,
-    unknown,
-)
-from .allocator import SHARED
-from .guard import DeviceGuard
-from .hooks import AcceleratorHooks
-from .ledger import conditions
-from .patches import Patches
-from .state import process
-from .versions import SimulationUnavailable
+from pytest_gpusync.simulated import children
+from pytest_gpusync.simulated.abi import autograd_engine
+from pytest_gpusync.simulated.abi.cuda_hooks import AcceleratorHooks
+from pytest_gpusync.simulated.abi.device_guard import DeviceGuard
+from pytest_gpusync.simulated.base.patches import Patches
+from pytest_gpusync.simulated.base.state import process
+from pytest_gpusync.simulated.base.sync_events import conditions
+from pytest_gpusync.simulated.base.versions import SimulationUnavailable
+from pytest_gpusync.simulated.kernels import autotuning, registration
+from pytest_gpusync.simulated.native_path import shortcut
+from pytest_gpusync.simulated.tensors import memory, streams, unknown_values
+from pytest_gpusync.simulated.tensors.caching_allocator import SHARED
+from pytest_gpusync.simulated.torch_api import compilation, cuda_api, distributed, profiling, refusals, tensor_api
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class SimulatedDevice:
-    """The one simulated device of a process; its counterpart in :mod:`pytest_gpusync.simulated` counts its users."""
+    """The one simulated device of a process; its counterpart in :mod:`.activation` counts its users."""
 
-    def __init__(self) -> None:
+    def __init__(self, inherit: Callable[[int, int | None, bool], None]) -> None:
+        """Take the function that switches the device on in a process started by one with the device."""
+        self._inherit = inherit
         self._guard = DeviceGuard()
         self._hooks = AcceleratorHooks()
         self._patches = Patches()
@@ -65,7 +57,7 @@ class SimulatedDevice:
         process.devices, process.memory = devices, nbytes
         try:
             with _hidden_gpu():
-                engine.start_without_threads()
+                autograd_engine.start_without_threads()
                 self._guard.install()
             self._hooks.install()
             registration.register()
@@ -77,8 +69,8 @@ class SimulatedDevice:
             if not values:
                 # The rules for shapes; torch itself loads them late.
                 importlib.import_module("torch._meta_registrations")
-                unknown.install(self._patches)
-            children.install(self._patches, devices, nbytes, values)
+                unknown_values.install(self._patches)
+            children.install(self._patches, self._inherit, devices, nbytes, values)
         except BaseException:
             self.switch_off()
             if not self._checked:
@@ -125,7 +117,9 @@ class SimulatedDevice:
         profiling.install(self._patches)
         refusals.install(self._patches)
         self._patches.set(torch.ops, "load_library", registration.loading(torch.ops.load_library))
-        self._patches.set(Variable, "_execution_engine", engine.SingleThreadedEngine(Variable._execution_engine))
+        self._patches.set(
+            Variable, "_execution_engine", autograd_engine.SingleThreadedEngine(Variable._execution_engine)
+        )
 
     def _check(self) -> None:
         """One tiny training step, the first time: proves that guard, hooks, kernels and engine work together."""

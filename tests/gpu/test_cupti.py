@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_gpusync import allow, record  # noqa: E402
-from pytest_gpusync.measure import syncs_per_step  # noqa: E402
+from pytest_gpusync.model.site_counts import syncs_per_step  # noqa: E402
 
 WITHOUT_EXPANDABLE_SEGMENTS = pytest.mark.skipif(
     "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_gpusync.budgets import BudgetExceeded  # noqa: E402
-from pytest_gpusync.kineto import busy_ms, trace_steps  # noqa: E402
-from pytest_gpusync.stalls import CannotTell, measure_stalls  # noqa: E402
+from pytest_gpusync.elapsed.profiler_trace import busy_ms, trace_steps  # noqa: E402
+from pytest_gpusync.elapsed.stalls import CannotTell, measure_stalls  # noqa: E402
+from pytest_gpusync.model.budgets import BudgetExceeded  # noqa: E402
 
 OPTIONS = {"rounds": 12, "warmup": 3, "steps": None}
 

@@ -10,11 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_gpusync import record  # noqa: E402
-from pytest_gpusync.budgets import BudgetExceeded  # noqa: E402
-from pytest_gpusync.clock import StepClock  # noqa: E402
-from pytest_gpusync.memory import device_mallocs_per_step, growth  # noqa: E402
-from pytest_gpusync.pairs import measure_ratio  # noqa: E402
-from pytest_gpusync.timing import dispatch_ratio, may_have_waited_for_room, times  # noqa: E402
+from pytest_gpusync.elapsed.paired import measure_ratio  # noqa: E402
+from pytest_gpusync.elapsed.step_clock import StepClock  # noqa: E402
+from pytest_gpusync.model.budgets import BudgetExceeded  # noqa: E402
+from pytest_gpusync.model.memory_growth import device_mallocs_per_step, growth  # noqa: E402
+from pytest_gpusync.model.step_times import dispatch_ratio, may_have_waited_for_room, times  # noqa: E402
 
 MS = 1_000_000
 

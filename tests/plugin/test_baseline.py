@@ -10,8 +10,9 @@ import pytest
 from measurements import stepped, sync, whole
 from test_run_file import SCHEMA, violations
 
-from pytest_gpusync import devices
-from pytest_gpusync.baseline import (
+from pytest_gpusync.machine import devices
+from pytest_gpusync.machine.devices import Device
+from pytest_gpusync.plugin.baseline_file import (
     Baseline,
     BaselineError,
     Change,
@@ -23,7 +24,6 @@ from pytest_gpusync.baseline import (
     read_baseline,
     to_text,
 )
-from pytest_gpusync.devices import Device
 
 KEY = Key("train.py", "step", "stream", "loss.item()")
 OTHER = Key("train.py", "step", "stream", "acc.item()")
@@ -260,7 +260,7 @@ def test_an_expected_failure_may_name_the_baseline(kept, run):
     kept(test_a=TWO)
     marked = THREE.replace(
         "def test",
-        "import pytest\n    from pytest_gpusync.budgets import BudgetExceeded\n"
+        "import pytest\n    from pytest_gpusync import BudgetExceeded\n"
         "    @pytest.mark.xfail(raises=BudgetExceeded, strict=True)\n    def test",
     )
     run(BASELINE, test_a=marked).assert_outcomes(xfailed=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from measurements import stepped, sync, whole
 
-from pytest_gpusync.budgets import Budget, judge
+from pytest_gpusync.model.budgets import Budget, judge
 
 
 @pytest.mark.parametrize(("syncs", "outcome"), [(4, "passed"), (5, "passed"), (6, "failed")])

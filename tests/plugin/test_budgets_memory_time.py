@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from measurements import H200, SIMULATED, stepped, sync, whole
 
-from pytest_gpusync.budgets import (
+from pytest_gpusync.model.budgets import (
     DispatchBudget,
     FlightBudget,
     GrowthBudget,
@@ -16,12 +16,11 @@ from pytest_gpusync.budgets import (
     judge_growth,
     judge_in_flight,
 )
-from pytest_gpusync.events import GrownLine, MemorySample, StepTime
-from pytest_gpusync.memory import device_mallocs_per_step, peak_over_baseline
-from pytest_gpusync.nvml import Disturbance
-from pytest_gpusync.reporting.json_ import region_document
+from pytest_gpusync.model.measurement import Disturbance, GrownLine, MemorySample, StepTime
+from pytest_gpusync.model.memory_growth import device_mallocs_per_step, peak_over_baseline
+from pytest_gpusync.model.step_times import dispatch_ratio
+from pytest_gpusync.reporting.run_file import region_document
 from pytest_gpusync.reporting.terminal import render_verdict
-from pytest_gpusync.timing import dispatch_ratio
 
 KIB, MIB, MS = 1024, 1024**2, 1_000_000
 

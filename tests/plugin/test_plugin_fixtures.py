@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from pytest_gpusync import devices
-from pytest_gpusync.devices import Device
+from pytest_gpusync.machine import devices
+from pytest_gpusync.machine.devices import Device
 
 pytest.importorskip("torch")
 
 STEPS = """
     import pytest, torch
-    from pytest_gpusync.budgets import BudgetExceeded, NotMeasured
+    from pytest_gpusync.model.budgets import BudgetExceeded, NotMeasured
 
     def reads(times=1):
         def step(batch=None):

@@ -8,13 +8,13 @@ from contextlib import nullcontext
 import pytest
 from measurements import stepped
 
-from pytest_gpusync import devices
-from pytest_gpusync.budgets import GrowthBudget, NotMeasured, judge_growth
-from pytest_gpusync.devices import Device
-from pytest_gpusync.events import MemorySample
-from pytest_gpusync.pairs import Pair, ratio_of
-from pytest_gpusync.sessiondevice import SessionDevice
-from pytest_gpusync.testrun import Record, TestRun
+from pytest_gpusync.elapsed.paired import Pair, ratio_of
+from pytest_gpusync.machine import devices
+from pytest_gpusync.machine.devices import Device
+from pytest_gpusync.model.budgets import GrowthBudget, NotMeasured, judge_growth
+from pytest_gpusync.model.measurement import MemorySample
+from pytest_gpusync.plugin.measured_test import Record, TestRun
+from pytest_gpusync.plugin.session_device import SessionDevice
 
 pytest.importorskip("torch")
 

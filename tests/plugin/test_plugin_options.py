@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_gpusync.options import read_options
+from pytest_gpusync.plugin.options import read_options
 
 TRIVIAL = "def test_nothing(): pass"
 

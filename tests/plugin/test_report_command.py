@@ -9,9 +9,9 @@ import pytest
 from measurements import H200, SIMULATED, stepped, sync, whole
 from run_schema import SCHEMA, violations
 
-from pytest_gpusync import report
-from pytest_gpusync.budgets import Budget, judge
-from pytest_gpusync.reporting.json_ import region_document, run_document, to_text
+from pytest_gpusync.commands import report
+from pytest_gpusync.model.budgets import Budget, judge
+from pytest_gpusync.reporting.run_file import region_document, run_document, to_text
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from itertools import pairwise
 import pytest
 from measurements import H200, SIMULATED, stepped, sync, whole
 
-from pytest_gpusync.budgets import Budget, judge
-from pytest_gpusync.events import RegionTimes
+from pytest_gpusync.model.budgets import Budget, judge
+from pytest_gpusync.model.measurement import RegionTimes
 from pytest_gpusync.reporting import html_page, markdown
 from pytest_gpusync.reporting.files import render
 from pytest_gpusync.reporting.html_charts import steps_chart
-from pytest_gpusync.reporting.json_ import region_document, run_document, unmeasured_document
+from pytest_gpusync.reporting.run_file import region_document, run_document, unmeasured_document
 from pytest_gpusync.reporting.timeline import BLOCKS_SHOWN, LANES_SHOWN, timeline
 
 EVIL = "<script>alert('x')</script>"
@@ -287,7 +287,7 @@ def test_of_very_many_steps_the_worst_of_each_group_is_drawn():
 
 @pytest.mark.parametrize(("exact", "over"), [(False, 1), (True, 2)])
 def test_bars_that_break_the_budget_are_marked(exact, over):
-    from pytest_gpusync.reporting.digest import Limit
+    from pytest_gpusync.reporting.page_model import Limit
 
     assert steps_chart([1, 2, 3], first=0, budget=Limit(2, exact)).count('class="over"') == over
 

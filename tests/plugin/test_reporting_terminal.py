@@ -7,10 +7,10 @@ import os
 import pytest
 from measurements import H200, stepped, sync, whole
 
-from pytest_gpusync.budgets import Budget, judge
-from pytest_gpusync.reporting import sites, terminal
+from pytest_gpusync.model.budgets import Budget, judge
+from pytest_gpusync.reporting import site_rows, terminal
+from pytest_gpusync.reporting.rule_names import Rule
 from pytest_gpusync.reporting.terminal import fold, render_measurement, render_verdict
-from pytest_gpusync.rulenames import Rule
 
 SOURCE = """\
 def train_step(x, device):
@@ -25,7 +25,7 @@ def train_step(x, device):
 def train_py(tmp_path, monkeypatch):
     (tmp_path / "train.py").write_text(SOURCE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sites, "rules_for", lambda path, line: ())
+    monkeypatch.setattr(site_rows, "rules_for", lambda path, line: ())
     return tmp_path / "train.py"
 
 
@@ -39,7 +39,7 @@ def test_a_failure_is_the_sentence_the_aligned_lines_and_the_device(monkeypatch)
         4: Rule("GS201", "item", "keep the sum on the device", 25),
         2: Rule("GS501", "to", "use pin_memory and non_blocking=True", 21),
     }
-    monkeypatch.setattr(sites, "rules_for", lambda path, line: (rules[line],))
+    monkeypatch.setattr(site_rows, "rules_for", lambda path, line: (rules[line],))
     measurement = stepped(
         [0, 0, 0],
         extra=tuple(sync(step, line=line) for step in (1, 2) for line in (2, 2, 4)),
@@ -105,8 +105,8 @@ def test_allowed_syncs_are_listed_apart_with_their_reason():
     ],
 )
 def test_a_long_line_is_cut_with_its_barrier_in_sight(rules, shown):
-    assert sites.shown_source("train.py", 5, rules) == shown
-    assert len(shown) == sites.SOURCE_WIDTH
+    assert site_rows.shown_source("train.py", 5, rules) == shown
+    assert len(shown) == site_rows.SOURCE_WIDTH
 
 
 @pytest.mark.usefixtures("train_py")

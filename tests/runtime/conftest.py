@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import pytest
 
-from pytest_gpusync import devices, measure
-from pytest_gpusync.events import RawSync
+from pytest_gpusync.machine import devices
+from pytest_gpusync.measure import device_choice, recording
+from pytest_gpusync.model.measurement import RawSync
 from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
 
 
@@ -77,10 +78,10 @@ class ScriptedRecorder(Recorder):
 def scripted(monkeypatch):
     """A process with a GPU whose only recorder is a ScriptedRecorder, and CUDA initialised."""
     recorder = ScriptedRecorder()
-    monkeypatch.setattr(measure, "candidates", lambda simulated, wanted: ("scripted",))
-    monkeypatch.setattr(measure, "create", lambda name: recorder)
-    monkeypatch.setattr(measure, "_cuda_initialised", lambda: True)
-    monkeypatch.setattr(measure, "_simulation_is_on", lambda: False)
+    monkeypatch.setattr(recording, "candidates", lambda simulated, wanted: ("scripted",))
+    monkeypatch.setattr(recording, "create", lambda name: recorder)
+    monkeypatch.setattr(device_choice, "cuda_is_initialized", lambda: True)
+    monkeypatch.setattr(recording, "_simulation_is_on", lambda: False)
     monkeypatch.setattr(devices, "detect", lambda: devices.Device("cuda", "Test GPU", "1.0"))
-    monkeypatch.setattr(measure, "_hub", measure._Hub())
+    monkeypatch.setattr(recording, "current", recording.Recording())
     return recorder

@@ -12,11 +12,12 @@ import time
 
 import pytest
 
-from pytest_gpusync import attribution, devices
+from pytest_gpusync.machine import devices
 from pytest_gpusync.recorders import cupti, cupti_api
 from pytest_gpusync.recorders import gate as gates
 from pytest_gpusync.recorders.base import FORKED, RecorderUnavailable
 from pytest_gpusync.recorders.cupti import CuptiRecorder
+from pytest_gpusync.source import attribution
 
 pytestmark = pytest.mark.skipif(not gates.supported(), reason="the gate is machine code for Linux on x86-64")
 

@@ -7,7 +7,8 @@ import types
 
 import pytest
 
-from pytest_gpusync import devices, doctor, machine_code
+from pytest_gpusync.commands import doctor
+from pytest_gpusync.machine import devices, machine_code
 from pytest_gpusync.recorders import RecorderUnavailable, cupti_api, frames, obstacles
 from pytest_gpusync.recorders.cupti import CuptiRecorder
 

@@ -6,9 +6,9 @@ from math import inf
 
 import pytest
 
-from pytest_gpusync.decomposition import Decomposition
-from pytest_gpusync.nvml import Disturbance
-from pytest_gpusync.overlap import Triple, overlap_of
+from pytest_gpusync.elapsed.decomposition import Decomposition
+from pytest_gpusync.elapsed.overlap import Triple, overlap_of
+from pytest_gpusync.model.measurement import Disturbance
 
 QUIET = Disturbance(None, spoils=False)
 

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from pytest_gpusync.estimates import LEAST_SAMPLES, median_estimate, slope_estimate
+from pytest_gpusync.model.estimates import LEAST_SAMPLES, median_estimate, slope_estimate
 
 
 def test_the_median_lies_within_its_interval():

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from pytest_gpusync import record
-from pytest_gpusync.measure import allow, aside
+from pytest_gpusync.measure.recording import allow, uncounted
 from pytest_gpusync.recorders import jax_waits
 
 
@@ -140,7 +140,7 @@ def test_waits_are_allowed_and_left_aside_as_others_are(scripted, jax):
     with record() as region:
         with allow("needed"):
             float(jax.Array())
-        with aside():
+        with uncounted():
             float(jax.Array())
     assert region.syncs == 0
     assert [sync.allowed for sync in region.result().all_syncs] == ["needed"]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpusync.nvml import Watch
+from pytest_gpusync.machine.nvml import Watch
 
 
 class Error(Exception):

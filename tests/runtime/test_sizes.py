@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpusync.sizes import format_size, parse_size
+from pytest_gpusync.model.sizes import format_size, parse_size
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,9 @@ from math import inf
 
 import pytest
 
-from pytest_gpusync.events import Site, Sync
-from pytest_gpusync.kineto import Call, TracedStep, Work
-from pytest_gpusync.nvml import Disturbance
-from pytest_gpusync.stalls import Block, CannotTell, Seen, conclude
+from pytest_gpusync.elapsed.profiler_trace import Call, TracedStep, Work
+from pytest_gpusync.elapsed.stalls import Block, CannotTell, Seen, conclude
+from pytest_gpusync.model.measurement import Disturbance, Site, Sync
 
 US = 1000
 READ, LOOK = Site("train.py", 9, "step"), Site("train.py", 5, "step")

@@ -8,7 +8,8 @@ import textwrap
 
 import pytest
 
-from pytest_gpusync import devices, trace
+from pytest_gpusync.commands import trace
+from pytest_gpusync.machine import devices
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import threading
 import pytest
 import torch
 
-from pytest_gpusync.simulated import memory, simulated_cuda
+from pytest_gpusync.simulated import simulated_cuda
+from pytest_gpusync.simulated.tensors import memory
 
 MiB = 1 << 20
 

@@ -9,8 +9,10 @@ import weakref
 import pytest
 import torch
 
-from pytest_gpusync import doctor
-from pytest_gpusync.simulated import memory, shortcut, simulated_cuda
+from pytest_gpusync.commands import doctor
+from pytest_gpusync.simulated import simulated_cuda
+from pytest_gpusync.simulated.native_path import shortcut
+from pytest_gpusync.simulated.tensors import memory
 
 
 def _inputs(device):
@@ -348,7 +350,8 @@ def test_storages_can_be_freed_and_grown_again(past_python):
 def test_a_child_that_is_forked_before_the_first_use_may_use_it(run_python):
     done = run_python(
         "import os, torch\n"
-        "from pytest_gpusync.simulated import switch_on, shortcut\n"
+        "from pytest_gpusync.simulated import switch_on\n"
+        "from pytest_gpusync.simulated.native_path import shortcut\n"
         "switch_on()\n"
         "child = os.fork()\n"
         "x = torch.ones(4, device='cuda')\n"
@@ -370,7 +373,8 @@ def test_a_child_that_is_forked_before_the_first_use_may_use_it(run_python):
 def test_where_torch_is_laid_out_in_another_way_python_does_it_all(run_python):
     done = run_python(
         "import torch\n"
-        "from pytest_gpusync.simulated import switch_on, shortcut, lifetimes\n"
+        "from pytest_gpusync.simulated import switch_on\n"
+        "from pytest_gpusync.simulated.native_path import shortcut\n"
         "def fail(*_): raise shortcut.NotFound('it is elsewhere')\n"
         "shortcut._find_storages = fail\n"
         "switch_on()\n"

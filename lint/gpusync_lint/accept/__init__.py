@@ -1,1 +1,1 @@
-"""Accepted findings: allow comments, baselines, and findings that a run confirmed or refuted."""
+"""Findings that a comment or a baseline accepts, and what runs measured at their lines."""

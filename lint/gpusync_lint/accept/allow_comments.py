@@ -1,8 +1,8 @@
-"""``# gpusync: allow[GS201] reason``: comments that accept a finding, and findings about such comments.
+"""``# gpusync: allow[GS201] reason``: comments that allow findings, and findings about such comments.
 
-A comment covers the statement that it stands in or directly above (for a compound statement: its header). With
-``allow-file`` above the first statement it covers the file. The reason is required. ``until=2027-03-01`` is the last
-day on which it holds.
+A comment covers the statement that contains it or that follows it directly; for a compound statement, its header. With
+``allow-file``, above the first statement, it covers the file. The reason is required. ``until=2027-03-01`` is the last
+day on which it is valid.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.accept import comments
 from gpusync_lint.accept.rules import FRAMEWORK, RULES
+from gpusync_lint.messages import nearest
 from gpusync_lint.model.findings import Finding, Fix
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import RemoveComment, ReplaceInComment
 from gpusync_lint.model.spans import Span
 from gpusync_lint.settings.selection import UnknownCodeError, resolve
-from gpusync_lint.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,36 +30,36 @@ if TYPE_CHECKING:
 _DIRECTIVE = re.compile(r"#\s*gpusync:\s*(?P<body>.*?)(?=\s#\s|\s#\s*gpusync:|$)")
 _BODY = re.compile(r"(?P<verb>[A-Za-z_-]+)\s*\[(?P<codes>[^\]]*)\](?P<rest>.*)")
 _UNTIL = re.compile(r"(?:^|\s)until=(?P<date>\S*)")
-_SHAPE = "write `# gpusync: allow[CODE] reason`"
+_SHAPE = "Write `# gpusync: allow[CODE] reason`"
 
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """One allow comment that is well formed."""
+    """A well-formed allow comment."""
 
     words: tuple[str, ...]
     """The codes as written."""
     prefixes: tuple[str, ...]
-    """The code prefixes they stand for, in the same order."""
+    """The code prefixes that the words stand for, in the same order."""
     reason: str
     until: date | None
     span: Span
     lines: tuple[int, int] | None
-    """What it covers; None for the whole file."""
+    """The first and last line that it covers; None for the whole file."""
     source: str
-    """The directive as written."""
+    """The text of the directive."""
     comment: Span | None
-    """The comment, where it holds nothing else."""
+    """The comment, if it contains nothing else."""
 
     def reaches(self, finding: Finding) -> bool:
-        """Whether the finding stands where the comment holds."""
+        """Whether the finding is at a line that the comment covers."""
         if self.lines is None:
             return True
         first, last = self.lines
         return first <= finding.span.end_line and finding.span.line <= last
 
     def covers(self, finding: Finding) -> str | None:
-        """The word that covers the finding, or None."""
+        """The word that allows the finding; None if there is none."""
         if not self.reaches(finding):
             return None
         for word, prefix in zip(self.words, self.prefixes, strict=True):
@@ -78,18 +78,26 @@ def apply(
     today: date,
     alone: bool = False,
 ) -> list[Finding]:
-    """Mark the findings of one file that a comment allows, and add those about the comments themselves.
+    """Mark the findings of a file that a comment allows, and add findings about the comments.
 
-    `names` maps codes to rule names; `enabled(code, path)` says which codes the user selected, so that a comment for a
-    rule that is switched off is not called unused. `alone` says that the rest of the project was not analyzed: that a
-    comment suppresses nothing is then of low confidence, since it may take a caller elsewhere to see the wait. Raises
-    comments.UnreadableCommentsError.
+    Args:
+        findings: the findings of the file.
+        path: its path.
+        text: its text.
+        names: the rule name of every code.
+        enabled: whether a code is enabled in a file: a comment for a rule that is not enabled is not unused.
+        today: the date on which `until=` is judged.
+        alone: whether the file was linted without its project. An unused comment is then of low confidence, because
+            the wait may be visible only together with callers in other files.
+
+    Raises:
+        comments.UnreadableCommentsError: the file cannot be tokenized.
     """
     return _File(path, comments.read(text), names, enabled, today, alone).apply(findings)
 
 
 def read(path: str, found: Read, *, names: Mapping[str, str], today: date) -> tuple[list[Allow], list[str]]:
-    """The allow comments of a file that hold, and what is wrong with the others."""
+    """The valid allow comments of a file, and messages about the others."""
     file = _File(path, found, names, lambda code, path: True, today, alone=False)
     return file.allows(), [finding.message for finding in file.about]
 
@@ -156,20 +164,20 @@ class _File:
         if not words:
             return None
         if whole_file and not comment.first_block:
-            problem = f"`{source}` stands below the first statement and suppresses nothing"
-            self._complain("GS904", span, source, problem, "move it to the comments at the top of the file")
+            problem = f"`{source}` is below the first statement and has no effect"
+            self._complain("GS904", span, source, problem, "Move it to the top of the file")
             return None
         until, rest, valid = self._until(body["rest"], span, source)
         if not valid:
             return None
         reason = rest.strip(" \t-:–—")
         if not any(letter.isalnum() for letter in reason):
-            problem = f"`{source}` gives no reason and suppresses nothing"
-            self._complain("GS901", span, source, problem, "say after the bracket why the wait is accepted")
+            problem = f"`{source}` gives no reason and has no effect"
+            self._complain("GS901", span, source, problem, "Write after the bracket why the wait is accepted")
             return None
         if until is not None and until < self.today:
-            problem = f"`{source}` expired on {until.isoformat()} and suppresses nothing"
-            self._complain("GS902", span, source, problem, "remove the sync, or decide anew and move the date")
+            problem = f"`{source}` expired on {until.isoformat()} and has no effect"
+            self._complain("GS902", span, source, problem, "Remove the wait, or change the date")
             return None
         whole_comment = match.start() == 0 and match.end() == len(comment.text)
         return Allow(
@@ -192,17 +200,17 @@ class _File:
             try:
                 prefix = resolve(word, self.names)
             except UnknownCodeError as error:
-                self._complain("GS904", span, source, f"`{source}`: {error}", "name a code, a prefix or a rule")
+                self._complain("GS904", span, source, f"`{source}`: {error}", "Write a code, a prefix or a rule name")
                 continue
             if prefix.startswith("GS9"):
-                remedy = "ignore it in [tool.gpusync] instead"
+                remedy = "Use `ignore` in [tool.gpusync] instead"
                 self._complain("GS904", span, source, f"{word} cannot be allowed by a comment", remedy)
                 continue
             words[word] = prefix
         return tuple(words), tuple(words.values())
 
     def _until(self, rest: str, span: Span, source: str) -> tuple[date | None, str, bool]:
-        """The date, the rest without it, and whether the date could be read."""
+        """The date, the text without it, and whether the date is valid."""
         match = _UNTIL.search(rest)
         if match is None:
             return None, rest, True
@@ -210,7 +218,7 @@ class _File:
             until = date.fromisoformat(match["date"])
         except ValueError:
             problem = f"`{source}`: {match['date'] or 'nothing'!r} is not a date"
-            self._complain("GS904", span, source, problem, "write until=YYYY-MM-DD")
+            self._complain("GS904", span, source, problem, "Write until=YYYY-MM-DD")
             return None, rest, False
         return until, rest[: match.start()] + rest[match.end() :], True
 
@@ -220,13 +228,13 @@ class _File:
         if not words:
             return
         every = len(words) == len(allow.words)
-        what = "suppresses nothing" if every else f"needs no {', '.join(words)}"
+        what = "allows no finding" if every else f"allows no finding of {', '.join(words)}"
         self._complain(
             "GS903",
             allow.span,
             allow.source,
             f"`{allow.source}` {what}",
-            "remove it" if every else "name only the codes that it suppresses",
+            "Remove it" if every else f"Remove {', '.join(words)}",
             self._unused_fix(allow, words),
         )
 
@@ -244,8 +252,8 @@ class _File:
             operation = RemoveComment(allow.comment)
         else:
             return None
-        hazard = "linted with more of the project, the line may be found to wait after all"
-        return Fix("Remove what suppresses nothing", (operation,), safe=False, hazard=hazard)
+        hazard = "if more of the project is linted, the line may be reported after all"
+        return Fix("Remove what has no effect", (operation,), safe=False, hazard=hazard)
 
     def _complain(self, code: str, span: Span, source: str, message: str, remedy: str, fix: Fix | None = None) -> None:
         normal = " ".join(source.split())

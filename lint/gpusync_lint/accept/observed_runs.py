@@ -1,7 +1,7 @@
-"""Findings beside what a run saw: which of them waited, and which lines waited that no finding names.
+"""Comparing findings with runs: which findings waited, and which lines waited without a finding.
 
-The runs are files of `gpusync trace --json` and `pytest --gpu-sync-report` (``gpusync.run/1``), read as plain data.
-Only codes about waiting (GS1xx to GS6xx) can be seen to wait.
+Runs are files of `gpusync trace --json` and `pytest --gpu-sync-report` (``gpusync.run/1``), read as plain data. Only
+findings of GS1xx to GS6xx are about waits, so only these are compared.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ _TO_DEVICE = "GS5"
 
 
 class ObservedError(UserError):
-    """A file that is no run, in one line."""
+    """A file is not a run. The message is one line that names it."""
 
 
 class Evidence(str, Enum):
-    """What the runs say of a line."""
+    """What the runs show about a line."""
 
     WAITED = "waited"
     SILENT = "did_not_wait"
-    """It ran, and made no sync."""
+    """It ran and made no sync."""
     NOT_RUN = "not_run"
     UNRECORDED = "not_recorded"
-    """No sync was seen, but the runs did not record which lines ran."""
+    """It made no sync, but the runs did not record which lines ran."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the runs say of a finding. The figures are those of its line: findings on one line share them."""
+    """What the runs show about a finding. The figures are those of its line; findings on one line share them."""
 
     evidence: Evidence
     syncs: int | None = None
-    """Syncs in all runs, warm-up and allowed ones included; None unless it waited."""
+    """The syncs in all runs, including warm-up and allowed syncs; None unless it waited."""
     per_step_max: int | None = None
-    """Most syncs in one measured step."""
+    """The highest number of syncs in a measured step."""
     blocked_ms: float | None = None
-    """Host time in those calls, in milliseconds; None where no clock was read."""
+    """The time that the host spent in these calls, in milliseconds; None if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A line that waited in measured steps and that no reported finding names."""
+    """A line that waited in measured steps without a reported finding."""
 
     path: str
     line: int
@@ -65,13 +65,12 @@ class Gap:
     per_step_max: int
     blocked_ms: float | None
     code: str | None
-    """The rule that the linter has for the line all the same, at a heat or confidence that is not reported; None where
-    no rule covers it."""
+    """The code of a finding for the line whose heat or confidence is not reported; None if no rule covers the line."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """The syncs of one line that copy in one direction, over all runs."""
+    """The syncs of a line with one copy direction, over all runs."""
 
     function: str
     code: str | None
@@ -85,30 +84,31 @@ class _Line:
 class Runs:
     """What one or more runs recorded."""
 
-    shown: tuple[str, ...]
-    """The files, as they were named."""
+    names: tuple[str, ...]
+    """The names of the files, as the user gave them."""
     lines: dict[Path, dict[int, dict[str | None, _Line]]] = field(default_factory=dict)
-    """By file, line and direction of the copy (None for a sync without one)."""
+    """The syncs by file, line and copy direction (None for a sync that is no copy)."""
     ran: dict[Path, set[int]] | None = None
-    """Lines that ran, by file; None unless every run recorded them."""
+    """The lines that ran, by file; None unless every run recorded them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The findings of a run of the linter, ranked by what was observed."""
+    """Findings, ranked by what the runs show about them."""
 
     reported: tuple[Reported, ...]
     observations: dict[str, Observation]
-    """By the key of the finding; none for codes that are not about waiting."""
+    """By the key of the finding; without findings that are not about waits."""
     gaps: tuple[Gap, ...]
-    shown: tuple[str, ...]
+    runs: tuple[str, ...]
+    """The names of the run files, as the user gave them."""
 
 
 def load(names: Sequence[str], cwd: Path) -> Runs:
-    """Read run files; their relative paths start from `cwd`, the folder that the linter runs in.
+    """Read run files. Relative paths in them are relative to `cwd`, the working directory of the linter.
 
     Raises:
-        ObservedError: a file cannot be read, or is no run.
+        ObservedError: a file cannot be read, or is not a run.
     """
     runs = Runs(tuple(names))
     ran: dict[Path, set[int]] = {}
@@ -126,7 +126,7 @@ def load(names: Sequence[str], cwd: Path) -> Runs:
                     line for first, last in spans for line in range(first, last + 1)
                 )
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise ObservedError(f"{name}: not a run file as {SCHEMA} describes it; write it anew") from None
+            raise ObservedError(f"{name}: not a run file as {SCHEMA} describes it; record the run again") from None
     return replace(runs, ran=ran if complete else None)
 
 
@@ -153,13 +153,16 @@ def _take(runs: Runs, path: Path, site: dict[str, Any]) -> None:
 
 
 def join(reported: Sequence[Reported], runs: Runs, cwd: Path, linted: Iterable[str]) -> Observed:
-    """Say of each finding what the runs saw of it, the costliest first, and which lines no finding names.
+    """Compare findings with runs.
 
     Args:
         reported: the findings, by path and line.
-        runs: what was recorded.
-        cwd: the folder that paths of findings start from.
-        linted: paths of the files that were linted; waits of other files are nobody's gap.
+        runs: what the runs recorded.
+        cwd: the folder to which the paths of findings are relative.
+        linted: the paths of the linted files; waits in other files are not gaps.
+
+    Returns:
+        The findings, most expensive first, and the lines that waited without a finding.
     """
     waited: dict[str, list[_Line]] = {}
     by_path: dict[Path, list[Finding]] = {}
@@ -182,11 +185,11 @@ def join(reported: Sequence[Reported], runs: Runs, cwd: Path, linted: Iterable[s
     }
     ranked = sorted(reported, key=lambda one: _rank(observations.get(one.finding.key)))
     gaps.sort(key=lambda gap: (-(gap.blocked_ms or 0.0), -gap.syncs, gap.path, gap.line))
-    return Observed(tuple(ranked), observations, tuple(gaps), runs.shown)
+    return Observed(tuple(ranked), observations, tuple(gaps), runs.names)
 
 
 def _named(findings: Sequence[Finding], line: int, direction: str | None) -> list[Finding]:
-    """The findings that a sync of a line belongs to: those that start there, else the narrowest that covers it."""
+    """The findings to which a sync of a line belongs: those that start there, else the smallest that contains it."""
     starting = [one for one in findings if one.span.line == line]
     if not starting:
         covering = [one for one in findings if one.span.line < line <= one.span.end_line]

@@ -1,4 +1,4 @@
-"""The rules about allow comments and baselines, which belong to no framework and so stand in no catalogue."""
+"""The rules about allow comments and baselines. They belong to no framework, so they are not in a catalogue."""
 
 from __future__ import annotations
 
@@ -13,65 +13,64 @@ RULES = {
         RuleDoc(
             code="GS901",
             name=OWN["GS901"],
-            summary="An allow comment without a reason. It suppresses nothing until it has one.",
-            why="It costs nothing at run time, but nobody can tell later whether the wait is still wanted.",
+            summary="An allow comment without a reason. It has no effect until it has one.",
+            why="Without the reason, nobody can tell later whether the wait is still wanted.",
             example="stop = loss.item() < best  # gpusync: allow[GS201]",
             use_instead="stop = loss.item() < best  # gpusync: allow[GS201] early stopping decides on it",
             fix_safety="No fix: only the author knows the reason.",
-            ignore_when="Never by a comment; `ignore` in [tool.gpusync] switches the rule off.",
+            ignore_when="A comment cannot allow it; `ignore` in [tool.gpusync] disables the rule.",
             framework=FRAMEWORK,
         ),
         RuleDoc(
             code="GS902",
             name=OWN["GS902"],
-            summary="An allow comment whose date has passed: `until=2027-03-01` names the last day on which it holds.",
-            why="The author gave the wait a term, and the term is over. It suppresses nothing any more.",
+            summary="An allow comment whose date has passed. `until=2027-03-01` is the last day on which it is valid.",
+            why="The author allowed the wait until a date. After that date the comment has no effect.",
             example="stop = loss.item() < best  # gpusync: allow[GS201] until=2026-01-31 while we debug",
             use_instead="best = torch.minimum(best, loss.detach())",
-            fix_safety="No fix: remove the wait, or decide anew and move the date.",
-            ignore_when="Never by a comment; move the date.",
+            fix_safety="No fix: remove the wait, or change the date.",
+            ignore_when="A comment cannot allow it; change the date.",
             framework=FRAMEWORK,
         ),
         RuleDoc(
             code="GS903",
             name=OWN["GS903"],
-            summary="An allow comment, or one of its codes, that suppresses nothing. It is not reported for codes that "
-            "are not selected, and for files that are given by name (as a pre-commit hook gives them) only with "
-            "`--confidence low`: it may take their callers to see the wait.",
-            why="The line it was written for is gone or no longer waits; left in place, the comment would hide the "
-            "next wait there.",
+            summary="An allow comment, or one of its codes, that allows no finding. It is not reported for codes that "
+            "are not enabled. For files that are given by name, as by a pre-commit hook, it is reported only with "
+            "`--confidence low`, because the wait may be visible only together with their callers.",
+            why="The line for which it was written is gone or no longer waits. If the comment stays, it hides the next "
+            "wait there.",
             example="total += loss.detach()  # gpusync: allow[GS201] early stopping decides on it",
             use_instead="total += loss.detach()",
-            fix_safety="Unsafe: linted with more of the project, the line may be found to wait after all.",
-            ignore_when="Never by a comment; `ignore` in [tool.gpusync] switches the rule off.",
+            fix_safety="Unsafe: if more of the project is linted, the line may be reported after all.",
+            ignore_when="A comment cannot allow it; `ignore` in [tool.gpusync] disables the rule.",
             framework=FRAMEWORK,
         ),
         RuleDoc(
             code="GS904",
             name=OWN["GS904"],
-            summary="A comment that starts with `gpusync:` and cannot be obeyed: a code that no rule has, no brackets, "
-            "a date that is none, an allow-file below the first statement.",
-            why="Its author believes that something is suppressed, and it is not.",
+            summary="A comment that starts with `gpusync:` and cannot be read: an unknown code, missing brackets, an "
+            "invalid date, or an `allow-file` below the first statement.",
+            why="Its author expects that it allows something, and it does not.",
             example="stop = loss.item() < best  # gpusync: allow[GS2O1] early stopping decides on it",
             use_instead="stop = loss.item() < best  # gpusync: allow[GS201] early stopping decides on it",
             fix_safety="No fix; the message suggests the nearest code.",
-            ignore_when="Never by a comment.",
+            ignore_when="A comment cannot allow it.",
             framework=FRAMEWORK,
         ),
         RuleDoc(
             code="GS905",
             name=OWN["GS905"],
-            summary="An entry of the baseline that no finding answers to any more. It is reported where its file was "
-            "linted or is gone, and its code is selected; for files that are given by name (as a pre-commit hook gives "
-            "them) only with `--confidence low`: it may take their callers to see the wait.",
-            why="The wait is gone, which is good news; left in place, the entry would hide the same wait when it comes "
-            "back.",
+            summary="An entry of the baseline that matches no finding any more. It is reported if its file was linted "
+            "or is gone and its code is enabled. For files that are given by name, as by a pre-commit hook, it is "
+            "reported only with `--confidence low`, because the wait may be visible only together with their callers.",
+            why="The wait is gone. If the entry stays, it hides the same wait when it comes back.",
             example="gpusync lint --baseline gpusync-baseline.json",
             use_instead="gpusync lint --baseline gpusync-baseline.json --write-baseline",
-            fix_safety="No fix of the source; --write-baseline takes the entry out.",
-            ignore_when="Where the baseline is cleaned now and then: `ignore` in [tool.gpusync] switches the rule off.",
+            fix_safety="No fix; `--write-baseline` removes the entry.",
+            ignore_when="You clean up the baseline from time to time; `ignore` in [tool.gpusync] disables the rule.",
             framework=FRAMEWORK,
         ),
     )
 }
-"""By code. They cannot be allowed by a comment themselves."""
+"""The pages by code. No comment can allow these findings."""

@@ -8,7 +8,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gpusync_lint.catalogue.schema import LIBRARY, OTHER, TORCH, Barrier, Catalogue, RuleDoc, TypeName
-from gpusync_lint.suggestions import did_you_mean
+from gpusync_lint.messages import did_you_mean, wrong_type
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -60,7 +60,7 @@ class _Reader:
     def table(self, cls: type[T], data: object, where: str) -> T:
         """A table as an instance of its class."""
         if not isinstance(data, dict):
-            raise self.problem(where, f"must be a table, not {_kind(data)}")
+            raise self.problem(where, wrong_type("a table", data))
         keys, hints = _keys(cls)
         values: dict[str, Any] = {}
         if "framework" in hints and "framework" not in keys:
@@ -89,7 +89,7 @@ class _Reader:
         """An array of tables as a dict, by one of their keys."""
         key, by = one.metadata["key"], one.metadata["by"]
         if not isinstance(value, list):
-            raise self.problem(key, f"must be written as [[{key}]], not as {_kind(value)}")
+            raise self.problem(key, wrong_type(f"written as [[{key}]]", value))
         found: dict[str, Any] = {}
         for number, data in enumerate(value, 1):
             label = data.get(by) if isinstance(data, dict) else None
@@ -120,7 +120,7 @@ class _Reader:
             return self._list(hint, value, where)
         if origin is None and type(value) is hint:
             return value
-        raise self.problem(where, f"must be {toml_type(hint)}, not {_kind(value)}")
+        raise self.problem(where, wrong_type(toml_type(hint), value))
 
     def _list(self, hint: Any, value: object, where: str) -> Any:
         origin, args = get_origin(hint), get_args(hint)
@@ -128,7 +128,7 @@ class _Reader:
         if pairs and isinstance(value, dict):
             return tuple(value.items())
         if pairs or not isinstance(value, list):
-            raise self.problem(where, f"must be {toml_type(hint)}, not {_kind(value)}")
+            raise self.problem(where, wrong_type(toml_type(hint), value))
         open_ended = origin is frozenset or args[-1] is Ellipsis
         if not open_ended and len(args) != len(value):
             raise self.problem(where, f"must be a list of {len(args)}, not of {len(value)}")
@@ -145,7 +145,7 @@ class _Reader:
 
     def _type_name(self, value: object, where: str) -> TypeName:
         if not isinstance(value, str):
-            raise self.problem(where, f"must be a string, not {_kind(value)}")
+            raise self.problem(where, wrong_type("a string", value))
         if not value:
             return TypeName("")
         self._type_names.append((value, where))
@@ -188,10 +188,3 @@ def toml_type(hint: Any) -> str:
 
 
 _NAMES: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "float", TypeName: "string"}
-
-
-def _kind(value: object) -> str:
-    """What a value is called in TOML."""
-    if isinstance(value, list):
-        return "a list"
-    return "a table" if isinstance(value, dict) else toml_type(type(value))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue.loading import CatalogueError, load
-from gpusync_lint.suggestions import did_you_mean
+from gpusync_lint.messages import did_you_mean
 
 if TYPE_CHECKING:
     from gpusync_lint.catalogue.schema import Barrier, Catalogue, RuleDoc

@@ -188,11 +188,112 @@ class Maker:
 
 
 @dataclass(frozen=True, slots=True)
+class Engine:
+    """A class whose objects move what they are given to the device: Accelerate's `Accelerator`."""
+
+    name: str
+    """The last part of its dotted name."""
+    prepares: frozenset[str]
+    """Methods that give back the models, optimizers and loaders that they are given, on the device."""
+    keeps: frozenset[str] = frozenset()
+    """Methods that give back what they are given."""
+    gathers: frozenset[str] = frozenset()
+    """Methods that give back the tensors of all processes, on the device."""
+    numbers: frozenset[str] = frozenset()
+    """Methods that give back a 0-dimensional tensor on the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """What functions and classes of torch give back. The first entry that covers a name is the one that counts."""
+
+    gives: Literal[
+        "unknown", "host", "dtype", "device", "gpu-device", "gpu-present", "gpu-absent", "stream", "event", "factory",
+        "number-on-device", "argument", "parameter", "module", "optimizer", "scheduler", "distribution", "records",
+        "sequence", "padded-sequence",
+    ]  # fmt: skip
+    """The kind of value: `argument` is the first argument itself, `factory` a tensor that is made of sizes or data,
+    `records` a collection of host objects."""
+    functions: tuple[str, ...] = ()
+    """Dotted names without `torch.`; one that ends in `*` covers all that begin so."""
+    anywhere: tuple[str, ...] = ()
+    """Last names, in whichever module of torch."""
+    classes: bool = False
+    """Whether it covers only names that begin with a capital letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorOperations:
+    """What attributes and methods of tensors give, and the functions of the same names in torch."""
+
+    host_methods: frozenset[str]
+    """Methods that give a value on the host."""
+    host_attributes: frozenset[str]
+    """Attributes that are on the host."""
+    same_attributes: frozenset[str]
+    """Attributes that are tensors on the same device."""
+    booleans: frozenset[str]
+    """Operations that give a boolean tensor."""
+    keep_boolean: frozenset[str]
+    """Operations that give a boolean tensor for a boolean tensor."""
+    reshapes: frozenset[str]
+    """Methods whose arguments are sizes and dimensions: they do not show where the tensor lies."""
+    reduces: frozenset[str]
+    """Operations that give a 0-dimensional tensor where no dimension is given."""
+    keep_dimensions: frozenset[str]
+    """Operations that give a 0-dimensional tensor for a 0-dimensional tensor."""
+    elementwise: frozenset[str]
+    """Operations that give a 0-dimensional tensor where all operands are 0-dimensional."""
+    with_indices: frozenset[str]
+    """Operations that give values and indices where a dimension is given."""
+    always_with_indices: frozenset[str]
+    """Those of them that always do."""
+    splits: frozenset[str]
+    """Operations that give several tensors."""
+    in_place: frozenset[str]
+    """Methods that write into the tensor, whatever they are given, and give it back."""
+    makes_another: frozenset[str]
+    """Methods that make another tensor of the same kind on the same device."""
+    torch_only: frozenset[str]
+    """Methods that arrays of NumPy and pandas do not have: whatever has one is a tensor."""
+    functions: frozenset[str]
+    """Functions that give a tensor whatever is known of their arguments."""
+    zero_dim_losses: frozenset[str]
+    """Losses, which are 0-dimensional unless `reduction="none"` is given."""
+    from_data: frozenset[str]
+    """Factories that copy what they are given; with `device=` the copy waits."""
+    movable_factories: frozenset[str]
+    """Factories whose result is the same on every device: no random numbers, no data to copy."""
+    batch_attributes: frozenset[str]
+    """Attributes of batch objects that are on the host; one that ends in `*` covers all that begin so."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleOperations:
+    """What methods of a `torch.nn.Module` give."""
+
+    same: frozenset[str]
+    """Methods that give the module itself."""
+    tensors: frozenset[str]
+    """Methods that iterate over tensors; `named_` before one gives names as well."""
+    modules: frozenset[str]
+    """Methods that iterate over modules; `named_` before one gives names as well."""
+    unknown: frozenset[str]
+    """Methods that give nothing of interest."""
+    evidence: frozenset[str]
+    """Methods that show their receiver to be a module."""
+    with_hidden_state: frozenset[str]
+    """Classes whose call gives an output and a state."""
+
+
+@dataclass(frozen=True, slots=True)
 class Catalogue:
     """One file: a framework, its barriers, and the pages of its codes."""
 
     framework: str
     """The name of the framework, which is that of the file."""
+    title: str
+    """How the framework writes its name, for the documentation."""
     modules: tuple[str, ...]
     """The top-level modules of the framework: a file that imports one of them uses it."""
     prelude: str
@@ -216,6 +317,14 @@ class Catalogue:
     ends in `*` may be any part of a word."""
     only_logging: tuple[str, ...] = field(default=(), metadata=_only(TORCH, LIBRARY))
     """Modules whose import does not show that a file works with tensors: they only write logs."""
+    returns: tuple[Returns, ...] = field(default=(), metadata=_only(TORCH))
+    """What functions and classes of torch give back; what no entry covers computes a tensor of the given tensors."""
+    tensor_operations: TensorOperations | None = field(default=None, metadata=_only(TORCH))
+    """What attributes and methods of tensors give."""
+    module_operations: ModuleOperations | None = field(default=None, metadata=_only(TORCH))
+    """What methods of modules give."""
+    engines: tuple[Engine, ...] = field(default=(), metadata=_only(LIBRARY, key="engine"))
+    """Classes of which an object moves models, loaders and tensors to the device."""
     tensors: tuple[str, ...] = field(default=(), metadata=_only(LIBRARY))
     """Ends of the dotted names of what gives back a tensor on the device."""
     makers: tuple[Maker, ...] = field(default=(), metadata=_only(LIBRARY, key="maker"))

@@ -85,18 +85,37 @@ class Device(int):
 
 
 class Value(NamedTuple):
-    """An abstract value. Immutable; `items` hold a tuple's elements or (key, value) pairs of a dict."""
+    """An abstract value. Immutable."""
 
     kind: Kind
     device: Device = Device.UNKNOWN
-    sure: bool = True
+    """Where a tensor, the weights of a module or the batches of a loader lie; for a device itself, which it is."""
+    certain: bool = True
+    """False where two branches disagree, or where only a convention says that this is a tensor."""
     zero_dim: bool | None = None
+    """Whether a tensor has no dimensions; None where that is not known."""
     boolean: bool = False
+    """Whether a tensor, or a dtype, is boolean."""
     pinned: bool = False
+    """Whether host memory is pinned."""
+    pageable: bool = False
+    """Whether host memory is known not to be pinned: batches of a loader that does not pin them."""
     elem: Value | None = None
+    """What every element of a list holds, every batch of a loader, or every key of a dict that is not in `items`."""
     items: tuple[Any, ...] | None = None
+    """The elements of a tuple, or the (key, value) pairs of a dict."""
     ref: Any = None
+    """What it refers to: a definition of the project, or the dotted name of something outside it."""
     const: Any = None
+    """A short string, a number or a switch that is known."""
+    bound: Value | None = None
+    """Of a function, the object that it is bound to."""
+    made_with: tuple[tuple[str, Value], ...] | None = None
+    """Of an object of a library, the keyword arguments of interest that it was made with; None where not known."""
+
+    def argument(self, name: str) -> Value:
+        """The keyword argument of a name that an object was made with; unknown where it was not given."""
+        return next((value for label, value in self.made_with or () if label == name), UNKNOWN)
 
     @property
     def on_device(self) -> bool:
@@ -108,12 +127,12 @@ UNKNOWN = Value(Kind.UNKNOWN)
 HOST = Value(Kind.HOST)
 NONE = Value(Kind.NONE)
 ARRAY = Value(Kind.ARRAY)
-ARRAY_ELEMENT = Value(Kind.ARRAY, sure=False)
+ARRAY_ELEMENT = Value(Kind.ARRAY, certain=False)
 """A part of an array: perhaps a number."""
 GPU_TENSOR = Value(Kind.TENSOR, Device.GPU)
 CPU_TENSOR = Value(Kind.TENSOR, Device.CPU)
 MOVED = Value(Kind.MOVED, Device.GPU)
-LOADER = Value(Kind.LOADER, Device.CPU, elem=CPU_TENSOR._replace(sure=False))
+LOADER = Value(Kind.LOADER, Device.CPU, elem=CPU_TENSOR._replace(certain=False))
 """A loader of which no more is known."""
 GPU_DEVICE = Value(Kind.DEVICE, Device.GPU)
 CPU_DEVICE = Value(Kind.DEVICE, Device.CPU)
@@ -168,21 +187,21 @@ def name(dotted: str) -> Value:
 
 
 def tensor(
-    device: Device, sure: bool = True, zero_dim: bool | None = None, boolean: bool = False, pinned: bool = False
+    device: Device, certain: bool = True, zero_dim: bool | None = None, boolean: bool = False, pinned: bool = False
 ) -> Value:
     """A tensor."""
-    key = (device, sure, zero_dim, boolean, pinned)
+    key = (device, certain, zero_dim, boolean, pinned)
     known = _TENSORS.get(key)
     if known is None:
-        known = _TENSORS[key] = Value(Kind.TENSOR, device, sure, zero_dim, boolean, pinned)
+        known = _TENSORS[key] = Value(Kind.TENSOR, device, certain, zero_dim, boolean, pinned)
     return known
 
 
-def tensor_like(value: Value, sure: bool, zero_dim: bool | None, boolean: bool, pinned: bool) -> Value:
+def tensor_like(value: Value, certain: bool, zero_dim: bool | None, boolean: bool, pinned: bool) -> Value:
     """A tensor on the device of another one."""
-    if value.items is None:
-        return tensor(value.device, sure, zero_dim, boolean, pinned)
-    return value._replace(sure=sure, zero_dim=zero_dim, boolean=boolean, pinned=pinned)
+    if not value.pageable:
+        return tensor(value.device, certain, zero_dim, boolean, pinned)
+    return value._replace(certain=certain, zero_dim=zero_dim, boolean=boolean, pinned=pinned)
 
 
 def tuple_of(items: list[Value] | tuple[Value, ...]) -> Value:
@@ -274,7 +293,7 @@ def join(a: Value, b: Value, depth: int = 0) -> Value:
         a, b, ka, kb = b, a, kb, ka
     if ka is Kind.TENSOR:
         # A number that becomes a tensor (`total = 0; total += loss`) is a tensor on every path that matters.
-        return a._replace(sure=False) if kb in (Kind.UNKNOWN, Kind.HOST, Kind.ARRAY, Kind.MOVED) else UNKNOWN
+        return a._replace(certain=False) if kb in (Kind.UNKNOWN, Kind.HOST, Kind.ARRAY, Kind.MOVED) else UNKNOWN
     if ka in _OPTIMISTIC and kb is Kind.UNKNOWN:
         return a
     if Kind.MOVED in (ka, kb):  # a batch stays where it is, whatever library object it passes through
@@ -296,7 +315,7 @@ def widened(old: Value, new: Value) -> Value:
     if joined.kind:
         return joined
     if Kind.TENSOR in (old.kind, new.kind):
-        return (old if old.kind is Kind.TENSOR else new)._replace(sure=False)
+        return (old if old.kind is Kind.TENSOR else new)._replace(certain=False)
     if old.kind in _OPTIMISTIC:
         return old
     return new if new.kind in _OPTIMISTIC else joined
@@ -308,7 +327,7 @@ def _join_same(a: Value, b: Value, depth: int) -> Value:
         return tensor(
             max(a.device, b.device),
             # A tensor that only one path moved is on the device: the other path is the machine without a GPU.
-            sure=a.sure and b.sure and (a.device >= Device.ASSUMED) == (b.device >= Device.ASSUMED),
+            certain=a.certain and b.certain and (a.device >= Device.ASSUMED) == (b.device >= Device.ASSUMED),
             zero_dim=a.zero_dim if a.zero_dim == b.zero_dim else None,
             boolean=a.boolean and b.boolean,
             pinned=a.pinned and b.pinned,
@@ -317,7 +336,12 @@ def _join_same(a: Value, b: Value, depth: int) -> Value:
         return a if a.device >= b.device else b
     if kind is Kind.MODULE:
         same = a.ref if a.ref == b.ref else None
-        return Value(Kind.MODULE, max(a.device, b.device), ref=same, items=a.items if a.items == b.items else None)
+        return Value(
+            Kind.MODULE,
+            max(a.device, b.device),
+            ref=same,
+            made_with=a.made_with if a.made_with == b.made_with else None,
+        )
     if kind is Kind.TUPLE:
         first, second = a.items or (), b.items or ()
         if len(first) == len(second):
@@ -339,7 +363,7 @@ def _join_same(a: Value, b: Value, depth: int) -> Value:
     if kind is Kind.NAME and isinstance(a.ref, str) and isinstance(b.ref, str):
         return _join_names(a, b)
     if kind is Kind.DISTRIBUTION:
-        return a if a.const is not False else b
+        return a if a.argument("validate_args").const is not False else b
     return Value(kind) if kind in (Kind.ARRAY, Kind.OPTIMIZER, Kind.DTYPE, Kind.SCALER) else UNKNOWN
 
 

@@ -17,14 +17,11 @@ from gpusync_lint.domain.lattice import (
     tensor_like,
 )
 
-HOST_BATCH_ATTRIBUTES = ("num_", "n_", "is_", "has_")
-# What batch objects keep on the host; the last three are fields of torch_geometric's batches.
-HOST_BATCH_NAMES = frozenset({"shape", "keys", "batch_size", "metadata", "input_id", "node_types", "edge_types"})
-
 
 def tensor_attribute(base: Value, attr: str) -> Value:
     """What an attribute of a tensor holds."""
-    if attr in torch_api.HOST_ATTRIBUTES:
+    known = torch_api.tensors()
+    if attr in known.host_attributes:
         return HOST
     if attr == "device":
         return Value(Kind.DEVICE, base.device)
@@ -32,9 +29,9 @@ def tensor_attribute(base: Value, attr: str) -> Value:
         return BOOL_DTYPE if base.boolean else DTYPE
     if attr == "is_cuda":
         return GPU_PRESENT
-    if attr in torch_api.SAME_TENSOR_ATTRIBUTES:
+    if attr in known.same_attributes:
         return base
-    if attr.startswith(HOST_BATCH_ATTRIBUTES) or attr in HOST_BATCH_NAMES:
+    if torch_api.is_batch_attribute(attr):
         return HOST
     # An attribute that tensors do not have: an output object of a library (`outputs.loss`), or a batch.
     mask = attr == "mask" or attr.endswith("_mask")
@@ -46,10 +43,10 @@ def combine(left: Value, right: Value) -> Value:
     if left.kind is not Kind.TENSOR or right.kind is not Kind.TENSOR:
         given, other = (left, right) if left.kind is Kind.TENSOR else (right, left)
         zero = given.zero_dim if other.kind is Kind.HOST or other.kind is Kind.FLAG else None
-        return tensor(given.device, given.sure, zero)
+        return tensor(given.device, given.certain, zero)
     zero = True if left.zero_dim and right.zero_dim else False if False in (left.zero_dim, right.zero_dim) else None
     # Two tensors in one operation share a device (but for 0-dim ones on the host), so the better known one tells.
-    return tensor(max(left.device, right.device), left.sure and right.sure, zero)
+    return tensor(max(left.device, right.device), left.certain and right.certain, zero)
 
 
 def selects(index: Value) -> bool:

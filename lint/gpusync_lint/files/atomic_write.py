@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all."""
+"""Atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from pathlib import Path
 
 
 def replace_file(target: Path, data: bytes, mode: int | None = None) -> None:
-    """Put a new content in the place of a file. Raises OSError, and then leaves the file as it was.
+    """Replace the content of a file atomically. If this raises OSError the file is unchanged.
 
-    `mode` are its permissions; None gives those that a new file has. `target` must not be a symbolic link, which would
-    be replaced itself.
+    Args:
+        target: the file; not a symbolic link, which would be replaced itself.
+        data: the new content.
+        mode: the permissions; None for those of a new file.
     """
-    import tempfile  # loads random and much else, which a run that writes nothing does without
+    import tempfile  # it imports random and much else, which a run that writes no file does not need
 
     if mode is None:
         mask = os.umask(0)

@@ -1,4 +1,4 @@
-"""From the paths on the command line to the Python files and notebooks to lint, and from bytes to text."""
+"""Finding the Python files and notebooks to lint, and decoding them."""
 
 from __future__ import annotations
 
@@ -17,77 +17,77 @@ if TYPE_CHECKING:
     from gpusync_lint.files.notebook import Notebook
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "build", "dist", "__pycache__", "site-packages"})
-"""Folders that are never descended into; nor are hidden ones and virtual environments (they hold a pyvenv.cfg)."""
+"""Folders that are never searched. Hidden folders and virtual environments (those with a pyvenv.cfg) are not either."""
 
 SUFFIX = ".ipynb"
-"""Of notebooks."""
+"""The suffix of notebooks."""
 
 SUFFIXES = (".py", ".pyw", SUFFIX)
 
 _ENVIRONMENT = "pyvenv.cfg"
-"""What a virtual environment holds."""
+"""The file that marks a virtual environment."""
 
 
 class Listed(NamedTuple):
-    """A file to lint that has not been read."""
+    """A file to lint that has not been read yet."""
 
     path: str
-    """As it is shown."""
+    """As displayed."""
     at: str
-    """Its absolute path."""
+    """The absolute path."""
     named: bool
-    """Given itself, rather than found below a given folder."""
+    """Whether the user gave the file itself, rather than a folder above it."""
     size: int
-    """In bytes; -1 where it could not be told."""
+    """In bytes; -1 if it is not known."""
     mtime: int
-    """When it was last changed, in nanoseconds."""
+    """The time of its last change, in nanoseconds."""
 
     @property
     def location(self) -> Path:
-        """Its absolute path."""
+        """The absolute path."""
         return Path(self.at)
 
     @property
     def notebook(self) -> bool:
-        """Whether it is to be read as one."""
+        """Whether it is read as a notebook."""
         return self.at.endswith(SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file to lint, with what is needed to write it back unchanged but for a fix."""
+    """A file to lint, with everything that is needed to write it back with nothing changed but a fix."""
 
     source: Source
     location: Path
-    """Absolute; for standard input, where the given file name would lie."""
+    """The absolute path; for standard input, that of the file name it was given."""
     raw: str
-    """The decoded text with its own line ends; `source.text` has newlines only. Of a notebook: its joined source."""
+    """The decoded text with its original line ends; `source.text` has `\\n` only. For a notebook, its joined source."""
     encoding: str
     bom: bool
     stdin: bool = False
     notebook: Notebook | None = None
     named: bool = False
-    """Given itself, rather than found below a given folder: the rest of its project may be missing."""
+    """Whether the user gave the file itself, rather than a folder above it: the rest of its project may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the given paths lead to."""
+    """The files found for the given paths."""
 
     files: tuple[SourceFile, ...]
     errors: tuple[FileError, ...]
     excluded: int
-    """Given paths that the configuration excludes."""
+    """The number of given paths that the configuration excludes."""
     empty: tuple[str, ...]
-    """Given folders without a Python file."""
+    """Given folders without a Python file or notebook."""
     folders: tuple[Path, ...] = ()
-    """Given folders, absolute."""
+    """The given folders, as absolute paths."""
     quiet: tuple[Listed, ...] = ()
-    """Files that were not read, because nobody needs to see them."""
+    """Files that were not read because they did not have to be."""
 
 
-def shown(path: Path, cwd: Path) -> str:
-    """A path as it is printed: relative to the working directory where it lies below it, with forward slashes."""
+def display_path(path: Path, cwd: Path) -> str:
+    """A path as displayed: relative to the working directory if it is below it, with forward slashes."""
     try:
         return path.relative_to(cwd).as_posix()
     except ValueError:
@@ -103,11 +103,11 @@ def discover(
     stdin_filename: str | None = None,
     unneeded: Callable[[Sequence[Listed]], frozenset[str]] = lambda listed: frozenset(),
 ) -> Found:
-    """Read the Python files and notebooks among `paths` and below the folders among them.
+    """Find and read the Python files and notebooks among `paths` and below the folders among them.
 
-    A file that is not Python (or a notebook in another language) is passed over, so that a hook may be handed any list
-    of files. What does not exist or cannot be read becomes an error; the rest is still returned. Files that are reached
-    twice are read once. `unneeded` is shown what is to be read, and gives the paths that need not be.
+    Other files, and notebooks in other languages, are ignored, so that a hook can be given any list of files. A file
+    that does not exist or cannot be read becomes an error; the others are still returned. A file that is reached twice
+    is read once. `unneeded` gets the files that were found, and returns the paths of those that need not be read.
     """
     walk = _Walk(cwd, excludes)
     for given in paths:
@@ -116,9 +116,9 @@ def discover(
         else:
             walk.add(given)
     listed = sorted(walk.listed.values(), key=lambda one: one.path)
-    passed = unneeded(listed)
+    skipped = unneeded(listed)
     for one in listed:
-        if one.path not in passed:
+        if one.path not in skipped:
             walk.read(one)
     return Found(
         tuple(sorted(walk.files, key=lambda one: one.source.path)),
@@ -126,19 +126,19 @@ def discover(
         walk.excluded,
         tuple(walk.empty),
         tuple(walk.folders),
-        tuple(one for one in listed if one.path in passed),
+        tuple(one for one in listed if one.path in skipped),
     )
 
 
 def read(listed: Listed) -> SourceFile | None:
-    """Read one file; None where it cannot be read, or holds nothing to lint."""
+    """Read one file; None if it cannot be read or contains nothing to lint."""
     walk = _Walk(Path(), lambda at: False)
     walk.read(listed)
     return walk.files[0] if walk.files else None
 
 
 def enters(folder: Path, excludes: Callable[[str], bool]) -> bool:
-    """Whether what lies in a folder belongs to the project that the folder was found in."""
+    """Whether a folder is searched for files."""
     return _may_enter(folder.name) and not (folder / _ENVIRONMENT).exists() and not excludes(str(folder))
 
 
@@ -152,9 +152,9 @@ class _Walk:
         self.excludes = excludes
         self.files: list[SourceFile] = []
         self.listed: dict[str, Listed] = {}
-        """By real path, so that no file is read twice."""
+        """The files by real path, so that no file is read twice."""
         self._stdin: str | None = None
-        """The real path of what standard input stands for."""
+        """The real path of the file whose text standard input is."""
         self.errors: list[FileError] = []
         self.excluded = 0
         self.empty: list[str] = []
@@ -171,11 +171,11 @@ class _Walk:
         elif not path.exists():
             self.errors.append(FileError(given, None, "no such file or folder"))
         elif path.suffix in SUFFIXES or (not path.suffix and path.is_file() and _has_python_shebang(path)):
-            self._list(os.path.realpath(path), shown(path, self.cwd), str(path), path.stat, named=True)
+            self._list(os.path.realpath(path), display_path(path, self.cwd), str(path), path.stat, named=True)
 
     def _add_below(self, top: Path) -> bool:
-        """List the files below a folder; whether there are any. Names are put together as strings, for speed."""
-        above = shown(top, self.cwd)
+        """List the files below a folder, and return whether there are any. Paths are joined as strings, for speed."""
+        above = display_path(top, self.cwd)
         reached = False
         folders = [(str(top), os.path.realpath(top), "" if above == "." else f"{above}/")]
         while folders:
@@ -230,7 +230,7 @@ class _Walk:
             return
         self._stdin = os.path.realpath(path)
         self.listed.pop(self._stdin, None)
-        self._decode(data, shown(path, self.cwd), path, stdin=True, named=True)
+        self._decode(data, display_path(path, self.cwd), path, stdin=True, named=True)
 
     def _decode(self, data: bytes, name: str, path: Path, *, stdin: bool, named: bool) -> None:
         try:
@@ -245,7 +245,7 @@ class _Walk:
             self.errors.append(FileError(name, None, f"cannot be decoded: {error.msg}"))
 
     def _notebook(self, data: bytes, name: str, path: Path) -> SourceFile | None:
-        """Read a notebook; None for one that is none, or in another language."""
+        """Read a notebook; None if it is not a notebook, or in another language."""
         from gpusync_lint.files.notebook import Notebook, NotebookError, OtherLanguageError
 
         bom = data.startswith(codecs.BOM_UTF8)
@@ -261,9 +261,11 @@ class _Walk:
 
 
 def decode(data: bytes, name: str, path: Path) -> SourceFile:
-    """Decode a file by its byte-order mark or encoding line, as Python does; UTF-8 without either.
+    """Decode a file as Python does: by its byte-order mark or encoding line, else as UTF-8.
 
-    Raises SyntaxError for an unknown encoding and UnicodeDecodeError for bytes that do not fit it.
+    Raises:
+        SyntaxError: the encoding is unknown.
+        UnicodeDecodeError: the bytes do not fit the encoding.
     """
     bom = data.startswith(codecs.BOM_UTF8)
     encoding = "utf-8"
@@ -273,7 +275,7 @@ def decode(data: bytes, name: str, path: Path) -> SourceFile:
         try:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         except SyntaxError:
-            # Python says the same of an unknown encoding and of a first line that is not UTF-8; the latter has a place.
+            # Python raises this for an unknown encoding, and for a first line that is not UTF-8, which has a position.
             data.decode("utf-8")
             raise
     raw = data[len(codecs.BOM_UTF8) :].decode("utf-8") if bom else data.decode(encoding)

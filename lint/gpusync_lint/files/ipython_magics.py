@@ -1,8 +1,8 @@
-"""What IPython adds to Python, taken out of a cell line by line, so that the rest of it can be parsed.
+"""Replacing IPython's syntax in notebook cells, so that the rest of a cell can be parsed as Python.
 
-A line that IPython would translate becomes ``pass``, or ``None`` where its result is assigned; a statement that
-``%time`` or the like runs keeps its place. The number of lines stays the same. None of these forms is valid Python
-where a statement starts, so nothing that is Python is lost.
+A line that IPython would translate becomes ``pass``, or ``None`` if its result is assigned. A statement that is run by
+``%time`` or similar keeps its position. The number of lines does not change. None of this syntax is valid Python at the
+start of a statement, so no Python is lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 PYTHON_CELL_MAGICS = frozenset(
     {"capture", "debug", "memit", "prun", "pyinstrument", "scalene", "snakeviz", "time", "timeit", "wandb"}
 )
-"""Cell magics whose body is Python that runs in the notebook's own scope; the body of another one is not read."""
+"""Cell magics whose body is Python that runs in the scope of the notebook. The bodies of others are ignored."""
 
 _CELL_MAGIC = re.compile(r"%%(\w*)")
 _MAGIC = re.compile(r"(?P<indent>\s*)(?:[%!/;,]|\?{1,2}\s*[\w%]|%{0,2}[\w.*\[\]'\"() ]+\?{1,2}\s*$)")
@@ -25,7 +25,7 @@ _TOKEN = re.compile(
 
 
 def mask(source: str) -> str:
-    """The cell as Python, with as many lines; every line that is Python already is unchanged."""
+    """The cell as Python with the same number of lines. Lines that are Python already do not change."""
     lines = source.split("\n")
     first = next((number for number, line in enumerate(lines) if line.strip()), None)
     if first is None:
@@ -53,10 +53,10 @@ def mask(source: str) -> str:
 
 
 def _replaced(line: str) -> str | None:
-    """What stands for a line that only IPython understands; None for a line of Python."""
+    """The replacement for a line that only IPython understands; None for a line of Python."""
     match = _TIMED.match(line)
     if match is not None and _is_python(match["statement"]):
-        # As wide as the magic, so that the statement keeps its columns.
+        # It is as wide as the magic, so that the statement keeps its columns.
         return f"{match['indent']}{'pass;':{len(match['magic'])}}{match['statement']}"
     match = _MAGIC.match(line)
     if match is not None:
@@ -74,7 +74,7 @@ def _is_python(statement: str) -> bool:
 
 
 class _Reader:
-    """Knows after each line whether the next one starts a statement: outside strings, brackets and continued lines."""
+    """Tracks strings, brackets and continued lines, to know whether the next line starts a statement."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -105,10 +105,10 @@ class _Reader:
                 self._continued = True
             position = match.end()
         if self._string is not None and len(self._string) == 1 and not line.endswith("\\"):
-            self._string = None  # an unclosed string ends with its line
+            self._string = None  # an unclosed string ends at the end of its line
 
     def _through_string(self, line: str, position: int) -> int:
-        """The position after the string, or after the line if it goes on."""
+        """The position after the string, or after the line if the string continues."""
         quote = self._string or ""
         while position < len(line):
             if line[position] == "\\":

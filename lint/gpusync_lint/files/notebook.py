@@ -1,8 +1,8 @@
-"""Jupyter notebooks: their code cells as one Python source, with the way back to cells and to the file.
+"""Jupyter notebooks, as one Python source that maps back to cells and to the file.
 
-The code cells are joined in order, so that they have one scope, with a blank line and a comment line between them. A
-change to the joined source is written back into the ``source`` of the cells it touches; no other byte of the document
-changes. Cells are numbered from 1 among all cells of the notebook, as they stand in it.
+The code cells are joined in order, with a blank line and a comment line between them, so that they share one scope. A
+change of the joined source is written back into the ``source`` of the cells that it affects; no other byte of the file
+changes. Cells are numbered from 1, including those without code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 OLDEST_FORMAT = 4
-"""Before it, cells lay in worksheets."""
+"""The oldest supported format; in older ones, cells are inside worksheets."""
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 _ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL)
@@ -32,7 +32,7 @@ _DECODER = json.JSONDecoder()
 
 
 class NotebookError(ValueError):
-    """A file that is no notebook, in one line."""
+    """A file is not a notebook. The message is one line for the user."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -40,17 +40,17 @@ class NotebookError(ValueError):
 
 
 class OtherLanguageError(ValueError):
-    """A notebook whose cells are not Python."""
+    """The cells of a notebook are not Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class _String:
-    """One string of the document."""
+    """A string in the JSON document."""
 
     start: int
-    """Offset of its opening quote."""
+    """The offset of the opening quote."""
     end: int
-    """Offset after its closing quote."""
+    """The offset after the closing quote."""
     value: str
 
 
@@ -59,10 +59,10 @@ class _Cell:
     number: int
     start: int
     end: int
-    """The offsets of the value of ``source``."""
+    """The end of the value of ``source`` in the document; `start` is its beginning."""
     strings: tuple[_String, ...]
     listed: bool
-    """Whether the value is a list of strings rather than one."""
+    """Whether the value is a list of strings, rather than one string."""
 
     @property
     def source(self) -> str:
@@ -71,7 +71,7 @@ class _Cell:
 
 @dataclass(frozen=True, slots=True)
 class CellError:
-    """A cell that is not valid Python; it is left out of the joined source."""
+    """A cell that is not valid Python. It is left out of the joined source."""
 
     cell: int
     line: int | None
@@ -79,7 +79,12 @@ class CellError:
 
 
 class Notebook:
-    """One notebook as it is now; a change makes a new one. Raises NotebookError and OtherLanguageError."""
+    """An immutable notebook.
+
+    Raises:
+        NotebookError: the document is not a notebook.
+        OtherLanguageError: its cells are not Python.
+    """
 
     def __init__(self, document: str, mark: str | None = None) -> None:
         self.document = document
@@ -91,14 +96,14 @@ class Notebook:
             f"{self._separator(cell) if number else ''}{source}\n\n"
             for number, (cell, source) in enumerate(zip(self._cells, sources, strict=True))
         )
-        """The cells as they are written, joined."""
+        """The code cells as they are written, joined."""
         self.errors: list[CellError] = []
         masked = [self._python(cell.number, source) for cell, source in zip(self._cells, sources, strict=True)]
         self.text = "".join(
             f"{self._separator(cell) if number else ''}{python}\n\n"
             for number, (cell, python) in enumerate(zip(self._cells, masked, strict=True))
         )
-        """The same, line for line, as Python."""
+        """The same lines, with IPython's syntax replaced, as Python."""
 
     def _separator(self, cell: _Cell) -> str:
         return f"{self._mark} {cell.number}\n"
@@ -112,7 +117,11 @@ class Notebook:
         return "\n" * python.count("\n")
 
     def with_source(self, source: str) -> Notebook:
-        """The notebook with a new joined source. Raises ValueError when its cells cannot be told apart in it."""
+        """The notebook with a new joined source.
+
+        Raises:
+            ValueError: the new source does not contain the separators between the cells.
+        """
         if source == self.source:
             return self
         pieces = []
@@ -121,7 +130,7 @@ class Notebook:
             separator = self._separator(cell)
             place = source.find(separator, start)
             if place < 0 or source.count(separator) != 1 or (place and source[place - 1] != "\n"):
-                raise ValueError("a change reaches over the end of a cell")
+                raise ValueError("a change extends beyond the end of a cell")
             pieces.append(source[start:place])
             start = place + len(separator)
         pieces.append(source[start:])
@@ -133,7 +142,7 @@ class Notebook:
         return Notebook(document, self._mark)
 
     def _value(self, cell: _Cell, source: str) -> str:
-        """The JSON of a new source, laid out as the old one; lines that stay keep their very bytes."""
+        """A new source as JSON in the layout of the old one. Unchanged lines keep their bytes."""
         if not cell.listed:
             return self._json(source)
         if not source or not cell.strings:
@@ -152,12 +161,12 @@ class Notebook:
 
     @cached_property
     def _ascii(self) -> bool:
-        """Whether the document escapes what is not ASCII; where it holds nothing of the kind, no, as Jupyter."""
+        """Whether the document escapes characters that are not ASCII. Without any, it does not, as Jupyter."""
         return self.document.isascii() and _UNICODE_ESCAPE.search(self.document) is not None
 
     @cached_property
     def _firsts(self) -> list[int]:
-        """The line of the joined source that each cell starts in."""
+        """The first line of each cell in the joined source."""
         firsts: list[int] = []
         line = 1
         for cell in self._cells:
@@ -170,30 +179,30 @@ class Notebook:
         return max(bisect_right(self._firsts, line) - 1, 0)
 
     def in_cell(self, span: Span) -> tuple[int, Span]:
-        """The number of the cell that a range of the joined source starts in, and the range within it."""
+        """The number of the cell in which a range of the joined source starts, and the range within that cell."""
         index = self._index(span.line)
         above = self._firsts[index] - 1
         shifted = Span(span.line - above, span.column, span.end_line - above, span.end_column)
         return self._cells[index].number, shifted
 
     def line_in_file(self, cell: int, line: int) -> int:
-        """The line of the file that a line of a cell stands in."""
+        """The line of the file that contains a line of a cell."""
         for one, first in zip(self._cells, self._firsts, strict=True):
             if one.number == cell:
                 return self._place(first + line - 1, 1, ends=False)[0]
-        raise ValueError(f"cell {cell} is no code cell")
+        raise ValueError(f"cell {cell} is not a code cell")
 
     def in_file(self, span: Span) -> Span:
-        """Where a range of the joined source lies in the text of the file."""
+        """The range of the file for a range of the joined source."""
         line, column = self._place(span.line, span.column, ends=False)
         return Span(line, column, *self._place(span.end_line, span.end_column, ends=True))
 
     def edit_in_file(self, edit: Edit) -> Edit:
-        """The edit of the file that does what an edit of the joined source does."""
+        """The edit of the file for an edit of the joined source."""
         return Edit(self.in_file(edit.span), self._json(edit.replacement)[1:-1])
 
     def _place(self, line: int, column: int, *, ends: bool) -> tuple[int, int]:
-        """Line and column of the file. Between two strings of the document, a range ends in the first one."""
+        """The line and column in the file. A range that ends between two strings ends in the first one."""
         index = self._index(line)
         cell = self._cells[index]
         lines = _lines(cell.source)
@@ -215,25 +224,25 @@ class Notebook:
 
     @cached_property
     def _untouchable(self) -> frozenset[int]:
-        """Lines that a fix must leave alone: those that are not Python, and those between the cells."""
+        """Lines that no fix may change: lines that are not Python, and separators between cells."""
         written = self.source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         python = self.text.split("\n")
         masked = {number for number, pair in enumerate(zip(written, python, strict=True), 1) if pair[0] != pair[1]}
         return frozenset(masked | {first - 1 for first in self._firsts[1:]})
 
     def allows(self, spans: Iterable[Span]) -> bool:
-        """Whether the lines of these ranges of the joined source are Python of the cells, and nothing else."""
+        """Whether these ranges of the joined source are in lines that contain only Python inside cells."""
         return all(self._untouchable.isdisjoint(range(span.line, span.end_line + 1)) for span in spans)
 
 
 def _lines(source: str) -> list[str]:
-    """The lines of a cell with their ends; at least one. A carriage return ends one too, as in the joined source."""
+    """The lines of a cell with their ends, at least one. A carriage return ends a line, as in the joined source."""
     lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+$", source)
     return lines if source and source[-1] not in "\r\n" else [*lines, ""]
 
 
 def _raw_length(raw: str, characters: int) -> int:
-    """The length of the JSON, from the start of `raw`, that stands for so many characters."""
+    """The length of the JSON at the start of `raw` that encodes a number of characters."""
     end = 0
     for _ in range(characters):
         match = _ESCAPE.match(raw, end)
@@ -244,7 +253,7 @@ def _raw_length(raw: str, characters: int) -> int:
 
 
 def _mark(sources: Sequence[str]) -> str:
-    """The start of a comment line that no cell holds."""
+    """The start of a comment line that no cell contains."""
     dashes = 4
     while any(f"# {'-' * dashes} cell" in source for source in sources):
         dashes += 1
@@ -275,9 +284,9 @@ def _code_cells(document: str) -> Iterator[_Cell]:
 
 
 def _check(content: Any) -> None:
-    """That this is a notebook, of a format that is known, in Python."""
+    """Check that this is a notebook, of a supported format, in Python."""
     if not isinstance(content, dict) or "nbformat" not in content:
-        raise NotebookError("not a notebook: it does not say its nbformat")
+        raise NotebookError("not a notebook: it has no nbformat")
     nbformat = content["nbformat"]
     if not isinstance(nbformat, int) or nbformat < OLDEST_FORMAT:
         raise NotebookError(f"its format {nbformat!r} is too old; `jupyter nbconvert --to notebook` makes a new one")
@@ -298,7 +307,7 @@ def _skip(document: str, position: int) -> int:
 
 
 def _members(document: str, position: int) -> Iterator[tuple[str, Any, int, int]]:
-    """Key, value, and the offsets of the value, for each member of the object that starts at an offset."""
+    """For each member of the object at an offset: its key, its value, and the offsets of the value."""
     position = _skip(document, position + 1)
     while document[position] != "}":
         key, position = _DECODER.raw_decode(document, position)
@@ -311,7 +320,7 @@ def _members(document: str, position: int) -> Iterator[tuple[str, Any, int, int]
 
 
 def _elements(document: str, position: int) -> Iterator[tuple[Any, int, int]]:
-    """Value and offsets of each element of the list that starts at an offset."""
+    """For each element of the list at an offset: its value and its offsets."""
     position = _skip(document, position + 1)
     while document[position] != "]":
         value, end = _DECODER.raw_decode(document, position)

@@ -56,14 +56,14 @@ class Ways:
             self._known[identity] = None if found is None else found[0].own_way(found[1])
         return self._known[identity]
 
-    def loops(self, wanted: set[int]) -> list[Step]:
-        """The steps that loops are, given by their `id`."""
+    def loops(self, wanted: set[ast.stmt]) -> list[Step]:
+        """The steps that some loops are."""
         found: list[Step] = []
         stack = [self._path[0]]
         while stack:
             block = stack.pop()
             for place, statement in enumerate(block.body):
-                if id(statement) in wanted:
+                if statement in wanted:
                     found.append(block.loop(place))
                 stack += (block.inside(place, part) for part in _parts(statement))
         return found

@@ -18,7 +18,7 @@ from gpusync_lint.heat.memoization import remembered
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.placement import Place
 from gpusync_lint.project.framework_callbacks import called
-from gpusync_lint.project.symbols import ClassInfo
+from gpusync_lint.project.symbols import ClassDef
 
 if TYPE_CHECKING:
     import ast
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from gpusync_lint.heat.control_paths import Step
     from gpusync_lint.heat.memoization import Methods
     from gpusync_lint.model.function_key import Key
+    from gpusync_lint.project.effects import Runs
     from gpusync_lint.project.resolution import Project
-    from gpusync_lint.project.symbols import FileInfo, FunctionInfo
+    from gpusync_lint.project.symbols import FunctionDef, ModuleDef
 
 _KINDS = {"loop": call_graph.LOOP, "guard": call_graph.GUARD, "exit": call_graph.EXIT, "error": call_graph.ERROR}
 _SIGNS = {"layer": call_graph.LAYER, "weak": call_graph.WEAK, "strong": call_graph.STRONG, "loop": call_graph.INNER}
@@ -37,27 +38,28 @@ _SIGNS = {"layer": call_graph.LAYER, "weak": call_graph.WEAK, "strong": call_gra
 class Recorder:
     """Notes how the functions of a project run, once they have been interpreted."""
 
-    def __init__(self, project: Project, own: Sequence[FileInfo], step_functions: Iterable[str]) -> None:
-        self._project = project
+    def __init__(self, project: Project, runs: Runs, own: Sequence[ModuleDef], step_functions: Iterable[str]) -> None:
+        self._classes = project.classes
+        self._runs = runs
         self._judged = frozenset(own)
         self._extra = frozenset(step_functions)
-        self._ways: dict[int, Ways] = {}
-        """By `id` of a function."""
-        self._bodies: dict[int, dict[str, list[ast.stmt]]] = {}
-        """By `id` of a class: the bodies of its methods."""
-        self._steps: dict[int, _Numbered] = {}
-        """By `id` of a function, of those that have steps which matter to others."""
-        self._names: dict[int, str] = {}
-        """By `id` of a function: its name, as it is in its key."""
-        functions = [fn for file in project.files if project.relevant(file) for fn in file.all_functions if fn.runs]
-        seen = {id(fn) for fn in functions}
+        self._ways: dict[FunctionDef, Ways] = {}
+        self._bodies: dict[ClassDef, dict[str, list[ast.stmt]]] = {}
+        """By class the bodies of its methods."""
+        self._steps: dict[FunctionDef, _Numbered] = {}
+        """Of the functions with path nodes that matter to others."""
+        self._names: dict[FunctionDef, str] = {}
+        """The names of functions in their keys."""
+        relevant = (fn for file in project.files if project.relevant(file) for fn in file.all_functions)
+        functions = [fn for fn in relevant if runs.has_run(fn)]
+        seen = set(functions)
         for fn in functions:
-            for site in fn.trace.calls:
-                if id(site.callee) not in seen:
-                    seen.add(id(site.callee))
+            for site in runs.effects(fn).calls:
+                if site.callee not in seen:
+                    seen.add(site.callee)
                     functions.append(site.callee)
-        files = {id(file): file for file in (*own, *(fn.file for fn in functions))}
-        ordered = [fn for file in files.values() for fn in file.all_functions if id(fn) in seen]
+        files = dict.fromkeys((*own, *(fn.file for fn in functions)))
+        ordered = [fn for file in files for fn in file.all_functions if fn in seen]
         everything = {self._key(fn): self._record(fn) for fn in ordered}
         inside = {file.path for file in own}
         self.own = call_graph.graph({key: run for key, run in everything.items() if key[0] in inside})
@@ -67,7 +69,7 @@ class Recorder:
         (linked,) = call_graph.link([self._graph])
         self._teller = call_graph.Teller(self._graph, linked)
 
-    def heat(self, fn: FunctionInfo, statement: ast.stmt) -> Heat:
+    def heat(self, fn: FunctionDef, statement: ast.stmt) -> Heat:
         """How often a statement of a function runs."""
         return self.heat_at(self.place(fn, statement))
 
@@ -75,62 +77,62 @@ class Recorder:
         """How often a place runs, as far as these files tell."""
         return self._teller.heat(place)
 
-    def place(self, fn: FunctionInfo, statement: ast.stmt, repeated: bool = False, deferred: bool = False) -> Place:
+    def place(self, fn: FunctionDef, statement: ast.stmt, repeated: bool = False, deferred: bool = False) -> Place:
         """Where a statement stands."""
-        steps = self._steps.get(id(fn)) or _Numbered()
+        steps = self._steps.get(fn) or _Numbered()
         step, beyond = steps.last(self._ways_of(fn).to(statement))
         return Place(self._numbers.get(self._key(fn), -1), step - 1, beyond, repeated, deferred)
 
-    def _key(self, fn: FunctionInfo) -> Key:
-        name = self._names.get(id(fn))
+    def _key(self, fn: FunctionDef) -> Key:
+        name = self._names.get(fn)
         if name is None:
             times: Counter[str] = Counter()
             for one in fn.file.all_functions:
                 times[one.qualname] += 1
                 again = times[one.qualname]
-                self._names[id(one)] = one.qualname if again == 1 else f"{one.qualname}#{again}"
-            name = self._names[id(fn)]
+                self._names[one] = one.qualname if again == 1 else f"{one.qualname}#{again}"
+            name = self._names[fn]
         return fn.file.path, name
 
-    def _ways_of(self, fn: FunctionInfo) -> Ways:
-        ways = self._ways.get(id(fn))
+    def _ways_of(self, fn: FunctionDef) -> Ways:
+        ways = self._ways.get(fn)
         if ways is None:
-            ways = self._ways[id(fn)] = Ways(fn.node.body, {} if fn.cls is None else self._methods(fn.cls))
+            ways = self._ways[fn] = Ways(fn.node.body, {} if fn.cls is None else self._methods(fn.cls))
         return ways
 
-    def _methods(self, cls: ClassInfo) -> Methods:
+    def _methods(self, cls: ClassDef) -> Methods:
         """The bodies of the methods of a class, inherited ones included."""
-        bodies = self._bodies.get(id(cls))
+        bodies = self._bodies.get(cls)
         if bodies is None:
-            bodies = self._bodies[id(cls)] = {}
-            for base in self._project.lineage(cls):
-                if isinstance(base, ClassInfo):
+            bodies = self._bodies[cls] = {}
+            for base in self._classes.lineage(cls):
+                if isinstance(base, ClassDef):
                     for label, method in base.methods.items():
                         bodies.setdefault(label, method.node.body)
         return bodies
 
-    def _record(self, fn: FunctionInfo) -> FunctionRun:
-        trace = fn.trace
+    def _record(self, fn: FunctionDef) -> FunctionRun:
+        effects = self._runs.effects(fn)
         extra = fn.name in self._extra or fn.qualname in self._extra
         head = Head(
-            Heat.STEP if extra else called(fn, self._project),
+            Heat.STEP if extra else self._runs.callback_heat(fn) or called(fn, self._classes),
             remembered(fn.node),
             fn.cls is not None and fn.name != "forward",
-            fn.cls is not None and self._project.is_module_class(fn.cls),
+            fn.cls is not None and self._classes.is_module(fn.cls),
         )
-        if not (trace.marks or trace.calls or trace.unread or trace.batch_loops):
+        if not (effects.step_evidence or effects.calls or effects.unread or effects.batch_loops):
             return FunctionRun(head, [], [], [], [])
         ways = self._ways_of(fn)
-        steps = self._steps[id(fn)] = _Numbered()
-        signs = (_SIGNS[sign] | steps.loop(ways.to(statement)) << 2 for sign, statement in trace.marks)
-        called_at = [(self._key(site.callee), site.statement, site.repeated) for site in trace.calls] + trace.unread
+        steps = self._steps[fn] = _Numbered()
+        signs = (_SIGNS[sign] | steps.loop(ways.to(statement)) << 2 for sign, statement in effects.step_evidence)
+        called_at = [(self._key(site.callee), site.statement, site.repeated) for site in effects.calls] + effects.unread
         calls = ((key, steps.number(ways.to(at)) << 1 | repeated) for key, at, repeated in called_at)
-        batches = (steps.number(loop) - 1 for loop in ways.loops(trace.batch_loops)) if trace.batch_loops else ()
+        batches = (steps.number(loop) - 1 for loop in ways.loops(effects.batch_loops)) if effects.batch_loops else ()
         run = FunctionRun(
             head, steps.rows, list(dict.fromkeys(signs)), list(dict.fromkeys(calls)), list(dict.fromkeys(batches))
         )
         if fn.file not in self._judged:  # no finding will be placed in it
-            del self._ways[id(fn)], self._steps[id(fn)]
+            del self._ways[fn], self._steps[fn]
         return run
 
 

@@ -1,11 +1,12 @@
-"""What type annotations promise."""
+"""What type annotations declare."""
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gpusync_lint.catalogue import foreign
+from gpusync_lint.domain.external_names import is_module_name
 from gpusync_lint.domain.lattice import (
     ARRAY,
     HOST,
@@ -23,139 +24,182 @@ from gpusync_lint.domain.lattice import (
     name,
     tuple_of,
 )
-from gpusync_lint.project.resolution import is_module_name
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
-    from gpusync_lint.inference.fixpoint import Inference
+    from collections.abc import Callable
+
+    from gpusync_lint.inference.class_facts import ClassFacts
+    from gpusync_lint.inference.dependencies import Reader
     from gpusync_lint.project.resolution import Project
-    from gpusync_lint.project.symbols import FunctionInfo
+    from gpusync_lint.project.symbols import FunctionDef, ModuleDef
 
 _HOST_TYPES = frozenset({"int", "float", "str", "bool", "bytes", "complex"})
+_TENSOR_TYPES = frozenset({"Tensor", "FloatTensor", "LongTensor", "BoolTensor", "Variable"})
+_SHAPED_TYPES = frozenset({"Float", "Int", "Bool", "Shaped", "Num"})
+"""Types of jaxtyping, which are subscripted by a shape."""
+_ITERABLES = frozenset({"List", "list", "Sequence", "Iterable", "Iterator", "Set", "set"})
+_MAPPINGS = frozenset({"Dict", "dict", "Mapping"})
 
 
-class _Promise(NamedTuple):
-    """What a name promises that stands in an annotation."""
+class _Names(Protocol):
+    """What annotations ask of the inference."""
+
+    def member(self, reader: Reader, file: ModuleDef, name: str) -> Value:
+        """What a module of the project holds under a name."""
+
+    def assumed_device(self, fn: FunctionDef) -> Device:
+        """Where the tensors of a function lie, if its code is conventional."""
+
+
+class _Declared(NamedTuple):
+    """What the name of a type declares."""
 
     value: Value
-    """What the name means."""
+    """What the name stands for."""
     path: str
-    asks: bool
+    depends_on_device: bool
     """Whether it depends on where tensors are assumed to lie."""
-    made: dict[Device, Value]
-    """By that."""
+    by_device: dict[Device, Value]
 
 
 class Annotations:
-    """Reads annotations; what a name promises is found once for each file that it stands in."""
+    """Reads annotations; what a name declares is found once for each file that it stands in."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, classes: ClassFacts, names: _Names) -> None:
         self._project = project
-        self._promises: dict[tuple[int, str], _Promise] = {}
+        self._classes = classes
+        self._names = names
+        self._declared: dict[tuple[ModuleDef, str], _Declared] = {}
 
-    def of(self, inference: Inference, fn: FunctionInfo, node: ast.expr) -> Value:
-        """What a type annotation of a function promises."""
+    def of(self, reader: Reader, node: ast.expr) -> Value:
+        """What an annotation in the function of a reader declares."""
         if isinstance(node, ast.Constant):
-            if node.value is None:
-                return NONE
-            if not isinstance(node.value, str):
-                return UNKNOWN
-            try:
-                node = ast.parse(node.value, mode="eval").body
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                return UNKNOWN
+            return self._of_constant(reader, node.value)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-            return join(self.of(inference, fn, node.left), self.of(inference, fn, node.right))
+            return join(self.of(reader, node.left), self.of(reader, node.right))
         if isinstance(node, ast.Subscript):
-            return self._generic(inference, fn, node)
+            return self._of_generic(reader, node)
         path = dotted_path(node)
         if path is None:
             return UNKNOWN
-        if path in _HOST_TYPES:
-            return HOST
-        promise = self._promises.get((id(fn.file), path))
-        if promise is None:
-            value, settled = self._static_name(inference, fn, path)
-            promise = _Promise(value, path, self._depends_on_device(value, path), {})
-            if settled:
-                self._promises[id(fn.file), path] = promise
-        device = inference.assumed_device(fn) if promise.asks else Device.UNKNOWN
-        made = promise.made.get(device)
+        return HOST if path in _HOST_TYPES else self._of_name(reader, path)
+
+    def _of_constant(self, reader: Reader, value: object) -> Value:
+        if value is None:
+            return NONE
+        if not isinstance(value, str):
+            return UNKNOWN
+        try:
+            node = ast.parse(value, mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return UNKNOWN
+        return UNKNOWN if isinstance(node, ast.Constant) else self.of(reader, node)
+
+    def _of_name(self, reader: Reader, path: str) -> Value:
+        file = reader.fn.file
+        declared = self._declared.get((file, path))
+        if declared is None:
+            value, is_settled = self._static_name(reader, path)
+            declared = _Declared(value, path, self._depends_on_device(value, path), {})
+            if is_settled:
+                self._declared[file, path] = declared
+        device = self._names.assumed_device(reader.fn) if declared.depends_on_device else Device.UNKNOWN
+        made = declared.by_device.get(device)
         if made is None:
-            made = promise.made[device] = self._promised(inference, promise, device)
+            made = declared.by_device[device] = self._instance(declared, device)
         return made
 
     def _depends_on_device(self, value: Value, path: str) -> bool:
-        """Whether what a name of a type promises depends on where tensors are assumed to lie."""
         if value.kind is Kind.CLASS:
-            return self._project.is_module_class(value.ref)
+            return self._project.classes.is_module(value.ref)
         return foreign.types().get(_dotted(value, path)) is None
 
-    def _promised(self, inference: Inference, promise: _Promise, assumed: Device) -> Value:
-        value = promise.value
+    def _instance(self, declared: _Declared, assumed: Device) -> Value:
+        """An instance of the type that a name declares."""
+        value = declared.value
         if value.kind is Kind.CLASS:
-            if self._project.is_module_class(value.ref):
+            if self._project.classes.is_module(value.ref):
                 return Value(Kind.MODULE, assumed, ref=value.ref)
-            return Value(Kind.RECORDS if inference.is_records(value.ref) else Kind.INSTANCE, ref=value.ref)
-        return self._outside_type(_dotted(value, promise.path), assumed)
+            return Value(Kind.RECORDS if self._classes.is_records(value.ref) else Kind.INSTANCE, ref=value.ref)
+        return _external_instance(_dotted(value, declared.path), assumed)
 
-    def _outside_type(self, dotted: str, assumed: Device) -> Value:
-        last = dotted.rpartition(".")[2]
-        described = foreign.types().get(dotted)
-        if described is not None:
-            return foreign_value(described)
-        if last in ("Tensor", "FloatTensor", "LongTensor", "BoolTensor", "Variable") or dotted.startswith("jaxtyping"):
-            return Value(Kind.TENSOR, assumed, boolean=last == "BoolTensor")
-        if dotted.startswith("numpy") or last == "ndarray":
-            return ARRAY
-        if dotted == "torch.device":
-            return Value(Kind.DEVICE, assumed)
-        if last.endswith("DataLoader"):
-            return LOADER
-        if dotted.startswith("torch.optim") and "lr_scheduler" not in dotted:
-            return Value(Kind.OPTIMIZER)
-        if last == "GradScaler":
-            return Value(Kind.SCALER)
-        return Value(Kind.MODULE, assumed, ref=None) if is_module_name(dotted) else UNKNOWN
-
-    def _generic(self, inference: Inference, fn: FunctionInfo, node: ast.Subscript) -> Value:
+    def _of_generic(self, reader: Reader, node: ast.Subscript) -> Value:
         outer = (dotted_path(node.value) or "").rpartition(".")[2]
-        inner = node.slice
-        parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-        if outer == "Optional":
-            return self.of(inference, fn, parts[0])
-        if outer in ("Tuple", "tuple"):
-            if len(parts) == 2 and isinstance(parts[1], ast.Constant):
-                return list_of(self.of(inference, fn, parts[0]))
-            return tuple_of([self.of(inference, fn, part) for part in parts])
-        if outer in ("List", "list", "Sequence", "Iterable", "Iterator", "Set", "set"):
-            return list_of(self.of(inference, fn, parts[0]))
-        if outer in ("Dict", "dict", "Mapping") and len(parts) == 2:
-            return dict_of((), self.of(inference, fn, parts[1]))
-        if outer in ("Union",):
-            return join_all([self.of(inference, fn, part) for part in parts])
-        if outer in ("Float", "Int", "Bool", "Shaped", "Num"):
-            return Value(Kind.TENSOR, inference.assumed_device(fn), boolean=outer == "Bool")
-        if outer in ("DataLoader",):
-            return LOADER
-        return UNKNOWN
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if outer in ("Tuple", "tuple") and not parts:
+            return tuple_of([])
+        if outer in _SHAPED_TYPES:
+            return Value(Kind.TENSOR, self._names.assumed_device(reader.fn), boolean=outer == "Bool")
+        handler = _GENERICS.get(outer)
+        return UNKNOWN if handler is None or not parts else handler(self, reader, parts)
 
-    def _static_name(self, inference: Inference, fn: FunctionInfo, path: str) -> tuple[Value, bool]:
-        """What a name of a type means, and whether it always will: what modules hold may change."""
+    def _optional(self, reader: Reader, parts: list[ast.expr]) -> Value:
+        return self.of(reader, parts[0])
+
+    def _tuple(self, reader: Reader, parts: list[ast.expr]) -> Value:
+        if len(parts) == 2 and isinstance(parts[1], ast.Constant):
+            return list_of(self.of(reader, parts[0]))
+        return tuple_of([self.of(reader, part) for part in parts])
+
+    def _list(self, reader: Reader, parts: list[ast.expr]) -> Value:
+        return list_of(self.of(reader, parts[0]))
+
+    def _dict(self, reader: Reader, parts: list[ast.expr]) -> Value:
+        return dict_of((), self.of(reader, parts[1])) if len(parts) == 2 else UNKNOWN
+
+    def _union(self, reader: Reader, parts: list[ast.expr]) -> Value:
+        return join_all([self.of(reader, part) for part in parts])
+
+    def _loader(self, reader: Reader, parts: list[ast.expr]) -> Value:
+        return LOADER
+
+    def _static_name(self, reader: Reader, path: str) -> tuple[Value, bool]:
+        """What the name of a type stands for, and whether it always will: what modules hold may change."""
         first, *rest = path.split(".")
-        value = self._project.named(fn.file, first) or UNKNOWN
-        settled = True
+        value = self._project.named(reader.fn.file, first) or UNKNOWN
+        is_settled = True
         for word in rest:
             if value.kind is not Kind.NAME:
-                return UNKNOWN, settled
+                return UNKNOWN, is_settled
             if isinstance(value.ref, str):
                 value = name(f"{value.ref}.{word}")
             else:
-                value = inference.member(fn, value.ref, word)
-                settled = False
-        return value, settled
+                value, is_settled = self._names.member(reader, value.ref, word), False
+        return value, is_settled
+
+
+_GENERICS: dict[str, Callable[[Annotations, Reader, list[ast.expr]], Value]] = {
+    **dict.fromkeys(_ITERABLES, Annotations._list),
+    **dict.fromkeys(_MAPPINGS, Annotations._dict),
+    "Optional": Annotations._optional,
+    "Tuple": Annotations._tuple,
+    "tuple": Annotations._tuple,
+    "Union": Annotations._union,
+    "DataLoader": Annotations._loader,
+}
+
+
+def _external_instance(dotted: str, assumed: Device) -> Value:
+    """An instance of a type outside the project."""
+    last = dotted.rpartition(".")[2]
+    described = foreign.types().get(dotted)
+    if described is not None:
+        return foreign_value(described)
+    if last in _TENSOR_TYPES or dotted.startswith("jaxtyping"):
+        return Value(Kind.TENSOR, assumed, boolean=last == "BoolTensor")
+    if dotted.startswith("numpy") or last == "ndarray":
+        return ARRAY
+    if dotted == "torch.device":
+        return Value(Kind.DEVICE, assumed)
+    if last.endswith("DataLoader"):
+        return LOADER
+    if dotted.startswith("torch.optim") and "lr_scheduler" not in dotted:
+        return Value(Kind.OPTIMIZER)
+    if last == "GradScaler":
+        return Value(Kind.SCALER)
+    return Value(Kind.MODULE, assumed, ref=None) if is_module_name(dotted) else UNKNOWN
 
 
 def _dotted(value: Value, path: str) -> str:
-    """The dotted name of an outside type; what its file calls it where that is all that is known."""
     return value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else path

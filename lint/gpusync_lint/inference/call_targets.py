@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from gpusync_lint.domain import torch_api
 
 if TYPE_CHECKING:
-    from gpusync_lint.project.resolution import Project
-    from gpusync_lint.project.symbols import ClassInfo, FunctionInfo
+    from gpusync_lint.project.class_hierarchy import ClassHierarchy
+    from gpusync_lint.project.symbols import FunctionDef
 
 _MOST = 2
 """Families of classes."""
@@ -27,27 +27,25 @@ _COMMON = frozenset(
     }
 )  # fmt: skip
 _OF_ANYTHING = frozenset(label for kind in (dict, list, set, str, bytes) for label in dir(kind)) | _COMMON
-_TENSOR = torch_api.TORCH_ONLY_METHODS | torch_api.TENSOR_FUNCTIONS | torch_api.HOST_METHODS | torch_api.KEEPS_BOOL
 
 
-def candidates(project: Project, receiver: str, label: str) -> list[FunctionInfo]:
-    """The methods that `receiver.label()` may call; empty where that would be a guess."""
-    if label.startswith("_") or label in _COMMON or label in _TENSOR:
+def call_targets(classes: ClassHierarchy, receiver: str, name: str) -> list[FunctionDef]:
+    """The methods that `receiver.name()` may call; empty where that would be a guess."""
+    if name.startswith("_") or name in _COMMON or _is_tensor_method(name):
         return []
-    found = project.methods_named(label)
+    found = classes.methods_named(name)
     if not found:
         return []
-    if "_" not in label or label in _OF_ANYTHING:
+    if "_" not in name or name in _OF_ANYTHING:
         words = _plain(receiver)
         found = [method for method in found if words and method.cls is not None and _alike(words, method.cls.name)]
-    families = {id(_family(project, method.cls)) for method in found if method.cls is not None}
+    families = {classes.project_lineage(method.cls)[-1] for method in found if method.cls is not None}
     return found if len(families) <= _MOST and len(found) <= _MOST_IN_ALL else []
 
 
-def _family(project: Project, cls: ClassInfo) -> ClassInfo:
-    """The project's class that a class descends from, through the first of its bases."""
-    line = [base for base in project.lineage(cls) if not isinstance(base, str)]
-    return line[-1]
+def _is_tensor_method(name: str) -> bool:
+    known = torch_api.tensors()
+    return any(name in names for names in (known.torch_only, known.functions, known.host_methods, known.keep_boolean))
 
 
 def _alike(words: str, name: str) -> bool:

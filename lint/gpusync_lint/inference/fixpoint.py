@@ -1,647 +1,513 @@
-"""What names hold, across the files of a project.
+"""The fixpoint iteration: which function runs when, and what functions learn from each other.
 
-One abstract interpretation on `ast` serves both storeys: it tells the screen which functions hold something a rule may
-object to, and it answers the rules' questions about single expressions. Functions are interpreted when they are called,
-with what their call sites pass, joined; the whole project is gone through twice, so that what a later file tells
-(attributes, arguments) reaches the earlier ones. The second time only those functions run again that read something
-which has changed since. Nothing is interpreted more than a fixed number of times.
+Functions are run when they are called, with what their call sites pass, joined. The whole project is gone through
+twice, so that what a later file shows (attributes, arguments) reaches the earlier ones; in the second round only the
+functions run again that read a fact which has changed since. No function runs more than a fixed number of times.
 """
 
 from __future__ import annotations
 
 import ast
-import re
-from itertools import repeat
-from operator import gt
 from typing import TYPE_CHECKING
 
-from gpusync_lint.catalogue import foreign
-from gpusync_lint.domain.lattice import CPU_TENSOR, UNKNOWN, Device, Kind, Value, widened
+from gpusync_lint.domain.lattice import CPU_TENSOR, UNKNOWN, Device, Kind, Value
 from gpusync_lint.inference import call_targets, loop_carried
+from gpusync_lint.inference import transfer as transfer  # fills the tables
 from gpusync_lint.inference.annotations import Annotations
-from gpusync_lint.inference.entry_state import bind, entry
-from gpusync_lint.inference.statements import Interpreter
-from gpusync_lint.project.symbols import CallSite, ClassInfo, FileInfo, FunctionInfo, binding
-from gpusync_lint.syntax.blocks import blocks
+from gpusync_lint.inference.callers import Callers
+from gpusync_lint.inference.class_facts import ClassFacts
+from gpusync_lint.inference.dependencies import BUILT_ON_DEVICE, Reader, Revisions
+from gpusync_lint.inference.device_policy import DevicePolicy
+from gpusync_lint.inference.entry_state import EntryStates
+from gpusync_lint.inference.frame import Frame
+from gpusync_lint.inference.summaries import FunctionState, FunctionSummary
+from gpusync_lint.inference.tracing import Tracing
+from gpusync_lint.inference.transfer.library_calls import data_loader
+from gpusync_lint.inference.usage_evidence import UsageEvidence
+from gpusync_lint.project.effects import CallSite, Effects
+from gpusync_lint.project.symbols import ClassDef, binding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from gpusync_lint.inference.entry_state import Parameter, Signature
-    from gpusync_lint.inference.expressions import Expressions
-    from gpusync_lint.inference.named_barriers import Named
+    from gpusync_lint.inference.named_barriers import NamedBarriers
+    from gpusync_lint.model.levels import Heat
     from gpusync_lint.project.resolution import Project
+    from gpusync_lint.project.symbols import FunctionDef, ModuleDef
 
 _PASSES = 3
-"""How often what has become stale is gone through in the second round, at most."""
-_MAX_CALL_DEPTH = 12
-_FAR = 6
-"""For how many calls one counts of a function that lies beside a part of a project."""
+"""Passes over what has become outdated in the second round, at most."""
+_MAX_DEPTH = 12
+"""Calls that are followed into each other, at most."""
+_ON_DEMAND_DEPTH = 6
+"""How many calls one counts of a function that is read on demand."""
 _MAX_RUNS = 6
-_SMALL = 8
+"""Runs of one function in a round, at most."""
 _MAX_VARIANTS = 16
-_DEFAULT_DEVICE = re.compile(r"set_default_device\(|set_default_tensor_type\(.*cuda")
-_TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
-_SIMPLE = frozenset({ast.Assign, ast.Return, ast.Expr, ast.AugAssign, ast.AnnAssign, ast.Raise, ast.Pass, ast.Assert})
-_PREPARING = (
-    "Transform", "Sampler", "Collator", "Collate", "Tokenizer", "TokenizerFast", "FeatureExtractor",
-    "FeatureExtractionMixin", "ImageProcessor", "ImageProcessorFast", "ImageProcessingMixin", "VideoProcessor",
-    "ProcessorMixin",
-)  # fmt: skip
-"""How the names of classes end that make batches on the host."""
+"""Runs of one short function in a round for the arguments of single calls, at most."""
 _WITH_ATTRIBUTES = frozenset({Kind.MODULE, Kind.INSTANCE, Kind.RECORDS, Kind.CLASS})
-_RECORD_BASES = ("Dataset", "IterableDataset", "VisionDataset", "DataModule", "InMemoryDataset")
 
 
 class Inference:
     """The abstract interpretation of a project, and its answers."""
 
-    def __init__(self, project: Project, named: Named) -> None:
+    def __init__(self, project: Project, named: NamedBarriers) -> None:
         self.project = project
         self.named = named
-        self.annotations = Annotations(project)
-        self._built_on_device = False
-        self.round = 0
-        self._depth = 0
-        self._defaults: dict[int, bool] = {}
-        self._results: dict[tuple[object, ...], Value] = {}
-        self._variants: dict[int, int] = {}
-        self._assumed: dict[int, Device] = {}
-        self._assumed_before: dict[int, Device] = {}
-        self._preparing: dict[int, bool] = {}
-        self._loop_names: dict[int, frozenset[str]] = {}
-        self._read_first: dict[int, frozenset[str]] = {}
-        self._methods: dict[tuple[int, str], FunctionInfo | None] = {}
-        self._instances: dict[tuple[int, Device | None], Value] = {}
+        self.revisions = Revisions()
+        self.classes = ClassFacts(project.classes, self.revisions)
+        self._callers = Callers(project, self.effects)
+        self.devices = DevicePolicy(project, self.classes, self._callers)
+        self.tracing = Tracing(project, self._callers)
+        self._callbacks: dict[FunctionDef, Heat] = {}
+        self.evidence = UsageEvidence()
+        self._annotations = Annotations(project, self.classes, self)
+        self._entries = EntryStates(self, project.classes, self.devices, self._annotations, self.revisions)
+        self._states: dict[FunctionDef, FunctionState] = {}
+        self._imported: dict[ModuleDef, dict[str, Value | None]] = {}
+        """What files bind names to by import, `def` or `class`, for those that were asked for."""
+        self._instances: dict[tuple[ClassDef | None, Device | None], Value] = {}
         """By class, and for modules the device that is assumed: instances as their own methods see them."""
-        self._named: dict[int, dict[str, Value | None]] = {}
-        self.signatures: dict[int, Signature] = {}
-        self._project_lineage: dict[int, tuple[ClassInfo, ...]] = {}
-        self._records: dict[int, bool] = {}
-        self._preparing_classes: dict[int, bool] = {}
-        self._candidates: dict[tuple[str, str], list[FunctionInfo]] = {}
-        self._called_by: dict[int, list[FunctionInfo]] | None = None
-        self.clock = 0
-        """Counts the changes of what functions read."""
-        self._changed: dict[object, int] = {}
-        """When something that functions read changed last; the keys are those in `FunctionInfo.reads`."""
-        self._changes: list[object] = []
-        """The keys of all changes in their order: one for each tick of the clock."""
-        self._bound: dict[int, int] = {}
-        """When what call sites pass to a function changed last."""
-        self._appeared: dict[str, int] = {}
-        """When a class got an attribute of a name last."""
-        self._fresh: dict[int, int] = {}
-        """When a function was last seen to have read nothing that has changed since."""
+        self._results: dict[tuple[object, ...], Value] = {}
+        """In this round, what short functions give back for the arguments of single calls."""
+        self._targets: dict[tuple[str, str], list[FunctionDef]] = {}
+        self._carried: dict[ast.stmt, frozenset[str]] = {}
+        self._built_on_device = False
+        self._depth = 0
+
+    # results
+
+    def effects(self, fn: FunctionDef) -> Effects:
+        """What running a function does; nothing for one that has not run."""
+        return self.state(fn).summary.effects
+
+    def values(self, fn: FunctionDef) -> Mapping[ast.expr, Value]:
+        """What the expressions of a function hold; those that are missing are unknown."""
+        return self.state(fn).summary.values
+
+    def returns(self, fn: FunctionDef) -> Value | None:
+        """What a function gives back; None for one that has not run."""
+        return self.state(fn).summary.returns
+
+    def has_run(self, fn: FunctionDef) -> bool:
+        """Whether a function was run at all."""
+        return self.state(fn).runs > 0
+
+    def callback_heat(self, fn: FunctionDef) -> Heat | None:
+        """How often a framework calls a function that it was given; None for one that it was not given."""
+        return self._callbacks.get(fn)
+
+    def is_passed(self, fn: FunctionDef, parameter: str) -> bool:
+        """Whether some call is known to pass a parameter of a function."""
+        return parameter in self.state(fn).arguments
+
+    def release(self) -> None:
+        """Break the references between the parts, which the garbage collector would have to find."""
+        self.__dict__.clear()
+
+    # the iteration
 
     def run(self) -> None:
-        """Interpret every file that has to do with a framework, and what it calls."""
+        """Run every file that has to do with a framework, and what it calls."""
         files = [file for file in self.project.files if self.project.relevant(file)]
-        self._begin(1)
-        self._interpret_all(files)
-        self._begin(2)
-        self._set_preparing_aside(files)
+        self._begin_round(1)
+        self._run_all(files)
+        self._begin_round(2)
+        self._forget_arguments_of_data_preparation(files)
         for _ in range(_PASSES):
-            if not self._interpret_stale():
+            if not self._run_outdated():
                 break
             self._forget_results()
-        for file in self.project.files:  # what could not run again when its arguments grew, at their last
+        for file in self.project.files:  # what could not run again when its arguments grew
             for fn in file.all_functions:
-                if fn.runs and self._is_called_with_more(fn):
-                    self.interpret(fn)
-        self._called_by = None
+                state = self.state(fn)
+                if state.runs and self._is_called_with_more(state):
+                    self._run(state)
+        self._callers.forget()
 
-    def _begin(self, number: int) -> None:
+    def _begin_round(self, number: int) -> None:
         """Begin a round: what was concluded from calls before is concluded anew."""
-        self.round = number
-        self._assumed_before, self._assumed = self._assumed, {}
-        self._preparing.clear()
+        self._entries.round = number
+        self.devices.begin_round(uses_callers=number > 1)
         self._forget_results()
 
-    def _interpret_all(self, files: list[FileInfo]) -> None:
+    def _run_all(self, files: list[ModuleDef]) -> None:
         for file in files:
-            self.interpret(file.body)
+            self._run(self.state(file.body))
         for file in files:
             for fn in file.all_functions:
-                if not fn.runs:
-                    self.interpret(fn)
+                state = self.state(fn)
+                if not state.runs:
+                    self._run(state)
 
-    def _interpret_stale(self) -> bool:
-        """Interpret again what read something that has changed since; whether there was any."""
+    def _run_outdated(self) -> bool:
+        """Run what read a fact that has changed since; whether there was any."""
         files = list(self.project.files)  # more may be read on the way
-        most = self.round * _MAX_RUNS
+        most = self._entries.round * _MAX_RUNS
         found = False
         for fn in [*(file.body for file in files), *(fn for file in files for fn in file.all_functions)]:
-            if 0 < fn.runs < most and self._stale(fn):
+            state = self.state(fn)
+            if 0 < state.runs < most and self._is_outdated(state):
                 found = True
-                self.interpret(fn)
-                if self._is_small(fn):  # what it gives back for some arguments may be new
-                    self.note_change(id(fn))
+                self._run(state)
+                if fn.is_short:  # what it gives back for some arguments may be new
+                    self.revisions.change(fn)
         return found
 
     def _forget_results(self) -> None:
         self._results.clear()
-        self._variants.clear()
+        for state in self._states.values():
+            state.variants = 0
 
-    def _set_preparing_aside(self, files: list[FileInfo]) -> None:
+    def _forget_arguments_of_data_preparation(self, files: list[ModuleDef]) -> None:
         """Now that calls are known, what only prepares data forgets what was assumed of its arguments."""
-        self._called_by = None
+        self._callers.forget()
         for file in files:
             for fn in file.all_functions:
-                if fn.bound and self._callers().get(id(fn)) and self.prepares_data(fn):
-                    fn.bound.clear()
-                    self.note_bound(fn)
+                state = self.state(fn)
+                if state.arguments and self._callers.of(fn) and self.devices.prepares_data(fn):
+                    state.arguments.clear()
+                    state.arguments_revision = self.revisions.advance()
 
-    def interpret(self, fn: FunctionInfo) -> None:
-        """Run one function, unless it is running already."""
-        if fn.busy:
+    def state(self, fn: FunctionDef) -> FunctionState:
+        """What is kept of a function between its runs."""
+        state = self._states.get(fn)
+        if state is None:
+            state = self._states[fn] = FunctionState(fn, FunctionSummary(Reader(fn)))
+        return state
+
+    def _run(self, state: FunctionState) -> None:
+        """Run a function with all arguments that it is called with, unless it is running already."""
+        if state.running:
             return
+        fn = state.fn
         if fn.file.called_only and not fn.is_module:
-            self._need(fn.file)
-        fn.busy = True
-        fn.runs += 1
-        fn.seen = self.clock
-        fn.reads, fn.missed = {}, {}
-        self._fresh.pop(id(fn), None)
-        self._assumed_before.pop(id(fn), None)
-        before = fn.returns
-        depth = 1 if fn.file.definitions is None else _FAR
+            self._read_body(fn.file)
+        before = state.summary
+        state.runs += 1
+        state.checked = 0
+        state.summary = before.next(self.revisions.current)
+        self.devices.note_run(fn)
+        self._interpret(state, state.summary, state.arguments)
+        if state.summary.returns != before.returns:
+            self.revisions.change(fn)
+        if fn.is_module and fn is not fn.file.body:  # a part of the body, read on demand
+            scope, found = fn.file.scope, state.summary.scope
+            self._note_scope(fn.file.body, {name: scope[name] for name in found if name in scope}, found)
+            scope.update(found)
+
+    def _interpret(self, state: FunctionState, summary: FunctionSummary, arguments: Mapping[str, Value]) -> None:
+        """Fill the summary of a run with some arguments."""
+        fn = state.fn
+        depth = 1 if fn.file.definitions is None else _ON_DEMAND_DEPTH
         self._depth += depth
+        state.running = True
         try:
-            fn.entered = entry(self, fn)
-            Interpreter(self, fn).run(fn.entered)
+            summary.entered = self._entries.of(state, arguments, summary.reader)
+            Frame(self, fn, summary, self.evidence.of(fn)).run(fn.node.body)
         except RecursionError:  # nested too deeply to follow; nothing is known of it
-            fn.returns = fn.returns or UNKNOWN
+            summary.returns = summary.returns or UNKNOWN
         finally:
+            state.running = False
             self._depth -= depth
-            fn.busy = False
-        if fn.returns != before:
-            self.note_change(id(fn))
-        if fn.is_module and fn is not fn.file.body:
-            scope = fn.file.body.scope
-            self.note_scope(fn.file.body, {label: scope[label] for label in fn.scope if label in scope}, fn.scope)
-            scope.update(fn.scope)
 
-    def _need(self, file: FileInfo) -> None:
-        """What the body of a file binds is asked for."""
-        if file.called_only and file.definitions is None and not file.body.runs:
-            self.interpret(file.body)
-
-    def named_in(self, file: FileInfo) -> dict[str, Value | None]:
-        """What a file binds names to by import, `def` or `class`, for those that were asked for."""
-        return self._named.setdefault(id(file), {})
-
-    def global_name(self, file: FileInfo, label: str) -> Value | None:
-        """What the body of a file binds a name to; of a file around, only what binds that name is interpreted."""
-        scope = file.body.scope
-        if label not in scope and file.definitions is not None:
-            piece = binding(file, label)
-            if piece is not None and not piece.runs:
-                self.interpret(piece)
-        return scope.get(label)
-
-    # what has been read, and what has changed since
-
-    def note_change(self, key: object) -> None:
-        """Something that functions read is not what it was."""
-        self.clock += 1
-        self._changed[key] = self.clock
-        self._changes.append(key)
-
-    def note_bound(self, fn: FunctionInfo) -> None:
-        """What call sites pass to a function is not what it was."""
-        self.clock += 1
-        self._changes.append(None)
-        self._bound[id(fn)] = self.clock
-
-    def note_attribute(self, cls: ClassInfo, label: str, new: bool) -> None:
-        """An attribute of instances holds something else, or is `new`."""
-        self.note_change((id(cls), label))
-        if new:
-            self._appeared[label] = self.clock
-
-    def note_scope(self, fn: FunctionInfo, old: dict[str, Value], new: dict[str, Value]) -> None:
-        """The names of a function, or of a module, are bound anew."""
-        for label, value in new.items():
-            known = old.get(label)
-            if known is not value and known != value:
-                self.note_change((id(fn), label))
-        for label in old.keys() - new.keys():
-            self.note_change((id(fn), label))
-
-    def _stale(self, fn: FunctionInfo) -> bool:
-        """Whether something that the last run of a function read has changed since."""
-        if fn.runs == 0 or self._is_called_with_more(fn):
+    def _is_outdated(self, state: FunctionState) -> bool:
+        """Whether a fact that the last run of a function read has changed since."""
+        if state.runs == 0 or self._is_called_with_more(state) or self.devices.has_changed(state.fn):
             return True
-        before = self._assumed_before.get(id(fn))
-        if before is not None and before is not self.assumed_device(fn):
+        summary = state.summary
+        if self.revisions.changed_after(summary.reader.dependencies, since=state.checked):
             return True
-        if self._has_read_what_changed(fn):
-            return True
-        appeared = self._appeared
+        state.checked = self.revisions.current
         return any(
-            appeared.get(label, 0) > fn.seen and self.project.attribute(cls, label) is not None
-            for cls, label in fn.missed.values()
+            self.revisions.new_attribute_since(name, summary.revision) and self._known_attribute(cls, name) is not None
+            for cls, name in summary.reader.missing
         )
 
-    def _has_read_what_changed(self, fn: FunctionInfo) -> bool:
-        """Whether something that the last run of a function read has changed since; nothing is looked at twice."""
-        reads = fn.reads
-        since = self._fresh.get(id(fn), 0)
-        untouched = self.clock - since < len(reads) and reads.keys().isdisjoint(self._changes[since:])
-        # A loop in Python costs twice as much.
-        if not untouched and any(map(gt, map(self._changed.get, reads, repeat(0)), reads.values())):
-            return True
-        self._fresh[id(fn)] = self.clock
-        return False
-
-    def _is_called_with_more(self, fn: FunctionInfo) -> bool:
+    def _is_called_with_more(self, state: FunctionState) -> bool:
         """Whether the parameters of a function hold something else than when it ran last."""
-        return self._bound.get(id(fn), 0) > fn.seen and entry(self, fn) != fn.entered
-
-    def attribute(self, reader: FunctionInfo, cls: ClassInfo, label: str) -> Value | None:
-        """What an attribute of instances holds, inherited ones included; None when never seen."""
-        line = self._project_lineage.get(id(cls))
-        if line is None:
-            line = tuple(base for base in self.project.lineage(cls) if isinstance(base, ClassInfo))
-            self._project_lineage[id(cls)] = line
-        for base in line:
-            if label not in base.attributes and base.file.called_only:
-                self._need_attribute(base, label)
-            value = base.attributes.get(label)
-            if value is not None:
-                reader.reads.setdefault((id(base), label), self.clock)
-                return value
-        reader.missed[id(cls), label] = (cls, label)
-        return None
-
-    def member(self, reader: FunctionInfo, file: FileInfo, label: str) -> Value:
-        """What a module of the project holds under a name."""
-        reader.reads.setdefault((id(file.body), label), self.clock)
-        self._need(file)
-        if file.definitions is not None and self.project.named(file, label) is None:
-            self.global_name(file, label)
-        return self.project.member(file, label)
-
-    def _need_attribute(self, cls: ClassInfo, label: str) -> None:
-        """What instances of a class hold under a name is asked for: the methods that mention it are interpreted."""
-        self._need(cls.file)
-        piece = cls.file.pieces.get(cls.name)
-        if piece is not None and not piece.runs:
-            self.interpret(piece)
-        if self._depth >= _MAX_CALL_DEPTH:
-            return
-        for method in cls.mentioning(label):
-            if not method.runs:
-                self.interpret(method)
-
-    def moved(self, reader: FunctionInfo, cls: ClassInfo) -> bool:
-        """Whether some instance of a class was moved to a device."""
-        reader.reads.setdefault(("moved", id(cls)), self.clock)
-        return cls.moved
-
-    def built_on_device(self, reader: FunctionInfo) -> bool:
-        """Whether some block of the project makes what it makes on a device: `with device:`."""
-        reader.reads.setdefault("built", self.clock)
-        return self._built_on_device
-
-    def note_built_on_device(self) -> None:
-        """There is such a block."""
-        if not self._built_on_device:
-            self._built_on_device = True
-            self.note_change("built")
-
-    def note_moved(self, cls: ClassInfo) -> None:
-        """An instance of a class was moved to a device."""
-        if not cls.moved:
-            cls.moved = True
-            self.note_change(("moved", id(cls)))
-
-    # devices
-
-    def assumed_device(self, fn: FunctionInfo) -> Device:
-        """Where the tensors of a function lie, if its code is conventional: on the device, where one is used at all.
-
-        Of what prepares data, and of tests, nothing is assumed.
-        """
-        known = self._assumed.get(id(fn))
-        if known is None:
-            aside = self.prepares_data(fn) or is_test_file(fn.file)
-            used = self.project.uses_device(fn.file) and not aside
-            known = self._assumed[id(fn)] = Device.ASSUMED if used else Device.UNKNOWN
-        return known
-
-    def keeps_parameters(self, fn: FunctionInfo) -> bool:
-        """Whether what a function says of its parameters is what it said in an earlier round; it then is kept."""
-        assert fn.parameters is not None
-        _, found, read, device = fn.parameters
-        changed = self._changed
-        if any(changed.get(key, 0) > when for key, when in read.items()):
+        if state.arguments_revision <= state.summary.revision:
             return False
-        if device is not None and self.assumed_device(fn) is not device:
-            return False
-        fn.parameters = (self.round, found, read, device)
-        return True
+        return self._holds_other_arguments(state)
 
-    def asking(self, fn: FunctionInfo, reading: Callable[[], list[Parameter]]) -> tuple[list[Parameter], Device | None]:
-        """What is read of a function, and the device that is assumed for it, where that was asked for on the way."""
-        before = self._assumed.pop(id(fn), None)
-        found = reading()
-        asked = self._assumed.get(id(fn))
-        if before is not None:
-            self._assumed[id(fn)] = before
-        return found, asked
-
-    def prepares_data(self, fn: FunctionInfo) -> bool:
-        """Whether a function prepares batches on the host, by itself or because only such functions call it."""
-        known = self._preparing.get(id(fn))
-        if known is None:
-            self._preparing[id(fn)] = False  # in a cycle of calls, those from outside decide
-            callers = self._callers().get(id(fn)) if self.round > 1 else None
-            known = self._prepares_itself(fn) or (
-                bool(callers) and all(self.prepares_data(caller) for caller in callers or ())
-            )
-            self._preparing[id(fn)] = known
-        return known
-
-    def _prepares_itself(self, fn: FunctionInfo) -> bool:
-        if fn.name.startswith("collate") or fn.name == "__getitem__":
-            return True
-        if fn.cls is None:
-            return fn.outer is not None and not fn.outer.is_module and self.prepares_data(fn.outer)
-        if fn.name.startswith("post_process"):  # reads what a model gave
-            return False
-        known = self._preparing_classes.get(id(fn.cls))
-        if known is None:
-            known = self._preparing_classes[id(fn.cls)] = self.is_records(fn.cls) or any(
-                (base if isinstance(base, str) else base.name).rpartition(".")[2].endswith(_PREPARING)
-                for base in self.project.lineage(fn.cls)
-            )
-        return known
-
-    def default_device(self, file: FileInfo) -> bool:
-        """Whether new tensors are made on the GPU without being told so."""
-        known = self._defaults.get(id(file))
-        if known is None:
-            # Of a file around, what stands in definitions that were not read has no say.
-            text = file.text if file.definitions is None else file.definitions.frame
-            known = self._defaults[id(file)] = bool(_DEFAULT_DEVICE.search(text))
-        return known
+    def _holds_other_arguments(self, state: FunctionState) -> bool:
+        return self._entries.of(state, state.arguments, state.summary.reader) != state.summary.entered
 
     # functions
 
-    def method(self, cls: ClassInfo, label: str) -> FunctionInfo | None:
-        """A method by name, inherited ones included."""
-        key = (id(cls), label)
-        if key in self._methods:
-            return self._methods[key]
-        found = self._methods[key] = self.project.method(cls, label)
-        return found
+    def call(self, caller: Frame, fn: FunctionDef, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+        """Call a project function: its parameters learn what is passed, the caller learns what it returns."""
+        caller.summary.effects.calls.append(CallSite(fn, caller.statement, caller.repeated > 0))
+        state = self.state(fn)
+        grew = self._entries.pass_arguments(state, args, kwargs)
+        node = fn.node
+        if isinstance(node, ast.Module):
+            return UNKNOWN
+        if self._depth < _MAX_DEPTH and (state.summary.returns is None or self._is_due(state, grew)):
+            self._run(state)
+        caller.reader.dependencies.setdefault(fn, self.revisions.current)
+        result = state.summary.returns
+        if result is None:
+            result = UNKNOWN
+        if result.kind is not Kind.HOST and fn.is_short:
+            result = self._result_for(state, tuple(args), kwargs, result)
+        if result.kind is Kind.UNKNOWN and node.returns is not None:
+            return self.annotation(caller.reader, node.returns)
+        return result
 
-    def candidates(self, path: str | None, label: str) -> list[FunctionInfo]:
+    def _is_due(self, state: FunctionState, grew: bool) -> bool:
+        """Whether to run a called function again before its result is used."""
+        if state.runs >= self._entries.round * _MAX_RUNS:
+            return False
+        if self._entries.round > 1 and not state.running and self._is_outdated(state):
+            return True
+        return grew and self._holds_other_arguments(state)
+
+    def _result_for(
+        self, state: FunctionState, args: tuple[Value, ...], kwargs: Mapping[str, Value], joined: Value
+    ) -> Value:
+        """What a short function gives back for these arguments alone, not for those of all its callers together."""
+        key = (state.fn, args, tuple(kwargs.items()))
+        known = self._results.get(key)
+        if known is not None:
+            return known
+        if state.variants >= _MAX_VARIANTS or state.running or self._depth >= _MAX_DEPTH:
+            return joined
+        result = joined
+        arguments: dict[str, Value] = {}
+        self._entries.join_arguments(state.fn, arguments, args, kwargs)
+        reader = state.summary.reader
+        if self._entries.of(state, arguments, reader) != state.summary.entered:
+            state.variants += 1
+            variant = state.summary.next(self.revisions.current)
+            self._interpret(state, variant, arguments)
+            for fact, revision in variant.reader.dependencies.items():
+                reader.dependencies.setdefault(fact, revision)
+            reader.missing.update(variant.reader.missing)
+            result = variant.returns if variant.returns is not None else joined
+        self._results[key] = result
+        return result
+
+    def call_targets(self, path: str | None, name: str) -> list[FunctionDef]:
         """The methods that a call of something unknown may mean."""
-        key = ((path or "").rpartition(".")[2], label)
-        known = self._candidates.get(key)
+        key = ((path or "").rpartition(".")[2], name)
+        known = self._targets.get(key)
         if known is None:
-            known = self._candidates[key] = call_targets.candidates(self.project, *key)
+            known = self._targets[key] = call_targets.call_targets(self.project.classes, *key)
         return known
 
-    def instance(self, method: FunctionInfo) -> Value:
+    def pass_batches(self, fn: FunctionDef) -> None:
+        """Note that a function `update(engine, batch)` is called with what a data loader yields."""
+        self._entries.pass_arguments(self.state(fn), [UNKNOWN, CPU_TENSOR._replace(certain=False)], {})
+
+    def note_callback(self, fn: FunctionDef, heat: Heat) -> None:
+        """Note how often a framework calls a function that it was given."""
+        self._callbacks[fn] = heat
+
+    def note_traced(self, fn: FunctionDef) -> None:
+        """Note that another framework traces a function."""
+        self.tracing.note(fn)
+
+    def wrapper(self, fn: FunctionDef) -> str:
+        """The type of value that a decorator of another framework makes of a function; empty for none."""
+        return self.tracing.wrapper(fn)
+
+    def carried_names(self, loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
+        """The names through which one iteration of a loop may reach the next."""
+        known = self._carried.get(loop)
+        if known is None:
+            known = self._carried[loop] = loop_carried.read_first(loop)
+        return known
+
+    # names
+
+    def publish_scope(self, frame: Frame) -> None:
+        """Let closures, and other functions of a module, see the names of a run."""
+        fn, found = frame.fn, frame.store.values
+        if fn.is_module or fn.nested:
+            self._note_scope(fn, fn.file.scope if fn is fn.file.body else frame.summary.scope, found)
+        frame.summary.scope = found
+        if fn is fn.file.body:
+            fn.file.scope = found
+
+    def _note_scope(self, fn: FunctionDef, old: Mapping[str, Value], new: Mapping[str, Value]) -> None:
+        """Note which names of a function, or of a module, hold something else."""
+        for name, value in new.items():
+            known = old.get(name)
+            if known is not value and known != value:
+                self.revisions.change((fn, name))
+        for name in old.keys() - new.keys():
+            self.revisions.change((fn, name))
+
+    def outer_name(self, reader: Reader, name: str) -> Value | None:
+        """What a name holds in the functions and the module around a run; None for a name that nothing binds."""
+        fn, now = reader.fn, self.revisions.current
+        outer = fn.outer
+        while outer is not None and not outer.is_module:
+            reader.dependencies.setdefault((outer, name), now)
+            found = self.state(outer).summary.scope.get(name)
+            if found is not None:
+                return found
+            outer = outer.outer
+        file = fn.file
+        reader.dependencies.setdefault((file.body, name), now)
+        found = file.scope.get(name)
+        if found is not None:
+            return found
+        imported = self._imported.get(file)
+        if imported is None:
+            imported = self._imported[file] = {}
+        if name in imported:
+            found = imported[name]
+        else:
+            found = imported[name] = self.project.named(file, name)
+        return self._read_name(file, name) if found is None and file.definitions is not None else found
+
+    def module_name(self, reader: Reader, name: str) -> Value | None:
+        """What the body of the module of a reader binds a name to; None for a name that it does not bind."""
+        reader.dependencies.setdefault((reader.fn.file.body, name), self.revisions.current)
+        return self._read_name(reader.fn.file, name)
+
+    def member(self, reader: Reader, file: ModuleDef, name: str) -> Value:
+        """What a module of the project holds under a name."""
+        reader.dependencies.setdefault((file.body, name), self.revisions.current)
+        self._read_body(file)
+        if file.definitions is not None and self.project.named(file, name) is None:
+            self._read_name(file, name)
+        return self.project.member(file, name)
+
+    def _read_body(self, file: ModuleDef) -> None:
+        """Run the body of a file that runs on demand."""
+        state = self.state(file.body)
+        if file.called_only and file.definitions is None and not state.runs:
+            self._run(state)
+
+    def _read_name(self, file: ModuleDef, name: str) -> Value | None:
+        """What the body of a file binds a name to; of a file read on demand, only what binds the name is run."""
+        if name not in file.scope and file.definitions is not None:
+            piece = binding(file, name)
+            if piece is not None and not self.state(piece).runs:
+                self._run(self.state(piece))
+        return file.scope.get(name)
+
+    def annotation(self, reader: Reader, node: ast.expr) -> Value:
+        """The value that a type annotation declares."""
+        return self._annotations.of(reader, node)
+
+    # classes
+
+    def attribute(self, reader: Reader, cls: ClassDef, name: str) -> Value | None:
+        """What an attribute of instances holds, inherited ones included; None when it was never seen."""
+        for base in self.project.classes.project_lineage(cls):
+            if name not in base.attributes and base.file.called_only:
+                self._read_attribute(base, name)
+            value = base.attributes.get(name)
+            if value is not None:
+                reader.dependencies.setdefault((base, name), self.revisions.current)
+                return value
+        reader.missing[cls, name] = None
+        return None
+
+    def _known_attribute(self, cls: ClassDef, name: str) -> Value | None:
+        lineage = self.project.classes.project_lineage(cls)
+        return next((base.attributes[name] for base in lineage if name in base.attributes), None)
+
+    def _read_attribute(self, cls: ClassDef, name: str) -> None:
+        """Run, of a class in a file that runs on demand, the methods that mention an attribute."""
+        self._read_body(cls.file)
+        piece = cls.file.pieces.get(cls.name)
+        if piece is not None and not self.state(piece).runs:
+            self._run(self.state(piece))
+        if self._depth >= _MAX_DEPTH:
+            return
+        for method in cls.mentioning(name):
+            if not self.state(method).runs:
+                self._run(self.state(method))
+
+    def set_attribute(self, owner: Value, name: str, value: Value) -> None:
+        """Note that an attribute of a class's instances may hold a value."""
+        cls = owner.ref
+        if cls.__class__ is not ClassDef or owner.kind not in _WITH_ATTRIBUTES:
+            return
+        if owner.kind is Kind.MODULE and value.kind is Kind.MODULE and value.device is Device.CPU:
+            value = value._replace(device=self.assumed_device(cls.file.body))  # a submodule goes where its parent goes
+        self.classes.widen_attribute(cls, name, value)
+
+    def define_attribute(self, cls: ClassDef, name: str, value: Value) -> None:
+        """Note that the body of a class binds an attribute."""
+        self.classes.set_attribute(cls, name, value)
+
+    def instance(self, method: FunctionDef) -> Value:
         """An instance of the class of a method, as the method itself sees it."""
         cls = method.cls
         if method.kind == "class":
             return Value(Kind.CLASS, ref=cls)
         device: Device | None = None
-        if cls is not None and self.project.is_module_class(cls):
+        if cls is not None and self.project.classes.is_module(cls):
             device = self.assumed_device(method)
-        made = self._instances.get((id(cls), device))
+        made = self._instances.get((cls, device))
         if made is None:
             if device is not None:
                 made = Value(Kind.MODULE, device, ref=cls)
             else:
-                made = Value(Kind.RECORDS if cls is not None and self.is_records(cls) else Kind.INSTANCE, ref=cls)
-            self._instances[id(cls), device] = made
+                is_records = cls is not None and self.classes.is_records(cls)
+                made = Value(Kind.RECORDS if is_records else Kind.INSTANCE, ref=cls)
+            self._instances[cls, device] = made
         return made
 
-    def call(
-        self, caller: Expressions, fn: FunctionInfo, args: Sequence[Value], kwargs: dict[str, Value], extra: list[Value]
-    ) -> Value:
-        """Call a project function: its parameters learn what is passed, the caller learns what comes back."""
-        caller.fn.trace.calls.append(CallSite(fn, caller.statement, caller.repeated > 0))
-        grew = bind(self, fn, list(args), kwargs)
-        if isinstance(fn.node, ast.Module):
-            return UNKNOWN
-        fresh = fn.returns is None
-        if self._depth < _MAX_CALL_DEPTH and (fresh or self._is_due(fn, grew)):
-            self.interpret(fn)
-        caller.fn.reads.setdefault(id(fn), self.clock)
-        result = fn.returns if fn.returns is not None else UNKNOWN
-        if result.kind is not Kind.HOST and self._is_small(fn):
-            result = self._for_this_call(fn, tuple(args), kwargs, result)
-        declared = fn.node.returns
-        if result.kind is Kind.UNKNOWN and declared is not None:
-            return self.annotations.of(self, caller.fn, declared)
-        return result
-
-    def _is_due(self, fn: FunctionInfo, grew: bool) -> bool:
-        """Whether to run a called function again before its result is used."""
-        if fn.runs >= self.round * _MAX_RUNS:
-            return False
-        if self.round > 1 and not fn.busy and self._stale(fn):
-            return True
-        return grew and entry(self, fn) != fn.entered
-
-    def wrapper(self, fn: FunctionInfo) -> str:
-        """The sort that a decorator of another framework makes of a function; empty for none."""
-        if fn.wrapper is None:
-            fn.wrapper = ""
-            for decorator in getattr(fn.node, "decorator_list", ()):
-                parts = [decorator]
-                if isinstance(decorator, ast.Call):  # `@partial(jax.jit, ...)`, `@tf.function(...)`
-                    parts = [decorator.func, *decorator.args[:1]]
-                for part in parts:
-                    value = self.project.static(fn.file, part)
-                    if value.kind is Kind.NAME and isinstance(value.ref, str):
-                        fn.wrapper = fn.wrapper or foreign.wrappers().get(value.ref, "")
-            fn.traced = fn.traced or bool(fn.wrapper)
-        return fn.wrapper
-
-    def traced(self, fn: FunctionInfo) -> bool:
-        """Whether another framework traces a function: by itself, in a class of its own, or through all its callers."""
-        if fn.is_module:
-            return False
-        if self.wrapper(fn) or fn.traced or (fn.outer is not None and self.traced(fn.outer)):
-            return True
-        if fn.cls is not None:
-            bases = [base for base in self.project.lineage(fn.cls) if isinstance(base, str)]
-            if any(base in foreign.traced_bases() for base in bases):
-                return True
-        callers = self._callers().get(id(fn))
-        if not callers:
-            return False
-        fn.traced = True  # in a cycle of calls, those from outside decide
-        fn.traced = all(self.traced(caller) for caller in callers)
-        return fn.traced
-
-    def _callers(self) -> dict[int, list[FunctionInfo]]:
-        if self._called_by is None:
-            self._called_by = {}
-            for file in self.project.files:
-                for fn in file.all_functions:
-                    for site in fn.trace.calls:
-                        if site.callee is not fn:
-                            self._called_by.setdefault(id(site.callee), []).append(fn)
-        return self._called_by
-
-    def _is_small(self, fn: FunctionInfo) -> bool:
-        if fn.small is None:
-            fn.small = not fn.is_module and fn.name != "__init__" and _counts_at_most(fn.node.body, _SMALL)
-        return fn.small
-
-    def _for_this_call(
-        self, fn: FunctionInfo, args: tuple[Value, ...], kwargs: dict[str, Value], joined: Value
-    ) -> Value:
-        """What a short helper gives back for exactly these arguments, not for those of all its callers together."""
-        key = (id(fn), args, tuple(kwargs.items()))
-        known = self._results.get(key)
-        if known is not None:
-            return known
-        used = self._variants.get(id(fn), 0)
-        if used >= _MAX_VARIANTS or fn.busy or self._depth >= _MAX_CALL_DEPTH:
-            return joined
-        kept = (fn.bound, fn.trace, fn.values, fn.returns, fn.scope, fn.runs, fn.seen, fn.entered)
-        reads, missed = fn.reads, fn.missed
-        changed, bound = self._changed.get(id(fn), 0), self._bound.get(id(fn), 0)
-        fn.bound = {}
-        bind(self, fn, list(args), kwargs)
-        result = joined
-        try:
-            if entry(self, fn) != fn.entered:
-                self._variants[id(fn)] = used + 1
-                self.interpret(fn)
-                result = fn.returns if fn.returns is not None else joined
-        finally:
-            fn.bound, fn.trace, fn.values, fn.returns, fn.scope, fn.runs, fn.seen, fn.entered = kept
-            fn.reads, fn.missed = {**fn.reads, **reads}, {**fn.missed, **missed}
-            self._changed[id(fn)], self._bound[id(fn)] = changed, bound
-        self._results[key] = result
-        return result
-
-    def handed_batches(self, fn: FunctionInfo) -> None:
-        """A function `update(engine, batch)` is called with what a loader hands out."""
-        bind(self, fn, [UNKNOWN, CPU_TENSOR._replace(sure=False)], {})
-
-    def loop_names(self, fn: FunctionInfo) -> frozenset[str]:
-        """Names that a `for`, or a comprehension, of a function binds."""
-        known = self._loop_names.get(id(fn))
-        if known is None:
-            names: set[str] = set()
-            stack: list[ast.AST] = list(fn.node.body)
-            while stack:
-                node = stack.pop()
-                if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
-                    names.update(item.id for item in ast.walk(node.target) if isinstance(item, ast.Name))
-                stack.extend(ast.iter_child_nodes(node))
-            known = self._loop_names[id(fn)] = frozenset(names)
-        return known
-
-    def read_first(self, loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
-        """The names through which one turn of a loop may reach the next."""
-        known = self._read_first.get(id(loop))
-        if known is None:
-            known = self._read_first[id(loop)] = loop_carried.read_first(loop)
-        return known
-
-    def super_of(self, caller: Expressions) -> Value:
-        """What `super()` gives in a method."""
-        fn: FunctionInfo | None = caller.fn
-        while fn is not None and fn.cls is None:
-            fn = fn.outer
-        if fn is None or fn.cls is None:
-            return UNKNOWN
-        for base in self.project.lineage(fn.cls)[1:]:
-            if isinstance(base, ClassInfo):
-                kind = Kind.MODULE if self.project.is_module_class(fn.cls) else Kind.INSTANCE
-                return Value(kind, self.assumed_device(fn), ref=base)
-        return UNKNOWN
-
-    # classes
-
-    def instantiate(
-        self, caller: Expressions, cls: ClassInfo, args: Sequence[Value], kwargs: dict[str, Value]
-    ) -> Value:
+    def instantiate(self, caller: Frame, cls: ClassDef, args: Sequence[Value], kwargs: dict[str, Value]) -> Value:
         """Make an instance of a project class."""
-        if self.project.is_module_class(cls):
-            made = Value(Kind.MODULE, Device.CPU, ref=cls, items=self.named.made_of(cls, kwargs))
-        elif self.is_records(cls):
-            made = Value(Kind.RECORDS, ref=cls)
-        elif any(isinstance(base, str) and base.startswith("torch.optim") for base in self.project.lineage(cls)):
-            made = Value(Kind.OPTIMIZER)
-        elif any(isinstance(base, str) and base.endswith("DataLoader") for base in self.project.lineage(cls)):
-            made = caller.loader("", list(args), kwargs)  # type: ignore[attr-defined]
-        else:
-            made = Value(Kind.INSTANCE, ref=cls)
-        init = self.method(cls, "__init__")
+        made = self._new_instance(caller, cls, kwargs)
+        init = self.project.classes.method(cls, "__init__")
         if init is not None:
-            self.call(caller, init, [made, *args], kwargs, [])
+            self.call(caller, init, [made, *args], kwargs)
         else:
             fields = [item.target.id for item in cls.node.body if _is_field(item)]  # type: ignore[attr-defined]
-            for label, value in [*zip(fields, args, strict=False), *kwargs.items()]:
-                if label in fields:
-                    self.set_attribute(made, label, value)
+            for name, value in [*zip(fields, args, strict=False), *kwargs.items()]:
+                if name in fields:
+                    self.set_attribute(made, name, value)
         return made
 
-    def is_records(self, cls: ClassInfo) -> bool:
-        """Whether instances are collections of host objects of a library: datasets."""
-        known = self._records.get(id(cls))
-        if known is None:
-            known = self._records[id(cls)] = any(
-                isinstance(base, str) and base.rpartition(".")[2] in _RECORD_BASES for base in self.project.lineage(cls)
-            )
-        return known
+    def _new_instance(self, caller: Frame, cls: ClassDef, kwargs: dict[str, Value]) -> Value:
+        if self.project.classes.is_module(cls):
+            return Value(Kind.MODULE, Device.CPU, ref=cls, made_with=self.named.made_of(cls, kwargs))
+        if self.classes.is_records(cls):
+            return Value(Kind.RECORDS, ref=cls)
+        external = self.project.classes.external_bases(cls)
+        if any(base.startswith("torch.optim") for base in external):
+            return Value(Kind.OPTIMIZER)
+        if any(base.endswith("DataLoader") for base in external):
+            return data_loader(caller, "", kwargs)
+        return Value(Kind.INSTANCE, ref=cls)
 
-    def assign_attribute(self, caller: Expressions, target: ast.expr, value: Value) -> None:
-        """`object.name = value`, where the object's class is known."""
-        if isinstance(target, ast.Attribute):
-            owner = caller.values.get(id(target.value))
-            if owner is None:
-                owner = caller.eval(target.value)
-            self.set_attribute(owner, target.attr, value)
+    def is_moved(self, reader: Reader, cls: ClassDef) -> bool:
+        """Whether some instance of a class was moved to a device."""
+        return self.classes.is_moved(reader, cls)
 
-    def set_attribute(self, owner: Value, label: str, value: Value) -> None:
-        """Let a class learn what one of its attributes may hold."""
-        cls = owner.ref
-        if cls.__class__ is not ClassInfo or owner.kind not in _WITH_ATTRIBUTES:
-            return
-        if owner.kind is Kind.MODULE and value.kind is Kind.MODULE and value.device is Device.CPU:
-            value = value._replace(device=self.assumed_device(cls.file.body))  # a submodule goes where its parent goes
-        old = cls.attributes.get(label)
-        if old is None or value.kind is not Kind.UNKNOWN or old.kind is Kind.UNKNOWN:
-            new = value if old is None else widened(old, value)
-            if new is not old and new != old:
-                cls.attributes[label] = new
-                self.note_attribute(cls, label, old is None)
+    def note_moved(self, cls: ClassDef) -> None:
+        """Note that an instance of a class was moved to a device."""
+        self.classes.note_moved(cls)
 
+    # devices
 
-def _counts_at_most(body: list[ast.stmt], most: int) -> bool:
-    """Whether a block holds at most so many statements, and none that repeats or defines something."""
-    if len(body) > most:
-        return False
-    count, stack = 0, list(body)
-    while stack:
-        count += 1
-        statement = stack.pop()
-        if count > most or isinstance(statement, (ast.For, ast.While, ast.FunctionDef, ast.ClassDef)):
-            return False
-        if statement.__class__ not in _SIMPLE:
-            for block in blocks(statement):
-                stack += block
-    return True
+    def assumed_device(self, fn: FunctionDef) -> Device:
+        """Where the tensors of a function lie, if its code is conventional."""
+        return self.devices.assumed_device(fn)
 
+    def uses_gpu_by_default(self, file: ModuleDef) -> bool:
+        """Whether new tensors are made on the GPU unless told otherwise."""
+        return self.devices.uses_gpu_by_default(file)
 
-def is_test_file(file: FileInfo) -> bool:
-    """Whether a file holds tests, going by the names that pytest collects."""
-    return _TEST_FILE.search(file.path) is not None
+    def is_built_on_device(self, reader: Reader) -> bool:
+        """Whether some `with device:` block of the project makes its modules on a device."""
+        reader.dependencies.setdefault(BUILT_ON_DEVICE, self.revisions.current)
+        return self._built_on_device
+
+    def note_built_on_device(self) -> None:
+        """Note that there is such a block."""
+        if not self._built_on_device:
+            self._built_on_device = True
+            self.revisions.change(BUILT_ON_DEVICE)
 
 
 def _is_field(item: ast.stmt) -> bool:

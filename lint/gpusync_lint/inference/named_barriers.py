@@ -11,16 +11,16 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import registry
+from gpusync_lint.domain.external_names import is_module_name
 from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, tuple_of
-from gpusync_lint.project.resolution import is_module_name
-from gpusync_lint.project.symbols import ClassInfo, FunctionInfo
+from gpusync_lint.project.symbols import ClassDef, FunctionDef
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Iterator, Sequence
 
     from gpusync_lint.catalogue.schema import Barrier, Catalogue
-    from gpusync_lint.project.resolution import Project
+    from gpusync_lint.project.class_hierarchy import ClassHierarchy
 
 _OBJECT = "()"
 """What the dotted name of a class is followed by to name its instances, as in `accelerate.Accelerator()`."""
@@ -49,7 +49,7 @@ def _classes() -> dict[str, frozenset[str]]:
     }
 
 
-class Named:
+class NamedBarriers:
     """Which names wait."""
 
     def __init__(self, own: Sequence[Barrier] = ()) -> None:
@@ -67,14 +67,14 @@ class Named:
             end.rpartition(".")[0] for barrier in own for end in barrier.calls if end.rpartition(".")[0]
         )
 
-    def barriers(self, func: ast.expr, callee: Value, receiver: Value, project: Project) -> Sequence[Barrier]:
+    def barriers(self, func: ast.expr, callee: Value, receiver: Value, classes: ClassHierarchy) -> Sequence[Barrier]:
         """The barriers that the name of what is called tells; `receiver` is unknown for a plain function."""
         label: str = getattr(func, "attr", "")
         key = _last(label, callee)
         if label not in self.ends and key not in self.ends:
             return _NONE
         found = [barrier for end, barrier in self.ends.get(label, ()) if end == f".{label}"]
-        for dotted in _names(label, callee, receiver, project):
+        for dotted in _names(label, callee, receiver, classes):
             for end, barrier in self.ends.get(key, ()):
                 if _ends(dotted, end) and barrier not in found and _speaks_of(barrier, dotted):
                     found.append(barrier)
@@ -99,15 +99,15 @@ class Named:
         theirs = each is not None and dotted.rpartition(".")[2] in _classes()[dotted.partition(".")[0]]
         if not theirs and not any(_ends(dotted, name) for name in self._own_classes):
             return None
-        said = _said(kwargs)
+        said = _constants(kwargs)
         if is_module_name(dotted):
-            return Value(Kind.MODULE, Device.CPU, ref=dotted, items=said)
-        return Value(Kind.NAME, ref=dotted + _OBJECT, items=said)
+            return Value(Kind.MODULE, Device.CPU, ref=dotted, made_with=said)
+        return Value(Kind.NAME, ref=dotted + _OBJECT, made_with=said)
 
-    def made_of(self, cls: ClassInfo, kwargs: dict[str, Value]) -> tuple[tuple[str, object], ...] | None:
+    def made_of(self, cls: ClassDef, kwargs: dict[str, Value]) -> tuple[tuple[str, Value], ...] | None:
         """How an object of a library's class was made, where the project is the library itself."""
         each = _library(cls.file.parts)
-        return _said(kwargs) if each is not None and cls.name in _classes()[each.modules[0]] else None
+        return _constants(kwargs) if each is not None and cls.name in _classes()[each.modules[0]] else None
 
     def gives_tensor(self, dotted: str) -> bool:
         """Whether a function or method of a library gives back a tensor on the device."""
@@ -116,13 +116,13 @@ class Named:
 
 
 @lru_cache(maxsize=4)
-def named_by(own: tuple[Barrier, ...]) -> Named:
-    """`Named` with a project's own barriers; the parts of a project share one."""
-    return Named(own)
+def named_by(own: tuple[Barrier, ...]) -> NamedBarriers:
+    """`NamedBarriers` with a project's own barriers; the parts of a project share one."""
+    return NamedBarriers(own)
 
 
-def _said(kwargs: dict[str, Value]) -> tuple[tuple[str, object], ...]:
-    return tuple((key, value.const) for key, value in kwargs.items() if value.const is not None)
+def _constants(kwargs: dict[str, Value]) -> tuple[tuple[str, Value], ...]:
+    return tuple((key, value) for key, value in kwargs.items() if value.const is not None)
 
 
 def _library(words: Sequence[str]) -> Catalogue | None:
@@ -141,7 +141,7 @@ def _last(label: str, callee: Value) -> str:
     ref = callee.ref
     if callee.kind is Kind.NAME and isinstance(ref, str):
         return _key(ref[: -len(_OBJECT)] + f".{_CALL}") if ref.endswith(_OBJECT) else ref.rpartition(".")[2]
-    if callee.kind is Kind.FUNCTION and isinstance(ref, FunctionInfo):
+    if callee.kind is Kind.FUNCTION and isinstance(ref, FunctionDef):
         return ref.name
     if callee.kind is Kind.MODULE:
         name = ref.rpartition(".")[2] if isinstance(ref, str) else getattr(ref, "name", "")
@@ -158,19 +158,19 @@ def _ends(dotted: str, end: str) -> bool:
     return dotted == end or dotted.endswith(f".{end}")
 
 
-def _names(label: str, callee: Value, receiver: Value, project: Project) -> Iterator[str]:
+def _names(label: str, callee: Value, receiver: Value, classes: ClassHierarchy) -> Iterator[str]:
     """The dotted names of what is called: of a method, one for each class that may define it."""
     if callee.kind is Kind.NAME and isinstance(callee.ref, str):
         name = callee.ref.replace(_OBJECT, "")
         yield f"{name}.{_CALL}" if callee.ref.endswith(_OBJECT) else name
-    elif callee.kind is Kind.FUNCTION and isinstance(callee.ref, FunctionInfo):
+    elif callee.kind is Kind.FUNCTION and isinstance(callee.ref, FunctionDef):
         yield ".".join((*callee.ref.file.parts, callee.ref.qualname))
     elif callee.kind is Kind.MODULE and isinstance(callee.ref, str):
         yield f"{callee.ref}.{_CALL}"
-    elif callee.kind is Kind.MODULE and isinstance(callee.ref, ClassInfo):
+    elif callee.kind is Kind.MODULE and isinstance(callee.ref, ClassDef):
         yield ".".join((*callee.ref.file.parts, callee.ref.name, _CALL))
     elif label and isinstance(receiver.ref, str) and receiver.kind is Kind.MODULE:
         yield f"{receiver.ref}.{label}"
-    elif label and isinstance(receiver.ref, ClassInfo):
-        for base in project.lineage(receiver.ref):
+    elif label and isinstance(receiver.ref, ClassDef):
+        for base in classes.lineage(receiver.ref):
             yield f"{base}.{label}" if isinstance(base, str) else f"{base.name}.{label}"

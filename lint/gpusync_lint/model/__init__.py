@@ -1,1 +1,1 @@
-"""Findings and what they are made of: plain data."""
+"""Plain data shared by all parts of the linter: findings, levels, keys."""

@@ -1,9 +1,9 @@
-"""The ordinals at the end of keys: which of several like findings in one function is the first.
+"""Keys of findings, which identify a finding without its line number.
 
-A key is path, function, code, normalized source, ordinal. Occurrences of one source in one function are numbered so
-that those that count come first: live ones before those that a comment allows, surer ones before guesses, hotter ones
-before cooler ones, then in source order. A note or an allowed line that comes or goes above a warning therefore leaves
-the warning's key alone; another warning of the same source takes the next ordinal.
+A key consists of path, function, code, a digest of the normalized source, and an ordinal. The ordinal tells findings
+with the same source in the same function apart. They are numbered in the order in which they matter: findings that no
+comment allows come first, then those of higher confidence, then the hotter ones, then by position. So a note or an
+allowed line that is added above a warning does not change the key of the warning.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 def numbered(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings in the order given, each with the ordinal that its like ones leave it."""
+    """The findings, in the same order, with the ordinals in their keys recomputed."""
     result = list(findings)
-    alike: defaultdict[str, list[int]] = defaultdict(list)
-    for place, finding in enumerate(result):
-        alike[identity(finding.key)].append(place)
-    for stem, places in alike.items():
-        ordered = sorted(places, key=lambda place: _rank(result[place])) if len(places) > 1 else places
-        for ordinal, place in enumerate(ordered, 1):
-            key = f"{stem}::{ordinal}"
-            if result[place].key != key:
-                result[place] = replace(result[place], key=key)
+    groups: defaultdict[str, list[int]] = defaultdict(list)
+    for index, finding in enumerate(result):
+        groups[identity(finding.key)].append(index)
+    for prefix, group in groups.items():
+        ordered = sorted(group, key=lambda index: _rank(result[index])) if len(group) > 1 else group
+        for ordinal, index in enumerate(ordered, 1):
+            key = f"{prefix}::{ordinal}"
+            if result[index].key != key:
+                result[index] = replace(result[index], key=key)
     return result
 
 

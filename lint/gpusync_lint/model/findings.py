@@ -1,4 +1,4 @@
-"""Findings and what they are made of: plain data shared by the engine, the outputs and the fixes."""
+"""Findings and related plain data, shared by the engine, the outputs and the fixes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class UserError(ValueError):
-    """Something given by the user that cannot be used, in one line."""
+    """The user's input cannot be used. The message is one line for the user."""
 
 
 MARKER = "gpusync:"
-"""What a comment that speaks to the linter holds."""
+"""The text that marks a comment as one for the linter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class Source:
     """One file to lint. It is read, never executed."""
 
     path: str
-    """As it is shown: relative to the working directory where it lies below it, with forward slashes."""
+    """As displayed: relative to the working directory if it is below it, with forward slashes."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A change that removes the sync. `safe` means that value, type and timing of errors are unchanged."""
+    """A change that removes the wait. It is `safe` if values, types and the timing of errors stay the same."""
 
     title: str
     """An imperative: "Build the tensor on the device"."""
@@ -42,12 +42,12 @@ class Fix:
     """`rewrite.codemod` writes all of them or none."""
     safe: bool
     hazard: str | None = None
-    """What can go wrong with an unsafe fix, in one sentence."""
+    """One sentence about what an unsafe fix may break."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One barrier call that a rule decided to report."""
+    """One line of code that a rule reports as a wait."""
 
     code: str
     name: str
@@ -59,25 +59,25 @@ class Finding:
     confidence: Confidence
     framework: str
     key: str
-    """Identifies the finding without its line number: path, function, code, normalized source and its ordinal there."""
+    """Identifies the finding without its line number; see `finding_keys`."""
     fix: Fix | None = None
     suppressed: str | None = None
-    """The reason of the allow comment that covers it; None when it is live."""
+    """The reason in the comment that allows it; None if no comment does."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileError:
-    """A file that could not be linted, in one line."""
+    """A file that could not be linted."""
 
     path: str
     line: int | None
     message: str
     cell: int | None = None
-    """Of a notebook: the number of the cell that `line` counts in."""
+    """The number of the cell in which `line` counts; None for a file that is no notebook."""
 
     @property
-    def told(self) -> str:
-        """The message, with the cell that it is about."""
+    def message_with_cell(self) -> str:
+        """The message, preceded by the cell if there is one."""
         if self.cell is None:
             return self.message
         return f"cell {self.cell}{'' if self.line is None else f', line {self.line}'}: {self.message}"
@@ -85,33 +85,33 @@ class FileError:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What the user may tell the engine about their project."""
+    """What the configuration says about the project."""
 
     torch_version: tuple[int, int] = (2, 11)
-    """Oldest torch that the project runs on; version-dependent barriers are reported when they wait on it."""
+    """The oldest torch that the project runs on. What waits up to some version only is reported if it waits there."""
     step_functions: tuple[str, ...] = ()
-    """Extra functions, by name or dotted name, that run every step."""
+    """Functions, by name or dotted name, that run in every step although the source does not show it."""
     barriers: tuple[Barrier, ...] = ()
-    """The project's own."""
+    """Barriers that the configuration describes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What the engine found in a set of files: all codes and all heats, unsuppressed, in path and line order."""
+    """What the engine found in a set of files: findings of all codes, heats and confidences, by path and line."""
 
     findings: tuple[Finding, ...]
     errors: tuple[FileError, ...]
     files: int
     running: Running | None = None
-    """Of files that are a part of what belongs together: what their heat depends on."""
+    """For files that are part of a larger component: how their functions run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """How the functions of a part run, for the heat of its findings once the other parts are known."""
+    """How the functions of a part run. The heat of its findings follows once all parts of the component are known."""
 
     graph: Graph
     places: tuple[Place | None, ...]
-    """Of each finding where it stands; None for one whose heat its rule has decided."""
+    """For each finding, its position in the graph; None if its rule has decided its heat."""
     depends: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """What had a say of the files around it, by their numbers: labels, as in `definitions`, each with its digest."""
+    """What the part uses of other files, by their numbers: labels, as in `outline.Outline`, each with its digest."""

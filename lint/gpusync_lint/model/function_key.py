@@ -1,7 +1,7 @@
-"""What identifies a function."""
+"""The key that identifies a function."""
 
 from __future__ import annotations
 
 Key = tuple[str, str]
-"""Stands for a function: its file and its qualified name; `#2` and so on follow the name of further ones in the file.
-There is no line number in it: what an edit only moves stays as it was."""
+"""The file and the qualified name of a function, followed by `#2` and so on if the file defines the name several times.
+A key contains no line number, so a function keeps its key when it is moved within the file."""

@@ -1,4 +1,4 @@
-"""How often a line runs, and how sure the linter is that it waits."""
+"""Heat and confidence of findings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Heat(str, Enum):
     STEP = "step"
     """Every step of a training, evaluation or generation loop."""
     GUARDED = "guarded"
-    """In a step, under a condition that lets most steps pass (``if step % 100 == 0``)."""
+    """In a step, but in few steps only (``if step % 100 == 0``)."""
     EPOCH = "epoch"
-    """Once per epoch or per iteration of an outer loop."""
+    """Once per epoch, or per iteration of another outer loop."""
     ONCE = "once"
-    """Set-up, tear-down, or not known to repeat."""
+    """In set-up or tear-down, or not known to repeat."""
 
     @property
     def rank(self) -> int:
@@ -24,7 +24,7 @@ class Heat(str, Enum):
 
 
 _HEAT_RANKS = {heat._value_: rank for rank, heat in enumerate(Heat)}
-"""By `_value_`, here and below: `value` is a property written in Python, and a run asks for many ranks."""
+"""By `_value_`, here and below: `value` is a property implemented in Python, and a run reads many ranks."""
 
 
 class Confidence(str, Enum):
@@ -36,7 +36,7 @@ class Confidence(str, Enum):
 
     @property
     def rank(self) -> int:
-        """0 for the surest."""
+        """0 for the highest."""
         return _CONFIDENCE_RANKS[self._value_]
 
 

@@ -1,4 +1,4 @@
-"""Where findings stand in the call graph."""
+"""Call graphs, and positions of findings in them."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Where in its function a finding stands."""
+    """The position of a finding in its function."""
 
     function: int
-    """Its number in the graph; -1 for one that is not there."""
+    """The number of the function in the graph; -1 if it is not in the graph."""
     step: int
-    """The last step on the way there that the graph knows; -1 for none."""
+    """The last step on the path to the finding that the graph knows; -1 for none."""
     beyond: str
-    """The kinds of those after it, as digits; loops among them only repeat what is in them."""
+    """The kinds of the steps after it, as digits; loops among them repeat only what is inside them."""
     repeated: bool
-    """In a comprehension."""
+    """Inside a comprehension."""
     deferred: bool
-    """In what may be called later, or never."""
+    """Inside code that may be called later, or never."""
 
 
 class Row(NamedTuple):
-    """A function that calls others, or holds a sign of a step."""
+    """A function that calls others, or that contains evidence of a training step."""
 
     number: int
     steps: list[int]
     signs: list[int]
     calls: list[int]
-    """What it calls from its entry: numbers of functions, -1 and below for those outside."""
+    """What it calls unconditionally: numbers of functions; -1 and below for functions outside the graph."""
     ways: list[int]
-    """What else it calls: the function, and the way as in `FunctionRun.calls`, by turns."""
+    """What else it calls: alternately the function and the path to the call, as in `FunctionRun.calls`."""
     batches: list[int]
 
 
 class Graph(NamedTuple):
-    """How functions run and call each other. Made of lists, strings and numbers throughout."""
+    """How functions run and call each other, as lists, strings and numbers only."""
 
     files: list[str]
     names: list[str]
-    """Of each file the names of its functions, between spaces; the functions are numbered in this order."""
+    """For each file, the names of its functions, separated by spaces. Functions are numbered in this order."""
     heads: str
-    """Of each function a character: the rank of its convention, and its flags."""
+    """For each function, a character with the heat that its framework implies and its flags."""
     rows: list[Row]
     outside: list[list[str]]
-    """Keys of functions that are called and not in the graph."""
+    """The keys of functions that are called but are not in the graph."""

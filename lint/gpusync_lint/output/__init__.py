@@ -44,7 +44,7 @@ def mergeable() -> list[MergeableFormat]:
 
 def described() -> str:
     """The formats and who reads them, for `--help`."""
-    return "; ".join(f"{name}: {named(name).audience}" for name in names())
+    return ", ".join(f"{name} ({named(name).audience})" for name in names())
 
 
 def table() -> str:
@@ -55,6 +55,6 @@ def table() -> str:
         shows = named(name).shows
         refused = "not possible: exit 2"
         cells = [f"`{name}`", named(name).audience, shows.warnings, shows.notes or "-", shows.errors]
-        cells += [shows.suppressed, shows.statistics or refused, shows.observed or refused]
+        cells += [shows.suppressed or "-", shows.statistics or refused, shows.observed or refused]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"

@@ -24,7 +24,7 @@ class GitHub(Format):
     """
 
     audience = "annotations in the log of a GitHub job"
-    shows = Shows("`::warning`", "", "`::notice`", "`::error`", "one `::notice`", "")
+    shows = Shows("`::warning`", suppressed="`::notice`", errors="`::error`", statistics="one `::notice`")
 
     def render(self, outcome: Outcome, options: Options) -> str:
         """Errors of files first, then warnings, and on request what is allowed and the counts."""
@@ -64,7 +64,7 @@ def _error(error: FileError, outcome: Outcome) -> str:
     line = outcome.error_line(error)
     if line is not None:
         properties["line"] = str(line)
-    return _command("error", {**properties, "title": "gpusync lint"}, error.told)
+    return _command("error", {**properties, "title": "gpusync lint"}, error.message_with_cell)
 
 
 def _command(kind: str, properties: dict[str, str], message: str) -> str:

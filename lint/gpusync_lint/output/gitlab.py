@@ -26,7 +26,7 @@ class GitLab(MergeableFormat):
     """
 
     audience = "a GitLab code quality report"
-    shows = Shows("minor issues", "", "issues of severity info", "critical issues", "", "")
+    shows = Shows("minor issues", suppressed="issues of severity info", errors="critical issues")
     kind = "a GitLab code quality report"
 
     def render(self, outcome: Outcome, options: Options) -> str:
@@ -76,9 +76,9 @@ def _issue(finding: Finding, severity: str, description: str, outcome: Outcome) 
 
 def _error(error: FileError, outcome: Outcome) -> dict[str, Any]:
     return {
-        "description": error.told,
+        "description": error.message_with_cell,
         "check_name": "gpusync-lint-error",
-        "fingerprint": _digest(f"{error.path}::{error.told}"),
+        "fingerprint": _digest(f"{error.path}::{error.message_with_cell}"),
         "severity": "critical",
         "location": {"path": error.path, "lines": {"begin": outcome.error_line(error) or 1}},
     }

@@ -36,7 +36,12 @@ class Json(MergeableFormat):
 
     audience = "programs"
     shows = Shows(
-        "findings", "findings", "findings with `suppressed` or `baselined`", "`errors`", "`statistics`", "`observed`"
+        "findings",
+        notes="findings",
+        suppressed="findings with `suppressed` or `baselined`",
+        errors="`errors`",
+        statistics="`statistics`",
+        observed="`observed`",
     )
     shows_edits = True
     kind = "findings as JSON"
@@ -52,7 +57,7 @@ class Json(MergeableFormat):
         }
         seen = outcome.observed
         if seen is not None:
-            document["observed"] = {"runs": seen.shown, "gaps": [asdict(gap) for gap in seen.gaps]}
+            document["observed"] = {"runs": seen.runs, "gaps": [asdict(gap) for gap in seen.gaps]}
         if options.statistics:
             document["statistics"] = {one.code: one.count for one in outcome.statistics}
         if options.fixed:

@@ -24,7 +24,12 @@ class JUnit(Format):
     """A document in ASCII."""
 
     audience = "test reports of CI servers"
-    shows = Shows("failed tests", "", "skipped tests", "tests with an error", "properties of the suite", "")
+    shows = Shows(
+        "failed tests",
+        suppressed="skipped tests",
+        errors="tests with an error",
+        statistics="properties of the suite",
+    )
 
     def render(self, outcome: Outcome, options: Options) -> str:
         """Tests of files with errors first, then those of warnings, then those of clean files."""
@@ -82,9 +87,9 @@ def _failure(suite: Element, finding: Finding, outcome: Outcome) -> None:
 def _error(suite: Element, error: FileError, outcome: Outcome) -> None:
     attributes = {"classname": _legal(error.path), "name": "could not be linted"}
     case = ElementTree.SubElement(suite, "testcase", attributes)
-    told = ElementTree.SubElement(case, "error", {"message": _legal(error.told), "type": "error"})
+    told = ElementTree.SubElement(case, "error", {"message": _legal(error.message_with_cell), "type": "error"})
     line = outcome.error_line(error)
-    told.text = _legal(f"{error.path}{'' if line is None else f':{line}'}: {error.told}")
+    told.text = _legal(f"{error.path}{'' if line is None else f':{line}'}: {error.message_with_cell}")
 
 
 def _legal(text: str) -> str:

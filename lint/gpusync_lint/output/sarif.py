@@ -42,14 +42,14 @@ class Sarif(MergeableFormat):
     Columns count UTF-16 code units from 1, as ``columnKind`` says; ends are exclusive.
     """
 
-    audience = "code scanning services and editors (SARIF 2.1.0)"
+    audience = "code scanning services and editors: SARIF 2.1.0"
     shows = Shows(
         "results",
-        "results of level note",
-        "results with `suppressions`",
-        "notifications of the invocation",
-        "properties of the run",
-        "properties of results",
+        notes="results of level note",
+        suppressed="results with `suppressions`",
+        errors="notifications of the invocation",
+        statistics="properties of the run",
+        observed="properties of results",
     )
     shows_edits = True
     kind = "findings as SARIF"
@@ -182,7 +182,7 @@ class _Log:
             physical["region"] = {"startLine": line}
         return {
             "level": "error",
-            "message": {"text": error.told},
+            "message": {"text": error.message_with_cell},
             "locations": [{"physicalLocation": physical}],
         }
 

@@ -43,11 +43,10 @@ class Text(Format):
     audience = "people"
     shows = Shows(
         "with the source line",
-        "counted in the closing line",
-        "what is allowed, with its reason",
-        "on standard error",
-        "counts instead of lines",
-        "a line for each warning, and the lines that waited without one",
+        notes="counted in the closing line",
+        suppressed="what is allowed, with its reason",
+        statistics="counts instead of lines",
+        observed="a line for each warning, and the lines that waited without one",
     )
 
     def render(self, outcome: Outcome, options: Options) -> str:
@@ -117,7 +116,7 @@ def _gaps(observed: Observed, style: Style) -> list[str]:
         Evidence.UNRECORDED: "with no sync seen",
     }
     told = ", ".join(f"{counts[evidence]} {word}" for evidence, word in words.items() if counts[evidence])
-    lines = [f"Observed in {', '.join(observed.shown)}: {told or 'nothing that a finding is about'}"]
+    lines = [f"Observed in {', '.join(observed.runs)}: {told or 'nothing that a finding is about'}"]
     if observed.gaps:
         lines.append(f"{_count(len(observed.gaps), 'line')} waited that no finding names:")
     for gap in observed.gaps:

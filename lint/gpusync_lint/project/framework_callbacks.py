@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from gpusync_lint.model.levels import Heat
 
 if TYPE_CHECKING:
-    from gpusync_lint.project.resolution import Project
-    from gpusync_lint.project.symbols import ClassInfo, FunctionInfo
+    from gpusync_lint.project.class_hierarchy import ClassHierarchy
+    from gpusync_lint.project.symbols import ClassDef, FunctionDef
 
 _EVERY_STEP = re.compile(
     r"^(training|validation|test|predict|train|eval|valid|val)_?step$|^(on_)?\w*batch_(start|end|begin)\w*$"
@@ -27,21 +27,19 @@ _EVERY_TOKEN = ("LogitsProcessor", "LogitsWarper", "StoppingCriteria")
 _RECORD_BASES = ("Dataset", "VisionDataset", "InMemoryDataset")
 
 
-def called(fn: FunctionInfo, project: Project) -> Heat:
-    """How often a framework calls a function; once for one that no convention speaks of."""
-    if fn.called is not None:
-        return fn.called
+def called(fn: FunctionDef, classes: ClassHierarchy) -> Heat:
+    """How often a framework calls a function; once for one that no convention covers."""
     for decorator in getattr(fn.node, "decorator_list", ()):
         if isinstance(decorator, ast.Call) and getattr(decorator.func, "attr", "") == "on" and decorator.args:
             heat = event(decorator.args[0])
             if heat is not None:
                 return heat
     if fn.cls is not None:
-        if fn.name == "forward" and project.is_module_class(fn.cls):
+        if fn.name == "forward" and classes.is_module(fn.cls):
             return Heat.STEP
-        if fn.name == "__call__" and _is_asked_every_token(fn.cls, project):
+        if fn.name == "__call__" and _is_asked_every_token(fn.cls, classes):
             return Heat.STEP
-        bases = [base for base in project.lineage(fn.cls) if isinstance(base, str)]
+        bases = classes.external_bases(fn.cls)
         if fn.name == "update" and any(base in METRIC_BASES for base in bases):
             return Heat.STEP
         if fn.name == "__getitem__" and any(base.rpartition(".")[2] in _RECORD_BASES for base in bases):
@@ -51,8 +49,8 @@ def called(fn: FunctionInfo, project: Project) -> Heat:
     return Heat.STEP if _EVERY_STEP.match(fn.name) else Heat.ONCE
 
 
-def _is_asked_every_token(cls: ClassInfo, project: Project) -> bool:
-    labels = (base if isinstance(base, str) else base.name for base in project.lineage(cls))
+def _is_asked_every_token(cls: ClassDef, classes: ClassHierarchy) -> bool:
+    labels = (base if isinstance(base, str) else base.name for base in classes.lineage(cls))
     return any(label.endswith(_EVERY_TOKEN) for label in labels)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import roots
-from gpusync_lint.files.discovery import SUFFIXES, decode, enters, shown
+from gpusync_lint.files.discovery import SUFFIXES, decode, display_path, enters
 from gpusync_lint.project.imports import dotted, lookup, modules_in
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def around(files: Sequence[SourceFile], *, cwd: Path, excludes: Callable[[str], 
     found = []
     for path in search.found:
         try:
-            found.append(decode(search.texts[path], shown(path, cwd), path).source)
+            found.append(decode(search.texts[path], display_path(path, cwd), path).source)
         except (SyntaxError, UnicodeDecodeError):
             continue  # it is not what was asked about
     return tuple(found)

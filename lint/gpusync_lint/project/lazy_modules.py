@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpusync_lint.model.findings import Source
     from gpusync_lint.model.function_key import Key
     from gpusync_lint.project.imports import Module
-    from gpusync_lint.project.symbols import FileInfo
+    from gpusync_lint.project.symbols import ModuleDef
 
 MAX_BESIDE = 30_000
 """Characters of source that are read beside a part of a project, at most."""
@@ -103,7 +103,7 @@ class Beside:
             for number, labels in self._labels.items()
         }
 
-    def read(self, module: Module) -> FileInfo | None:
+    def read(self, module: Module) -> ModuleDef | None:
         """The file of a module without its definitions; None where it cannot be read."""
         number = self.number(module)
         if number is None:
@@ -129,7 +129,7 @@ class Beside:
             self._numbers[id(found)] = number
         return found
 
-    def define(self, file: FileInfo, label: str) -> bool:
+    def define(self, file: ModuleDef, label: str) -> bool:
         """Read what a file defines under a name; False where there is no room for it."""
         number = self._numbers[id(file)]
         known = self._answers.get((number, label))
@@ -137,7 +137,7 @@ class Beside:
             known = self._answers[number, label] = self._define(file, number, label)
         return known
 
-    def _define(self, file: FileInfo, number: int, label: str) -> bool:
+    def _define(self, file: ModuleDef, number: int, label: str) -> bool:
         definitions = self._library.definitions(number)
         size, room = definitions.size(label), min(self._room, MAX_DEFINITION)
         if size > room:

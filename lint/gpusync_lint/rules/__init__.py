@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import registry
+from gpusync_lint.messages import did_you_mean
 from gpusync_lint.rules.base.context import Rule
 from gpusync_lint.rules.base.occurrences import EXPRESSIONS, STATEMENTS
 from gpusync_lint.rules.base.table import RuleTable
-from gpusync_lint.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

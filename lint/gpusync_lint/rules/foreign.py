@@ -6,12 +6,13 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.catalogue import foreign
-from gpusync_lint.domain import torch_api
+from gpusync_lint.domain import python_api
 from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, foreign_inside, tuple_of
 from gpusync_lint.model.levels import Confidence
-from gpusync_lint.rules.base.blocks import LOOPS, around, walk
+from gpusync_lint.rules.base.blocks import LOOPS, around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
 from gpusync_lint.rules.base.entries import is_meant, waits_if_called_so
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +52,7 @@ class ForeignBarrier(Rule):
         loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
         body = loops[-1].body if loops else context.function.node.body  # type: ignore[attr-defined]
         place = (wanted.lineno, wanted.col_offset)  # type: ignore[attr-defined]
-        for node in walk(body):
+        for node in walk_block(body):
             before = isinstance(node, (ast.expr, ast.stmt)) and (node.lineno, node.col_offset) < place
             if before and any(barrier.framework in foreign.bounding() for barrier, _, _ in self._found(node, context)):
                 return False
@@ -119,7 +120,7 @@ class ForeignBarrier(Rule):
 
 def _tracks(node: ast.Call, context: RuleContext) -> bool:
     """Whether a call hands values to an experiment tracker or a progress bar."""
-    if isinstance(node.func, ast.Attribute) and node.func.attr in torch_api.TRACKERS:
+    if isinstance(node.func, ast.Attribute) and node.func.attr in python_api.TRACKERS:
         return True
     return any(barrier.framework == "trackers" for barrier in context.barriers_by_name(node))
 

@@ -31,6 +31,6 @@ class HostArgument(Rule):
         if called.kind is not Kind.FOREIGN or called.ref != "numba.launch":
             return
         for arg in arguments(node):
-            if context.value(arg).kind is Kind.ARRAY and context.value(arg).sure:
+            if context.value(arg).kind is Kind.ARRAY and context.value(arg).certain:
                 yield Report("numba.host-argument", arg, Confidence.MEDIUM)
                 return

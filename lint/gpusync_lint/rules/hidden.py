@@ -28,14 +28,16 @@ class Scaler(Rule):
         if called not in ("step", "get_scale") or not isinstance(node.func, ast.Attribute):
             return
         receiver = context.value(node.func.value)
-        if receiver.kind is not Kind.SCALER or receiver.const is False:
+        if receiver.kind is not Kind.SCALER or receiver.argument("enabled").const is False:
             return
         if called == "get_scale":
             yield Report("grad-scaler-scale", node, Confidence.MEDIUM, highlight_name=True)
             return
         args = positional(node)
         optimizer = context.value(args[0]) if args else None
-        if optimizer is not None and not (optimizer.kind is Kind.OPTIMIZER and optimizer.const is True):
+        if optimizer is not None and not (
+            optimizer.kind is Kind.OPTIMIZER and optimizer.argument("fused").const is True
+        ):
             yield Report("grad-scaler-step", node, Confidence.MEDIUM, highlight_name=True)
 
 
@@ -61,7 +63,11 @@ class DistributionChecks(Rule):
             yield from self._report(context.value(node.func.value), node, context, True)
 
     def _report(self, made: Value, node: ast.Call, context: RuleContext, tail: bool) -> Iterator[Report]:
-        if made.kind is Kind.DISTRIBUTION and made.const is not False and made.device >= Device.ASSUMED:
+        if (
+            made.kind is Kind.DISTRIBUTION
+            and made.argument("validate_args").const is not False
+            and made.device >= Device.ASSUMED
+        ):
             confidence = Confidence.HIGH if made.device is Device.GPU else Confidence.MEDIUM
             yield Report("distribution-validation", node, confidence, highlight_name=tail)
 

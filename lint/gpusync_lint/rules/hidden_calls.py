@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.lattice import Device, Kind
 from gpusync_lint.model.levels import Confidence, Heat
-from gpusync_lint.rules.base.blocks import around, walk
+from gpusync_lint.rules.base.blocks import around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, called_names, keyword, method, positional
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +56,7 @@ class AnomalyDetection(Rule):
         fn = context.function
         if any(isinstance(block[at], (ast.If, ast.Try)) for block, at in around(fn, context.statement)):
             return None
-        trains = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in walk(fn.node.body))
+        trains = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in walk_block(fn.node.body))
         return Heat.STEP if trains or fn.is_module else None
 
 
@@ -76,12 +77,11 @@ class ReadingOptimizer(Rule):
         if method(node) != "step" or not isinstance(node.func, ast.Attribute):
             return
         receiver = context.value(node.func.value)
-        said = receiver.items or ()
-        if receiver.kind is not Kind.OPTIMIZER or "capturable" in said:
+        if receiver.kind is not Kind.OPTIMIZER or receiver.argument("capturable").const is True:
             return
         if receiver.ref in _READING:
             yield Report("reading-optimizer", node, Confidence.MEDIUM, highlight_name=True)
-        elif "rate-on-device" in said and receiver.const is not True:
+        elif receiver.argument("lr").on_device and receiver.argument("fused").const is not True:
             yield Report("rate-on-device", node, Confidence.MEDIUM, highlight_name=True)
 
 
@@ -97,7 +97,11 @@ class CumulativeBatchNorm(Rule):
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         called = context.value(node.func)
-        if called.kind is Kind.MODULE and "cumulative" in (called.items or ()) and called.device >= Device.ASSUMED:
+        if (
+            called.kind is Kind.MODULE
+            and called.argument("momentum").kind is Kind.NONE
+            and called.device >= Device.ASSUMED
+        ):
             yield Report("cumulative-batch-norm", node, Confidence.MEDIUM)
 
 

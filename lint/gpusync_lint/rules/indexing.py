@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.lattice import Device, Kind, Value
 from gpusync_lint.model.levels import Confidence
-from gpusync_lint.rules.base.blocks import walk
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, indices, method, positional, stored_value
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ class IndexRead(Rule):
         """Look at a subscript."""
         base = context.value(node.value)
         if base.kind is Kind.MOVED:
-            base = Value(Kind.TENSOR, Device.GPU, sure=False)
+            base = Value(Kind.TENSOR, Device.GPU, certain=False)
         confidence = context.confidence(base)
         if confidence is None:
             return
@@ -53,11 +53,11 @@ class IndexRead(Rule):
 
     def _from_host(self, node: ast.expr, index: Value, context: RuleContext) -> bool:
         if index.kind is Kind.TENSOR:
-            return index.device is Device.CPU and index.sure and not index.zero_dim and not index.boolean
+            return index.device is Device.CPU and index.certain and not index.zero_dim and not index.boolean
         if index.kind is Kind.TUPLE:  # one index for each dimension
             return any(item.kind is Kind.TENSOR and self._from_host(node, item, context) for item in index.items or ())
         if index.kind is Kind.ARRAY:
-            return index.sure
+            return index.certain
         if isinstance(node, _SURE_INDEX):
             return True
         return isinstance(node, ast.Call) and context.qualified_name(node.func) == "builtins.range"
@@ -94,7 +94,7 @@ def _made(label: str, context: RuleContext) -> ast.Call | None:
     """The call whose result a name was given last before the statement."""
     before = [
         statement
-        for statement in walk(context.function.node.body)
+        for statement in walk_block(context.function.node.body)
         if isinstance(statement, ast.Assign)
         and statement.lineno < context.statement.lineno
         and any(isinstance(target, ast.Name) and target.id == label for target in statement.targets)
@@ -138,7 +138,7 @@ class IndexWrite(Rule):
             yield Report("mask-write", target, confidence)
         elif value.kind is Kind.HOST and context.waits_on(context.catalogue.barriers["scalar-store"]):
             for index, mask in zip(values, masks, strict=True):
-                if index.on_device and mask is False and index.sure:
+                if index.on_device and mask is False and index.certain:
                     yield Report("scalar-store", target, confidence)
                     return
 

@@ -10,7 +10,7 @@ from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value
 from gpusync_lint.inference.named_barriers import named_by
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
-from gpusync_lint.rules.base.entries import waits_if_called_so
+from gpusync_lint.rules.base.entries import holds_constant, waits_if_called_so
 from gpusync_lint.rules.text import text_confidence
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def _confidence(barrier: Barrier, node: ast.Call, context: RuleContext) -> Confi
         return None
     if barrier.unless_made_with:
         receiver = context.value(node.func.value if _has_receiver(node, context) else node.func)  # type: ignore[attr-defined]
-        made = receiver.items if receiver.kind in (Kind.MODULE, Kind.NAME) else None
+        made = receiver.made_with if receiver.kind in (Kind.MODULE, Kind.NAME) else None
         if made is None:
             return Confidence.LOW
-        if any(pair in made for pair in barrier.unless_made_with):
+        if any(holds_constant(receiver.argument(name), value) for name, value in barrier.unless_made_with):
             return None
     if barrier.takes == "tensor":
         given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg is not None)]

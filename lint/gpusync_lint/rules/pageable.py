@@ -44,7 +44,7 @@ class PageableCopy(Rule):
             or not self._moves(node, context)
         ):
             return
-        if "pageable" in (value.items or ()) or self._made_here(node.func.value, context):
+        if value.pageable or self._made_here(node.func.value, context):
             yield Report("pageable-copy", node, Confidence.LOW, highlight_name=True)
 
     def _moves(self, node: ast.Call, context: RuleContext) -> bool:
@@ -58,4 +58,4 @@ class PageableCopy(Rule):
         if not isinstance(receiver, ast.Call) or keyword(receiver, "pin_memory") is not None:
             return False
         dotted = context.qualified_name(receiver.func)
-        return dotted.startswith("torch.") and dotted[6:] in torch_api.FACTORIES
+        return dotted.startswith("torch.") and torch_api.is_factory(dotted[6:])

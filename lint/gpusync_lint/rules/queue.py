@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.lattice import Device, Kind
 from gpusync_lint.model.levels import Confidence, Heat
-from gpusync_lint.rules.base.blocks import LOOPS, around, walk
+from gpusync_lint.rules.base.blocks import LOOPS, around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, method
 from gpusync_lint.rules.base.device_work import device_work
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +55,7 @@ class UnboundedQueue(Rule):
         lines = range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)
         if context.reported_lines.intersection(lines) or not _endless(loop, context):
             return
-        if not any(_makes_input(inner, context) for inner in walk(loop.body)):  # type: ignore[attr-defined]
+        if not any(_makes_input(inner, context) for inner in walk_block(loop.body)):  # type: ignore[attr-defined]
             return
         if device_work(loop.body, context) is not None:  # type: ignore[attr-defined]
             mark = loop.test if isinstance(loop, ast.While) else loop.iter  # type: ignore[attr-defined]
@@ -77,4 +78,4 @@ def _makes_input(node: ast.AST, context: RuleContext) -> bool:
         return False
     called, made = context.value(node.func), context.value(node)
     named = called.kind is Kind.NAME and isinstance(called.ref, str) and called.ref.startswith("torch.")
-    return named and called.ref[6:] in torch_api.FACTORIES and made.kind is Kind.TENSOR and made.device is Device.GPU
+    return named and torch_api.is_factory(called.ref[6:]) and made.kind is Kind.TENSOR and made.device is Device.GPU

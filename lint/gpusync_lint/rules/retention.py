@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.inference.statements import backward_of
+from gpusync_lint.domain.training_idioms import backward_of
 from gpusync_lint.model.operations import ReplaceExpression
-from gpusync_lint.rules.base.blocks import LOOPS, around, walk
+from gpusync_lint.rules.base.blocks import LOOPS, around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
 from gpusync_lint.syntax.names import dotted_path
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +82,7 @@ class KeptGraph(Rule):
         self, whole: list[ast.stmt], body: list[ast.stmt], target: str, path: str, statement: ast.stmt
     ) -> bool:
         """Whether the loop begins the sum anew, bounds the list, detaches the loss, or goes backward from the sum."""
-        for node in walk(body):
+        for node in walk_block(body):
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Delete)) and node is not statement:
                 targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
                 labels = {
@@ -91,7 +92,7 @@ class KeptGraph(Rule):
                     return True
             if isinstance(node, ast.Attribute) and node.attr in _ENDS and dotted_path(node.value) in {path, target}:
                 return True
-        for node in walk(whole):
+        for node in walk_block(whole):
             if isinstance(node, ast.Call):
                 label = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 if label == "deque" or (("backward" in label or label == "grad") and _mentions(node, target)):
@@ -150,7 +151,7 @@ def _goes_backward(statement: ast.stmt, path: str) -> bool:
 
 
 def _steps(body: list[ast.stmt]) -> bool:
-    return any(isinstance(node, ast.Attribute) and node.attr == "step" for node in walk(body))
+    return any(isinstance(node, ast.Attribute) and node.attr == "step" for node in walk_block(body))
 
 
 def _without_gradient(statement: ast.stmt) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain import torch_api
+from gpusync_lint.domain import python_api
 from gpusync_lint.domain.lattice import Kind, Value
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, arguments, method
 
@@ -21,7 +21,7 @@ class TensorToText(Rule):
     """`print(t)`, `f"{t}"`, `"%s" % t`, `"{}".format(t)`, `str(t)`, `logger.info(..., t)`."""
 
     nodes = (ast.Call, ast.FormattedValue, ast.BinOp)
-    calls = ("print", "str", "repr", "format", *torch_api.TRACKERS, *torch_api.LOGGERS)
+    calls = ("print", "str", "repr", "format", *python_api.TRACKERS, *python_api.LOGGERS)
     barriers = ("tensor-to-text", "tensor-to-tracker")
     VALID: ClassVar = (
         "print(x.shape)",
@@ -62,18 +62,18 @@ class TensorToText(Rule):
         dotted = context.qualified_name(node.func)
         if dotted in ("builtins.print", "builtins.str", "builtins.repr", "builtins.format"):
             return "tensor-to-text"
-        if dotted.startswith("logging.") and dotted.rpartition(".")[2] in torch_api.LOGGERS:
+        if dotted.startswith("logging.") and dotted.rpartition(".")[2] in python_api.LOGGERS:
             return "tensor-to-text"
         if not isinstance(node.func, ast.Attribute):
             return ""
         called = method(node)
         if called == "format" and _is_text(context, node.func.value):
             return "tensor-to-text"
-        if called in torch_api.TRACKERS:
+        if called in python_api.TRACKERS:
             return "" if context.barriers_by_name(node) else "tensor-to-tracker"
         receiver = node.func.value
         label = receiver.id if isinstance(receiver, ast.Name) else getattr(receiver, "attr", "")
-        if called in torch_api.LOGGERS and called != "log" and "log" in label.lower():
+        if called in python_api.LOGGERS and called != "log" and "log" in label.lower():
             return "tensor-to-text"
         return ""
 

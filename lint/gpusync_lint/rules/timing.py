@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.lattice import Kind
 from gpusync_lint.model.levels import Confidence
-from gpusync_lint.rules.base.blocks import around, walk
+from gpusync_lint.rules.base.blocks import around
 from gpusync_lint.rules.base.context import CLOCKS, Report, Rule, RuleContext
 from gpusync_lint.rules.base.device_work import device_work
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +74,9 @@ def _assigned(block: list[ast.stmt], before: int, label: str) -> int:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         if any(isinstance(target, ast.Name) and target.id == label for target in targets):
             return place
-        if any(isinstance(n, ast.Name) and n.id == label and isinstance(n.ctx, ast.Store) for n in walk([statement])):
+        if any(
+            isinstance(n, ast.Name) and n.id == label and isinstance(n.ctx, ast.Store) for n in walk_block([statement])
+        ):
             return -1
     return -1
 

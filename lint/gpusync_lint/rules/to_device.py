@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, has_tensor
-from gpusync_lint.inference.calls import tensor_type_of
+from gpusync_lint.inference.transfer.moves import tensor_type_of
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import (
     Report,
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 _RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoulli"})
-_MADE = torch_api.MOVABLE_FACTORIES | _RANDOM | {"linspace"}
+_MADE = torch_api.tensors().movable_factories | _RANDOM | {"linspace"}
 _HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
-_MADE_ON_HOST = "Make it on the device: pass `device=` where it is first made, or make it once and keep it there"
-_PINNED = "Pass `non_blocking=True`: the memory is pinned already"
+_MADE_ON_HOST = "Create it on the device: pass `device=` where it is first created, or create it once and keep it there"
+_PINNED = "Pass `non_blocking=True`; the memory is pinned already"
 
 
 class CopyToDevice(Rule):
@@ -67,13 +67,13 @@ class CopyToDevice(Rule):
         if factory:
             fix = (
                 call_edits.factory_on_device(node, receiver, factory, context)
-                if factory in torch_api.MOVABLE_FACTORIES
+                if factory in torch_api.tensors().movable_factories
                 else None
             )
             yield Report("factory-then-move", node, confidence, fix=fix)
             return
         fix = call_edits.add_non_blocking(node, context) if value.pinned and called in ("to", "cuda") else None
-        made = value.kind is Kind.TENSOR and value.sure  # not handed out by a loader
+        made = value.kind is Kind.TENSOR and value.certain  # not handed out by a loader
         remedy = _PINNED if value.pinned else _MADE_ON_HOST if made else ""
         yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, fix=fix, remedy=remedy)
 
@@ -103,7 +103,7 @@ class CopyToDevice(Rule):
     def _confidence(self, value: Value, receiver: ast.expr, context: RuleContext) -> Confidence | None:
         if value.kind is Kind.TENSOR:
             if value.device is Device.CPU:
-                return Confidence.HIGH if value.sure else Confidence.MEDIUM
+                return Confidence.HIGH if value.certain else Confidence.MEDIUM
             return Confidence.MEDIUM if value.device is Device.UNKNOWN and context.prepares_data() else None
         if value.kind is Kind.RECORDS:
             return Confidence.MEDIUM
@@ -130,7 +130,7 @@ class PinInStep(Rule):
         if method(node) != "pin_memory" or not isinstance(node.func, ast.Attribute):
             return
         value = context.value(node.func.value)
-        handed = value.kind is Kind.TENSOR and value.device is Device.CPU and not value.sure
+        handed = value.kind is Kind.TENSOR and value.device is Device.CPU and not value.certain
         if handed and not value.pinned and context.is_loop_target(node.func.value):
             yield Report("pin-in-step", node, Confidence.MEDIUM, highlight_name=True)
 
@@ -172,7 +172,11 @@ class TensorFromData(Rule):
         if torch_api.tensor_type(dotted) == "cuda":
             yield from self._legacy_type(node, data, context)
             return
-        if not dotted.startswith("torch.") or dotted[6:] not in torch_api.FROM_DATA or keyword(node, "device") is None:
+        if (
+            not dotted.startswith("torch.")
+            or dotted[6:] not in torch_api.tensors().from_data
+            or keyword(node, "device") is None
+        ):
             return
         made = context.value(node)
         confidence = context.confidence(made)

@@ -99,12 +99,12 @@ class StoreToHost(Rule):
         if base.device is Device.CPU and value.on_device:
             if free and base.pinned:
                 return
-            confidence = context.confidence(value) if base.sure else Confidence.LOW
+            confidence = context.confidence(value) if base.certain else Confidence.LOW
             yield Report("store-to-host", mark, confidence or Confidence.LOW, highlight_name=call)
         elif base.on_device and not free:
             host = value.kind is Kind.TENSOR and value.device is Device.CPU and not (value.zero_dim and not call)
-            if host or (value.kind is Kind.ARRAY and value.sure):
-                confidence = context.confidence(base) if value.sure else Confidence.MEDIUM
+            if host or (value.kind is Kind.ARRAY and value.certain):
+                confidence = context.confidence(base) if value.certain else Confidence.MEDIUM
                 yield Report("store-to-device", mark, confidence or Confidence.LOW, highlight_name=call)
 
 
@@ -115,7 +115,7 @@ def _names_host(node: ast.Call, context: RuleContext) -> bool:
     value = context.value(target)
     if isinstance(value.const, str):
         return value.const.startswith("cpu")
-    return value == CPU_DEVICE or (value.kind is Kind.TENSOR and value.device is Device.CPU and value.sure)
+    return value == CPU_DEVICE or (value.kind is Kind.TENSOR and value.device is Device.CPU and value.certain)
 
 
 def _holds_tensors(value: Value) -> bool:

@@ -19,7 +19,7 @@ from gpusync_lint.inference.named_barriers import named_by
 from gpusync_lint.model.finding_keys import numbered
 from gpusync_lint.model.findings import Analysis, FileError, Finding, Running
 from gpusync_lint.project.resolution import Project
-from gpusync_lint.project.symbols import FileInfo, read_symbols
+from gpusync_lint.project.symbols import ModuleDef, read_symbols
 from gpusync_lint.syntax.parsing import normalize, parse
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _analyze(
     context: Sequence[Source],
     around: Surroundings | None,
 ) -> Analysis:
-    files: list[FileInfo] = []
+    files: list[ModuleDef] = []
     errors: list[FileError] = []
     for source in sources:
         text = normalize(source.text)
@@ -83,10 +83,10 @@ def _analyze(
     inference.run()
     found: list[tuple[Finding, Place | None]] = []
     running: Running | None = None
-    if around is not None or any(fn.runs for file in files for fn in file.all_functions):
+    if around is not None or any(inference.has_run(fn) for file in files for fn in file.all_functions):
         from gpusync_lint.run.judge import Judge
 
-        heat = Recorder(project, files, settings.step_functions)
+        heat = Recorder(project, inference, files, settings.step_functions)
         judge = Judge(inference, heat, settings)
         for file in files:
             judged = list(judge.findings(file))
@@ -96,12 +96,13 @@ def _analyze(
         if around is not None:
             places = tuple(place for _, place in found)
             running = Running(heat.own, places, project.beside.depends() if project.beside is not None else {})
-    project.take_apart()
+    inference.release()
+    project.release()
     errors.sort(key=lambda error: error.path)
     return Analysis(tuple(finding for finding, _ in found), tuple(errors), len(sources), running)
 
 
-def _summaries(context: Sequence[Source]) -> Iterator[FileInfo]:
+def _summaries(context: Sequence[Source]) -> Iterator[ModuleDef]:
     """What files of the context define; those that cannot be read are not there."""
     for source in context:
         text = normalize(source.text)

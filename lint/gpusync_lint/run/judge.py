@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.fixpoint import Inference
     from gpusync_lint.model.findings import EngineSettings
     from gpusync_lint.model.placement import Place
-    from gpusync_lint.project.symbols import FileInfo, FunctionInfo
+    from gpusync_lint.project.symbols import FunctionDef, ModuleDef
     from gpusync_lint.rules.base.context import Report, Rule
     from gpusync_lint.rules.base.occurrences import Occurrence
 
@@ -39,12 +39,12 @@ class Judge:
         self._heat = heat
         self._settings = settings
         self._barriers = registry.all_barriers() | {barrier.id: barrier for barrier in settings.barriers}
-        self._files: dict[FileInfo, _FileReports] = {}
+        self._files: dict[ModuleDef, _FileReports] = {}
         """The files that some rule was asked about, until their findings have been taken."""
-        self._judged: dict[FileInfo, frozenset[FunctionInfo]] = {}
+        self._judged: dict[ModuleDef, frozenset[FunctionDef]] = {}
         """The functions with reports, of the files whose findings have been taken."""
 
-    def findings(self, file: FileInfo) -> Iterator[tuple[Finding, Place | None]]:
+    def findings(self, file: ModuleDef) -> Iterator[tuple[Finding, Place | None]]:
         """The findings of a file, in no particular order, each with the place that its heat depends on."""
         reports = self._reports(file)
         found = reports.all()
@@ -62,15 +62,15 @@ class Judge:
                     place = self._heat.place(occurrence.fn, statement, occurrence.repeated, occurrence.deferred)
                 yield self._finding(occurrence, report, place, context), place
 
-    def _reports(self, file: FileInfo) -> _FileReports:
+    def _reports(self, file: ModuleDef) -> _FileReports:
         found = self._files.get(file)
         if found is None:
             torch = registry.catalogue("torch")
             context = RuleContext(file, self._inference, torch, self._settings, self._heat, self._has_reports)
-            found = self._files[file] = _FileReports(context)
+            found = self._files[file] = _FileReports(context, self._inference)
         return found
 
-    def _has_reports(self, fn: FunctionInfo) -> bool:
+    def _has_reports(self, fn: FunctionDef) -> bool:
         judged = self._judged.get(fn.file)
         return bool(self._reports(fn.file).of(fn)) if judged is None else fn in judged
 
@@ -93,7 +93,7 @@ class Judge:
             name=rule.name if rule is not None else barrier.code,
             path=path,
             span=context.span_of(report, occurrence),
-            message=barrier.message.replace("{call}", _called(report.node, context.values)),
+            message=_message(barrier.message, report.node, context.values),
             remedy=report.remedy or barrier.remedy,
             heat=heat,
             confidence=report.confidence,
@@ -106,10 +106,11 @@ class Judge:
 class _FileReports:
     """What the rules report on one file, function by function."""
 
-    def __init__(self, context: RuleContext) -> None:
+    def __init__(self, context: RuleContext, inference: Inference) -> None:
         self.context = context
+        self._inference = inference
         self._table = rule_table(context)
-        self._reports: dict[FunctionInfo, Found] = {}
+        self._reports: dict[FunctionDef, Found] = {}
         self._waiting: list[tuple[Occurrence, Rule]] = []
         """The occurrences that a rule judges after the other rules."""
 
@@ -121,13 +122,15 @@ class _FileReports:
             found += self._asked(rule, occurrence)
         return found
 
-    def of(self, fn: FunctionInfo) -> Found:
+    def of(self, fn: FunctionDef) -> Found:
         """The reports on one function, without those of the rules that come after the others."""
         found = self._reports.get(fn)
         if found is None:
             found = self._reports[fn] = []
-            if fn.runs:
-                for occurrence, rules in occurrences(fn, self._select, self._table.nodes):
+            if self._inference.has_run(fn):
+                for occurrence, rules in occurrences(
+                    fn, self._select, self._table.nodes, self._inference.effects(fn).dead
+                ):
                     for rule in rules:
                         if rule.after_others:
                             self._waiting.append((occurrence, rule))
@@ -135,7 +138,7 @@ class _FileReports:
                             found += self._asked(rule, occurrence)
         return found
 
-    def functions(self) -> frozenset[FunctionInfo]:
+    def functions(self) -> frozenset[FunctionDef]:
         """The functions with reports of rules that do not come after the others."""
         return frozenset(fn for fn, found in self._reports.items() if found)
 
@@ -148,15 +151,25 @@ class _FileReports:
             yield occurrence, report
 
 
-def _called(mark: ast.expr, values: dict[int, Value]) -> str:
-    """What is called, as its author wrote it: `torch.equal()`, `float()`; of a method the name, `.cpu()`."""
+def _message(template: str, mark: ast.expr, values: dict[ast.expr, Value]) -> str:
+    """The message of a finding: `{call}` stands for what is called, as its author wrote it."""
+    called = _called(mark, values)
+    if not called:
+        called = "this comparison" if isinstance(mark, ast.Compare) else "this"
+        message = template.replace("`{call}`", called).replace("{call}", called)
+        return message[:1].upper() + message[1:]
+    return template.replace("{call}", called)
+
+
+def _called(mark: ast.expr, values: dict[ast.expr, Value]) -> str:
+    """What a call calls: `torch.equal()`, `float()`; of a method the name, `.cpu()`; empty for another expression."""
     if isinstance(mark, ast.Call):
         func = mark.func
         if isinstance(func, ast.Name):
             return f"{func.id}()"
         if isinstance(func, ast.Attribute):
-            called = values.get(id(func), UNKNOWN)
+            called = values.get(func, UNKNOWN)
             if called.kind is Kind.NAME and isinstance(called.ref, str) and "()" not in called.ref:
                 return f"{dotted_path(func) or called.ref}()"
             return f".{func.attr}()"
-    return "This comparison" if isinstance(mark, ast.Compare) else "This"
+    return ""

@@ -371,8 +371,8 @@ class _Run:
         return replace(
             outcome,
             reported=(*reported, *about),
-            texts=_Texts({**self.texts, reference.shown: reference.text}, request.quiet) if about else outcome.texts,
-            accepting=(*comparison.unjudged, *kept, *now),
+            texts=_Texts({**self.texts, reference.name: reference.text}, request.quiet) if about else outcome.texts,
+            accepting=(*comparison.not_compared, *kept, *now),
         )
 
     def _in_cell(self, error: FileError) -> FileError:

@@ -1,1 +1,1 @@
-"""Configuration from pyproject.toml and the command line."""
+"""Configuration, and which findings it selects."""

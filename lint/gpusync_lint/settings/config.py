@@ -1,4 +1,4 @@
-"""``[tool.gpusync]`` of pyproject.toml: found, read and checked."""
+"""Finding, reading and checking ``[tool.gpusync]`` in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpusync_lint.messages import did_you_mean, wrong_type
 from gpusync_lint.model.findings import UserError
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.settings import project_barriers
-from gpusync_lint.settings.project_barriers import kind_of
 from gpusync_lint.settings.selection import Layer, UnknownCodeError, glob_pattern, resolve_all
-from gpusync_lint.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,26 +24,26 @@ TABLE = "tool.gpusync"
 
 
 class ConfigError(UserError):
-    """A configuration that cannot be used, in one line that names the file and the key."""
+    """The configuration cannot be used. The message is one line that names the file and the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a project asks of the linter. Every field has the value that holds without a configuration."""
+    """The configuration of a project. The defaults of the fields are those without a configuration."""
 
     root: Path | None = None
-    """The folder that patterns start from; None without a configuration file."""
+    """The folder that patterns are relative to; None without a configuration file."""
     codes: Layer = field(default_factory=Layer)
     exclude: tuple[re.Pattern[str], ...] = ()
     per_file_ignores: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = ()
     heat: Heat = Heat.STEP
     step_functions: tuple[str, ...] = ()
     barriers: tuple[Barrier, ...] = ()
-    """The project's own."""
+    """Barriers that the project describes."""
     baseline: Path | None = None
-    """Absolute."""
+    """An absolute path."""
     torch_version: tuple[int, int] | None = None
-    """None leaves the engine's default."""
+    """None for the default of the engine."""
 
     def excludes(self, path: str | PurePath) -> bool:
         """Whether an absolute path is excluded by the configuration."""
@@ -65,14 +64,22 @@ def find(start: Path) -> Path | None:
             raw = candidate.read_bytes()
         except OSError:
             continue
-        # Without the word there is no such table; other people's pyproject.toml need not be parsed, or even be valid.
+        # A file without the word has no such table. It is not parsed, so it may even be invalid.
         if b"gpusync" in raw and _table(_parse(candidate, raw), candidate) is not None:
             return candidate
     return None
 
 
 def load(path: Path, names: Mapping[str, str]) -> Config:
-    """Read the configuration in one file. `names` maps the known codes to rule names. Raises ConfigError."""
+    """Read the configuration in a file.
+
+    Args:
+        path: the file.
+        names: the rule name of every code.
+
+    Raises:
+        ConfigError: the file cannot be read, or a key or a value is wrong.
+    """
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -102,7 +109,7 @@ def _table(document: dict[str, Any], path: Path) -> dict[str, Any] | None:
 
 
 class _Reader:
-    """Checks one table, key by key."""
+    """Reads and checks the table, key by key."""
 
     def __init__(self, path: Path, table: dict[str, Any], names: Mapping[str, str]) -> None:
         self.path = path
@@ -142,7 +149,7 @@ class _Reader:
         if isinstance(value, str):
             raise self._fail(key, f'must be a list of strings; write {key} = ["{value}"]')
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise self._fail(key, f"must be a list of strings, not {kind_of(value)}")
+            raise self._fail(key, wrong_type("a list of strings", value))
         return value
 
     def _codes(self, key: str) -> tuple[str, ...] | None:
@@ -164,12 +171,12 @@ class _Reader:
     def _per_file_ignores(self) -> tuple[tuple[re.Pattern[str], tuple[str, ...]], ...]:
         table = self.table.get("per-file-ignores", {})
         if not isinstance(table, dict):
-            raise self._fail("per-file-ignores", f"must be a table of pattern = [codes], not {kind_of(table)}")
+            raise self._fail("per-file-ignores", wrong_type("a table of pattern = [codes]", table))
         result = []
         for pattern, words in table.items():
             key = f'per-file-ignores."{pattern}"'
             if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-                raise self._fail(key, f"must be a list of codes, not {kind_of(words)}")
+                raise self._fail(key, wrong_type("a list of codes", words))
             result.append((self._pattern(key, pattern), self._resolve(key, words)))
         return tuple(result)
 
@@ -183,8 +190,10 @@ class _Reader:
         value = self.table.get("baseline")
         if value is None:
             return None
-        if not isinstance(value, str) or not value:
-            raise self._fail("baseline", f"must be the path of a file, not {kind_of(value) if value else 'empty'}")
+        if not isinstance(value, str):
+            raise self._fail("baseline", wrong_type("the path of a file", value))
+        if not value:
+            raise self._fail("baseline", "must be the path of a file, not empty")
         return self.path.parent.absolute() / value
 
     def _version(self, value: object) -> tuple[int, int]:

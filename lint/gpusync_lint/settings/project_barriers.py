@@ -1,4 +1,4 @@
-"""``[[tool.gpusync.barriers]]``: what a project says makes the host wait, as entries of the catalogue."""
+"""``[[tool.gpusync.barriers]]``: barriers that a project describes, as entries of a catalogue."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gpusync_lint.messages import did_you_mean, wrong_type
 from gpusync_lint.settings.selection import UnknownCodeError, resolve
-from gpusync_lint.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,27 +20,34 @@ _NAME = re.compile(r"\.?[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def read(value: object, fail: Callable[[str, str], Exception], names: Mapping[str, str]) -> tuple[Barrier, ...]:
-    """The entries of the table. `fail(key, problem)` makes the error to raise; `names` maps codes to rule names."""
+    """The entries of the table.
+
+    Args:
+        value: the value of the key in the configuration.
+        fail: makes the error to raise from a key and a problem.
+        names: the rule name of every code.
+    """
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise fail("barriers", f"must be a list of tables, written [[tool.gpusync.barriers]], not {kind_of(value)}")
+        raise fail("barriers", wrong_type("a list of tables, written [[tool.gpusync.barriers]]", value))
     if not value:
         return ()
     from gpusync_lint.catalogue import registry
 
     template = registry.catalogue("torch").barriers["project-barrier"]
     return tuple(
-        _Entry(entry, f"barriers[{place}]", fail, names).barrier(template, place) for place, entry in enumerate(value)
+        _Entry(entry, f"barriers[{number}]", fail, names).barrier(template, number)
+        for number, entry in enumerate(value)
     )
 
 
 class _Entry:
-    """Checks one entry, key by key."""
+    """Reads and checks one entry, key by key."""
 
     def __init__(
-        self, entry: dict[str, Any], place: str, fail: Callable[[str, str], Exception], names: Mapping[str, str]
+        self, entry: dict[str, Any], key: str, fail: Callable[[str, str], Exception], names: Mapping[str, str]
     ) -> None:
         self._entry = entry
-        self._place = place
+        self._key = key
         self._fail = fail
         self._names = names
 
@@ -48,11 +55,11 @@ class _Entry:
         for key in self._entry:
             if key not in KEYS:
                 hint = did_you_mean(key, KEYS, f"the keys are {', '.join(KEYS)}")
-                raise self._fail(f"{self._place}.{key}", f"unknown key; {hint}")
+                raise self._fail(f"{self._key}.{key}", f"unknown key; {hint}")
         calls = self._calls()
         takes = self._text("takes") or _TAKES[0]
         if takes not in _TAKES:
-            raise self._fail(f"{self._place}.takes", f"must be one of {', '.join(_TAKES)}, not {takes!r}")
+            raise self._fail(f"{self._key}.takes", f"must be one of {', '.join(_TAKES)}, not {takes!r}")
         return replace(
             template,
             id=f"project.{number}",
@@ -69,11 +76,11 @@ class _Entry:
         given = self._entry.get("call")
         calls = self._words("call") if isinstance(given, list) else (self._text("call"),)
         if not calls or not all(calls):
-            raise self._fail(f"{self._place}.call", 'is missing; write call = "package.module.function"')
+            raise self._fail(f"{self._key}.call", 'is missing; write call = "package.module.function"')
         for name in calls:
             if not _NAME.fullmatch(name):
                 forms = '"package.function", "package.Class.method" or ".method"'
-                raise self._fail(f"{self._place}.call", f"{name!r} is no name; write {forms}")
+                raise self._fail(f"{self._key}.call", f"{name!r} is not a name; write {forms}")
         return calls
 
     def _code(self, default: str) -> str:
@@ -83,29 +90,22 @@ class _Entry:
         try:
             code = resolve(word, self._names)
         except UnknownCodeError as error:
-            raise self._fail(f"{self._place}.code", str(error)) from None
+            raise self._fail(f"{self._key}.code", str(error)) from None
         if code not in self._names:
-            raise self._fail(f"{self._place}.code", f"must be one code, not the prefix {word!r}")
+            raise self._fail(f"{self._key}.code", f"must be one code, not the prefix {word!r}")
         return code
 
     def _text(self, key: str) -> str:
         value = self._entry.get(key, "")
         if not isinstance(value, str):
-            raise self._fail(f"{self._place}.{key}", f"must be a string, not {kind_of(value)}")
+            raise self._fail(f"{self._key}.{key}", wrong_type("a string", value))
         return value
 
     def _words(self, key: str) -> tuple[str, ...]:
         value = self._entry.get(key, [])
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise self._fail(f"{self._place}.{key}", f"must be a list of strings, not {kind_of(value)}")
+            raise self._fail(
+                f"{self._key}.{key}",
+                wrong_type("a list of strings", value),
+            )
         return tuple(value)
-
-
-def kind_of(value: object) -> str:
-    """The TOML name of a value's type."""
-    if isinstance(value, bool):
-        return "a boolean"
-    if isinstance(value, list):
-        return "a list of other things"
-    names = {str: "a string", int: "an integer", float: "a float", dict: "a table"}
-    return names.get(type(value), f"a {type(value).__name__}")

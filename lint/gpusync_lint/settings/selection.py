@@ -1,4 +1,4 @@
-"""Which findings are reported, and how loudly: codes chosen by prefix or name, levels by heat and confidence."""
+"""Which findings are reported and at which level: codes by prefix or name, levels by heat and confidence."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from gpusync_lint.messages import nearest
 from gpusync_lint.model.findings import Finding, UserError
 from gpusync_lint.model.levels import Confidence, Heat
-from gpusync_lint.suggestions import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,22 +17,27 @@ if TYPE_CHECKING:
 
 
 class Level(str, Enum):
-    """How loudly a finding is reported."""
+    """The level at which a finding is reported."""
 
     WARNING = "warning"
-    """Counts for the exit code."""
+    """It fails the run."""
     NOTE = "note"
-    """In the outputs for programs and in the closing line of the text output; never fails a run."""
+    """It never fails the run. Outputs for programs contain it; the text output counts it."""
 
 
 class UnknownCodeError(UserError):
-    """A code, prefix or rule name that no rule has; the message suggests the nearest one."""
+    """No rule has a code, prefix or name. The message suggests the nearest one."""
 
 
 def resolve(word: str, names: Mapping[str, str]) -> str:
-    """Turn a code (``GS201``), a prefix (``GS2``) or a rule name (``item-read``) into a code prefix.
+    """The code prefix for a code (``GS201``), a prefix (``GS2``) or a rule name (``item``).
 
-    `names` maps every code to its rule name. Raises UnknownCodeError.
+    Args:
+        word: what the user wrote.
+        names: the rule name of every code.
+
+    Raises:
+        UnknownCodeError: no rule has it.
     """
     if any(code.startswith(word) for code in names) and word.startswith("GS"):
         return word
@@ -46,40 +51,40 @@ def resolve(word: str, names: Mapping[str, str]) -> str:
 
 
 def resolve_all(words: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
-    """`resolve` over comma-separated words, in order and without repeats."""
+    """`resolve` for each of several comma-separated lists, in order and without repeats."""
     parts = (part.strip() for word in words for part in word.split(","))
     return tuple(dict.fromkeys(resolve(part, names) for part in parts if part))
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One place that selects codes: the configuration, or the command line above it."""
+    """A source of code selection: the configuration, or the command line, which overrides it."""
 
     select: tuple[str, ...] | None = None
-    """Code prefixes; None leaves the choice of the layer below."""
+    """Code prefixes; None for those of the layer below."""
     ignore: tuple[str, ...] = ()
 
 
 def _reach(prefixes: Iterable[str], code: str) -> int:
-    """Length of the longest prefix that covers the code; 0 for none."""
+    """The length of the longest of the prefixes that match the code; 0 for none."""
     return max((len(prefix) for prefix in prefixes if code.startswith(prefix)), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Decides which codes count, and in which files."""
+    """Decides which codes are enabled in which files."""
 
     layers: tuple[Layer, ...] = ()
-    """Farthest first; a nearer `select` replaces what is below it, a nearer `ignore` narrows it."""
+    """Lowest priority first. A `select` replaces the layers below it; an `ignore` narrows them."""
     per_file: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = ()
-    """Code prefixes that are ignored in files whose path matches."""
+    """Path patterns, and the code prefixes that are ignored in matching files."""
     root: PurePosixPath | None = None
-    """The absolute folder that the patterns of `per_file` start from."""
+    """The absolute folder that these patterns are relative to."""
 
     def enabled(self, code: str, location: PurePosixPath | None = None) -> bool:
-        """Whether findings of this code count in the file at this absolute path.
+        """Whether a code is enabled in the file at an absolute path.
 
-        Within one layer the longest prefix wins, so ``select = ["GS201"]`` with ``ignore = ["GS2"]`` keeps GS201.
+        Within a layer the longest prefix wins: ``select = ["GS201"]`` with ``ignore = ["GS2"]`` enables GS201.
         """
         on = True
         for layer in self.layers:
@@ -100,11 +105,14 @@ class Selection:
 
 
 def glob_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a path pattern as configuration files use it.
+    """Compile a path pattern of the configuration.
 
-    ``*`` and ``?`` stay within one path component, ``**`` crosses them. A pattern without a slash matches a component
-    at any depth, one with a slash starts at the configuration's folder; either covers everything below what it
-    matches. Raises ValueError for a character range that runs backwards.
+    ``*`` and ``?`` match within a path component, ``**`` matches across components. A pattern without a slash matches a
+    component at any depth; a pattern with a slash is relative to the folder of the configuration. Either matches
+    everything below a folder that it matches.
+
+    Raises:
+        ValueError: a character range runs backwards.
     """
     body = pattern.removeprefix("./").rstrip("/")
     anywhere = "/" not in body
@@ -130,17 +138,17 @@ def glob_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def level_of(finding: Finding, heat: Heat, confidence: Confidence) -> Level | None:
-    """The level of a finding, or None when it is not reported at all.
+    """The level of a finding; None if it is not reported.
 
-    Everything at `heat` or hotter is a warning; what is cooler, down to once per epoch, is a note; findings less sure
-    than `confidence` are left out.
+    A finding at `heat` or hotter is a warning, a cooler one down to once per epoch is a note. A finding of less than
+    `confidence` is not reported.
     """
     return level_at(finding.heat, finding.confidence, heat, confidence)
 
 
-def level_at(found: Heat, sure: Confidence, heat: Heat, confidence: Confidence) -> Level | None:
-    """The level of the findings of a heat and a confidence."""
-    if sure.rank > confidence.rank:
+def level_at(found: Heat, certainty: Confidence, heat: Heat, confidence: Confidence) -> Level | None:
+    """`level_of` a finding with the heat `found` and the confidence `certainty`."""
+    if certainty.rank > confidence.rank:
         return None
     if found.rank <= heat.rank:
         return Level.WARNING
@@ -149,23 +157,23 @@ def level_at(found: Heat, sure: Confidence, heat: Heat, confidence: Confidence) 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A finding with the level that the user's thresholds give it."""
+    """A finding and the level at which it is reported."""
 
     finding: Finding
     level: Level
     baselined: bool = False
-    """Whether the baseline accepts it. One that a comment allows is not looked up."""
+    """Whether it is in the baseline. False for a finding that a comment allows."""
 
     @property
     def accepted(self) -> str | None:
-        """Why it does not count, for a person: a comment or the baseline accepts it. None when it is live."""
+        """Why it does not fail the run, for display: a comment or the baseline accepts it; else None."""
         if self.finding.suppressed is not None:
             return f"allowed: {self.finding.suppressed}"
         return "in the baseline" if self.baselined else None
 
 
 def report(findings: Sequence[Finding], heat: Heat, confidence: Confidence) -> tuple[Reported, ...]:
-    """The findings that are reported, in path and line order."""
+    """The findings that are reported, by path and line."""
     ordered = sorted(findings, key=lambda one: (one.path, one.span, one.code))
     leveled = ((one, level_of(one, heat, confidence)) for one in ordered)
     return tuple(Reported(one, level) for one, level in leveled if level is not None)

@@ -14,7 +14,7 @@ _BLOCKS: dict[type, tuple[str, ...]] = {
     **dict.fromkeys((ast.Try, getattr(ast, "TryStar", ast.Try)), ("body", "orelse", "finalbody", "handlers")),
     ast.Match: ("cases",),
 }
-"""The fields of compound statements that hold statements, or what holds statements in turn."""
+"""The fields of compound statements that hold statements, directly or in handlers and cases."""
 
 
 def blocks(statement: ast.stmt) -> Iterable[list[ast.stmt]]:

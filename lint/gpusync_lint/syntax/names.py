@@ -6,7 +6,7 @@ import ast
 
 
 def dotted_path(node: ast.expr) -> str | None:
-    """`self.model.head` for a chain of attributes on a name, else None."""
+    """The dotted path of a chain of attributes on a name, `self.model.head`; None for any other expression."""
     words: list[str] = []
     while isinstance(node, ast.Attribute):
         words.append(node.attr)

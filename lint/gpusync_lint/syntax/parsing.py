@@ -1,8 +1,8 @@
-"""Source text to `ast` trees, and the guards that keep a hostile file from crashing the process.
+"""Parsing source text, without crashing on a hostile file.
 
-`ast` comes first. Only where it raises SyntaxError is libcst asked, because it reads newer syntax than the running
-interpreter; then the statements that `ast` can read are kept and the rest are left out. libcst can kill the process on
-very deep nesting, so it is never given text that `ast` refused for depth.
+A file is parsed with `ast`. If that raises SyntaxError it is parsed with libcst, which knows newer syntax than the
+running interpreter: the statements that `ast` can parse one by one are kept, and the rest are left out. libcst can
+crash the process on very deep nesting, so it never gets text that `ast` rejected as nested too deeply.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STRINGS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The outcome for one file: a tree, or a line and a message that say why there is none."""
+    """The tree of a file, or the line and message of the error."""
 
     tree: ast.Module | None
     line: int | None = None
@@ -29,13 +29,13 @@ class Parsed:
 
 
 def normalize(text: str) -> str:
-    """A text as it is parsed: without a byte order mark, with newlines alone between lines."""
+    """A text without a byte order mark and with `\\n` as its only line end."""
     text = text.removeprefix("\ufeff")
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def parse(text: str) -> Parsed:
-    """Parse one file. Never raises for what a file may contain."""
+    """Parse one file. Never raises, whatever the file contains."""
     try:
         return Parsed(_ast(text))
     except SyntaxError as error:
@@ -58,7 +58,7 @@ def _ast(text: str) -> ast.Module:
 
 
 def _parse_newer_syntax(text: str) -> ast.Module | None:
-    """Read with libcst what this interpreter's grammar does not know, statement by statement."""
+    """Split a file into statements with libcst, and keep those that this interpreter's grammar knows."""
     if not _safe_for_libcst(text):
         return None
     import libcst as cst
@@ -84,7 +84,7 @@ def _parse_newer_syntax(text: str) -> ast.Module | None:
 
 
 def _safe_for_libcst(text: str) -> bool:
-    """A rough bound on nesting, for text that has no `ast`: brackets, operator chains and `elif` chains."""
+    """Whether brackets, operator chains and `elif` chains are nested too little to crash libcst. A rough bound."""
     bare = _STRINGS.sub("''", text)
     if bare.count("elif") > _MAX_BRACKETS:
         return False

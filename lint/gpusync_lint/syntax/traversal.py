@@ -1,4 +1,4 @@
-"""Walks over `ast` trees, faster than the standard library's: a table per node type says which fields hold nodes."""
+"""Traversal of `ast` trees, faster than in the standard library: the fields that hold nodes are cached by node type."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _NEVER_NODES = frozenset(
     {"attr", "conversion", "ctx", "id", "is_async", "kind", "level", "lineno", "module", "op", "ops", "simple", "tag",
      "type_comment"}
 )  # fmt: skip
-"""Fields that hold no node, or an operator, which says nothing of its own."""
+"""Fields that hold no node, or only an operator or a context."""
 _MIXED = frozenset({"keys", "kw_defaults", "kwd_attrs", "names"})
-"""Lists that may hold something else than nodes."""
+"""Lists that may contain something other than nodes."""
 
 
 class _Fields(dict[type, tuple[str, ...]]):
-    """The fields of each node type that may hold nodes; filled as types are met."""
+    """The fields of each node type that may hold nodes, computed on first use."""
 
     def __missing__(self, key: type[ast.AST]) -> tuple[str, ...]:
         fields = () if key is ast.Constant else tuple(field for field in key._fields if field not in _NEVER_NODES)
@@ -30,7 +30,7 @@ _FIELDS = _Fields()
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """The nodes directly inside a node, in source order of its fields, without contexts and operators."""
+    """The direct children of a node, in the order of its fields, without contexts and operators."""
     found: list[ast.AST] = []
     for field in _FIELDS[node.__class__]:
         value = getattr(node, field, None)
@@ -49,3 +49,16 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
         node = stack.pop()
         yield node
         stack += children(node)
+
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def walk_block(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Every node of a block, without what stands in functions and classes that it defines."""
+    stack: list[ast.AST] = list(reversed(body))
+    while stack:
+        node = stack.pop()
+        yield node
+        if not isinstance(node, _SCOPES):
+            stack += children(node)

@@ -29,7 +29,7 @@ def _make_way() -> None:
 
 def _simulate() -> None:
     try:
-        from pytest_gpusync.simulated.children import switch_on_with_torch
+        from pytest_gpusync.simulated.startup import switch_on_with_torch
     except ImportError:
         # Another Python environment, without this package or with another version of it.
         return

@@ -102,15 +102,15 @@ def test_a_barrier_among_processes_is_a_guess_only():
 @pytest.mark.parametrize(
     ("imports", "call", "shown"),
     [
-        ("from torchvision import ops", "ops.nms(x, x, 0.5)", "`ops.nms()` keeps"),
-        ("from torchvision.ops import nms", "nms(x, x, 0.5)", "`nms()` keeps"),
-        ("import torchvision", "torchvision.ops.boxes.nms(x, x, 0.5)", "`torchvision.ops.boxes.nms()` keeps"),
-        ("import torchmetrics\nm = torchmetrics.MeanMetric().cuda()", "m.update(x)", "`.update()` looks"),
+        ("from torchvision import ops", "ops.nms(x, x, 0.5)", "`ops.nms()`"),
+        ("from torchvision.ops import nms", "nms(x, x, 0.5)", "`nms()`"),
+        ("import torchvision", "torchvision.ops.boxes.nms(x, x, 0.5)", "`torchvision.ops.boxes.nms()`"),
+        ("import torchmetrics\nm = torchmetrics.MeanMetric().cuda()", "m.update(x)", "`.update()`"),
     ],
 )
 def test_a_message_names_what_is_called_as_its_author_wrote_it(lint, imports, call, shown):
     (finding,) = lint(f"{STEP}{imports}\n{LOOP}    {call}\n")
-    assert finding.message.startswith(shown)
+    assert shown in finding.message
 
 
 PREPARED = """

@@ -8,7 +8,7 @@ import inspect
 import statistics
 
 import pytest
-from gpusync_lint.inference.expressions import EVALUATORS
+from gpusync_lint.inference.tables import EXPRESSIONS as EVALUATED
 from gpusync_lint.project.symbols import read_symbols
 from gpusync_lint.rules import all_rules
 from gpusync_lint.rules.base.occurrences import EXPRESSIONS, MAX_DEPTH, STATEMENTS, occurrences
@@ -178,5 +178,5 @@ def test_every_expression_type_of_ast_is_evaluated():
     in_place = {ast.Name, ast.Attribute, ast.Constant}  # by `eval` itself
     held = in_place | {ast.Await, ast.YieldFrom, ast.Slice, ast.FormattedValue}
     newer = {"TemplateStr", "Interpolation"}
-    missing = {node.__name__ for node in ast.expr.__subclasses__() if node not in EVALUATORS and node not in held}
+    missing = {node.__name__ for node in ast.expr.__subclasses__() if node not in EVALUATED and node not in held}
     assert missing <= newer

@@ -88,7 +88,7 @@ def test_reads_in_different_blocks_are_not_merged(lint_step):
 
 def test_a_copy_from_a_loader_that_pins_is_told_the_shorter_remedy(lint):
     (finding,) = lint(SETUP + "for b in DataLoader([], pin_memory=True):\n    b.to(device)\n")
-    assert finding.remedy == "Pass `non_blocking=True`: the memory is pinned already"
+    assert finding.remedy == "Pass `non_blocking=True`; the memory is pinned already"
 
 
 PAGEABLE = {

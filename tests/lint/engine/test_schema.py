@@ -7,7 +7,7 @@ from gpusync_lint.catalogue import registry
 from gpusync_lint.catalogue.loading import CatalogueError, load
 from gpusync_lint.catalogue.schema import Example
 
-HEAD = 'framework = "acme"\nmodules = ["acme"]\nprelude = "import acme"\n'
+HEAD = 'framework = "acme"\ntitle = "Acme"\nmodules = ["acme"]\nprelude = "import acme"\n'
 RULE = """
 [[rule]]
 code = "GS299"
@@ -50,14 +50,14 @@ def test_a_file_is_read_as_the_schema_says(loaded):
     ("text", "problem"),
     [
         (HEAD + "x = [", "not valid TOML: "),
-        ("framework = 'acme'", "the key 'modules' is missing"),
+        ("framework = 'acme'", "the key 'title' is missing"),
         (HEAD.replace("acme", "other"), "framework is 'other'; it must be the name of the file, 'acme'"),
         (HEAD + "module = []", "unknown key 'module'; did you mean 'modules'?"),
         (HEAD + "tensors = ['x']", "the key 'tensors' is for libraries on top of torch, not for other frameworks"),
         (HEAD + "modules_from = 'x'", "modules_from: must be a list of strings, not a string"),
         (HEAD + "modules_from = [1]", "modules_from[0]: must be a string, not an integer"),
         (HEAD + "on = 'jax'", "on: must be one of 'torch', not 'jax'"),
-        (HEAD + "barrier = 1", "barrier: must be written as [[barrier]], not as an integer"),
+        (HEAD + "barrier = 1", "barrier: must be written as [[barrier]], not an integer"),
         (HEAD + BARRIER + "mesage = ''", "barrier 'read': unknown key 'mesage'; did you mean 'message'?"),
         (HEAD + BARRIER + "functions = ''", "barrier 'read', functions: must be a list of strings, not a string"),
         (HEAD + BARRIER + "masks = 'yes'", "barrier 'read', masks: must be a boolean, not a string"),

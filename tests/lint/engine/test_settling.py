@@ -77,7 +77,7 @@ def test_values_widen_to_the_same_in_any_order(values: tuple[Value, ...]) -> Non
         for value in order[1:]:
             held = widened(held, value)
         assert widened(held, order[0]) == held, "once it is known, nothing undoes it"
-        ends.add(held._replace(sure=True))
+        ends.add(held._replace(certain=True))
     assert len(ends) == 1
 
 

@@ -110,7 +110,7 @@ def test_statements_in_one_loop_share_its_step():
     first, guarded = ways.to(statements["g"]), ways.to(statements["m"])
     assert guarded.parent is first
     loop = next(statement for statement in body if isinstance(statement, ast.For))
-    assert ways.loops({id(loop)}) == [first]
+    assert ways.loops({loop}) == [first]
 
 
 def test_there_is_no_way_to_a_statement_of_another_function():

@@ -289,7 +289,7 @@ def test_the_help_describes_every_format(capsys: Captured) -> None:
         main(["--help"])
     words = " ".join(capsys.readouterr().out.split())
     for name in formats.names():
-        assert f"{name}: {formats.named(name).audience}" in words
+        assert f"{name} ({formats.named(name).audience})" in words
 
 
 @pytest.mark.parametrize("name", formats.names())

@@ -73,7 +73,7 @@ def test_exit_codes(project: Project, text: str, arguments: list[str], code: int
         (["--select"], "argument --select: expected one argument"),
         (["--unsafe-fixes"], "--unsafe-fixes needs --fix or --diff"),
         (["--diff", "--output-format", "json"], "--diff prints a diff, so it cannot be combined with --output-format"),
-        (["--stdin-filename", "a.py"], "--stdin-filename names standard input, so it needs - among the paths"),
+        (["--stdin-filename", "a.py"], "--stdin-filename is the name of standard input, so - must be among the paths"),
         (["--config", "gone.toml"], "gone.toml: cannot be read: No such file or directory"),
         (["--config", "bad.toml"], "bad.toml: tool.gpusync.heat: must be one of "),
     ],

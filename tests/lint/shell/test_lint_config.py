@@ -84,7 +84,7 @@ def test_an_empty_table_is_the_default(tmp_path: Path) -> None:
         ("select = 'GS2'", 'tool.gpusync.select: must be a list of strings; write select = ["GS2"]'),
         ("select = 2", "tool.gpusync.select: must be a list of strings, not an integer"),
         ("exclude = ['[z-a].py']", "tool.gpusync.exclude: not a path pattern: '[z-a].py' (bad character range z-a"),
-        ("exclude = [1]", "tool.gpusync.exclude: must be a list of strings, not a list of other things"),
+        ("exclude = [1]", "tool.gpusync.exclude: must be a list of strings, and one of its values is not"),
         ("select = ['GS2001']", "tool.gpusync.select: no rule has the code or name 'GS2001'; did you mean GS201?"),
         (
             "ignore = ['item-reed']",
@@ -112,10 +112,10 @@ def test_an_empty_table_is_the_default(tmp_path: Path) -> None:
         ),
         (
             "barriers = [{call = 'a b'}]",
-            "tool.gpusync.barriers[0].call: 'a b' is no name; write \"package.function\", ",
+            "tool.gpusync.barriers[0].call: 'a b' is not a name; write \"package.function\", ",
         ),
         ("barriers = [{call = 3}]", "tool.gpusync.barriers[0].call: must be a string, not an integer"),
-        ("barriers = [{call = ['a', 3]}]", "tool.gpusync.barriers[0].call: must be a list of strings, not a list of"),
+        ("barriers = [{call = ['a', 3]}]", "tool.gpusync.barriers[0].call: must be a list of strings, and one"),
         (
             "barriers = [{call = 'a', code = 'GS2011'}]",
             "tool.gpusync.barriers[0].code: no rule has the code or name 'GS2011'; did you mean GS201?",

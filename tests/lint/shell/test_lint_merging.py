@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from gpusync_lint import cli, output
 
-from pytest_gpusync import report
+from pytest_gpusync.commands import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable

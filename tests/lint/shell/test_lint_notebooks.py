@@ -207,7 +207,7 @@ def test_what_is_not_python_has_no_findings(project: Project, capsys: Captured, 
         ("{", "a.ipynb:1: error: not a notebook: not valid JSON: Expecting property name enclosed in double quotes"),
         ("", "a.ipynb:1: error: not a notebook: not valid JSON: Expecting value"),
         ('{"cells": [\n<<<<<<< HEAD\n', "a.ipynb:2: error: not a notebook: not valid JSON: Expecting value"),
-        ("[]", "a.ipynb: error: not a notebook: it does not say its nbformat"),
+        ("[]", "a.ipynb: error: not a notebook: it has no nbformat"),
         ('{"nbformat": 4}', "a.ipynb: error: not a notebook: it has no list of cells"),
         ('{"nbformat": 3, "worksheets": []}', "a.ipynb: error: its format 3 is too old; `jupyter nbconvert --to "),
         ('{"nbformat": "4", "cells": []}', "a.ipynb: error: its format '4' is too old"),
@@ -360,7 +360,7 @@ def test_a_fix_on_a_line_that_is_not_python_is_not_offered() -> None:
 
 def test_a_change_that_loses_the_end_of_a_cell_is_refused() -> None:
     notebook = Notebook(_document("a", "b"))
-    with pytest.raises(ValueError, match="a change reaches over the end of a cell"):
+    with pytest.raises(ValueError, match="a change extends beyond the end of a cell"):
         notebook.with_source("a\n\nb\n\n")
 
 

@@ -134,27 +134,27 @@ ABOUT = {
     "no reason": (
         "x.item()  # gpusync: allow[GS201]\n",
         "GS901",
-        "`# gpusync: allow[GS201]` gives no reason and suppresses nothing",
+        "`# gpusync: allow[GS201]` gives no reason and has no effect",
     ),
     "a dash is no reason": (
         "x.item()  # gpusync: allow[GS201] --\n",
         "GS901",
-        "`# gpusync: allow[GS201] --` gives no reason and suppresses nothing",
+        "`# gpusync: allow[GS201] --` gives no reason and has no effect",
     ),
     "a date is no reason": (
         "x.item()  # gpusync: allow[GS201] until=2030-01-01\n",
         "GS901",
-        "`# gpusync: allow[GS201] until=2030-01-01` gives no reason and suppresses nothing",
+        "`# gpusync: allow[GS201] until=2030-01-01` gives no reason and has no effect",
     ),
     "another pragma is no reason": (
         "x.item()  # gpusync: allow[GS201] # noqa\n",
         "GS901",
-        "`# gpusync: allow[GS201]` gives no reason and suppresses nothing",
+        "`# gpusync: allow[GS201]` gives no reason and has no effect",
     ),
     "expired": (
         "x.item()  # gpusync: allow[GS201] until=2027-02-28 why\n",
         "GS902",
-        "`# gpusync: allow[GS201] until=2027-02-28 why` expired on 2027-02-28 and suppresses nothing",
+        "`# gpusync: allow[GS201] until=2027-02-28 why` expired on 2027-02-28 and has no effect",
     ),
     "unknown code": (
         "x.item()  # gpusync: allow[GS2O1] why\n",
@@ -180,7 +180,7 @@ ABOUT = {
     "for the whole file, too late": (
         "import a\n# gpusync: allow-file[GS201] why\nx.item()\n",
         "GS904",
-        "`# gpusync: allow-file[GS201] why` stands below the first statement and suppresses nothing",
+        "`# gpusync: allow-file[GS201] why` is below the first statement and has no effect",
     ),
     "a rule about comments": (
         "x.item()  # gpusync: allow[GS903] why\n",
@@ -231,7 +231,7 @@ def test_without_its_project_a_file_cannot_show_that_a_comment_is_unused() -> No
 def test_an_unused_code_beside_a_used_one_is_named() -> None:
     text = "x.item()  # gpusync: allow[GS201, GS501] why\n"
     _, (about,) = _apply(text, ("x.item()", "GS201"))
-    assert (about.code, about.message) == ("GS903", "`# gpusync: allow[GS201, GS501] why` needs no GS501")
+    assert (about.code, about.message) == ("GS903", "`# gpusync: allow[GS201, GS501] why` allows no finding of GS501")
 
 
 UNUSED_FIXED = {

@@ -38,14 +38,14 @@ class Shows:
     """As what each part of an outcome appears, in a few words; empty where the format has no place for it."""
 
     warnings: str
-    notes: str
-    suppressed: str
-    """With `--show-suppressed`."""
-    errors: str
-    """Files that could not be linted. They are on standard error as well."""
-    statistics: str
+    notes: str = ""
+    suppressed: str = ""
+    """What a comment or the baseline accepts, with `--show-suppressed`."""
+    errors: str = "on standard error"
+    """Files that could not be linted. They are on standard error in any case."""
+    statistics: str = ""
     """With `--statistics`, which is refused where this is empty."""
-    observed: str
+    observed: str = ""
     """With `--observed`, which is refused where this is empty."""
 
 

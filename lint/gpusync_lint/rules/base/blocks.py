@@ -7,18 +7,15 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from gpusync_lint.syntax.blocks import blocks
-from gpusync_lint.syntax.traversal import children
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gpusync_lint.project.symbols import FunctionInfo
+    from gpusync_lint.project.symbols import FunctionDef
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-def around(fn: FunctionInfo, statement: ast.stmt) -> list[tuple[list[ast.stmt], int]]:
+def around(fn: FunctionDef, statement: ast.stmt) -> list[tuple[list[ast.stmt], int]]:
     """The blocks that hold a statement, the function's body first, each with the place in it; empty when not found."""
     return _descend(fn.node.body, statement) or []
 
@@ -41,16 +38,6 @@ def _descend(body: list[ast.stmt], wanted: ast.stmt) -> list[tuple[list[ast.stmt
     return None
 
 
-def walk(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Every node of a block, without what stands in functions and classes defined there."""
-    stack: list[ast.AST] = list(reversed(body))
-    while stack:
-        node = stack.pop()
-        yield node
-        if not isinstance(node, _SCOPES):
-            stack += children(node)
-
-
 def _first_line(statement: ast.stmt) -> int:
     return statement.lineno
 
@@ -59,6 +46,6 @@ def bound_names(statement: ast.stmt) -> set[str]:
     """Names that a statement, or one inside it, binds or changes in place."""
     return {
         node.id
-        for node in walk([statement])
+        for node in walk_block([statement])
         if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del))
     }

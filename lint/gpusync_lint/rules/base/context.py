@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpusync_lint.catalogue import registry
 from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, foreign_inside
-from gpusync_lint.inference.fixpoint import is_test_file
+from gpusync_lint.domain.training_idioms import is_test_path
 from gpusync_lint.model.findings import Fix
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import Template
 from gpusync_lint.model.spans import Span
-from gpusync_lint.project.symbols import ClassInfo
+from gpusync_lint.project.symbols import ClassDef
 from gpusync_lint.rewrite.layout import Layout
 from gpusync_lint.rules.base.blocks import around
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.fixpoint import Inference
     from gpusync_lint.model.findings import EngineSettings
     from gpusync_lint.model.operations import Operation
-    from gpusync_lint.project.symbols import FileInfo, FunctionInfo
+    from gpusync_lint.project.symbols import FunctionDef, ModuleDef
     from gpusync_lint.rules.base.occurrences import Occurrence
 
 CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "time_ns", "monotonic_ns"})
@@ -98,12 +98,12 @@ class RuleContext:
 
     def __init__(
         self,
-        file: FileInfo,
+        file: ModuleDef,
         inference: Inference,
         catalogue: Catalogue,
         settings: EngineSettings,
         heat: Recorder,
-        has_reports: Callable[[FunctionInfo], bool],
+        has_reports: Callable[[FunctionDef], bool],
     ) -> None:
         self.file = file
         self.catalogue = catalogue
@@ -111,10 +111,10 @@ class RuleContext:
         self.layout = Layout(file.text.split("\n"))
         self.occurrence: Occurrence
         """The node that is judged, and where it stands."""
-        self.values: dict[int, Value] = {}
-        """What is known of the file's expressions, by the `id` of their `ast`."""
+        self.values: dict[ast.expr, Value] = {}
+        """What is known of the file's expressions."""
         for fn in file.all_functions:
-            self.values.update(fn.values)
+            self.values.update(inference.values(fn))
         self.reported_lines: set[int] = set()
         """Lines of the file on which something was reported so far."""
         self._inference = inference
@@ -122,7 +122,7 @@ class RuleContext:
         self._heat = heat
 
     @property
-    def function(self) -> FunctionInfo:
+    def function(self) -> FunctionDef:
         """The function, or module body, that the node stands in."""
         return self.occurrence.fn
 
@@ -133,7 +133,7 @@ class RuleContext:
 
     def value(self, node: ast.AST | None) -> Value:
         """What an expression holds."""
-        return UNKNOWN if node is None else self.values.get(id(node), UNKNOWN)
+        return UNKNOWN if node is None else self.values.get(node, UNKNOWN)  # type: ignore[call-overload]
 
     def qualified_name(self, node: ast.AST | None) -> str:
         """The dotted name, outside the project, that an expression stands for; empty when it stands for none."""
@@ -160,11 +160,11 @@ class RuleContext:
     def in_module_method(self) -> bool:
         """Whether the function is a method of a module."""
         cls = self.function.cls
-        return cls is not None and self._inference.project.is_module_class(cls)
+        return cls is not None and self._inference.project.classes.is_module(cls)
 
     def in_tests(self) -> bool:
         """Whether the file holds tests."""
-        return is_test_file(self.file)
+        return is_test_path(self.file.path)
 
     def confidence(self, value: Value) -> Confidence | None:
         """How sure it is that a value is a tensor on the device; None when it is not one."""
@@ -172,7 +172,7 @@ class RuleContext:
             return None
         if value.device is Device.UNKNOWN:
             return Confidence.LOW
-        return Confidence.HIGH if value.device is Device.GPU and value.sure else Confidence.MEDIUM
+        return Confidence.HIGH if value.device is Device.GPU and value.certain else Confidence.MEDIUM
 
     def truth_confidence(self, value: Value) -> Confidence | None:
         """How sure it is that Python's asking for the truth of a value reads a device tensor.
@@ -182,7 +182,9 @@ class RuleContext:
         """
         confidence = self.confidence(value)
         return (
-            Confidence.LOW if confidence is not None and not value.sure and value.zero_dim is not True else confidence
+            Confidence.LOW
+            if confidence is not None and not value.certain and value.zero_dim is not True
+            else confidence
         )
 
     def is_mask(self, node: ast.expr) -> bool | None:
@@ -200,7 +202,7 @@ class RuleContext:
         own = parameters is not None and any(
             arg.arg == label for arg in ast.walk(parameters) if isinstance(arg, ast.arg)
         )
-        return True if own and label not in self.function.bound else None
+        return True if own and not self._inference.is_passed(self.function, label) else None
 
     def is_loop_target(self, node: ast.expr) -> bool:
         """Whether a name is bound by a `for` around the node, or by a comprehension."""
@@ -208,47 +210,51 @@ class RuleContext:
             node = node.value
         if not isinstance(node, ast.Name):
             return False
-        bound = self._inference.loop_names(self.function)
-        return node.id in bound
+        return node.id in self.function.loop_names
 
     def barriers_by_name(self, node: ast.Call) -> Sequence[Barrier]:
         """The barriers of libraries, and of the project itself, that the name of what is called tells."""
         receiver = self.value(node.func.value) if isinstance(node.func, ast.Attribute) else UNKNOWN
         inference = self._inference
-        return inference.named.barriers(node.func, self.value(node.func), receiver, inference.project)
+        return inference.named.barriers(node.func, self.value(node.func), receiver, inference.project.classes)
 
     def prepares_data(self) -> bool:
         """Whether the function makes batches on the host."""
-        return self._inference.prepares_data(self.function)
+        return self._inference.devices.prepares_data(self.function)
+
+    def goes_backward(self, fn: FunctionDef, path: str) -> bool:
+        """Whether a function calls `backward()` on what a dotted path names."""
+        return path in self._inference.evidence.of(fn)[0]
 
     def is_traced(self) -> bool:
         """Whether another framework traces the function, rather than running it line by line."""
-        return self._inference.traced(self.function)
+        return self._inference.tracing.is_traced(self.function)
 
-    def may_wait(self, fn: FunctionInfo) -> bool:
+    def may_wait(self, fn: FunctionDef) -> bool:
         """Whether a project function, or one that it calls, may hold a barrier."""
-        seen = {id(fn)}
+        seen = {fn}
         queue = [fn]
         while queue:
             fn = queue.pop()
-            if fn.returns is None or fn.trace.unexplained or self._has_reports(fn):
+            effects = self._inference.effects(fn)
+            if self._inference.returns(fn) is None or effects.calls_unknown or self._has_reports(fn):
                 return True
             queue += fn.nested.values()
-            for site in fn.trace.calls:
-                if id(site.callee) not in seen:
-                    seen.add(id(site.callee))
+            for site in effects.calls:
+                if site.callee not in seen:
+                    seen.add(site.callee)
                     queue.append(site.callee)
         return False
 
-    def method_of(self, value: Value, label: str) -> FunctionInfo | None:
+    def method_of(self, value: Value, label: str) -> FunctionDef | None:
         """A method of an instance of a project class."""
-        return self._inference.project.method(value.ref, label) if isinstance(value.ref, ClassInfo) else None
+        return self._inference.project.classes.method(value.ref, label) if isinstance(value.ref, ClassDef) else None
 
     def waits_on(self, barrier: Barrier) -> bool:
         """Whether a barrier waits on the oldest torch that the project runs on."""
         return barrier.until_torch is None or self.settings.torch_version < barrier.until_torch
 
-    def heat(self, fn: FunctionInfo, statement: ast.stmt) -> Heat:
+    def heat(self, fn: FunctionDef, statement: ast.stmt) -> Heat:
         """How often a statement of a function runs."""
         return self._heat.heat(fn, statement)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain import torch_api
+from gpusync_lint.domain import python_api
 from gpusync_lint.domain.lattice import Device, Kind, Value
 from gpusync_lint.rules.base.blocks import LOOPS
 
@@ -68,7 +68,7 @@ def _says(node: ast.AST, context: RuleContext) -> bool | None:
         root = called.ref.partition(".")[0]
         if root == "torch":
             return _on_gpu(result)
-        return False if root in torch_api.HOST_MODULES or root == "builtins" else None
+        return False if root in python_api.HOST_MODULES or root == "builtins" else None
     if called.kind is Kind.FUNCTION:
         return None if context.may_wait(called.ref) else _on_gpu(result)
     if called.kind is Kind.MODULE:

@@ -27,9 +27,9 @@ def waits_if_called_so(barrier: Barrier, node: ast.Call, context: RuleContext) -
         return False
     if barrier.unless_all_keywords and all(name in given for name in barrier.unless_all_keywords):
         return False
-    if not all(_is(context.value(given.get(name)), value) for name, value in barrier.only_if):
+    if not all(holds_constant(context.value(given.get(name)), value) for name, value in barrier.only_if):
         return False
-    return not any(_is(context.value(given.get(name)), value) for name, value in barrier.unless)
+    return not any(holds_constant(context.value(given.get(name)), value) for name, value in barrier.unless)
 
 
 def is_meant(barrier: Barrier, context: RuleContext) -> bool:
@@ -37,5 +37,6 @@ def is_meant(barrier: Barrier, context: RuleContext) -> bool:
     return registry.rule_docs()[barrier.code].timing and context.is_timed()
 
 
-def _is(value: Value, constant: Any) -> bool:
+def holds_constant(value: Value, constant: Any) -> bool:
+    """Whether a value is a constant of the same type: ``True`` is not 1."""
     return bool(value.const == constant) and type(value.const) is type(constant)

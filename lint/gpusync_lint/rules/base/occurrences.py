@@ -14,9 +14,9 @@ from gpusync_lint.rewrite.layout import MAX_DEPTH
 from gpusync_lint.syntax.blocks import blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
 
-    from gpusync_lint.project.symbols import FunctionInfo
+    from gpusync_lint.project.symbols import FunctionDef
     from gpusync_lint.rules.base.context import Rule
 
     Select = Callable[[ast.AST], tuple[Rule, ...] | None]
@@ -42,7 +42,7 @@ class Occurrence:
 
     node: ast.AST
     statement: ast.stmt
-    fn: FunctionInfo
+    fn: FunctionDef
     repeated: bool
     """In a comprehension."""
     deferred: bool
@@ -51,16 +51,15 @@ class Occurrence:
     """The f-string around it, whose position is the only one that every Python version reports rightly."""
 
 
-def statements(fn: FunctionInfo) -> Iterator[ast.stmt]:
+def statements(fn: FunctionDef, dead: Container[ast.stmt] = ()) -> Iterator[ast.stmt]:
     """Every statement of a function or module body, in no particular order, without those of functions inside it.
 
-    Statements that run only where there is no GPU are left out, with all that they hold.
+    Those in `dead` are left out, with all that they hold.
     """
-    dead = fn.trace.dead
     stack = list(fn.node.body)
     while stack:
         statement = stack.pop()
-        if dead and id(statement) in dead:
+        if dead and statement in dead:
             continue
         yield statement
         if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -68,13 +67,16 @@ def statements(fn: FunctionInfo) -> Iterator[ast.stmt]:
                 stack += block
 
 
-def occurrences(fn: FunctionInfo, select: Select, judged: frozenset[type]) -> list[Judged]:
+def occurrences(
+    fn: FunctionDef, select: Select, judged: frozenset[type], dead: Container[ast.stmt] = ()
+) -> list[Judged]:
     """The nodes of a function's statements that some rule judges.
 
-    Those of one statement come in the order of the source. `judged` are the types of nodes that rules declare.
+    Those of one statement come in the order of the source. `judged` are the types of nodes that rules declare, `dead`
+    the statements that run only where there is no GPU.
     """
     walk = _Walk(fn, select, judged)
-    for statement in statements(fn):
+    for statement in statements(fn, dead):
         walk.visit(statement)
     return walk.found
 
@@ -86,7 +88,7 @@ class _TooDeepError(Exception):
 class _Walk:
     """Traverses the statements of one function."""
 
-    def __init__(self, fn: FunctionInfo, select: Select, judged: frozenset[type]) -> None:
+    def __init__(self, fn: FunctionDef, select: Select, judged: frozenset[type]) -> None:
         self.found: list[Judged] = []
         self._fn = fn
         self._select = select

@@ -25,7 +25,7 @@ class RuleTable:
         self._known: dict[tuple[str, ...], tuple[Rule, ...]] = {}
         """The rules of calls by the names of what is called."""
 
-    def judging(self, node: ast.AST, values: Mapping[int, Value]) -> tuple[Rule, ...] | None:
+    def judging(self, node: ast.AST, values: Mapping[ast.expr, Value]) -> tuple[Rule, ...] | None:
         """The rules that judge a node, given what is known of expressions; None for none."""
         if node.__class__ is not ast.Call:
             return self._rules.get(node.__class__)
@@ -44,11 +44,11 @@ class RuleTable:
         return tuple(rule for rule, calls in self._calls if not calls or not calls.isdisjoint(wanted))
 
 
-def _names_of(func: Any, values: Mapping[int, Value]) -> tuple[str, ...]:
+def _names_of(func: Any, values: Mapping[ast.expr, Value]) -> tuple[str, ...]:
     """What is called, by the name that is written and the one that is known; of an object its class's `__call__`."""
     kind = func.__class__
     written = func.attr if kind is ast.Attribute else func.id if kind is ast.Name else ""
-    called = values.get(id(func))
+    called = values.get(func)
     if called is None:
         return (written,)
     ref = called.ref

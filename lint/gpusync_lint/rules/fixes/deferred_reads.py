@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import Kind
 from gpusync_lint.model.operations import InsertAfter, InsertBefore, RenameCalled, ReplaceExpression, Template
-from gpusync_lint.rules.base.blocks import LOOPS, around, walk
+from gpusync_lint.rules.base.blocks import LOOPS, around
 from gpusync_lint.rules.fixes.number_types import number_of
 from gpusync_lint.syntax.blocks import blocks
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ def defer(call: ast.Call, read: ast.expr, context: RuleContext) -> Fix | None:
     if (call.args or call.keywords) if method else (kept.listed or not _primary(read)):
         return None
     plan = _Plan(kept, call, read, context)
-    if not value.sure and plan.kind is None:
+    if not value.certain and plan.kind is None:
         return None
     settle = plan.settle()
     if settle is None:
@@ -192,7 +193,7 @@ class _Plan:
         for level in range(self._at, -1, -1):
             block, place = self._path[level]
             for statement in reversed(block[:place]):
-                if any(_is_store(node, self._label) for node in walk([statement])):
+                if any(_is_store(node, self._label) for node in walk_block([statement])):
                     value = _bound_to(statement, self._label)
                     return value if value is not None and self._begins(value) else None
                 if self._kept.listed and any(_names(node, self._label) for node in ast.walk(statement)):
@@ -235,7 +236,7 @@ class _Plan:
             return False
         label, made = self._read.id, False
         block, place = self._path[self._at]
-        for node in walk([block[place]]):
+        for node in walk_block([block[place]]):
             if isinstance(node, ast.Assign) and _bound_to(node, label) is not None:
                 made = True
                 if not isinstance(node.value, (ast.Call, ast.BinOp)):

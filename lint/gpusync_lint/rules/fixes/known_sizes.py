@@ -6,19 +6,19 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import Kind
-from gpusync_lint.rules.base.blocks import walk
 from gpusync_lint.syntax.names import dotted_path
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from gpusync_lint.model.operations import Template
-    from gpusync_lint.project.symbols import FunctionInfo
+    from gpusync_lint.project.symbols import FunctionDef
     from gpusync_lint.rules.base.context import RuleContext
 
 _FROM_LIST = frozenset({"torch.tensor", "torch.as_tensor", "torch.LongTensor", "torch.IntTensor"})
 _CHANGES = frozenset({"append", "extend", "insert", "pop", "remove", "clear"})
 
 
-def classes_of(labels: ast.expr, fn: FunctionInfo, context: RuleContext) -> Template | None:
+def classes_of(labels: ast.expr, fn: FunctionDef, context: RuleContext) -> Template | None:
     """The number of values of labels: `logits.size(-1)` for `logits.argmax(-1)`, `n` for `torch.randint(n, ...)`."""
     made = _made(labels, fn)
     if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Attribute):
@@ -39,7 +39,7 @@ def classes_of(labels: ast.expr, fn: FunctionInfo, context: RuleContext) -> Temp
     return context.template("{}.size({})", logits, dims[0]) if same else None
 
 
-def total_of(repeats: ast.expr, fn: FunctionInfo, context: RuleContext) -> Template | None:
+def total_of(repeats: ast.expr, fn: FunctionDef, context: RuleContext) -> Template | None:
     """The sum of repeats that were made from a list on the host: `sum(lengths)` of `torch.tensor(lengths, ...)`."""
     made = _made(repeats, fn)
     if not isinstance(made, ast.Call) or _dotted(made.func, context) not in _FROM_LIST or len(made.args) != 1:
@@ -53,30 +53,30 @@ def total_of(repeats: ast.expr, fn: FunctionInfo, context: RuleContext) -> Templ
     return context.template("sum({})", source) if not _changed(source.id, made.lineno, fn) else None
 
 
-def _made(node: ast.expr, fn: FunctionInfo) -> ast.expr | None:
+def _made(node: ast.expr, fn: FunctionDef) -> ast.expr | None:
     """The expression itself, or for a name the value of the only assignment to it."""
     if not isinstance(node, ast.Name):
         return node
     stores = _stores(node.id, fn)
     found = [
         other.value
-        for other in walk(fn.node.body)
+        for other in walk_block(fn.node.body)
         if isinstance(other, ast.Assign) and len(other.targets) == 1 and other.targets[0] in stores
     ]
     return found[0] if len(stores) == len(found) == 1 else None
 
 
-def _stores(label: str, fn: FunctionInfo) -> list[ast.Name]:
+def _stores(label: str, fn: FunctionDef) -> list[ast.Name]:
     return [
         node
-        for node in walk(fn.node.body)
+        for node in walk_block(fn.node.body)
         if isinstance(node, ast.Name) and node.id == label and not isinstance(node.ctx, ast.Load)
     ]
 
 
-def _changed(label: str, line: int, fn: FunctionInfo) -> bool:
+def _changed(label: str, line: int, fn: FunctionDef) -> bool:
     """Whether a list may be changed after a line."""
-    for node in walk(fn.node.body):
+    for node in walk_block(fn.node.body):
         if getattr(node, "lineno", 0) < line:
             continue
         if isinstance(node, ast.Attribute) and node.attr in _CHANGES and dotted_path(node.value) == label:

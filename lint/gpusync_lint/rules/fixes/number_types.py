@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.lattice import Kind
-from gpusync_lint.inference.statements import evidence
-from gpusync_lint.rules.base.blocks import walk
 
 if TYPE_CHECKING:
-    from gpusync_lint.project.symbols import FunctionInfo
+    from gpusync_lint.project.symbols import FunctionDef
     from gpusync_lint.rules.base.context import RuleContext
 
 _FLOATING = frozenset(
@@ -19,7 +17,7 @@ _FLOATING = frozenset(
         "mean", "std", "var", "norm", "exp", "log", "log2", "log10", "log1p", "expm1", "sqrt", "rsqrt", "sigmoid",
         "tanh", "softmax", "log_softmax", "softplus", "logsumexp", "float", "double", "half", "bfloat16", "nanmean",
         "div", "true_divide", "reciprocal", "sin", "cos", "erf", "dist", "quantile", "cosine_similarity",
-        "pairwise_distance", "kl_divergence", "entropy", "log_prob", "rand", "randn", *torch_api.ZERO_DIM_LOSSES,
+        "pairwise_distance", "kl_divergence", "entropy", "log_prob", "rand", "randn",
     }
 )  # fmt: skip
 """Functions and methods of tensors and distributions whose result is floating, whatever they are given."""
@@ -39,7 +37,7 @@ _DEPTH = 8
 Number = type[float] | type[int] | type[bool]
 
 
-def number_of(node: ast.expr, fn: FunctionInfo, context: RuleContext, depth: int = 0) -> Number | None:
+def number_of(node: ast.expr, fn: FunctionDef, context: RuleContext, depth: int = 0) -> Number | None:
     """`float`, `int` or `bool`: what `.item()` of an expression in `fn` gives; None where the source does not tell."""
     if depth > _DEPTH:
         return None
@@ -60,7 +58,7 @@ def number_of(node: ast.expr, fn: FunctionInfo, context: RuleContext, depth: int
     return None
 
 
-def _of_operation(node: ast.BinOp, fn: FunctionInfo, context: RuleContext, depth: int) -> Number | None:
+def _of_operation(node: ast.BinOp, fn: FunctionDef, context: RuleContext, depth: int) -> Number | None:
     if isinstance(node.op, ast.Div):
         return float
     left, right = number_of(node.left, fn, context, depth + 1), number_of(node.right, fn, context, depth + 1)
@@ -71,7 +69,7 @@ def _of_operation(node: ast.BinOp, fn: FunctionInfo, context: RuleContext, depth
     return None
 
 
-def _of_call(node: ast.Call, fn: FunctionInfo, context: RuleContext, depth: int) -> Number | None:
+def _of_call(node: ast.Call, fn: FunctionDef, context: RuleContext, depth: int) -> Number | None:
     called = context.value(node.func)
     if called.kind is Kind.MODULE:
         ref = called.ref if isinstance(called.ref, str) else ""
@@ -88,7 +86,7 @@ def _of_call(node: ast.Call, fn: FunctionInfo, context: RuleContext, depth: int)
         return None
     if any(keyword.arg == "dtype" for keyword in node.keywords):
         return None
-    if label in _FLOATING:
+    if label in _FLOATING or label in torch_api.tensors().zero_dim_losses:
         return float
     if label in _INTEGRAL:
         return int
@@ -100,24 +98,10 @@ def _of_call(node: ast.Call, fn: FunctionInfo, context: RuleContext, depth: int)
     return int if kind is bool and label in _COUNTS else kind
 
 
-def _of_name(node: ast.Name, fn: FunctionInfo, context: RuleContext, depth: int) -> Number | None:
+def _of_name(node: ast.Name, fn: FunctionDef, context: RuleContext, depth: int) -> Number | None:
     """The type that all assignments to a name in its function agree on."""
-    if node.id in evidence(fn)[0]:
+    if context.goes_backward(fn, node.id):
         return float  # only floating tensors have gradients
-    stores, values = _assignments(fn).get(node.id, (0, []))
+    stores, values = fn.assignments.get(node.id, (0, []))
     found = [number_of(value, fn, context, depth + 1) for value in values]
     return found[0] if found and stores == len(found) and len(set(found)) == 1 else None
-
-
-def _assignments(fn: FunctionInfo) -> dict[str, tuple[int, list[ast.expr]]]:
-    """By name, how often a function binds it, and the values of its plain assignments; computed once."""
-    if fn.assigned is None:
-        stores: dict[str, int] = {}
-        values: dict[str, list[ast.expr]] = {}
-        for node in walk(fn.node.body):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                stores[node.id] = stores.get(node.id, 0) + 1
-            elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                values.setdefault(node.targets[0].id, []).append(node.value)
-        fn.assigned = {label: (count, values.get(label, [])) for label, count in stores.items()}
-    return fn.assigned

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpusync_lint.model.operations import RemoveStatement, ReplaceExpression, ReplaceStatements
-from gpusync_lint.rules.base.blocks import walk
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from gpusync_lint.model.findings import Fix
@@ -78,7 +78,7 @@ def _is_used(target: ast.expr, loop: ast.For, context: RuleContext, besides: ast
     own = {id(node) for part in (besides or loop, loop.target) for node in ast.walk(part)}
     return any(
         isinstance(node, ast.Name) and node.id in names and id(node) not in own
-        for node in walk(context.function.node.body)
+        for node in walk_block(context.function.node.body)
     )
 
 

@@ -1,0 +1,1 @@
+"""The ``gpusync`` command and the subcommands that run programs."""

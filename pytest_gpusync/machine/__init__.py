@@ -1,0 +1,1 @@
+"""The machine: GPUs, NVML, native memory, and hooks into the import system."""

@@ -1,0 +1,50 @@
+"""Access to the C++ libraries torch has already loaded: symbols by name, or a refusal that names what is missing."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pytest_gpusync.simulated.base.versions import SimulationUnavailable
+
+
+@cache
+def _library(name: str) -> ctypes.CDLL:
+    path = Path(torch.__file__).parent / "lib" / name
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise SimulationUnavailable(
+            f"torch {torch.__version__} has no usable {name} ({error}): reinstall torch from PyPI or pytorch.org"
+        ) from None
+
+
+def symbol(library: str, name: str) -> int:
+    """Address of the exported symbol `name` (mangled) of `library`, a file in torch's ``lib`` folder."""
+    try:
+        return ctypes.addressof(ctypes.c_char.in_dll(_library(library), name))
+    except ValueError:
+        raise SimulationUnavailable(
+            f"torch {torch.__version__} does not export {name}, which the simulated device needs: "
+            "install a release of torch from 2.11 to 2.15 from PyPI"
+        ) from None
+
+
+def function(library: str, name: str, result: Any, *arguments: Any) -> Any:
+    """The exported C++ function `name` as a callable; it holds the GIL while it runs."""
+    return ctypes.PYFUNCTYPE(result, *arguments)(symbol(library, name))
+
+
+def pointer_at(address: int) -> ctypes.c_void_p:
+    """The pointer-sized cell at `address`; read and write its ``value``."""
+    return ctypes.c_void_p.from_address(address)
+
+
+cells = memoryview((ctypes.c_int64 * (1 << 44)).from_address(0)).cast("B").cast("q")
+"""The memory of the process by numbers of 8 bytes: ``cells[address >> 3]``. Many times faster than
+:func:`pointer_at`.
+"""
