@@ -7,8 +7,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from gpusync_lint.model.findings import Finding, Span
+from gpusync_lint.model.findings import Finding
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Span
 
 from pytest_gpusync.reporting import rule_names
 from pytest_gpusync.reporting.rule_names import rule_for, rules_for

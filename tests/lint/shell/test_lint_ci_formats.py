@@ -12,8 +12,9 @@ from xml.etree import ElementTree
 import pytest
 from gpusync_lint import output as formats
 from gpusync_lint.cli import main
-from gpusync_lint.model.findings import FileError, Finding, Span
+from gpusync_lint.model.findings import FileError, Finding
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Span
 from gpusync_lint.output.base.format import Format, Options
 from gpusync_lint.run.runner import Outcome
 from gpusync_lint.settings.selection import Level, Reported
