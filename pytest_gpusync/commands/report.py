@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 USAGE_ERROR = 2
 
-_RUN, _LINT, _SARIF = "a run file", "findings as JSON", "findings as SARIF"
+_RUN = "a run file"
 
 _DRAWN: Final = {
     "md": (".md", "Markdown"),
@@ -26,8 +26,9 @@ _DRAWN: Final = {
 """The formats that have a command of their own, with their endings and names."""
 
 _MERGE = """\
-Merge the files of several runs into one. All must be run files (gpusync trace --json, pytest --gpu-sync-report), or all
-findings as JSON, or all findings as SARIF (gpusync lint --output-format). The result does not depend on their order.
+Write the files of several runs as one. They are all run files (gpusync trace --json, pytest --gpu-sync-report), all
+outputs of the linter in one format that can be merged, such as gpusync lint --output-format sarif. The result does not
+depend on their order.
 
 Regions with the same name in several files stay separate: the rank or the file is added to their names. Findings with
 the same key become one finding. A run is written in the format of OUT's ending: .json, .md, .html or .trace.json."""
@@ -97,10 +98,11 @@ def _merge(out: Path, names: Sequence[str]) -> None:
     if kind == _RUN:
         _write(out, _rendered(_merged_runs(documents), out.name))
         return
-    from gpusync_lint.output.merging import MergeError, merge_findings, merge_sarif
+    from gpusync_lint.output import mergeable
+    from gpusync_lint.output.base.merging import MergeError
 
     try:
-        merged = merge_findings(documents) if kind == _LINT else merge_sarif(documents)
+        merged = next(each for each in mergeable() if each.kind == kind).merge(documents)
     except MergeError as error:
         raise _Refusal(error) from None
     _write(out, json.dumps(merged, indent=2) + "\n")
@@ -167,14 +169,15 @@ def _read(name: str) -> tuple[Document, str]:
         raise _Refusal(f"{name}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise _Refusal(f"{name}: not JSON ({error})") from None
-    if isinstance(document, dict):
-        kinds = {"gpusync.run/1": _RUN, "gpusync.lint/1": _LINT}
-        schema = document.get("schema")
-        if isinstance(schema, str) and schema in kinds:
-            return document, kinds[schema]
-        if "runs" in document and document.get("version") == "2.1.0":
-            return document, _SARIF
-    raise _Refusal(f"{name}: neither a run file nor the linter's JSON or SARIF")
+    if isinstance(document, dict) and document.get("schema") == "gpusync.run/1":
+        return document, _RUN
+    from gpusync_lint.output import mergeable
+
+    for each in mergeable():
+        if each.recognizes(document):
+            return document, each.kind
+    kinds = ", ".join(each.kind for each in mergeable())
+    raise _Refusal(f"{name}: neither a run file nor an output of the linter that can be merged ({kinds})")
 
 
 def _write(path: Path, text: str) -> None:

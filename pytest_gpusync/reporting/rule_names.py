@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from gpusync_lint.model import Finding
+    from gpusync_lint.model.findings import Finding
 
     from pytest_gpusync.model.measurement import Direction
 
@@ -77,8 +77,8 @@ def _rules_by_line(resolved: str, shown: str, stamp: int) -> dict[int, tuple[Rul
 
 
 def _findings(file: Path, shown: str) -> list[Finding]:
-    from gpusync_lint.engine import analyze
-    from gpusync_lint.model import EngineSettings, Source
+    from gpusync_lint.model.findings import EngineSettings, Source
+    from gpusync_lint.run.engine import analyze
 
     sources = [Source(shown, file.read_text(encoding="utf-8"))]
     for neighbor in _neighbors(file):

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from gpusync_lint.atomic import replace_file
+from gpusync_lint.files.atomic_write import replace_file
 
 from pytest_gpusync.distributed.rank_exchange import rank
 from pytest_gpusync.machine import devices

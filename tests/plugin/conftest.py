@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint.engine import analyze
-from gpusync_lint.model import EngineSettings, Source
+from gpusync_lint.model.findings import EngineSettings, Source
+from gpusync_lint.run.engine import analyze
 
 if TYPE_CHECKING:
     from collections.abc import Callable

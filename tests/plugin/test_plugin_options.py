@@ -175,7 +175,8 @@ def test_without_options_little_is_loaded(run_apart):
         test_a="""
             import sys
             def test_what_is_loaded():
-                heavy = {"torch", "libcst", "pytest_gpusync.measure", "pytest_gpusync.recorders", "gpusync_lint.engine"}
+                runtime = {"pytest_gpusync.measure", "pytest_gpusync.recorders"}
+                heavy = {"torch", "libcst", "gpusync_lint.run.engine", *runtime}
                 assert not heavy & set(sys.modules)
             """,
     )

@@ -151,7 +151,7 @@ def test_out_is_not_one_of_the_files(folder, capsys):
     ("text", "complaint"),
     [
         ("{", "bad.json: not JSON ("),
-        ("[]", "bad.json: neither a run file nor"),
+        ("[1]", "bad.json: neither a run file nor"),
         ('{"schema": "gpusync.run/1"}', "bad.json: not a valid gpusync.run/1 file"),
         (
             '{"schema": "gpusync.run/1", "environment": {}, "regions": [{"name": "t"}]}',

@@ -7,7 +7,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from gpusync_lint.model import Confidence, Finding, Heat, Span
+from gpusync_lint.model.findings import Finding
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Span
 
 from pytest_gpusync.reporting import rule_names
 from pytest_gpusync.reporting.rule_names import rule_for, rules_for
@@ -131,7 +133,7 @@ def test_the_linter_is_shown_the_files_beside_and_answers_for_the_one(tmp_path, 
         own = replace(finding("GS201", (1, 1, 1, 2)), path="pkg/loop.py")
         return SimpleNamespace(findings=(beside, own))
 
-    monkeypatch.setattr("gpusync_lint.engine.analyze", analyze)
+    monkeypatch.setattr("gpusync_lint.run.engine.analyze", analyze)
     assert [rule.code for rule in rules_for("pkg/loop.py", 1)] == ["GS201"]
     assert shown == ["pkg/loop.py", "pkg/loading.py"]
 
