@@ -137,9 +137,11 @@ class Event:
         self._recorded_ns: int | None = None
         self.cuda_event = id(self)
         self.device = device
+        self._recorded_on: int | None = None
 
     def record(self, stream: Any = None) -> None:
         """Record the event; it is reached at once."""
+        self._recorded_on = device_index(None) if stream is None else stream.device_index
         self._recorded_ns = time.perf_counter_ns()
 
     def wait(self, stream: Any = None) -> None:
@@ -150,8 +152,8 @@ class Event:
         return True
 
     def synchronize(self) -> None:
-        """Wait for the event: one sync."""
-        sync_events.announce("event")
+        """Wait for the event: one sync, of the device that it was recorded on."""
+        sync_events.announce("event", device=device_index(None) if self._recorded_on is None else self._recorded_on)
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the milliseconds of host time between the two records; warns once that this time is modelled."""
