@@ -32,6 +32,7 @@ def report_result(request: pytest.FixtureRequest) -> Callable[[object], None]:
 
     def store(text: object) -> None:
         request.config.stash.setdefault(RESULTS, []).append(f"{request.node.name}: {text}")
+        request.node.user_properties.append(("result", str(text)))
 
     return store
 

@@ -12,7 +12,7 @@ import time
 
 import torch
 
-PRODUCTS, SIZE = 1000, 256
+PRODUCTS, SIZE = 1000, 64
 
 
 def main() -> None:

@@ -127,7 +127,8 @@ def _devices(run: PageModel) -> str:
     rows = "".join(_device_row(region, counts, columns) for region, counts in found[:REGIONS_SHOWN])
     return (
         "<section><h2>Syncs by device</h2><div class=scroll><table class=devices>"
-        f"<thead><tr><th>region{head}</tr></thead><tbody>{rows}</tbody></table></div>{_more(len(found) - REGIONS_SHOWN, 'region')}</section>"
+        f"<thead><tr><th>region{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f"{_more(len(found) - REGIONS_SHOWN, 'region')}</section>"
     )
 
 

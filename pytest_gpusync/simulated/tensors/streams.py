@@ -11,7 +11,8 @@ import itertools
 import threading
 import time
 import warnings
-from typing import Any
+from collections import defaultdict
+from typing import Any, Final
 
 import torch
 
@@ -19,7 +20,11 @@ from pytest_gpusync.simulated.base import sync_events
 from pytest_gpusync.simulated.base.state import device_index, process
 from pytest_gpusync.simulated.base.sync_events import conditions
 
-_identifiers = itertools.count(1)
+_POOL: Final = 32
+"""Streams of one device and priority: torch hands out the same ones again and again."""
+_PRIORITIES: Final = 4
+_made: defaultdict[tuple[int, int], itertools.count[int]] = defaultdict(itertools.count)
+"""Streams made so far, by device and priority."""
 MODELLED_TIME = (
     "Event.elapsed_time on the simulated CUDA device is modelled: it is the time the host took between the two "
     "records, not time on a GPU"
@@ -40,7 +45,7 @@ class Stream:
         **_: Any,
     ) -> None:
         self.device_index = _ordinal(device) if device_index is None else device_index
-        self.stream_id = next(_identifiers) if stream_id is None else stream_id
+        self.stream_id = _from_pool(self.device_index, priority) if stream_id is None else stream_id
         self.priority = priority
         self._outer: list[Stream] = []
 
@@ -225,6 +230,12 @@ _current = _PerThread()
 _defaults: dict[int, Stream] = {}
 _side_streams = 0
 """Number of current streams, over all threads, that are not default streams."""
+
+
+def _from_pool(index: int, priority: int) -> int:
+    """Return the id of a device's next stream of a priority: after 32 of them the first one follows again."""
+    level = min(max(-priority, 0), _PRIORITIES - 1)
+    return 1 + level * _POOL + next(_made[index, level]) % _POOL
 
 
 def _ordinal(device: torch.device | int | str | None) -> int:

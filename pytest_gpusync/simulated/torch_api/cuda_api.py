@@ -211,8 +211,9 @@ def _install_modules(patches: Patches) -> None:
         patches.set(cuda, name, _refuse(f"torch.cuda.{name}"))
     patches.set(cuda.memory, "list_gpu_processes", cuda.list_gpu_processes)
     patches.set(cuda.memory, "mem_get_info", memory.info)
-    patches.set(cuda.memory, "MemPool", MemPool)
-    patches.set(cuda, "MemPool", MemPool)
+    for owner in (cuda, cuda.memory):
+        patches.set(owner, "MemPool", MemPool)
+        patches.set(owner, "CUDAPluggableAllocator", PluggableAllocator)
     patches.set(cuda.graphs, "is_current_stream_capturing", cuda_graphs.is_capturing)
     patches.set(cuda.graphs, "graph_pool_handle", cuda_graphs.pool_handle)
     patches.set(torch, "compile", compilation.compile)
@@ -320,6 +321,12 @@ class MemPool:
     """Replaces ``torch.cuda.MemPool``, which is not simulated."""
 
     __init__ = _refuse("torch.cuda.MemPool")
+
+
+class PluggableAllocator:
+    """Replaces ``torch.cuda.memory.CUDAPluggableAllocator``, with which a program gets managed memory, for example."""
+
+    __init__ = _refuse("torch.cuda.memory.CUDAPluggableAllocator")
 
 
 _raw: dict[int, Any] = {}
