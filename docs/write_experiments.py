@@ -3,7 +3,8 @@
 usage: python docs/generate.py
 
 The results are the files of benchmarks/results/*-experiments, which benchmarks/gpu_experiments.py and two_devices.py
-and `gpusync trace --json` write. Of several results of a test, that of the latest folder is quoted.
+and `gpusync trace --json` write. Of several results of a test, the one with most rounds is quoted; of equal ones the
+latest.
 """
 
 from __future__ import annotations
@@ -58,9 +59,14 @@ def _results(device: str) -> dict[str, Any]:
             found["traces"][path.stem.removeprefix(f"{device}-")] = content["regions"][0]
         else:
             for row in content["tests"]:
-                if row["rounds"][0] and (row["test"] not in found["tests"] or not row["skipped"]):
+                before = found["tests"].get(row["test"])
+                if row["rounds"][0] and (before is None or _runs(row) >= _runs(before)):
                     found["tests"][row["test"]] = row
     return found
+
+
+def _runs(row: dict[str, Any]) -> int:
+    return 0 if row["skipped"] else int(row["rounds"][0])
 
 
 def _command(row: dict[str, Any]) -> str:

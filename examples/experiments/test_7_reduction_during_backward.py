@@ -20,8 +20,9 @@ LAYERS = 6
 
 
 @pytest.fixture
-def one_rank(tmp_path):
+def one_rank(tmp_path, monkeypatch):
     """Open a process group of this process alone: the order of the calls is that of many ranks."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
