@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -66,6 +67,53 @@ def test_the_thread_of_the_loop_makes_no_sync(weight, planted, gpu_sync, remedy,
         counts.append(sum(sync.thread == loop_thread for sync in seen.result().all_syncs))
     report_result(f"syncs on the loop's thread: {counts[0]} with a blocking copy, {counts[1]} with the remedy")
     assert counts == [TASKS, 0]
+
+
+WAIT_S = 0.05
+
+
+async def blocked_for_a_wait(_):
+    time.sleep(WAIT_S)
+
+
+async def a_wait_on_a_thread(_):
+    await asyncio.to_thread(time.sleep, WAIT_S)
+
+
+async def a_wait_until_an_event(_):
+    end = time.perf_counter() + WAIT_S
+    while time.perf_counter() < end:
+        await asyncio.sleep(0.0005)
+
+
+@pytest.mark.parametrize("remedy", [a_wait_on_a_thread, a_wait_until_an_event])
+def test_other_tasks_get_turns_while_the_remedy_waits(planted, remedy, report_result):
+    """Without a GPU: the wait for the device is a sleep of 50 ms."""
+
+    async def turns_of_others(infer):
+        turns, running = [time.perf_counter()], True
+
+        async def other():
+            while running:
+                await asyncio.sleep(0)
+                turns.append(time.perf_counter())
+
+        task = asyncio.create_task(other())
+        await gathered(infer, None)
+        running = False
+        await task
+        return len(turns), max(after - before for before, after in pairwise(turns))
+
+    blocked, stall = asyncio.run(turns_of_others(blocked_for_a_wait))
+    free, pause = asyncio.run(turns_of_others(blocked_for_a_wait if planted else remedy))
+    report_result(
+        f"turns of another task during four waits of {WAIT_S * 1e3:.0f} ms: {blocked} if they block, the loop stalls "
+        f"for {stall * 1e3:.0f} ms; {free} with the remedy, at most {pause * 1e3:.0f} ms apart"
+    )
+    # All four waits lie between two turns. With the remedy, the number of turns depends on the machine only.
+    assert blocked < 10
+    assert stall >= TASKS * WAIT_S
+    assert free > 20
 
 
 async def longest_stall(infer, weight):
