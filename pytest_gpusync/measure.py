@@ -24,6 +24,7 @@ from pytest_gpusync.events import Environment, Measurement, RegionTimes, Site, S
 from pytest_gpusync.lines import counted_per_step, lines
 from pytest_gpusync.memory import Sampler
 from pytest_gpusync.recorders import RecorderUnavailable, candidates, create, jax_waits
+from pytest_gpusync.recorders.base import NO_GIL, free_threaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -655,6 +656,8 @@ def _usable_device(device: DeviceChoice, simulated: bool) -> devices.Device:
             f"no GPU to measure: {found.reason}; "
             "use `with simulated_cuda(), record():` to count on the simulated device"
         )
+    if free_threaded():
+        raise MeasurementError(NO_GIL)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -20,6 +21,17 @@ Sink = Callable[[RawSync], None]
 FORKED: Final = (
     "CUDA cannot be used in a child forked after its parent used it; start the process by spawn to count in it"
 )
+
+
+NO_GIL: Final = (
+    "this is a free-threaded build of Python, and syncs of a GPU can be counted only under the GIL; "
+    "use an ordinary build, such as python3.14 instead of python3.14t"
+)
+
+
+def free_threaded() -> bool:
+    """Tell whether this build of Python has no GIL, also where it was told to run with one."""
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 class RecorderUnavailable(RuntimeError):

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from pytest_gpusync import attribution
 from pytest_gpusync.events import PAGEABLE_H2D_WAITS_ABOVE, RawSync
+from pytest_gpusync.machine.native_libraries import NativeUnavailable
 from pytest_gpusync.recorders import cupti_api, gate, obstacles
 from pytest_gpusync.recorders.base import FORKED, Recorder, RecorderUnavailable
 from pytest_gpusync.recorders.forward_lines import ForwardLines, counter
@@ -104,7 +105,7 @@ class _Call(NamedTuple):
     operation."""
     entered: int
     left: int
-    """When, as the gate counts."""
+    """When, by ``time.perf_counter_ns()``."""
     context: int
     destination: int
     """Of a copy; of a stream synchronize, the stream."""
@@ -131,11 +132,10 @@ class _Copy(NamedTuple):
 class _Thread:
     """What is under way on one thread."""
 
-    __slots__ = ("copy", "ident", "slot")
+    __slots__ = ("copy", "ident")
 
     def __init__(self, ident: int) -> None:
         self.ident = ident
-        self.slot = gate.slot_of(ident)
         self.copy: _Copy | None = None
 
 
@@ -214,7 +214,6 @@ class CuptiRecorder(Recorder):
             raise RecorderUnavailable("torch.profiler is running and holds CUPTI; stop it to count at the driver")
         cupti, entry = self._prepare()
         self._sink = sink
-        entry.keep_time()
         # Beside busy threads CUPTI bears no callbacks while a subscription begins or ends.
         entry.close()
         self._places.refresh(entry)
@@ -267,8 +266,6 @@ class CuptiRecorder(Recorder):
 
     def flush(self) -> None:
         """Deliver the noted and the logged calls, and the copies that turned out to wait by themselves."""
-        if self._gate is not None:
-            self._gate.keep_time()
         self._deliver_noted()
         self._deliver_logged()
         for thread in list(self._threads.values()):
@@ -294,8 +291,11 @@ class CuptiRecorder(Recorder):
         if not cupti_api.has_driver():
             raise RecorderUnavailable(obstacles.NO_DRIVER)
         try:
-            cupti = cupti_api.Cupti(path)
             entry = gate.CallGate(self._callback, self._deliver_logged)
+        except NativeUnavailable as error:
+            raise RecorderUnavailable(f"{error}; to count at the driver, {error.remedy}") from None
+        try:
+            cupti = cupti_api.Cupti(path)
             self._fill_table(cupti, entry)
         except (OSError, AttributeError) as error:
             raise RecorderUnavailable(f"CUPTI cannot be used: {error}") from error
@@ -407,9 +407,6 @@ class CuptiRecorder(Recorder):
         except BaseException as raised:
             # A signal handler (Ctrl-C, a test's time limit) ran in here, where nothing it raises can get out.
             _raise_soon_in_main_thread(raised)
-        finally:
-            if self._gate is not None:
-                self._gate.returned += 1
 
     def _handed(
         self, entry: gate.CallGate, domain: int, callback_id: int, address: int, frame: FrameType | None
@@ -426,9 +423,9 @@ class CuptiRecorder(Recorder):
             count = _RUNTIME_COPY_WORDS if domain == gate.RUNTIME else _COPY_WORDS
         words = cupti_api.parameters(address, count)
         caller, instruction = (0, 0) if frame is None else (id(frame), id(frame.f_code) + frame.f_lasti)
-        ticks = entry.ticks(thread.slot)
+        times = entry.times(thread.ident)
         context = cupti_api.context(address)
-        handler(argument, _Call(frame, None, caller, instruction, *ticks, context, *words, 0, None), thread)
+        handler(argument, _Call(frame, None, caller, instruction, *times, context, *words, 0, None), thread)
 
     def _deliver_noted(self, frame: FrameType | None = None) -> None:
         """Report the calls that the gate noted, in their order.
@@ -445,7 +442,7 @@ class CuptiRecorder(Recorder):
             thread = self._thread(own)
             self._is_reading = True
             try:
-                for sequence, noted in entry.take():
+                for noted in entry.take():
                     found = handlers.get((noted[1], noted[0]))
                     if found is None:
                         continue
@@ -456,10 +453,10 @@ class CuptiRecorder(Recorder):
                         # another thread reads it while the noted one is about to: that one's frame has not changed.
                         where = frame or (sys._getframe(1) if get_ident() == own else sys._current_frames().get(own))
                         charge = attribution.charge(where, own)
-                        if frame is not None and entry.noted.value == sequence + 1:
+                        if frame is not None and entry.noted.value == noted[13] + 1:
                             self._places.learn(entry, place, frame, charge)
                     self._forward.note(noted[12], charge)
-                    found[0](found[1], _new(_Call, (where, charge, *noted[3:], sequence)), thread)
+                    found[0](found[1], _new(_Call, (where, charge, *noted[3:])), thread)
             finally:
                 self._is_reading = False
 
@@ -534,17 +531,17 @@ class CuptiRecorder(Recorder):
             first: the call of its first half. The host may have waited there: a copy of pageable memory returns when
                 it is done, and the synchronize after it has nothing left to wait for.
         """
-        sink, entry = self._sink, self._gate
-        if sink is None or entry is None:
+        sink = self._sink
+        if sink is None:
             return
-        blocked, began = entry.span((first or call).entered, call.left)
+        began = (first or call).entered
         try:
             device = self._device_of_context[call.context]
         except KeyError:
             device = self._device_of(call.context)
         charge = call.charge if first is None else first.charge or call.charge
         stream = call.destination if kind == "stream" else None
-        details = (direction, nbytes, blocked, device, charge, began, call.sequence, stream)
+        details = (direction, nbytes, call.left - began, device, charge, began, call.sequence, stream)
         sink(_new(RawSync, (kind, call.frame, ident, *details)))
 
     def _emit(self, raw: RawSync) -> None:
@@ -571,8 +568,7 @@ class CuptiRecorder(Recorder):
         if copy is None or entry is None or thread.ident == get_ident():
             return True
         # Another thread may be waiting in the synchronize that its copy is the first half of, or be just before it.
-        took, began = entry.span(copy.call.entered, copy.call.left)
-        if entry.is_in_call(thread.slot) or time.perf_counter_ns() < began + took + _BETWEEN_HALVES_NS:
+        if entry.is_in_call(thread.ident) or time.perf_counter_ns() < copy.call.left + _BETWEEN_HALVES_NS:
             return thread.ident not in sys._current_frames()
         return True
 
@@ -599,7 +595,7 @@ class CuptiRecorder(Recorder):
             device = self._device_of(call.context)
             copy = self._copy_completed_by(kind, call.thread)
             if copy is not None:
-                _, began = entry.span(copy.call.entered, copy.call.left)
+                began = copy.call.entered
                 blocked = call.began_ns + call.blocked_ns - began
                 details = (copy.direction, copy.call.nbytes, blocked, device, copy.call.charge, began)
                 self._emit(RawSync(kind, None, call.thread, *details))

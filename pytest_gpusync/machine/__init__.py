@@ -1,0 +1,1 @@
+"""What this machine has: native libraries of this package."""
