@@ -101,7 +101,7 @@ def _check_simulated() -> bool:
     from pytest_gpusync.simulated import shortcut
 
     if shortcut.unavailable is not None:
-        print(f"{'':16}its kernels are in Python, which takes some 5 us more for each: {shortcut.unavailable}")
+        print(f"its kernels run in Python, which takes some 10 us more for each: {shortcut.unavailable}")
     _describe_use("the simulated CUDA device" if good else "nothing")
     return good
 

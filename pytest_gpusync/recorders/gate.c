@@ -236,6 +236,8 @@ static void handle(struct gate *g, uint32_t domain, uint32_t id, const struct ca
 /* What CUPTI calls. */
 EXPORT void gate_call(struct gate *g, uint32_t domain, uint32_t id, const struct callback_data *data)
 {
+    if (!atomic_load_explicit(&g->open, relaxed))
+        return; /* not counted: whoever waits until nobody is inside need not wait for new calls */
     /* Sequentially consistent, as in gate_close(): it either sees this thread inside, or this thread sees the gate closed. */
     atomic_fetch_add(&g->inside, 1);
     if (atomic_load(&g->open))

@@ -14,7 +14,7 @@ import torch
 from torch._C import _from_dlpack, _to_dlpack
 
 from . import memory, unknown
-from .lifetimes import DELETER, POINTER_IN_CAPSULE
+from .lifetimes import POINTER_IN_CAPSULE
 from .native import cells
 from .state import process
 
@@ -95,10 +95,10 @@ def as_cuda(tensor: torch.Tensor, index: int) -> torch.Tensor:
     structure = address >> 3
     cells[structure + _DEVICE] = _DL_CUDA | index << 32
     learner = memory.lifetimes()
-    cells[structure + DELETER] = learner.deleter
-    died = cells[learner.head]
+    learner.mark(address)
+    died = learner.written()
     result: torch.Tensor = _from_dlpack(capsule)
     nbytes = result.nbytes if result.is_contiguous() else _nbytes(result.untyped_storage())
     if nbytes:
-        memory.note(address, nbytes, index, died)
+        memory.note(learner.key(address, result), nbytes, index, died)
     return result

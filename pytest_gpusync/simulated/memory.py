@@ -18,7 +18,7 @@ import torch
 from . import ledger, streams
 from .allocator import SHARED, Block, CachingAllocator, OutOfMemory, PoolId, most_taken
 from .ledger import conditions
-from .lifetimes import CAPACITY, DEVICES, READ_AT, Lifetimes
+from .lifetimes import CAPACITY, DEVICES, READ_AT, Lifetimes, best
 from .native import cells
 from .state import current_device, device_index, process
 from .uninterrupted import uninterrupted
@@ -36,7 +36,7 @@ _NBYTES: Final = (1 << 48) - 1
 
 _Event = tuple[int, int, int, int, int, PoolId]
 """Words of the ring before it, key, bytes (or :data:`_FREED`), device, stream, pool. The key of a tensor's memory is
-the address of its DLPack structure; of one that was made past Python, the memory's own.
+what :meth:`Lifetimes.key` says; of one that was made past Python, the memory's address.
 """
 
 _lock = threading.RLock()
@@ -63,7 +63,7 @@ def lifetimes() -> Lifetimes:
     """What learns of deaths, made at the first use."""
     global _lifetimes
     if _lifetimes is None:
-        _lifetimes = Lifetimes()
+        _lifetimes = best()
     return _lifetimes
 
 
@@ -133,7 +133,7 @@ def _bring_up_to_date() -> tuple[int, tuple[int, int] | None]:
         refused = None
         learner = lifetimes()
         # First how far to read, then the events: what another thread makes meanwhile, and gives back, is for next time.
-        written = cells[learner.head]
+        written = learner.written()
         events = _events[:]
         del _events[: len(events)]
         for died, key, nbytes, index, stream, pool in events:
@@ -237,12 +237,12 @@ def _size(nbytes: int) -> str:
 
 def take(key: int, nbytes: int, index: int) -> None:
     """Count memory of ``cuda:index`` that :func:`release` gives back, or again that which it gave back."""
-    note(key, nbytes, index, cells[lifetimes().head])
+    note(key, nbytes, index, lifetimes().written())
 
 
 def release(key: int) -> None:
     """Give the memory `key` back although nothing died."""
-    _events.append((cells[lifetimes().head], key, _FREED, 0, 0, SHARED))
+    _events.append((lifetimes().written(), key, _FREED, 0, 0, SHARED))
 
 
 def shrink(address: int) -> None:
@@ -250,8 +250,8 @@ def shrink(address: int) -> None:
     _settle()
     key = address if address in _blocks else None
     if key is None:
-        # The first cell of a structure is the address of the memory, as long as its storage lives.
-        key = next((key for key in _blocks if cells[key >> 3] == address), None)
+        memory_of = lifetimes().memory_of
+        key = next((key for key in _blocks if memory_of(key) == address), None)
     if key is not None:
         _shrunk[address] = key
         release(key)
@@ -366,7 +366,7 @@ def reset() -> None:
 def _forget() -> None:
     learner = lifetimes()
     del _events[:]
-    learner.words(cells[learner.head])
+    learner.words(learner.written())
     _blocks.clear()
     _shrunk.clear()
     _allocators.clear()

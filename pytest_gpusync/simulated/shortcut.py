@@ -1,12 +1,13 @@
-"""Puts native code in the place of most kernels of the CUDA key: the shortcut past Python.
+"""Puts native code in the place of most kernels of the CUDA key: the native path.
 
-To enter Python, relabel each tensor and come back costs some five microseconds, as much as a small operator takes four
+To enter Python, relabel each tensor and come back costs several microseconds, as much as a small operator takes four
 times over. The Python kernels stay registered; only the function that torch calls to enter them is replaced in the
-operators' dispatch tables, by a few bytes that name a plan of the operator and jump to shortcut.cpp. That code does the
-plain cases itself and hands all others to the Python kernel.
+operators' dispatch tables, by one of shortcut.cpp, which has a plan for each of them. It does the plain cases itself
+and hands all others to the Python kernel.
 
-Where torch keeps what it touches is found out here, by looking at objects whose contents are known. What cannot be
-found, or does not compute what the Python kernels compute, leaves everything as it was: slower, and no less right.
+Where torch keeps what the native code touches is found out here, by looking at objects whose contents are known. If
+something is not found, or does not compute what the Python kernels compute, everything stays as it was: slower, and as
+correct.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch._C import DispatchKey, DispatchKeySet, _from_dlpack, _to_dlpack
 
-from pytest_gpusync.machine_code import executable
+from pytest_gpusync.machine import native_libraries
+from pytest_gpusync.machine.native_libraries import NativeUnavailable
 
 from . import calibration, kernels, memory, native, registration, streams
 from .ledger import conditions
-from .lifetimes import POINTER_IN_CAPSULE
+from .lifetimes import POINTER_IN_CAPSULE, Ring
 from .native import cells
-from .shortcut_code import CODE, PLACES
 from .state import process
 from .versions import SimulationUnavailable
 
@@ -41,9 +42,7 @@ _TYPES: Final = {torch.uint8: 0, torch.int64: 4, torch.float32: 6, torch.bool: 1
 _ENTRY_WORDS: Final = 512
 """Words of an operator's entry in which the cells of its CPU and CUDA kernels lie."""
 _MOST_ARGUMENTS, _MOST_RESULTS = 32, 8
-_ONLY_DEVICE, _ONCE, _WRITES = 1, 2, 4
-_THUNK: Final = struct.Struct("<2sQ2sQ2s")
-"""mov r8, plan; mov rax, function; jmp rax"""
+_ONLY_DEVICE, _ONCE, _WRITES, _VIEW = 1, 2, 4, 8
 
 
 class NotFound(Exception):
@@ -54,7 +53,6 @@ class _Plan(ctypes.Structure):
     """What shortcut.cpp knows of an operator: ``struct plan`` there."""
 
     _fields_ = [
-        ("python", ctypes.c_uint64),
         ("host", ctypes.c_uint64),
         ("arguments", ctypes.c_uint32),
         ("results", ctypes.c_uint32),
@@ -69,39 +67,47 @@ class _Shortcut:
     """What was found of torch, and the native code."""
 
     def __init__(self) -> None:
-        self.context = memory.lifetimes().context
+        learner = memory.lifetimes()
+        if not isinstance(learner, Ring):
+            native_libraries.load("simulated/shortcut")  # says why it is missing
+            raise NotFound("the native code came too late")
+        self.context = learner.context
+        self._library = learner.library
+        self._library.native_path_plan.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        self._library.native_path_plan.restype = ctypes.c_bool
         _find_tensors(self.context)
-        self._code = _loaded(self.context)
-        self._kernels = _find_values(self.context, self._code)
+        self.context.undefined = native.symbol("libc10.so", "_ZN3c1019UndefinedTensorImpl10_singletonE")
+        self.context.shallow_copy = native.symbol(
+            "libc10.so", "_ZNK3c1010TensorImpl23shallow_copy_and_detachERKNS_15VariableVersionEb"
+        )
+        self._kernels = _find_values(self.context, self._address("native_path_inspect"))
+
+    def _address(self, name: str) -> int:
+        return ctypes.cast(self._library[name], ctypes.c_void_p).value or 0
 
     def take(self, names: Iterable[str]) -> None:
         """Replace what enters the Python kernels of those of the operators `names` that are plain."""
-        chosen = []
+        enter = self._address("native_path_enter")
         for name in names:
             op = registration.overload(name)
             plan = None if op is None else self._plan(op, name)
             if plan is not None:
-                chosen.append((op, *plan))
-        plans = (_Plan * len(chosen))()
-        thunks = bytearray()
-        for place, (_, made, function) in enumerate(chosen):
-            plans[place] = made
-            thunks += _thunk(ctypes.addressof(plans[place]), self._code + PLACES[function])
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(plans))
-        first = executable(bytes(thunks))
-        for place, (op, _, _) in enumerate(chosen):
-            self._kernels.enter_by(_entry(op), first + place * _THUNK.size)
+                entry = _entry(op)
+                if not self._library.native_path_plan(cells[entry + self._kernels.cuda], ctypes.byref(plan)):
+                    return
+                self._kernels.enter_by(entry, enter)
 
-    def _plan(self, op: Any, name: str) -> tuple[_Plan, str] | None:
+    def _plan(self, op: Any, name: str) -> _Plan | None:
         entry, kernels_of = _entry(op), self._kernels
-        host, python = entry + kernels_of.host, kernels_of.python
-        if kernels_of.registered(entry) is None or cells[host + 1] in (0, python):
+        host = entry + kernels_of.host
+        if kernels_of.registered(entry) is None or cells[host + 1] in (0, kernels_of.python):
             return None
         schema = kernels.Schema(op)
         arguments, results = len(schema.arguments), len(schema.returns)
-        plan = _Plan(python, host << 3, arguments, results, 0, -1, -1)
+        plan = _Plan(host << 3, arguments, results, 0, -1, -1)
         if schema.view:
-            return plan, "view"
+            plan.flags |= _VIEW
+            return plan
         if not _is_plain(op, schema) or arguments > _MOST_ARGUMENTS or results > _MOST_RESULTS:
             return None
         if name in _WITHIN_THE_DEVICE:
@@ -118,7 +124,7 @@ class _Shortcut:
                 plan.alike = place
         for place, written in enumerate(schema.returns):
             plan.written[place] = -1 if written is None else written
-        return plan, "compute"
+        return plan
 
 
 _WITHIN_THE_DEVICE: Final = frozenset({"aten::copy_", "aten::_to_copy"})
@@ -152,7 +158,7 @@ def _is_plain(op: Any, schema: kernels.Schema) -> bool:
 
 _shortcut: _Shortcut | None = None
 unavailable: str | None = None
-"""Why there is no shortcut, where there is none."""
+"""Why kernels do not take the native path, where they do not, and what would help."""
 
 
 def install() -> None:
@@ -162,7 +168,10 @@ def install() -> None:
         return
     try:
         _shortcut = _Shortcut()
-    except (NotFound, OSError, SimulationUnavailable) as error:
+    except NativeUnavailable as error:
+        unavailable = f"{error}; {error.remedy}"
+        return
+    except (NotFound, SimulationUnavailable) as error:
         unavailable = str(error)
         return
     _shortcut.take(name for name in registration.known() if name.startswith("aten::"))
@@ -385,8 +394,10 @@ def _within(address: int, size: int, areas: Sequence[tuple[int, int]]) -> bool:
 _probes: list[Any] = []
 
 
-def _find_values(context: Context, code: int) -> _Kernels:
-    """Find where operators' entries have the kernels, and how arguments are tagged."""
+def _find_values(context: Context, inspect: int) -> _Kernels:
+    """Find where operators' entries have the kernels, and how arguments are tagged: the native function at `inspect`
+    shows them.
+    """
     library = torch.library.Library("gpusync_shortcut", "DEF")
     _probes.append(library)
     library.define(
@@ -412,9 +423,8 @@ def _find_values(context: Context, code: int) -> _Kernels:
     kernels_of = _Kernels(entry, *found)
     if kernels_of.registered(entry) is None or kernels_of.registered(_entry(torch.ops.aten.add.Tensor)) is None:
         raise NotFound(f"torch {torch.__version__} enters Python kernels in several ways")
-    plan = _Plan(kernels_of.python, (entry + kernels_of.host) << 3, 9, 1, 0, -1, -1)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(plan))
-    kernels_of.enter_by(entry, executable(_thunk(ctypes.addressof(plan), code + PLACES["inspect"])))
+    context.python = kernels_of.python
+    kernels_of.enter_by(entry, inspect)
     x = _labelled(torch.zeros(3, device="cpu"), 0)
     op(x, None, 2.5, 77, True, torch.device("cuda", 4), "text", [11, 12], [x, x])
     seen = [(value[0], value[1] & 0xFFFFFFFF) for value in context.seen]
@@ -436,35 +446,3 @@ def _find_values(context: Context, code: int) -> _Kernels:
     context.tensor, context.none, context.real, context.integer = tensor, none, real, whole
     context.boolean, context.place, context.text, context.generic = flag, place, text, sizes
     return kernels_of
-
-
-# ---- the native code ----
-
-
-def _thunk(plan: int, function: int) -> bytes:
-    return _THUNK.pack(b"\x49\xb8", plan, b"\x48\xb8", function, b"\xff\xe0")
-
-
-def _loaded(context: Context) -> int:
-    """Put the native code into memory and tell the C++ runtime how to unwind it; returns its address."""
-    context.undefined = native.symbol("libc10.so", "_ZN3c1019UndefinedTensorImpl10_singletonE")
-    context.shallow_copy = native.symbol(
-        "libc10.so", "_ZNK3c1010TensorImpl23shallow_copy_and_detachERKNS_15VariableVersionEb"
-    )
-    context.allocate = native.symbol("libc10.so", "malloc")
-    context.deallocate = native.symbol("libc10.so", "free")
-    context.make = native.symbol("libc10.so", "_Znwm")
-    code = bytearray(CODE)
-    for name, address in (
-        ("context_slot", ctypes.addressof(context)),
-        ("begin_catch_slot", native.symbol("libc10.so", "__cxa_begin_catch")),
-        ("end_catch_slot", native.symbol("libc10.so", "__cxa_end_catch")),
-        ("rethrow_slot", native.symbol("libc10.so", "__cxa_rethrow")),
-        ("resume_slot", native.symbol("libc10.so", "_Unwind_Resume")),
-        ("DW.ref.__gxx_personality_v0", native.symbol("libc10.so", "__gxx_personality_v0")),
-    ):
-        code[PLACES[name] : PLACES[name] + 8] = address.to_bytes(8, "little")
-    loaded = executable(bytes(code))
-    register = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(native.symbol("libc10.so", "__register_frame"))
-    register(loaded + PLACES["frames"])
-    return loaded

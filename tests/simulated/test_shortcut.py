@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 import weakref
 
@@ -10,7 +11,19 @@ import pytest
 import torch
 
 from pytest_gpusync import doctor
+from pytest_gpusync.machine import native_libraries
 from pytest_gpusync.simulated import memory, shortcut, simulated_cuda
+
+
+def _is_built():
+    try:
+        native_libraries.load("simulated/shortcut")
+    except native_libraries.NativeUnavailable:
+        return False
+    return True
+
+
+needs_native_code = pytest.mark.skipif(not _is_built(), reason="there is no native path")
 
 
 def _inputs(device):
@@ -42,6 +55,8 @@ PLAIN = {
 
 @pytest.fixture
 def past_python(cuda):
+    if not _is_built():
+        pytest.skip("there is no native path")
     """The device, on which the first use is over; a function that tells how many calls went past Python so far."""
     torch.ones(1, device=cuda)
     return shortcut.calls
@@ -51,6 +66,7 @@ def _retried():
     return memory.lifetimes().context.retried
 
 
+@needs_native_code
 def test_torch_is_where_it_was_expected(cuda):
     assert shortcut.unavailable is None
 
@@ -177,6 +193,7 @@ def test_the_device_of_the_host_is_refused_beside_it(past_python):
         torch.cat([x, torch.ones(4, 4)])
 
 
+@needs_native_code
 def test_two_devices_are_told_apart():
     with simulated_cuda(2):
         one, other = torch.ones(2, device="cuda:0"), torch.ones(2, device="cuda:1")
@@ -223,6 +240,7 @@ def test_it_is_closed_on_another_stream_and_while_births_are_watched(past_python
     assert _of(x) == 1
 
 
+@needs_native_code
 def test_it_is_closed_without_values_and_when_the_device_is_off():
     with simulated_cuda(values=False):
         assert _of(torch.ones(2, device="cuda")) == 0
@@ -345,6 +363,7 @@ def test_storages_can_be_freed_and_grown_again(past_python):
     assert torch.cuda.memory_allocated() == before
 
 
+@needs_native_code
 def test_a_child_that_is_forked_before_the_first_use_may_use_it(run_python):
     done = run_python(
         "import os, torch\n"
@@ -367,6 +386,7 @@ def test_a_child_that_is_forked_before_the_first_use_may_use_it(run_python):
     assert done.returncode == 0, done.stderr
 
 
+@needs_native_code
 def test_where_torch_is_laid_out_in_another_way_python_does_it_all(run_python):
     done = run_python(
         "import torch\n"
@@ -385,7 +405,33 @@ def test_where_torch_is_laid_out_in_another_way_python_does_it_all(run_python):
 def test_the_doctor_says_that_kernels_are_in_python(monkeypatch, capsys):
     monkeypatch.setattr(shortcut, "unavailable", "it is elsewhere")
     assert doctor._check_simulated()
-    assert "its kernels are in Python, which takes some 5 us more for each: it is elsewhere" in capsys.readouterr().out
+    assert "its kernels run in Python, which takes some 10 us more for each: it is elsewhere" in capsys.readouterr().out
+
+
+@needs_native_code
+def test_without_native_code_python_counts_the_same_memory(run_python):
+    source = (
+        "import json, os, torch\n"
+        "{}"
+        "from pytest_gpusync.simulated import switch_on, shortcut\n"
+        "switch_on()\n"
+        "layers = [torch.nn.Linear(64, 64) for _ in range(4)]\n"
+        "model = torch.nn.Sequential(*layers).cuda()\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for step in range(5):\n"
+        "    x = torch.ones(100 + step, 64, device='cuda')\n"
+        "    model(x).square().mean().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+        "    x.untyped_storage().resize_(0)\n"
+        "print(json.dumps([shortcut.unavailable, shortcut.calls() > 0, torch.cuda.memory_stats()]))\n"
+    )
+    natively, in_python = (
+        json.loads(run_python(source.format(line)).stdout) for line in ("", "os.environ['GPUSYNC_NATIVE'] = '0'\n")
+    )
+    assert natively[:2] == [None, True]
+    assert in_python[:2] == ["native code is switched off by GPUSYNC_NATIVE=0; unset GPUSYNC_NATIVE", False]
+    assert natively[2] == in_python[2]
 
 
 def test_a_kernel_of_the_users_own_is_called(run_python):
