@@ -5,8 +5,9 @@ kernels run the CPU's; all of torch above them is untouched. So whatever makes t
 well, and is announced (see :mod:`.ledger`). Values are those of the CPU. Time is not simulated. Python processes that
 the program starts have the device too, by whatever means it starts them.
 
-It needs torch 2.11 to 2.15 on Linux x86-64, a CPU build or a CUDA build. Nothing is imported or changed before it is
-switched on. Where there is a GPU it must be switched on before the process uses that, which it then finds no more.
+It needs torch 2.11 to 2.15 on Linux (x86-64, aarch64), a CPU build or a CUDA build. Nothing is imported or changed
+before it is switched on. Where there is a GPU it must be switched on before the process uses that, which it then finds
+no more.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from .hooks import AcceleratorHooks
 from .ledger import conditions
 from .patches import Patches
 from .state import process
-from .versions import SimulationUnavailable
+from .versions import INSTALL, SimulationUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -139,12 +139,11 @@ class SimulatedDevice:
         except Exception as error:
             raise SimulationUnavailable(
                 f"a first computation on the simulated device failed with torch {torch.__version__} "
-                f"({type(error).__name__}: {error}): install a release from 2.11 to 2.15 from PyPI"
+                f"({type(error).__name__}: {error}): {INSTALL}"
             ) from error
         if not works:
             raise SimulationUnavailable(
-                f"torch {torch.__version__} computed a wrong gradient on the simulated device: "
-                "install a release from 2.11 to 2.15 from PyPI"
+                f"torch {torch.__version__} computed a wrong gradient on the simulated device: {INSTALL}"
             )
         self._checked = True
         # The check was not a use by the program: a process forked now may still use the device.

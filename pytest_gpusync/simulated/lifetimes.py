@@ -28,7 +28,7 @@ from pytest_gpusync.machine import native_libraries
 from pytest_gpusync.machine.native_libraries import NativeUnavailable
 
 from .native import cells
-from .versions import SimulationUnavailable
+from .versions import PYTHONS, SimulationUnavailable
 
 CAPACITY: Final = 1 << 20
 """Words of the ring: more memory than this is never alive at once."""
@@ -84,7 +84,7 @@ class Lifetimes:
         if structure != _pointer_of(capsule, b"dltensor"):
             raise SimulationUnavailable(
                 f"Python {sys.version.split()[0]} lays out its objects in an unknown way (a debug or free-threaded "
-                "build): use an ordinary build of Python 3.10 to 3.14"
+                f"build): use an ordinary build of Python {PYTHONS}"
             )
         # Private: a forked child has deaths of its own.
         size = ctypes.sizeof(Context)
