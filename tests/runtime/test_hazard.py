@@ -21,10 +21,9 @@ HERE = Path(__file__).parent
 
 
 def hazard(*arguments):
-    paths = [str(HERE.parents[1]), str(HERE.parents[1] / "lint"), str(HERE), os.environ.get("PYTHONPATH", "")]
     return subprocess.run(
         [sys.executable, str(HERE / "hazard.py"), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_gpusync.machine import native_libraries
 from pytest_gpusync.machine.native_libraries import NativeUnavailable
+from pytest_gpusync.recorders import gate
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "hatch_build.py"
@@ -143,7 +144,7 @@ PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1
 
 
 @on_linux
-@pytest.mark.skipif(not (ROOT / "pytest_gpusync/recorders/libgpusync_gate.so").exists(), reason="not built here")
+@pytest.mark.skipif(not gate.is_available(), reason="there is no native gate")
 def test_a_process_that_may_make_no_memory_executable_can_use_them():
     pytest.importorskip("torch")
     source = (
@@ -168,7 +169,7 @@ def test_a_process_that_may_make_no_memory_executable_can_use_them():
         "    print('refused')\n"
     )
     environment = {key: value for key, value in os.environ.items() if key != "GPUSYNC_NATIVE"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "lint")])
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     done = subprocess.run(
         [sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
