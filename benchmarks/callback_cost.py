@@ -30,8 +30,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pytest_gpusync import devices, measure, phases, record
-from pytest_gpusync.estimates import median_estimate
+from pytest_gpusync import record
+from pytest_gpusync.machine import devices
+from pytest_gpusync.measure import device_choice, phases, recording
+from pytest_gpusync.model.estimates import median_estimate
 from pytest_gpusync.recorders import gate as gates
 from pytest_gpusync.recorders.cupti import CuptiRecorder
 
@@ -90,7 +92,7 @@ class Bench:
 
     def record(self) -> Any:
         """Open a region that this recorder counts."""
-        measure.create = lambda name: self.recorder  # type: ignore[attr-defined]
+        recording.create = lambda name: self.recorder  # type: ignore[attr-defined]
         return record(recorder="cupti")
 
     @contextmanager
@@ -123,7 +125,7 @@ def main() -> int:
         print("callback_cost.py needs the native gate; see gpusync doctor", file=sys.stderr)
         return 2
     devices.detect = lambda: devices.Device("cuda", "none", "0")
-    measure._cuda_initialised = lambda: False  # type: ignore[attr-defined]
+    device_choice.cuda_is_initialized = lambda: False
     torch.set_num_threads(1)
     gc.disable()
     result = {"torch": torch.__version__, "python": sys.version.split()[0], "loop_us": in_a_loop()}

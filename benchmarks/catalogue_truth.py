@@ -59,7 +59,7 @@ def main() -> int:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
 
-    from gpusync_lint import catalogue
+    from gpusync_lint.catalogue import registry
 
     if options.device == "simulated":
         from pytest_gpusync.simulated import switch_on
@@ -69,8 +69,8 @@ def main() -> int:
 
     rows: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
-    for name in options.framework or catalogue.frameworks():
-        each = catalogue.load(name)
+    for name in options.framework or registry.frameworks():
+        each = registry.catalogue(name)
         why = unusable(each, options.device)
         if why:
             left_out[name] = why
@@ -94,7 +94,7 @@ def unusable(each: Any, device: str) -> str:
     """Why the examples of a catalogue cannot be run here; empty when they can."""
     if each.framework == "torch":
         return ""
-    if not each.runs:
+    if not each.runnable:
         return "its examples need a trainer or several processes"
     if device == "simulated" and not each.on:
         return "not on the simulated device"

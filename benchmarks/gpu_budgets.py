@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_gpusync import record, simulated_cuda
-from pytest_gpusync.budgets import GrowthBudget, judge_growth
-from pytest_gpusync.estimates import median_estimate
-from pytest_gpusync.pairs import measure_ratio, settle
+from pytest_gpusync.elapsed.paired import measure_ratio, wait_until_idle
+from pytest_gpusync.model.budgets import GrowthBudget, judge_growth
+from pytest_gpusync.model.estimates import median_estimate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpusync.events import Measurement
+    from pytest_gpusync.model.measurement import Measurement
 
 Rows = list[dict[str, Any]]
 
@@ -91,7 +91,7 @@ def stalls(quick: bool) -> Rows:
     """Predict what each wait of six steps costs, and measure it."""
     from stall_workloads import WORKLOADS
 
-    from pytest_gpusync.stalls import measure_stalls
+    from pytest_gpusync.elapsed.stalls import measure_stalls
 
     rows: Rows = []
     for name, (make, waits) in WORKLOADS.items():
@@ -263,7 +263,7 @@ def cost(quick: bool) -> Rows:
             f"({found.low:.4f} to {found.high:.4f}), {added:.0f} us more",
             flush=True,
         )
-        settle()
+        wait_until_idle()
     return rows
 
 

@@ -31,8 +31,8 @@ import torch
 from training_steps import gpt_step, mlp_step
 
 from pytest_gpusync import record
-from pytest_gpusync.clock import StepClock
-from pytest_gpusync.estimates import median_estimate
+from pytest_gpusync.elapsed.step_clock import StepClock
+from pytest_gpusync.model.estimates import median_estimate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -145,7 +145,7 @@ def trained(step: Callable[[], object], steps: int) -> float:
             region.mark_step()
         torch.cuda.synchronize()
         took = time.perf_counter() - began
-        region.time_steps(clock.collect())
+        region.set_step_times(clock.collect())
     _check(region)
     return took
 

@@ -229,7 +229,7 @@ def versions() -> str:
     )
     from gpusync_lint import __version__
 
-    from pytest_gpusync import devices
+    from pytest_gpusync.machine import devices
 
     found = devices.detect()
     return (

@@ -2,10 +2,10 @@
 
     python benchmarks/simulated_calibration.py [--json OUT.json]
 
-``pytest_gpusync/simulated/calibration.toml`` says how often operators make the host wait inside their own CUDA code.
-For each of them this runs a call on the GPU, twice to warm up and once counted by CUPTI, and prints what the file says
-beside what was counted, and the lines of ``[source]`` for a file that holds these figures. Without a GPU it counts on
-the simulated device, which shows only that the calls reach their operators.
+``pytest_gpusync/simulated/kernels/calibration.toml`` says how often operators make the host wait inside their own CUDA
+code. For each of them this runs a call on the GPU, twice to warm up and once counted by CUPTI, and prints what the file
+says beside what was counted, and the lines of ``[source]`` for a file that holds these figures. Without a GPU it counts
+on the simulated device, which shows only that the calls reach their operators.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from pytest_gpusync import record
-from pytest_gpusync.simulated import calibration, simulated_cuda
+from pytest_gpusync.simulated import simulated_cuda
+from pytest_gpusync.simulated.kernels import calibration
 
 Call = Callable[[], object]
 

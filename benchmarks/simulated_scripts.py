@@ -55,7 +55,7 @@ class Side:
 
 def count(output: Path, arguments: list[str]) -> int:
     """Run ``gpusync trace`` and write how often each line ran, by absolute path and line."""
-    from pytest_gpusync.trace import main as trace
+    from pytest_gpusync.commands.trace import main as trace
 
     elsewhere = tuple({sys.prefix, *sysconfig.get_paths().values(), str(Path(__file__).parents[1])})
     executed: defaultdict[str, Counter[int]] = defaultdict(Counter)

@@ -28,10 +28,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_gpusync.simulated import ledger, simulated_cuda
+from pytest_gpusync.simulated import simulated_cuda
+from pytest_gpusync.simulated.base import sync_events
 
 if TYPE_CHECKING:
-    from pytest_gpusync.events import RawSync
+    from pytest_gpusync.model.measurement import RawSync
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,11 @@ class Counting:
         self.kinds[sync.kind] += 1
 
     def __enter__(self) -> Counting:
-        ledger.subscribe(self)
+        sync_events.subscribe(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        ledger.unsubscribe(self)
+        sync_events.unsubscribe(self)
 
 
 def shared_namespace(source: str) -> tuple[dict[str, Any], list[str]]:

@@ -155,7 +155,7 @@ def scrubbed(text: str, folder: Path) -> str:
 
 def on_gpu() -> bool:
     """Tell whether the parts run on a GPU."""
-    from pytest_gpusync import devices
+    from pytest_gpusync.machine import devices
 
     return devices.detect().kind == "cuda"
 

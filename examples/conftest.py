@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from pytest_gpusync.events import Measurement
+    from pytest_gpusync import Measurement
 
 
 @pytest.fixture

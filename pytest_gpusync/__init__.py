@@ -10,23 +10,50 @@ from typing import TYPE_CHECKING, Any
 from gpusync_lint._version import __version__
 
 if TYPE_CHECKING:
-    from pytest_gpusync.measure import allow, record
-    from pytest_gpusync.ring import limit_in_flight
+    from pytest_gpusync.elapsed.in_flight import limit_in_flight
+    from pytest_gpusync.measure.recording import allow
+    from pytest_gpusync.measure.region import record
+    from pytest_gpusync.model.budgets import BudgetExceeded, NotMeasured
+    from pytest_gpusync.model.measurement import Measurement, MeasurementError
     from pytest_gpusync.simulated import simulated_cuda
 
-__all__ = ["__version__", "allow", "limit_in_flight", "record", "simulated_cuda"]
+__all__ = [
+    "BudgetExceeded",
+    "Measurement",
+    "MeasurementError",
+    "NotMeasured",
+    "__version__",
+    "allow",
+    "limit_in_flight",
+    "record",
+    "simulated_cuda",
+]
 
-_HOMES = {
-    "allow": "pytest_gpusync.measure",
-    "limit_in_flight": "pytest_gpusync.ring",
-    "record": "pytest_gpusync.measure",
-    "simulated_cuda": "pytest_gpusync.simulated",
+_MODULES = {
+    "BudgetExceeded": "model.budgets",
+    "Measurement": "model.measurement",
+    "MeasurementError": "model.measurement",
+    "NotMeasured": "model.budgets",
+    "allow": "measure.recording",
+    "limit_in_flight": "elapsed.in_flight",
+    "record": "measure.region",
+    "simulated_cuda": "simulated",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    module = import_module(f"{__name__}.{_MODULES[name]}")
+    if name == "record":
+        module.notebook_renderer = _notebook_html  # type: ignore[attr-defined]
+    return getattr(module, name)
+
+
+def _notebook_html(measurement: Measurement) -> str:
+    """Return a measurement as a notebook shows it. The reporting package is imported only then."""
+    from pytest_gpusync.reporting.notebook import to_fragment
+
+    return to_fragment(measurement)

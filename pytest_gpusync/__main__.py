@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from pytest_gpusync.cli import main
+from pytest_gpusync.commands.cli import main
 
 sys.exit(main())

@@ -10,7 +10,7 @@ pytest_plugins = ["pytester"]
 @pytest.fixture(autouse=True)
 def simulated_device_off(request):
     """Take the session's own simulated device away for one test: the examples, run beside these tests, switch it on."""
-    from pytest_gpusync.plugin import SESSION
+    from pytest_gpusync.plugin.stash_keys import SESSION
 
     session = request.config.stash.get(SESSION, None)
     if session is None or not session.device._is_on:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpusync import devices
+from pytest_gpusync.machine import devices
 
 ROOT = Path(__file__).parents[1]
 ACTION = (ROOT / "action.yml").read_text()
@@ -141,7 +141,7 @@ def test_the_guide_gives_the_action_only_inputs_that_it_has():
 
 def test_every_option_that_the_guide_gives_to_pytest_exists():
     given = set(re.findall(r"--gpu-[a-z-]+", (ROOT / "docs/ci.md").read_text()))
-    from pytest_gpusync import options
+    from pytest_gpusync.plugin import options
 
     known = Path(options.__file__).read_text()
     assert given

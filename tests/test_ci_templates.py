@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpusync import devices
+from pytest_gpusync.machine import devices
 
 ROOT = Path(__file__).parents[1]
 
@@ -114,7 +114,7 @@ def test_every_variable_that_a_gitlab_job_reads_is_declared_in_it():
 
 
 def test_buildkite_merges_the_runs_of_its_jobs_into_a_page_and_an_annotation(shell, tmp_path):
-    from pytest_gpusync.reporting.json_ import run_document, to_text, unmeasured_document
+    from pytest_gpusync.reporting.run_file import run_document, to_text, unmeasured_document
 
     Path("gpusync").mkdir()
     for number in range(2):
@@ -129,7 +129,7 @@ def test_buildkite_merges_the_runs_of_its_jobs_into_a_page_and_an_annotation(she
 
 
 def test_every_option_of_the_templates_exists():
-    from pytest_gpusync import options
+    from pytest_gpusync.plugin import options
 
     known = Path(options.__file__).read_text()
     given = {option for text in ("gitlab", "buildkite") for option in _options(ROOT / f"ci/{text}.yml")}

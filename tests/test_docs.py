@@ -28,7 +28,9 @@ def without_blocks(page):
     return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.relative_to(ROOT).as_posix()
+)
 def test_every_link_leads_somewhere(page):
     broken = []
     for link in links(page):
@@ -47,6 +49,15 @@ def test_every_page_is_in_the_navigation():
     assert {page for page in pages if not page.startswith("rules/GS")} == listed
 
 
-def test_the_reference_is_what_the_docstrings_say():
-    written = runpy.run_path(str(DOCS / "write_reference.py"))["page"]()
-    assert (DOCS / "reference.md").read_text(encoding="utf-8") == written, "run docs/write_reference.py"
+GENERATED = runpy.run_path(str(DOCS / "generate.py"))["pages"]()
+
+
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_a_generated_page_is_up_to_date(path):
+    written = path.read_text(encoding="utf-8") if path.exists() else ""
+    assert written == GENERATED[path], "run python docs/generate.py"
+
+
+def test_no_page_is_left_of_a_rule_that_is_gone():
+    left = {path.name for path in (DOCS / "rules").glob("*.md")} - {path.name for path in GENERATED}
+    assert left == set(), "run python docs/generate.py"

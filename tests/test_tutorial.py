@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpusync import devices
+from pytest_gpusync.machine import devices
 
 pytest.importorskip("torch")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from pytest_gpusync.devices import simulation_is_on
+from pytest_gpusync.simulated import is_on
 
 RANK = int(os.environ["RANK"])
 
@@ -15,7 +15,7 @@ RANK = int(os.environ["RANK"])
 @pytest.fixture(scope="module", autouse=True)
 def group():
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    dist.init_process_group("gloo" if simulation_is_on() else "nccl")
+    dist.init_process_group("gloo" if is_on() else "nccl")
     yield
     dist.destroy_process_group()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from pytest_gpusync.budgets import BudgetExceeded
+from pytest_gpusync import BudgetExceeded
 
 STEPS = 20
 TOO_MANY = "Training step made 10 syncs, budget 5 (worst of 19 steps after warm-up)"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from pytest_gpusync.budgets import BudgetExceeded
+from pytest_gpusync import BudgetExceeded
 
 STEPS, WARMUP = 16, 2
 BATCH = 32

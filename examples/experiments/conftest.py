@@ -39,9 +39,9 @@ def figure(request: pytest.FixtureRequest) -> Callable[[object], None]:
 @pytest.fixture
 def simulated() -> bool:
     """Whether the experiment runs on the simulated device, where work takes the CPU and small sizes do."""
-    from pytest_gpusync.devices import simulation_is_on
+    from pytest_gpusync.simulated import is_on
 
-    return simulation_is_on()
+    return is_on()
 
 
 @pytest.fixture

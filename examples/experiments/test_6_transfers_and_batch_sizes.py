@@ -66,9 +66,9 @@ class Inference:
 
 @pytest.fixture(scope="module", params=[18, 50], ids=["resnet18", "resnet50"])
 def network(request):
-    from pytest_gpusync.devices import simulation_is_on
+    from pytest_gpusync.simulated import is_on
 
-    return resnet(request.param, width=4 if simulation_is_on() else 64).cuda().eval()
+    return resnet(request.param, width=4 if is_on() else 64).cuda().eval()
 
 
 @pytest.fixture

@@ -12,64 +12,76 @@ from datetime import date, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
-from gpusync_lint import codes, output
-from gpusync_lint.config import Config, find, load
-from gpusync_lint.discovery import Found, discover, shown
-from gpusync_lint.model import Confidence, EngineSettings, Heat, UserError
-from gpusync_lint.output import FORMATS
-from gpusync_lint.runner import Outcome, Request, accept_all, run
-from gpusync_lint.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
+from gpusync_lint import output
+from gpusync_lint.files.discovery import Found, discover, display_path
+from gpusync_lint.messages import nearest
+from gpusync_lint.model import codes
+from gpusync_lint.model.findings import EngineSettings, UserError
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.output.base.format import Options, wants_color
+from gpusync_lint.run.runner import Outcome, Request, accept_all, run
+from gpusync_lint.settings.config import Config, find, load
+from gpusync_lint.settings.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gpusync_lint.baseline import Baseline
-    from gpusync_lint.cache import Memory
-    from gpusync_lint.discovery import Listed
-    from gpusync_lint.model import Source
+    from gpusync_lint.accept.baseline import Baseline
+    from gpusync_lint.files.discovery import Listed
+    from gpusync_lint.model.findings import Source
+    from gpusync_lint.run.cache import Memory
 
 CLEAN, FINDINGS, FAILED = 0, 1, 2
 
 PROGRESS_AFTER = 1.0
-"""Seconds before a terminal is told that something is going on."""
+"""Seconds after which a terminal shows progress."""
 
 EPILOG = """\
 exit codes: 0 no warnings; 1 warnings; 2 wrong usage or configuration, a file that could not be read or parsed, or an
-internal error (the other files are still reported).
+internal error (other files are still reported).
 
-Lines and columns count from 1, columns in characters (sarif: in UTF-16 code units, as it says). In the JSON document
-(gpusync.lint/1) ends are exclusive. In a notebook, text and json count lines within the cell, the others in the file;
-cells are numbered from 1 among all cells. Notes (see --heat) are in json and sarif only.
+To accept a warning, put a comment on its statement or above it: # gpusync: allow[GS201] why
 
-Accept a warning with a comment on its statement or above it: # gpusync: allow[GS201] why
-Configuration: [tool.gpusync] in the nearest pyproject.toml that has it, with the keys select, ignore, exclude,
-per-file-ignores, heat, baseline, step-functions and torch-version.
-A baseline is written to --baseline FILE, or to the configured one, or to gpusync-baseline.json beside pyproject.toml
-(without one: in the current folder), and is used when --baseline or the configuration names it.
+Configuration is read from the table [tool.gpusync] of the nearest pyproject.toml that has one. Its keys are select,
+ignore, exclude, per-file-ignores, heat, baseline, step-functions, barriers and torch-version.
+
+A warning is a finding at the heat of --heat or hotter. Findings that run less often are notes: json and sarif contain
+them, text counts them, and they never fail a run.
+
+--write-baseline writes to --baseline FILE, else to the configured baseline, else to gpusync-baseline.json next to
+pyproject.toml (without one: in the current folder). It is used only if --baseline or the configuration names it.
+
+Lines and columns count from 1, columns in characters (sarif: in UTF-16 code units). In a notebook, text and json count
+lines within the cell, the other formats within the file; cells are numbered from 1, including those without code.
 """
 
 
 class UsageError(UserError):
-    """A command line that cannot be obeyed, in one line."""
+    """A command line that makes no sense, in one line."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and suggests."""
+    """Reports an error in one line, with a suggestion where there is one."""
+
+    def format_help(self) -> str:
+        """The help. The output formats are loaded only here, because their descriptions are only needed here."""
+        for action in self._actions:
+            if action.dest == "output_format":
+                action.help = f"{output.described()} (default: %(default)s)"
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         self.exit(FAILED, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """`parse_args`, but an unknown option is answered with the nearest known one."""
+        """As `parse_args`, but the error for an unknown option suggests the nearest known one."""
         parsed, unknown = self.parse_known_args(argv)
         if unknown:
             option = unknown[0].partition("=")[0]
             if not option.startswith("-"):
                 self.error(f"unexpected argument {option!r}")
-            import difflib
-
-            near = difflib.get_close_matches(option, self._option_string_actions, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            near = nearest(option, self._option_string_actions)
+            hint = f"; did you mean {near}?" if near else ""
             self.error(f"unknown option {option}{hint}")
         return parsed
 
@@ -83,70 +95,73 @@ def _parser() -> _Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("paths", nargs="*", metavar="PATH", help="files, notebooks, folders; - is standard input; default: this folder")
+    paths_help = "files, notebooks and folders to lint; - reads standard input (default: the current folder)"
+    add("paths", nargs="*", metavar="PATH", help=paths_help)
     chosen = parser.add_argument_group("what is reported")
     add = chosen.add_argument
-    add("--select", action="append", metavar="CODES", help="only these codes, prefixes or rule names (GS2,item-read)")
-    add("--ignore", action="append", metavar="CODES", help="not these codes, prefixes or rule names")
+    add("--select", action="append", metavar="CODES", help="report only these codes, prefixes or rule names (GS2,item)")
+    add("--ignore", action="append", metavar="CODES", help="do not report these codes, prefixes or rule names")
     heats = [heat.value for heat in Heat]
-    add("--heat", choices=heats, help="warn about lines that run this often or oftener (default: step)")
+    add("--heat", choices=heats, help="warn about lines that run at least this often (default: step)")
     confidences = [confidence.value for confidence in Confidence]
-    add("--confidence", choices=confidences, default="medium", help="how sure a finding must be (default: %(default)s)")
+    add("--confidence", choices=confidences, default="medium", help="least confidence to report (default: %(default)s)")
     add(
         "--show-suppressed",
         action="store_true",
-        help="also list what comments allow, with their reasons, and what is in the baseline",
+        help="also report warnings that a comment allows, with its reason, and warnings in the baseline",
     )
     fixing = parser.add_argument_group("changing the files")
     add = fixing.add_argument
-    add("--fix", action="store_true", help="apply the fixes that change no value, type or error")
-    add("--unsafe-fixes", action="store_true", help="with --fix or --diff: also those that may; each names its hazard")
-    add("--add-ignores", metavar="REASON", help="allow every warning by a comment that gives this reason; after --fix")
+    add("--fix", action="store_true", help="apply the fixes that do not change values, types or errors")
+    add(
+        "--unsafe-fixes",
+        action="store_true",
+        help="with --fix or --diff, also apply the fixes that may",
+    )
+    add("--add-ignores", metavar="REASON", help="allow all warnings (after --fix) with comments that give this reason")
     add(
         "--diff",
         action="store_true",
-        help="print what --fix or --add-ignores would change, change nothing; exit 1 if so",
+        help="print what --fix or --add-ignores would change, and change nothing; exit 1 if there is a change",
     )
     reporting = parser.add_argument_group("output and configuration")
     add = reporting.add_argument
-    formats_help = "text for people, json and sarif (2.1.0) for programs, github for annotations in a job's log, "
-    formats_help += "gitlab for a code quality report, junit for test reports (default: %(default)s)"
-    add("--output-format", choices=FORMATS, default="text", help=formats_help)
-    add("--statistics", action="store_true", help="count the warnings of each code (text: instead of listing them)")
-    add("--exit-zero", action="store_true", help="exit 0 also with warnings")
-    add("--baseline", metavar="FILE", help="accept the warnings listed in FILE; only new ones count")
-    add("--write-baseline", action="store_true", help="accept every warning from now on: write the baseline and exit 0")
+    add("--output-format", choices=output.names(), default=output.DEFAULT, help="see --help")
+    add("--statistics", action="store_true", help="count the warnings of each code (text: do not list them)")
+    add("--exit-zero", action="store_true", help="exit 0 even if there are warnings")
+    add("--baseline", metavar="FILE", help="accept the warnings listed in FILE; only new warnings fail the run")
+    add("--write-baseline", action="store_true", help="accept all current warnings: write the baseline and exit 0")
     add(
         "--observed",
         action="append",
         metavar="RUN.json",
-        help="put beside each warning what a run saw of its line, the costliest first, and name lines that waited "
-        "without one; may be given several times",
+        help="show for each warning what a run measured at its line, most expensive first, and list lines that waited "
+        "without a warning; may be repeated",
     )
     add(
         "--no-context",
         action="store_true",
-        help="judge files given by name alone, without reading what they import and what imports them",
+        help="lint files given by name alone: do not read what they import and what imports them",
     )
-    add("--config", metavar="FILE", help="the pyproject.toml to use")
+    add("--config", metavar="FILE", help="read the configuration from this pyproject.toml")
     add(
         "--jobs",
         metavar="N",
         type=_count,
-        help="processes to analyse with; files that no import connects are shared out (default: one per processor)",
+        help="number of processes; files that no import connects are analyzed in parallel (default: one per processor)",
     )
     add(
         "--no-cache",
         action="store_true",
-        help="neither use nor keep what was found before (.gpusync_cache/ beside pyproject.toml, or in this folder)",
+        help="do not read or write the cache (.gpusync_cache/ next to pyproject.toml, or in the current folder)",
     )
-    add("--stdin-filename", metavar="FILE", help="the name under which standard input is linted (.ipynb: a notebook)")
+    add("--stdin-filename", metavar="FILE", help="lint standard input under this name (.ipynb: as a notebook)")
     add("--verbose", action="store_true", help="show the traceback of an internal error")
     return parser
 
 
 def _jobs_available() -> int:
-    """As many processes as there are processors for this one."""
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -155,15 +170,15 @@ def _jobs_available() -> int:
 def _count(text: str) -> int:
     number = int(text) if text.isdecimal() else 0
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``gpusync lint`` and return its exit code. `argv` leaves out the command's name."""
+    """Run ``gpusync lint`` and return its exit code. `argv` does not contain the name of the command."""
     arguments = _parser().parse(argv)
     collects = gc.isenabled()
-    gc.disable()  # it would go over all findings, texts and names again and again, and find nothing
+    gc.disable()  # it would traverse all findings and texts again and again, and there is nothing to collect
     try:
         return _lint(arguments)
     except UserError as error:
@@ -172,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:
-        from gpusync_lint.analysis import internal_error
+        from gpusync_lint.run.schedule import internal_error
 
         emit(sys.stderr, f"gpusync lint: {internal_error(error)}\n")
         if arguments.verbose:
@@ -215,14 +230,14 @@ def _lint(arguments: argparse.Namespace) -> int:
     reference = _baseline(arguments, config, cwd)
     runs = None
     if arguments.observed:
-        from gpusync_lint import observed
+        from gpusync_lint.accept import observed_runs
 
-        runs = observed.load(arguments.observed, cwd)
+        runs = observed_runs.load(arguments.observed, cwd)
     context: tuple[Source, ...] = ()
     if not arguments.no_context and any(file.named for file in found.files):
-        from gpusync_lint.context import around
+        from gpusync_lint.project.import_context import context_of
 
-        context = around(found.files, cwd=cwd, excludes=config.excludes)
+        context = context_of(found.files, cwd=cwd, excludes=config.excludes)
     with _progress(len(found.files) + len(found.quiet)) as done:
         request = replace(
             request,
@@ -240,9 +255,9 @@ def _lint(arguments: argparse.Namespace) -> int:
     if arguments.write_baseline and reference is not None:
         outcome = _write_baseline(arguments, config, reference, outcome)
     if runs is not None:
-        from gpusync_lint import observed
+        from gpusync_lint.accept import observed_runs
 
-        seen = observed.join(outcome.reported, runs, cwd, outcome.texts)
+        seen = observed_runs.join(outcome.reported, runs, cwd, outcome.texts)
         outcome = replace(outcome, reported=seen.reported, observed=seen)
     _report(arguments, found, outcome, cwd)
     return _exit_code(arguments, outcome)
@@ -256,30 +271,31 @@ def _memory(
     cwd: Path,
     listed: Sequence[Listed],
 ) -> Memory | None:
-    """What is remembered; None for runs that change files, look at all of them, or are of files given by name."""
-    looks = arguments.no_cache or arguments.fix or arguments.diff or arguments.observed
-    if looks or arguments.add_ignores is not None or "-" in paths or not listed or any(one.named for one in listed):
+    """The cache; None for a run that changes files, needs all of their texts, or lints files given by name."""
+    if arguments.no_cache or arguments.fix or arguments.diff or arguments.observed or arguments.add_ignores is not None:
         return None
-    from gpusync_lint.cache import open_memory
+    if "-" in paths or not listed or any(one.named for one in listed):
+        return None
+    from gpusync_lint.run.cache import open_memory
 
     return open_memory(config.root or cwd, [str(cwd), *paths], settings, listed)
 
 
 def _check(arguments: argparse.Namespace, paths: list[str]) -> None:
-    if arguments.diff and arguments.output_format != "text":
+    if arguments.diff and arguments.output_format != output.DEFAULT:
         raise UsageError("--diff prints a diff, so it cannot be combined with --output-format")
     if arguments.add_ignores is not None and arguments.write_baseline:
-        raise UsageError("--add-ignores and --write-baseline both accept every warning; choose one")
+        raise UsageError("--add-ignores and --write-baseline both accept all warnings; choose one")
     if arguments.diff and arguments.write_baseline:
         raise UsageError("--diff changes nothing, so it cannot be combined with --write-baseline")
-    if arguments.observed and arguments.output_format not in ("text", "json", "sarif"):
+    if arguments.observed and not output.named(arguments.output_format).shows.observed:
         raise UsageError(f"--observed: the format {arguments.output_format} has no place for what was observed")
-    if arguments.statistics and arguments.output_format == "gitlab":
-        raise UsageError("--statistics: a GitLab report has no place for counts")
+    if arguments.statistics and not output.named(arguments.output_format).shows.statistics:
+        raise UsageError(f"--statistics: the format {arguments.output_format} has no place for counts")
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
         raise UsageError("--unsafe-fixes needs --fix or --diff")
     if arguments.stdin_filename is not None and "-" not in paths:
-        raise UsageError("--stdin-filename names standard input, so it needs - among the paths")
+        raise UsageError("--stdin-filename is the name of standard input, so - must be among the paths")
 
 
 def _config(arguments: argparse.Namespace, paths: list[str], cwd: Path, names: dict[str, str]) -> Config:
@@ -292,43 +308,43 @@ def _config(arguments: argparse.Namespace, paths: list[str], cwd: Path, names: d
 
 
 def _check_reason(reason: str, names: dict[str, str], today: date) -> None:
-    from gpusync_lint import ignores
+    from gpusync_lint.accept import add_comments
 
     try:
-        ignores.check_reason(reason, names, today)
-    except ignores.ReasonError as error:
+        add_comments.check_reason(reason, names, today)
+    except add_comments.ReasonError as error:
         raise UsageError(f"--add-ignores: {error}") from None
 
 
 def _baseline(arguments: argparse.Namespace, config: Config, cwd: Path) -> Baseline | None:
-    """The baseline that the run is held against; one that is yet to be written is empty."""
+    """The baseline of the run; an empty one if it is still to be written."""
     if arguments.baseline is not None:
         location = Path(os.path.normpath(cwd / arguments.baseline))
     elif config.baseline is not None:
         location = Path(os.path.normpath(config.baseline))
     elif arguments.write_baseline:
-        from gpusync_lint.baseline import DEFAULT_NAME
+        from gpusync_lint.accept.baseline import DEFAULT_NAME
 
         location = (config.root or cwd) / DEFAULT_NAME
     else:
         return None
-    from gpusync_lint import baseline
+    from gpusync_lint.accept import baseline
 
-    name = shown(location, cwd)
+    name = display_path(location, cwd)
     if arguments.write_baseline and not location.exists():
         return baseline.empty(location, name)
     return baseline.load(location, name)
 
 
 def _write_baseline(arguments: argparse.Namespace, config: Config, reference: Baseline, outcome: Outcome) -> Outcome:
-    from gpusync_lint import baseline
+    from gpusync_lint.accept import baseline
 
     entries = outcome.accepting or ()
     baseline.write(reference, entries)
     how = ""
     if arguments.baseline is None and config.baseline is None:
-        how = f'; name it with --baseline, or with baseline = "{reference.location.name}" in [tool.gpusync]'
-    emit(sys.stderr, f"Wrote {_warnings(len({entry.key for entry in entries}))} to {reference.shown}{how}.\n")
+        how = f'; use it with --baseline, or with baseline = "{reference.location.name}" in [tool.gpusync]'
+    emit(sys.stderr, f"Wrote {_warnings(len({entry.key for entry in entries}))} to {reference.name}{how}.\n")
     return accept_all(outcome)
 
 
@@ -353,6 +369,7 @@ def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str
         allow_reason=arguments.add_ignores,
         unsafe=arguments.unsafe_fixes,
         write=not arguments.diff,
+        edits=output.named(arguments.output_format).shows_edits,
     )
 
 
@@ -372,26 +389,13 @@ def _report(arguments: argparse.Namespace, found: Found, outcome: Outcome, cwd: 
         emit(sys.stderr, f"Added comments that allow {_warnings(outcome.allowed)} in {files}.\n")
     fixed_stdin = (arguments.fix or arguments.add_ignores is not None) and _print_fixed_stdin(found, outcome)
     stream = sys.stderr if fixed_stdin else sys.stdout
-    if arguments.output_format != "text":
-        document = output.render(
-            arguments.output_format,
-            outcome,
-            show_suppressed=arguments.show_suppressed,
-            statistics=arguments.statistics,
-            fixed=arguments.fix,
-        )
-        emit(stream, document)
-        return
-    from gpusync_lint.output import text
-
-    report = text.render(
-        outcome,
-        colour=text.wants_colour(stream, os.environ),
+    options = Options(
         show_suppressed=arguments.show_suppressed,
         statistics=arguments.statistics,
-        fixing=arguments.fix,
+        fixed=arguments.fix,
+        color=wants_color(stream, os.environ),
     )
-    emit(stream, report)
+    emit(stream, output.named(arguments.output_format).render(outcome, options))
 
 
 def _warnings(count: int) -> str:
@@ -399,19 +403,19 @@ def _warnings(count: int) -> str:
 
 
 def _print_diff(outcome: Outcome, cwd: Path) -> None:
-    from gpusync_lint.fixes import diff, document
+    from gpusync_lint.rewrite.apply import diff, document
 
     for change in outcome.changes:
         file = change.file
-        emit(sys.stdout, diff(document(file, file.raw), document(file, change.raw), shown(file.location, cwd)))
+        emit(sys.stdout, diff(document(file, file.raw), document(file, change.raw), display_path(file.location, cwd)))
     for verb, count in (("fix", outcome.fixed), ("allow", outcome.allowed)):
         if count:
             emit(sys.stderr, f"Would {verb} {_warnings(count)}.\n")
 
 
 def _print_fixed_stdin(found: Found, outcome: Outcome) -> bool:
-    """Put standard input, as it is now, on standard output. False when it was not among the files."""
-    from gpusync_lint.fixes import encode
+    """Write standard input, with its changes, to standard output. False if it was not among the files."""
+    from gpusync_lint.rewrite.apply import encode
 
     texts = {change.file.source.path: change.raw for change in outcome.changes}
     for file in found.files:
@@ -431,13 +435,13 @@ def _exit_code(arguments: argparse.Namespace, outcome: Outcome) -> int:
 
 
 def rule(argv: Sequence[str] | None = None) -> int:
-    """Run ``gpusync rule`` and return its exit code. `argv` leaves out the command's name."""
+    """Run ``gpusync rule`` and return its exit code. `argv` does not contain the name of the command."""
     parser = _Parser(
         prog="gpusync rule",
-        description="Explain a rule: what it finds, what it costs and what to write instead. Without a code: list all.",
+        description="Explain a rule: what it reports, why, and what to write instead. Without a code, list all rules.",
         allow_abbrev=False,
     )
-    parser.add_argument("rule", nargs="?", metavar="CODE", help="a code (GS201), a prefix (GS2) or a name (item-read)")
+    parser.add_argument("rule", nargs="?", metavar="CODE", help="a code (GS201), a prefix (GS2) or a name (item)")
     word = parser.parse(argv).rule
     names = codes.names()
     try:
@@ -455,7 +459,7 @@ def rule(argv: Sequence[str] | None = None) -> int:
 
 
 def emit(stream: TextIO, text: str) -> None:
-    """Write text that the stream's encoding may not hold; what it does not hold is written as an escape."""
+    """Write text to a stream; characters that its encoding lacks are written as escapes."""
     encoding = stream.encoding or "utf-8"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
     stream.flush()
@@ -463,7 +467,7 @@ def emit(stream: TextIO, text: str) -> None:
 
 @contextmanager
 def _progress(files: int) -> Iterator[Callable[[int], None]]:
-    """A line on the terminal for a run of more than a second, gone when it ends; it is told of files that are done."""
+    """Show progress on a terminal if a run takes more than a second; yields a function that counts finished files."""
     if not sys.stderr.isatty():
         yield lambda number: None
         return

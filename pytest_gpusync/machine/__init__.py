@@ -1,1 +1,1 @@
-"""What this machine has: native libraries of this package."""
+"""The machine: GPUs, drivers, native libraries, and hooks into the import system."""

@@ -1,9 +1,9 @@
-"""Where the interpreter keeps the frames of a thread, for the gate, which reads them without the GIL.
+"""Where the interpreter keeps the frames of a thread. The gate reads them without the GIL.
 
 The layout is private to CPython and differs between versions. From 3.13 on the interpreter publishes the offsets, for
-debuggers and profilers, at the start of ``_PyRuntime``; for older versions they are written down here. Either way they
-are checked against frames whose code and instructions Python itself tells, by reads that cannot crash. Where that does
-not agree, as in a version that is not known, there is no layout, and the gate hands every call to Python.
+debuggers and profilers, at the start of ``_PyRuntime``; for older versions they are listed here. Either way they are
+checked, by reads that cannot crash, against frames whose code and instructions Python reports. If they do not match, or
+the version is unknown, there is no layout, and the gate passes every call to Python.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Layout(NamedTuple):
-    """Offsets in bytes, of CPython's structures."""
+    """Offsets in bytes within CPython's structures."""
 
     state_to_frame: int
-    """In the state of a thread, to its innermost frame, or to what points to that."""
+    """In the thread state: of the pointer to the innermost frame, or to the structure that points to it."""
     cframe_to_frame: int | None
-    """In what the state points to (3.11 and 3.12 have a structure in between), to the frame."""
+    """In that structure, which exists in 3.11 and 3.12: of the pointer to the frame."""
     code: int
     previous: int
     instruction: int
@@ -36,8 +36,8 @@ _FRAMES: Final = {
     (3, 11): (32, 48, 56),
     (3, 12): (0, 8, 56),
 }
-"""In a frame, to its code object, to the frame that called it, and to where it is: a pointer to an instruction, in 3.10
-its number. From pycore_frame.h and frameobject.h of each version."""
+"""In a frame: offsets of its code object, of the calling frame, and of its position, which is a pointer to an
+instruction, in 3.10 its index. From pycore_frame.h and frameobject.h of each version."""
 
 _PUBLISHED: Final = {
     (3, 13): (19, 28),
@@ -54,11 +54,11 @@ _PREVIOUS, _EXECUTABLE, _INSTRUCTION = 1, 2, 3
 """Words of ``_Py_DebugOffsets``; the last four after those of :data:`_PUBLISHED`."""
 
 _STATE_BYTES: Final = 256
-_MOST_FRAMES: Final = 4096
+_MAX_FRAMES: Final = 4096
 
 
 def find_layout(version: tuple[int, int] = sys.version_info[:2]) -> Layout | None:
-    """Return the layout of this interpreter; None if it is not the one known for `version`."""
+    """Return the layout of this interpreter; None if it differs from the one known for `version`."""
     if sys.implementation.name != "cpython":
         return None
     try:
@@ -69,7 +69,7 @@ def find_layout(version: tuple[int, int] = sys.version_info[:2]) -> Layout | Non
         current_state = ctypes.pythonapi.PyThreadState_Get
         current_state.restype = ctypes.c_void_p
         state: int = current_state()
-        return next((layout for layout in _candidates(version) if _agrees(memory, state, layout)), None)
+        return next((layout for layout in _candidates(version) if _matches(memory, state, layout)), None)
     finally:
         os.close(memory)
 
@@ -103,8 +103,8 @@ def _published(state: int, frame: int) -> Layout | None:
     )
 
 
-def _agrees(memory: int, state: int, layout: Layout) -> bool:
-    """Tell whether the frames found by a layout are those of this thread, this function's own the first of them."""
+def _matches(memory: int, state: int, layout: Layout) -> bool:
+    """Return whether the frames found with a layout are those of this thread, the first being this function's own."""
     expected: list[FrameType] = []
     known: FrameType | None = sys._getframe()
     while known is not None:
@@ -116,12 +116,12 @@ def _agrees(memory: int, state: int, layout: Layout) -> bool:
         (address,) = struct.unpack("Q", os.pread(memory, 8, state + layout.state_to_frame))
         if layout.cframe_to_frame is not None:
             (address,) = struct.unpack("Q", os.pread(memory, 8, address + layout.cframe_to_frame))
-        while address and len(found) < _MOST_FRAMES:
+        while address and len(found) < _MAX_FRAMES:
             code, previous, instruction = (
                 struct.unpack("Q", os.pread(memory, 8, address + offset))[0]
                 for offset in (layout.code, layout.previous, layout.instruction)
             )
-            # Between them stand frames of the interpreter's own; a low bit may be a mark on the pointer.
+            # The interpreter's own frames lie between them; the low bits may be tags on the pointer.
             if code & ~3 in codes:
                 found.append((code & ~3, instruction))
             elif not found:
@@ -135,7 +135,7 @@ def _agrees(memory: int, state: int, layout: Layout) -> bool:
 
 
 def _is_at(frame: FrameType, instruction: int) -> bool:
-    """Tell whether a frame that is calling may be at an instruction."""
+    """Return whether a calling frame may be at an instruction."""
     if sys.version_info < (3, 11):
         return 2 * (instruction & 0xFFFFFFFF) == frame.f_lasti
     begin = id(frame.f_code)

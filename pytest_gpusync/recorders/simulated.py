@@ -1,4 +1,4 @@
-"""The recorder of the simulated device: every sync is announced by the kernel or function that makes it."""
+"""The recorder of the simulated device, whose kernels and functions announce every sync they make."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import ctypes
 import threading
 from typing import TYPE_CHECKING, ClassVar
 
-from pytest_gpusync import attribution
 from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
-from pytest_gpusync.recorders.forward_lines import ForwardLines, counter
+from pytest_gpusync.recorders.forward_lines import ForwardLines, operator_counter
 from pytest_gpusync.simulated import is_on
+from pytest_gpusync.source import attribution
 
 if TYPE_CHECKING:
-    from pytest_gpusync.events import Coverage, RawSync
-    from pytest_gpusync.recorders.base import Sink
+    from pytest_gpusync.model.measurement import Coverage, RawSync, SyncSink
 
 
 class SimulatedRecorder(Recorder):
@@ -26,32 +25,34 @@ class SimulatedRecorder(Recorder):
     )
 
     def __init__(self) -> None:
-        self._sink: Sink | None = None
+        self._sink: SyncSink | None = None
         self._forward = ForwardLines()
 
-    def start(self, sink: Sink) -> None:  # noqa: D102
+    def start(self, sink: SyncSink) -> None:  # noqa: D102
         if not is_on():
             raise RecorderUnavailable(
                 "the simulated CUDA device is off: open simulated_cuda() around the region or call switch_on()"
             )
-        from pytest_gpusync.simulated import ledger
+        from pytest_gpusync.simulated.base import sync_events
 
         self.stop()
         self._sink = self._naming_lines_of_forward(sink)
-        ledger.subscribe(self._sink)
-        attribution.made_at = self._forward.line_of
+        sync_events.subscribe(self._sink)
+        attribution.forward_line_of = self._forward.line_of
 
     def stop(self) -> None:  # noqa: D102
         if self._sink is not None:
-            from pytest_gpusync.simulated import ledger
+            from pytest_gpusync.simulated.base import sync_events
 
-            ledger.unsubscribe(self._sink)
+            sync_events.unsubscribe(self._sink)
             self._sink = None
-            attribution.made_at = None
+            attribution.forward_line_of = None
 
-    def _naming_lines_of_forward(self, sink: Sink) -> Sink:
-        """Return a sink that notes, before it calls `sink`, how many operators had been made at a wait."""
-        function, forward = counter(), self._forward
+    def _naming_lines_of_forward(self, sink: SyncSink) -> SyncSink:
+        """Return a sink that, before it calls `sink`, keeps how many operators had been created at the time of
+        a sync.
+        """
+        function, forward = operator_counter(), self._forward
         if not function:
             return sink
         operators_made = ctypes.PYFUNCTYPE(ctypes.c_uint64)(function)
@@ -61,7 +62,7 @@ class SimulatedRecorder(Recorder):
             if raw.thread == main:
                 charged = attribution.charge(raw.frame, raw.thread)
                 forward.note(operators_made(), charged)
-                raw = raw._replace(charged=charged)
+                raw = raw._replace(attribution=charged)
             sink(raw)
 
         return note

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpusync import devices
+from pytest_gpusync.machine import devices
 
 HERE = Path(__file__).parent
 

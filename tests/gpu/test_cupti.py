@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_gpusync import allow, record  # noqa: E402
-from pytest_gpusync.measure import syncs_per_step  # noqa: E402
+from pytest_gpusync.model.site_counts import syncs_per_step  # noqa: E402
 
 WITHOUT_EXPANDABLE_SEGMENTS = pytest.mark.skipif(
     "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
@@ -151,7 +151,7 @@ def test_a_sync_of_autograds_own_thread_names_the_operator(x):
     function = test_a_sync_of_autograds_own_thread_names_the_operator
     line = function.__code__.co_firstlineno + 6
     # Indexing by a mask waits in forward, too: that tells its line.
-    told = rf", in IndexBackward0, made at \S+test_cupti.py:{line} {function.__name__} or just before$"
+    told = rf", in IndexBackward0, created at \S+test_cupti.py:{line} {function.__name__} or just before$"
     assert re.search(told, site.site.via), site.site.via
     assert site.syncs == 3
     assert in_backward[0].site.function.endswith("test_a_sync_of_autograds_own_thread_names_the_operator")

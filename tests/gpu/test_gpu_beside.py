@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from beside import ROUNDS, WORKLOADS, syncs_by_function  # noqa: E402
 
 from pytest_gpusync import record  # noqa: E402
-from pytest_gpusync.measure import MeasurementError  # noqa: E402
+from pytest_gpusync.model.measurement import MeasurementError  # noqa: E402
 
 WITH_EXPANDABLE_SEGMENTS = "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
 CPU, CUDA = torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA

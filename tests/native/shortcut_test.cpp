@@ -1,6 +1,6 @@
 /* Tests of the native path without torch: tensors, storages and kernels are made up here, laid out as the context says. */
 
-#include "../../pytest_gpusync/simulated/shortcut.cpp"
+#include "../../pytest_gpusync/simulated/native_path/shortcut.cpp"
 
 #include "check.h"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint.engine import analyze
-from gpusync_lint.model import EngineSettings, Source
+from gpusync_lint.model.findings import EngineSettings, Source
+from gpusync_lint.run.engine import analyze
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 # imported before; the linter loads its own when it first has a barrier to judge, optimizers load torch._dynamo.
 with suppress(ImportError):
     import torch._dynamo  # noqa: F401
-import pytest_gpusync.reporting.summary
-import pytest_gpusync.session
-import pytest_gpusync.simulated
-import pytest_gpusync.testrun  # noqa: F401
+
+    import pytest_gpusync.simulated.device
+import pytest_gpusync.plugin.measured_test
+import pytest_gpusync.plugin.session
+import pytest_gpusync.reporting.summary  # noqa: F401
 
 analyze([Source("a.py", "import torch\nprint(torch.ones(3, device='cuda').sum().item())\n")], EngineSettings())
 

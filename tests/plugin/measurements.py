@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_gpusync.events import Environment, Measurement, Site, Sync
+from pytest_gpusync.model.measurement import Environment, Measurement, Site, Sync
 
 SIMULATED = Environment(
     torch="2.13.0",

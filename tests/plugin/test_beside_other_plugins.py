@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_gpusync import devices
+from pytest_gpusync.machine import devices
 
 pytest.importorskip("torch")
 

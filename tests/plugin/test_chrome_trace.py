@@ -7,10 +7,10 @@ import json
 import pytest
 from measurements import H200, SIMULATED, stepped, sync, whole
 
-from pytest_gpusync.events import RegionTimes
+from pytest_gpusync.model.measurement import RegionTimes
 from pytest_gpusync.reporting.chrome_trace import UNIT_US
 from pytest_gpusync.reporting.files import render
-from pytest_gpusync.reporting.json_ import region_document, run_document, unmeasured_document
+from pytest_gpusync.reporting.run_file import region_document, run_document, unmeasured_document
 
 MS = 10**6
 

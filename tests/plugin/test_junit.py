@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 import pytest
 from measurements import H200, stepped, whole
 
-from pytest_gpusync import devices
-from pytest_gpusync.budgets import Budget, judge
-from pytest_gpusync.reporting.json_ import environment_document, region_document, unmeasured_document
+from pytest_gpusync.machine import devices
+from pytest_gpusync.model.budgets import Budget, judge
 from pytest_gpusync.reporting.junit import properties
+from pytest_gpusync.reporting.run_file import environment_document, region_document, unmeasured_document
 
 pytest.importorskip("torch")
 

@@ -8,10 +8,10 @@ import pytest
 from browser import CHROMIUM, DRIVER, Browser
 from measurements import H200, stepped, sync
 
-from pytest_gpusync.budgets import Budget, judge
-from pytest_gpusync.events import RegionTimes
+from pytest_gpusync.model.budgets import Budget, judge
+from pytest_gpusync.model.measurement import RegionTimes
 from pytest_gpusync.reporting.files import render
-from pytest_gpusync.reporting.json_ import region_document, run_document
+from pytest_gpusync.reporting.run_file import region_document, run_document
 
 pytestmark = pytest.mark.skipif(DRIVER is None or CHROMIUM is None, reason="needs chromium and chromedriver")
 

@@ -7,10 +7,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_gpusync import devices, measure, testrun
-from pytest_gpusync.devices import Device
-from pytest_gpusync.measure import MeasurementError
-from pytest_gpusync.sessiondevice import SessionDevice
+from pytest_gpusync.machine import devices
+from pytest_gpusync.machine.devices import Device
+from pytest_gpusync.measure import device_choice, recording, region_log
+from pytest_gpusync.model.measurement import MeasurementError
+from pytest_gpusync.plugin import measured_test
+from pytest_gpusync.plugin.session_device import SessionDevice
 
 torch = pytest.importorskip("torch")
 
@@ -51,7 +53,7 @@ def pretended_gpu(monkeypatch):
 
 
 def no_region_is_open():
-    return measure._hub._regions == () and measure._hub._recorder is None
+    return recording.current._regions == () and recording.current._recorder is None
 
 
 @pytest.mark.parametrize(("budget", "outcome"), [(2, "failed"), (3, "passed"), (4, "passed")])
@@ -110,7 +112,7 @@ def test_set_up_and_tear_down_are_not_measured(run):
 
 def test_a_test_that_touches_no_gpu_passes_and_is_not_reported(run, pytester, monkeypatch):
     # Whether CUDA is initialised holds for a process, and earlier tests ran in this one.
-    monkeypatch.setattr(measure, "_cuda_initialised", lambda: False)
+    monkeypatch.setattr(device_choice, "cuda_is_initialized", lambda: False)
     result = run(
         "--gpu-sync-budget=0",
         "--gpu-sync-report=run.json",
@@ -135,7 +137,7 @@ def test_a_skipped_test_stays_skipped(run):
 def test_an_expected_failure_may_name_the_broken_budget(run, raises, outcome):
     marked = THREE_SYNCS.replace(
         "def test",
-        "from pytest_gpusync.budgets import BudgetExceeded\n"
+        "from pytest_gpusync import BudgetExceeded\n"
         f"    @pytest.mark.xfail(raises={raises}, strict=True)\n    def test",
     )
     run("--gpu-sync-budget=2", test_a=marked).assert_outcomes(**{outcome: 1})
@@ -252,7 +254,7 @@ def test_where_nothing_can_be_measured_a_budget_fails(run, monkeypatch):
     def refuse(*arguments, **more):
         raise MeasurementError("no recorder can run: CUPTI is held by a profiler")
 
-    monkeypatch.setattr(testrun, "record", refuse)
+    monkeypatch.setattr(measured_test, "open_region", refuse)
     result = run("--gpu-sync-budget=9", test_a=THREE_SYNCS)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["Not measured: no recorder can run: CUPTI is held by a profiler"])
@@ -261,7 +263,7 @@ def test_where_nothing_can_be_measured_a_budget_fails(run, monkeypatch):
 @pytest.fixture
 def no_simulation(monkeypatch):
     def refuse(self):
-        self.refusal = "the simulated CUDA device cannot be switched on: torch 1.13 is not supported"
+        self.unavailable = "the simulated CUDA device cannot be switched on: torch 1.13 is not supported"
 
     monkeypatch.setattr(SessionDevice, "switch_on", refuse)
 
@@ -291,13 +293,13 @@ def test_a_session_that_used_no_gpu_says_so(run):
 
 
 def test_a_measurement_with_a_problem_keeps_no_budget(run, monkeypatch):
-    close = measure.Region._close
+    close = region_log.RegionLog.close
 
-    def close_blind(region):
-        region._fail("the recorder saw 0 of 1 planted sync")
-        close(region)
+    def close_blind(log, environment, **options):
+        log.fail("the recorder saw 0 of 1 planted sync")
+        close(log, environment, **options)
 
-    monkeypatch.setattr(measure.Region, "_close", close_blind)
+    monkeypatch.setattr(region_log.RegionLog, "close", close_blind)
     result = run("--gpu-sync-budget=9", test_a=THREE_SYNCS)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["Not measured: the recorder saw 0 of 1 planted sync"])
@@ -323,7 +325,7 @@ def test_gpu_only_runs_on_a_gpu(run, pretended_gpu):
     [
         (["--gpu-require"], "--gpu-require: there is no GPU to run on: this machine has none"),
         (["--gpu-device=cuda"], "--gpu-device=cuda: there is no GPU to run on: this machine has none"),
-        (["--gpu-require", "--gpu-device=simulated"], "gpu_require asks for a real GPU and gpu_device=simulated *"),
+        (["--gpu-require", "--gpu-device=simulated"], "gpu_require needs a real GPU, and gpu_device=simulated *"),
     ],
 )
 def test_a_session_that_needs_a_gpu_does_not_start_without(run, arguments, complaint):

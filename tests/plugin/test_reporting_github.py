@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from measurements import stepped, sync, whole
 
-from pytest_gpusync import devices
-from pytest_gpusync.budgets import Budget, judge
-from pytest_gpusync.devices import Device
+from pytest_gpusync.machine import devices
+from pytest_gpusync.machine.devices import Device
+from pytest_gpusync.model.budgets import Budget, judge
 from pytest_gpusync.reporting import github
 from pytest_gpusync.reporting.github import FailedTest, commands
-from pytest_gpusync.reporting.json_ import region_document
+from pytest_gpusync.reporting.run_file import region_document
 
 READS = """
     import pytest, torch

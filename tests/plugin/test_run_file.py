@@ -11,15 +11,16 @@ import pytest
 from measurements import H200, stepped, sync, whole
 from run_schema import SCHEMA, violations
 
-from pytest_gpusync.budgets import Budget, DispatchBudget, GrowthBudget, judge, judge_dispatch, judge_growth
-from pytest_gpusync.decomposition import Decomposition
-from pytest_gpusync.estimates import median_estimate
-from pytest_gpusync.events import GrownLine, MemorySample, Site, StepTime
-from pytest_gpusync.nvml import Disturbance
-from pytest_gpusync.overlap import Triple, overlap_of
-from pytest_gpusync.pairs import Pair, disturbed, ratio_of
-from pytest_gpusync.reporting import json_
-from pytest_gpusync.reporting.json_ import (
+from pytest_gpusync.elapsed.decomposition import Decomposition
+from pytest_gpusync.elapsed.overlap import Triple, overlap_of
+from pytest_gpusync.elapsed.paired import Pair, ratio_of, with_disturbance
+from pytest_gpusync.elapsed.stalls import Stall, Stalls
+from pytest_gpusync.model.budgets import Budget, DispatchBudget, GrowthBudget, judge, judge_dispatch, judge_growth
+from pytest_gpusync.model.estimates import median_estimate
+from pytest_gpusync.model.measurement import Disturbance, GrownLine, MemorySample, Site, StepTime
+from pytest_gpusync.reporting import run_file
+from pytest_gpusync.reporting.rule_names import Rule
+from pytest_gpusync.reporting.run_file import (
     elapsed_region_document,
     region_document,
     run_document,
@@ -27,8 +28,6 @@ from pytest_gpusync.reporting.json_ import (
     unmeasured_document,
     write_atomic,
 )
-from pytest_gpusync.rulenames import Rule
-from pytest_gpusync.stalls import Stall, Stalls
 
 
 def written(environment, *regions):
@@ -79,9 +78,9 @@ STALLS = Stalls(
     confidence=0.99,
 )
 RATIO = ratio_of([Pair(2.0, 1.0)] * 12, calls=3, tolerance=0.02)
-BUSY = Disturbance("another process kept the GPU busy", spoils=True)
-SPOILT = disturbed(RATIO, BUSY)
-OVERLAP = overlap_of([Triple(2.0, 1.0, 2.5)] * 12, 0.1, Disturbance(None, spoils=False))
+BUSY = Disturbance("another process kept the GPU busy", invalidates=True)
+SPOILT = with_disturbance(RATIO, BUSY)
+OVERLAP = overlap_of([Triple(2.0, 1.0, 2.5)] * 12, 0.1, Disturbance(None, invalidates=False))
 SPOILT_OVERLAP = overlap_of([Triple(2.0, 1.0, 2.5)] * 12, 0.1, BUSY)
 PARTS = Decomposition(100, 0.1, 0.2, 0.05, each_ms=36.0, end_ms=20.4)
 
@@ -146,7 +145,7 @@ def test_blocked_time_is_in_milliseconds():
 
 def test_lines_are_given_the_linters_code_when_the_run_is_written(monkeypatch):
     rule = Rule("GS201", "item", "log later", 9)
-    monkeypatch.setattr(json_, "rule_for", lambda path, line, direction: rule if line == 5 else None)
+    monkeypatch.setattr(run_file, "rule_for", lambda path, line, direction: rule if line == 5 else None)
     sites = written(H200, region_document(FULL))["regions"][0]["sites"]
     assert {site["line"]: site["code"] for site in sites} == {1: None, 5: "GS201", 6: None, 7: None}
 

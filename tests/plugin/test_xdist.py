@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_gpusync import devices
+from pytest_gpusync.machine import devices
 
 pytest.importorskip("torch")
 pytest.importorskip("xdist")

@@ -9,8 +9,9 @@ from typing import ClassVar
 
 import pytest
 
-from pytest_gpusync import devices, measure
-from pytest_gpusync.events import RawSync
+from pytest_gpusync.machine import devices
+from pytest_gpusync.measure import device_choice, recording
+from pytest_gpusync.model.measurement import RawSync
 from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
 
 
@@ -24,7 +25,7 @@ class ScriptedRecorder(Recorder):
     def __init__(self) -> None:
         self.sink = None
         self.running = 0
-        self.refusal: str | None = None
+        self.unavailable: str | None = None
         self.blind = False
         self.planted = 0
         self.held: list[RawSync] = []
@@ -32,8 +33,8 @@ class ScriptedRecorder(Recorder):
         self.calls = SimpleNamespace(value=0)
 
     def start(self, sink):
-        if self.refusal:
-            raise RecorderUnavailable(self.refusal)
+        if self.unavailable:
+            raise RecorderUnavailable(self.unavailable)
         self.sink = sink
         self.running += 1
 
@@ -77,10 +78,10 @@ class ScriptedRecorder(Recorder):
 def scripted(monkeypatch):
     """A process with a GPU whose only recorder is a ScriptedRecorder, and CUDA initialised."""
     recorder = ScriptedRecorder()
-    monkeypatch.setattr(measure, "candidates", lambda simulated, wanted: ("scripted",))
-    monkeypatch.setattr(measure, "create", lambda name: recorder)
-    monkeypatch.setattr(measure, "_cuda_initialised", lambda: True)
-    monkeypatch.setattr(measure, "_simulation_is_on", lambda: False)
+    monkeypatch.setattr(recording, "candidates", lambda simulated, wanted: ("scripted",))
+    monkeypatch.setattr(recording, "create", lambda name: recorder)
+    monkeypatch.setattr(device_choice, "cuda_is_initialized", lambda: True)
+    monkeypatch.setattr(recording, "_simulation_is_on", lambda: False)
     monkeypatch.setattr(devices, "detect", lambda: devices.Device("cuda", "Test GPU", "1.0"))
-    monkeypatch.setattr(measure, "_hub", measure._Hub())
+    monkeypatch.setattr(recording, "current", recording.Recording())
     return recorder

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpusync import attribution
-from pytest_gpusync.attribution import charge
+from pytest_gpusync.source import attribution
+from pytest_gpusync.source.attribution import charge
 
 
 def run_in(filename: str, source: str, call) -> None:
@@ -65,7 +65,7 @@ def test_this_package_is_never_charged():
 
 
 def test_a_sibling_folder_with_a_longer_name_is_not_this_package():
-    folder = Path(attribution.__file__).resolve().parent
+    folder = Path(attribution.__file__).resolve().parents[1]
     assert attribution._classify_path(f"{folder}_extra/x.py") != attribution._INTERNAL
 
 
@@ -74,8 +74,8 @@ def test_paths_below_the_working_directory_are_relative(tmp_path, monkeypatch):
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "a.py").touch()
     attribution.clear_caches()
-    assert attribution.shown_path(str(tmp_path / "pkg" / "a.py")) == "pkg/a.py"
-    assert attribution.shown_path("/elsewhere/b.py") == "/elsewhere/b.py"
+    assert attribution.display_path(str(tmp_path / "pkg" / "a.py")) == "pkg/a.py"
+    assert attribution.display_path("/elsewhere/b.py") == "/elsewhere/b.py"
 
 
 def test_a_library_program_without_user_lines_is_charged_to_itself():

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpusync import devices
-from pytest_gpusync.budgets import BudgetExceeded, NotMeasured
 from pytest_gpusync.callbacks.guard import TrainingGuard
+from pytest_gpusync.machine import devices
+from pytest_gpusync.model.budgets import BudgetExceeded, NotMeasured
 
 torch = pytest.importorskip("torch")
 
@@ -69,7 +69,7 @@ def test_what_is_excused_does_not_count(scripted):
     held.begin("training")
     for _ in range(3):
         held.end_step()
-        held.excuse("validation")
+        held.allow("validation")
         scripted.sync()
         held.resume()
     held.end()
@@ -92,7 +92,7 @@ def test_where_nothing_can_be_measured_the_training_goes_on_unless_it_is_require
 
 
 def test_a_training_without_the_device_keeps_no_budget(scripted, monkeypatch):
-    monkeypatch.setattr("pytest_gpusync.measure._cuda_initialised", lambda: False)
+    monkeypatch.setattr("pytest_gpusync.measure.device_choice.cuda_is_initialized", lambda: False)
     with pytest.raises(NotMeasured, match="nothing of the training ran on the GPU"):
         train(guard(1, require=True), scripted, [0, 0, 0])
 
@@ -201,7 +201,7 @@ def test_a_real_lightning_training_is_held_to_its_budget(package, run_program):
     run_program(f"""
         import {package} as L, torch
         from pytest_gpusync import simulated_cuda
-        from pytest_gpusync.budgets import BudgetExceeded
+        from pytest_gpusync import BudgetExceeded
         from pytest_gpusync.callbacks.lightning import SyncBudget
 
         class Model(L.LightningModule):
@@ -252,7 +252,7 @@ def test_a_real_training_of_transformers_is_held_to_its_budget(run_program):
         import torch
         from transformers import Trainer, TrainingArguments
         from pytest_gpusync import simulated_cuda
-        from pytest_gpusync.budgets import BudgetExceeded
+        from pytest_gpusync import BudgetExceeded
         from pytest_gpusync.callbacks.transformers import SyncBudget
 
         class Model(torch.nn.Module):

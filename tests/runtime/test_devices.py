@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from pytest_gpusync import devices
+from pytest_gpusync.machine import devices
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_hidden_gpus_are_no_gpus(monkeypatch, value):
 
 def test_detection_imports_neither_torch_nor_pytest():
     code = (
-        "import sys; from pytest_gpusync import devices; devices.detect(); "
+        "import sys; from pytest_gpusync.machine import devices; devices.detect(); "
         "print([m for m in ('torch', 'pytest', 'libcst') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ import types
 import pytest
 
 from pytest_gpusync import record
-from pytest_gpusync.measure import allow, aside
+from pytest_gpusync.measure.recording import allow, uncounted
 from pytest_gpusync.recorders import jax_waits
 
 
@@ -140,7 +140,7 @@ def test_waits_are_allowed_and_left_aside_as_others_are(scripted, jax):
     with record() as region:
         with allow("needed"):
             float(jax.Array())
-        with aside():
+        with uncounted():
             float(jax.Array())
     assert region.syncs == 0
     assert [sync.allowed for sync in region.result().all_syncs] == ["needed"]
@@ -168,7 +168,7 @@ def test_a_jax_that_is_imported_in_the_region_is_followed_from_the_next_step_on(
 def test_the_note_says_that_jax_is_counted(scripted, jax):
     with record() as region:
         pass
-    assert region.result().environment.note == jax_waits.SEEN
+    assert region.result().environment.note == jax_waits.COUNTED
 
 
 def test_a_jax_that_is_not_as_it_is_known_is_left_alone_and_the_note_says_so(scripted, jax):
@@ -221,4 +221,4 @@ def test_jax_itself_is_counted(scripted, monkeypatch, name):
     assert region.syncs == waits
     if waits:
         assert region.sites[0].site.path.endswith("test_jax_waits.py")
-    assert region.result().environment.note == jax_waits.SEEN
+    assert region.result().environment.note == jax_waits.COUNTED

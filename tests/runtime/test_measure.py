@@ -9,8 +9,12 @@ import time
 
 import pytest
 
-from pytest_gpusync import devices, measure
-from pytest_gpusync.measure import MeasurementError, allow, record, site_counts, syncs_per_step
+from pytest_gpusync.machine import devices
+from pytest_gpusync.measure import device_choice, recording
+from pytest_gpusync.measure.recording import allow
+from pytest_gpusync.measure.region import record
+from pytest_gpusync.model.measurement import MeasurementError
+from pytest_gpusync.model.site_counts import site_counts, syncs_per_step
 
 
 def test_a_region_without_steps_is_one_step(scripted):
@@ -117,7 +121,7 @@ def test_a_region_whose_steps_are_all_warm_up_was_not_measured(scripted):
     with record(warmup=3) as seen:
         for _ in range(3):
             seen.mark_step()
-    assert seen.result().problem == "no step was measured: 3 ran and warm-up takes 3"
+    assert seen.result().problem == "no step was measured: 3 ran, and warm-up takes 3"
     with pytest.raises(MeasurementError, match="no step was measured"):
         _ = seen.syncs
 
@@ -260,7 +264,7 @@ def test_a_blind_recorder_makes_the_region_unmeasured(scripted):
 
 
 def test_nothing_is_planted_before_cuda_is_initialised(scripted, monkeypatch):
-    monkeypatch.setattr(measure, "_cuda_initialised", lambda: False)
+    monkeypatch.setattr(device_choice, "cuda_is_initialized", lambda: False)
     with record() as seen:
         pass
     assert scripted.planted == 0
@@ -268,7 +272,7 @@ def test_nothing_is_planted_before_cuda_is_initialised(scripted, monkeypatch):
 
 
 def test_without_a_recorder_the_region_does_not_open(scripted):
-    scripted.refusal = "it is Sunday"
+    scripted.unavailable = "it is Sunday"
     with pytest.raises(MeasurementError, match="no recorder can run: scripted: it is Sunday"), record():
         pytest.fail("the region opened")
 
@@ -280,7 +284,7 @@ def test_without_a_gpu_the_message_names_the_simulated_device(scripted, monkeypa
 
 
 def test_a_sink_that_fails_spoils_the_measurement_and_not_the_program(scripted, monkeypatch):
-    monkeypatch.setattr(measure.attribution, "charge", lambda *a: 1 / 0)
+    monkeypatch.setattr(recording.attribution, "charge", lambda *a: 1 / 0)
     with record() as seen:
         scripted.sync()
     assert "could not be attributed: ZeroDivisionError" in seen.result().problem
@@ -305,7 +309,7 @@ def test_a_region_can_be_read_while_it_is_open(scripted):
 
 @pytest.mark.parametrize("warmup", [-1])
 def test_a_negative_warm_up_is_refused(scripted, warmup):
-    with record() as seen, pytest.raises(ValueError, match="warm-up"):
+    with record() as seen, pytest.raises(ValueError, match="warm_up"):
         seen.warm_up(warmup)
 
 
@@ -339,8 +343,8 @@ def test_the_environment_says_who_counted(scripted):
 def test_a_recorder_that_makes_room_is_followed_by_the_next_one(scripted, monkeypatch):
     second = type(scripted)()
     second.name = "second"
-    monkeypatch.setattr(measure, "candidates", lambda simulated, wanted: ("scripted", "second"))
-    monkeypatch.setattr(measure, "create", lambda name: scripted if name == "scripted" else second)
+    monkeypatch.setattr(recording, "candidates", lambda simulated, wanted: ("scripted", "second"))
+    monkeypatch.setattr(recording, "create", lambda name: scripted if name == "scripted" else second)
     with record() as seen:
         scripted.sync()
         scripted.hold()
@@ -370,7 +374,7 @@ def test_a_forked_child_leaves_the_recorder_to_its_parent(scripted):
             # The child leaves the block as an exception would, and must touch nothing of the parent's recorder.
             said = "?"
             try:
-                measure._hub.close(region)
+                recording.current.close(region._log)
                 said = f"{scripted.running} {scripted.planted} {region.result().problem}"
             finally:
                 os.write(writer, said.encode())
@@ -421,7 +425,7 @@ def test_a_forked_child_measures_a_region_of_its_own(scripted):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
 def test_a_forked_child_where_no_recorder_can_run_says_so(scripted):
     def count_in_child():
-        scripted.refusal = "CUDA cannot be used here"
+        scripted.unavailable = "CUDA cannot be used here"
         with record() as own:
             pass
         return own.syncs

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from pytest_gpusync import progress
-from pytest_gpusync.progress import Progress
+from pytest_gpusync.plugin import progress
+from pytest_gpusync.plugin.progress import Progress
 
 
 class Terminal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpusync.steps import boundaries
+from pytest_gpusync.measure.step_boundaries import boundaries
 
 
 @pytest.mark.parametrize(

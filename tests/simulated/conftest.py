@@ -16,7 +16,7 @@ from pytest_gpusync.simulated import simulated_cuda
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpusync.events import RawSync
+    from pytest_gpusync.model.measurement import RawSync
 
 
 @pytest.fixture
@@ -44,14 +44,14 @@ def seen():
 
     @contextmanager
     def collect() -> Iterator[list[RawSync]]:
-        from pytest_gpusync.simulated import ledger
+        from pytest_gpusync.simulated.base import sync_events
 
         syncs: list[RawSync] = []
-        ledger.subscribe(syncs.append)
+        sync_events.subscribe(syncs.append)
         try:
             yield syncs
         finally:
-            ledger.unsubscribe(syncs.append)
+            sync_events.unsubscribe(syncs.append)
 
     return collect
 

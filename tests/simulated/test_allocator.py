@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpusync.simulated.allocator import CachingAllocator, OutOfMemory
+from pytest_gpusync.simulated.tensors.caching_allocator import CachingAllocator, OutOfMemory
 
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
 

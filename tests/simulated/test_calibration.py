@@ -8,14 +8,14 @@ from importlib import resources
 import pytest
 import torch
 
-from pytest_gpusync.simulated import calibration
+from pytest_gpusync.simulated.kernels import calibration
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-FILE = resources.files("pytest_gpusync.simulated") / "calibration.toml"
+FILE = resources.files("pytest_gpusync.simulated.kernels") / "calibration.toml"
 TABLES = tomllib.loads(FILE.read_text(encoding="utf-8"))
 ENTRIES = TABLES["operator"]
 

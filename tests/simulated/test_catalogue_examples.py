@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from gpusync_lint import catalogue
+from gpusync_lint.catalogue import registry
 
 from pytest_gpusync import record
 from pytest_gpusync.simulated import simulated_cuda
+
+if TYPE_CHECKING:
+    from gpusync_lint.catalogue.schema import Catalogue
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
 def runnable():
-    for name in catalogue.frameworks():
-        each = catalogue.load(name)
+    for name in registry.frameworks():
+        each = registry.catalogue(name)
         on_torch = each.framework == "torch" or each.on == "torch"
-        if on_torch and each.runs and any(importlib.util.find_spec(module) for module in each.modules or ("torch",)):
+        if (
+            on_torch
+            and each.runnable
+            and any(importlib.util.find_spec(module) for module in each.modules or ("torch",))
+        ):
             yield each
 
 
@@ -43,7 +51,7 @@ def names():
     """What the examples of a catalogue begin with, made once."""
     known: dict[str, dict[str, object]] = {}
 
-    def of(each: catalogue.Catalogue) -> dict[str, object]:
+    def of(each: Catalogue) -> dict[str, object]:
         if each.framework not in known:
             known[each.framework] = {}
             exec(each.prelude, known[each.framework])

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 
 _PROGRAM = """
 import json, os, sys
-from pytest_gpusync.simulated import ledger, switch_on
+from pytest_gpusync.simulated import switch_on
+from pytest_gpusync.simulated.base import sync_events
 switch_on()
 import torch, torch.distributed as dist
 from torch import nn
@@ -23,7 +24,7 @@ dist.init_process_group("nccl")
 rank = dist.get_rank()
 torch.cuda.set_device(rank)
 seen, results = [], {}
-ledger.subscribe(seen.append)
+sync_events.subscribe(seen.append)
 
 def case(name, run):
     seen.clear()

@@ -10,9 +10,22 @@ import weakref
 import pytest
 import torch
 
-from pytest_gpusync import doctor
+from pytest_gpusync.commands import doctor
 from pytest_gpusync.machine import native_libraries
-from pytest_gpusync.simulated import memory, shortcut, simulated_cuda
+from pytest_gpusync.simulated import simulated_cuda
+from pytest_gpusync.simulated.native_path import shortcut
+from pytest_gpusync.simulated.tensors import memory
+
+
+def _is_built():
+    try:
+        native_libraries.load("simulated/native_path/shortcut")
+    except native_libraries.NativeUnavailable:
+        return False
+    return True
+
+
+needs_native_code = pytest.mark.skipif(not _is_built(), reason="there is no native path")
 
 
 def _is_built():
@@ -231,12 +244,12 @@ def test_it_is_closed_on_another_stream_and_while_births_are_watched(past_python
         assert _of(x) == 0
     assert _of(x) == 1
     births = []
-    memory.watch(births.append)
+    memory.watch_births(births.append)
     try:
         assert _of(x) == 0
         assert births
     finally:
-        memory.watch(None)
+        memory.watch_births(None)
     assert _of(x) == 1
 
 
@@ -367,7 +380,8 @@ def test_storages_can_be_freed_and_grown_again(past_python):
 def test_a_child_that_is_forked_before_the_first_use_may_use_it(run_python):
     done = run_python(
         "import os, torch\n"
-        "from pytest_gpusync.simulated import switch_on, shortcut\n"
+        "from pytest_gpusync.simulated import switch_on\n"
+        "from pytest_gpusync.simulated.native_path import shortcut\n"
         "switch_on()\n"
         "child = os.fork()\n"
         "x = torch.ones(4, device='cuda')\n"
@@ -390,7 +404,8 @@ def test_a_child_that_is_forked_before_the_first_use_may_use_it(run_python):
 def test_where_torch_is_laid_out_in_another_way_python_does_it_all(run_python):
     done = run_python(
         "import torch\n"
-        "from pytest_gpusync.simulated import switch_on, shortcut, lifetimes\n"
+        "from pytest_gpusync.simulated import switch_on\n"
+        "from pytest_gpusync.simulated.native_path import shortcut\n"
         "def fail(*_): raise shortcut.NotFound('it is elsewhere')\n"
         "shortcut._find_storages = fail\n"
         "switch_on()\n"

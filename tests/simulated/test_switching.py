@@ -7,7 +7,8 @@ import torch
 import torch.distributed
 import torch.profiler
 
-from pytest_gpusync.simulated import SimulationUnavailable, is_on, simulated_cuda, versions
+from pytest_gpusync.simulated import SimulationUnavailable, is_on, simulated_cuda
+from pytest_gpusync.simulated.base import versions
 
 REPLACED_IN = (
     torch,
@@ -190,7 +191,7 @@ def test_on_another_platform_a_command_ends_with_one_line(run_python, tmp_path):
     script.write_text("print('never')")
     done = run_python(
         "import platform, sys\n"
-        "import pytest_gpusync.cli as cli, pytest_gpusync.trace\n"
+        "import pytest_gpusync.commands.cli as cli, pytest_gpusync.commands.trace\n"
         "platform.machine, platform.system, sys.platform = lambda: 'arm64', lambda: 'Darwin', 'darwin'\n"
         f"sys.exit(cli.main(['trace', '--device', 'simulated', {str(script)!r}]))\n"
     )
@@ -207,10 +208,10 @@ def test_a_missing_torch_is_refused_in_one_sentence(monkeypatch):
 
 
 def test_a_step_that_fails_leaves_everything_as_it_was(monkeypatch):
-    from pytest_gpusync.simulated import hooks
+    from pytest_gpusync.simulated.abi import cuda_hooks
 
     before = _attributes()
-    monkeypatch.setattr(hooks, "_accelerator_is_cuda", lambda: False)
+    monkeypatch.setattr(cuda_hooks, "_accelerator_is_cuda", lambda: False)
     with pytest.raises(SimulationUnavailable, match="another accelerator"), simulated_cuda():
         pass
     assert not is_on()

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 import torch
 
-from pytest_gpusync.simulated import torchvision_ops
+from pytest_gpusync.simulated.kernels import torchvision_ops
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="torchvision is not installed")
 

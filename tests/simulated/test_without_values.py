@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from pytest_gpusync.simulated import SimulationUnavailable, ledger, simulated_cuda
+from pytest_gpusync.simulated import SimulationUnavailable, simulated_cuda
+from pytest_gpusync.simulated.base import sync_events
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def train(model, shape, optimizer):
     def sink(sync):
         syncs.append(sync.kind)
 
-    ledger.subscribe(sink)
+    sync_events.subscribe(sink)
     rows = []
     for _ in range(3):
         syncs.clear()
@@ -82,7 +83,7 @@ def train(model, shape, optimizer):
         f"{loss.item():.3f}"
         del loss
         rows.append((Counter(syncs), torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()))
-    ledger.unsubscribe(sink)
+    sync_events.unsubscribe(sink)
     return rows
 
 
@@ -173,7 +174,7 @@ def test_trace_without_values(run_python, tmp_path, monkeypatch):
         "import torch\nx = torch.ones(1 << 34, device='cuda', dtype=torch.bfloat16)\nprint('mean', x.mean().item())\n"
     )
     done = run_python(
-        "from pytest_gpusync.trace import main; import sys; "
+        "from pytest_gpusync.commands.trace import main; import sys; "
         f"sys.exit(main(['--device', 'simulated', '--no-values', '--memory', '80 GiB', {str(program)!r}]))"
     )
     assert done.returncode == 0, done.stderr
@@ -185,7 +186,7 @@ def test_trace_refuses_what_is_no_memory(run_python, tmp_path):
     program = tmp_path / "program.py"
     program.write_text("")
     done = run_python(
-        "from pytest_gpusync.trace import main; import sys; "
+        "from pytest_gpusync.commands.trace import main; import sys; "
         f"sys.exit(main(['--device', 'simulated', '--memory', 'much', {str(program)!r}]))"
     )
     assert done.returncode == 2

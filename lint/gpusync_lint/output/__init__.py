@@ -1,34 +1,61 @@
-"""The ways in which an outcome is shown. Each module draws the same `Outcome` and decides nothing."""
+"""The output formats: each module here holds one, and is loaded when it is asked for."""
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from gpusync_lint.runner import Outcome
+from gpusync_lint.output.base.format import Format, MergeableFormat
 
-MACHINE_FORMATS = {
-    "json": "json_",
-    "sarif": "sarif",
-    "github": "github",
-    "gitlab": "gitlab",
-    "junit": "junit",
-}
-"""The formats that programs read, and their modules here."""
-
-FORMATS = ("text", *MACHINE_FORMATS)
+DEFAULT = "text"
 
 
-def render(
-    output_format: str,
-    outcome: Outcome,
-    *,
-    show_suppressed: bool = False,
-    statistics: bool = False,
-    fixed: bool = False,
-) -> str:
-    """The outcome in one of `MACHINE_FORMATS`. `fixed` says that fixes were applied."""
-    module = import_module(f"{__name__}.{MACHINE_FORMATS[output_format]}")
-    text: str = module.render(outcome, show_suppressed=show_suppressed, statistics=statistics, fixed=fixed)
-    return text
+@cache
+def names() -> tuple[str, ...]:
+    """The names of the formats: those of the modules, without the underscore that keeps `json_` apart from `json`."""
+    modules = (path.stem for path in Path(__file__).parent.glob("*.py") if path.name != "__init__.py")
+    return tuple(sorted((name.removesuffix("_") for name in modules), key=lambda name: (name != DEFAULT, name)))
+
+
+@cache
+def named(name: str) -> Format:
+    """The format of a name.
+
+    Raises:
+        TypeError: its module holds no `Format`, or more than one, or one that is incomplete.
+    """
+    folder = Path(__file__).parent
+    module = import_module(f"{__name__}.{name if (folder / f'{name}.py').is_file() else f'{name}_'}")
+    found = [
+        item
+        for item in vars(module).values()
+        if isinstance(item, type) and issubclass(item, Format) and item.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise TypeError(f"{module.__name__.replace('.', '/')}.py: must hold one subclass of Format, not {len(found)}")
+    return found[0]()
+
+
+def mergeable() -> list[MergeableFormat]:
+    """The formats whose files can be merged."""
+    return [each for each in map(named, names()) if isinstance(each, MergeableFormat)]
+
+
+def described() -> str:
+    """The formats and who reads them, for `--help`."""
+    return ", ".join(f"{name} ({named(name).audience})" for name in names())
+
+
+def table() -> str:
+    """What each format shows, as a table in Markdown for the documentation."""
+    adds = " | ".join(f"`{option}` adds" for option in ("--show-suppressed", "--statistics", "--observed"))
+    rows = [f"| `--output-format` | for | warnings | notes | files with errors | {adds} | merges |", f"|{'---|' * 9}"]
+    for name in names():
+        shows = named(name).shows
+        refused = "not possible: exit 2"
+        cells = [f"`{name}`", named(name).audience, shows.warnings, shows.notes or "-", shows.errors]
+        cells += [shows.suppressed or "-", shows.statistics or refused, shows.observed or refused]
+        cells.append("yes" if isinstance(named(name), MergeableFormat) else "-")
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"

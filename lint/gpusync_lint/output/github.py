@@ -1,4 +1,4 @@
-"""GitHub's workflow commands: one annotation per warning, printed to the log of a job.
+"""GitHub's workflow commands, which become annotations when they are printed to the log of a job.
 
 https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
 """
@@ -7,34 +7,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusync_lint.selection import Level
+from gpusync_lint.output.base.format import Format, Shows
+from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
-    from gpusync_lint.model import FileError, Finding
-    from gpusync_lint.runner import Outcome
+    from gpusync_lint.model.findings import FileError, Finding
+    from gpusync_lint.output.base.format import Options
+    from gpusync_lint.run.runner import Outcome
 
 
-def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
-    """One command per line: warnings, errors of files, and on request notices of what is allowed and of the counts.
+class GitHub(Format):
+    """One command per line.
 
-    Columns count from 1, in characters; GitHub's ``endColumn`` is the last marked one. Notes are left out: a job shows
-    ten annotations of a kind.
+    Columns count from 1, in characters; GitHub's ``endColumn`` is the last marked column. Notes are left out, because a
+    job shows only ten annotations of a kind.
     """
-    lines = [_error(error, outcome) for error in outcome.errors]
-    for one in outcome.reported:
-        finding = one.finding
-        if one.level is not Level.WARNING:
-            continue
-        if one.accepted is None:
-            lines.append(_annotation("warning", finding, f"{finding.message}\nremedy: {finding.remedy}", outcome))
-        elif show_suppressed:
-            lines.append(_annotation("notice", finding, f"{finding.message}\n{one.accepted}", outcome))
-    if statistics:
-        counts = "\n".join(f"{one.count} {one.code} {one.name}" for one in outcome.statistics) or "no warnings"
-        lines.append(_command("notice", {"title": "gpusync lint"}, counts))
-    if fixed:
-        lines.append(_command("notice", {"title": "gpusync lint"}, f"fixed: {outcome.fixed}"))
-    return "".join(f"{line}\n" for line in lines)
+
+    audience = "annotations in the log of a GitHub job"
+    shows = Shows("`::warning`", suppressed="`::notice`", errors="`::error`", statistics="one `::notice`")
+
+    def render(self, outcome: Outcome, options: Options) -> str:
+        """Errors first, then warnings, then counts."""
+        lines = [_error(error, outcome) for error in outcome.errors]
+        for one in outcome.reported:
+            finding = one.finding
+            if one.level is not Level.WARNING:
+                continue
+            if one.accepted is None:
+                lines.append(_annotation("warning", finding, f"{finding.message}\nremedy: {finding.remedy}", outcome))
+            elif options.show_suppressed:
+                lines.append(_annotation("notice", finding, f"{finding.message}\n{one.accepted}", outcome))
+        if options.statistics:
+            counts = "\n".join(f"{one.count} {one.code} {one.name}" for one in outcome.statistics) or "no warnings"
+            lines.append(_command("notice", {"title": "gpusync lint"}, counts))
+        if options.fixed:
+            lines.append(_command("notice", {"title": "gpusync lint"}, f"fixed: {outcome.fixed}"))
+        return "".join(f"{line}\n" for line in lines)
 
 
 def _annotation(kind: str, finding: Finding, message: str, outcome: Outcome) -> str:
@@ -44,7 +52,7 @@ def _annotation(kind: str, finding: Finding, message: str, outcome: Outcome) -> 
         properties |= {"col": str(span.column), "endLine": str(span.line)}
         properties["endColumn"] = str(max(span.column, span.end_column - 1))
     else:
-        # The runner drops columns that do not lie on one line.
+        # GitHub ignores columns of a range of several lines.
         properties["endLine"] = str(span.end_line)
     cell, within = outcome.in_cell(finding.path, finding.span)
     where = "" if cell is None else f" (cell {cell}, line {within.line})"
@@ -56,7 +64,7 @@ def _error(error: FileError, outcome: Outcome) -> str:
     line = outcome.error_line(error)
     if line is not None:
         properties["line"] = str(line)
-    return _command("error", {**properties, "title": "gpusync lint"}, error.told)
+    return _command("error", {**properties, "title": "gpusync lint"}, error.message_with_cell)
 
 
 def _command(kind: str, properties: dict[str, str], message: str) -> str:

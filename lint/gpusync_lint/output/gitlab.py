@@ -6,30 +6,61 @@ import json
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from gpusync_lint.selection import Level
+from gpusync_lint.output.base.format import MergeableFormat, Shows
+from gpusync_lint.output.base.merging import MergeError
+from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
-    from gpusync_lint.model import FileError, Finding
-    from gpusync_lint.runner import Outcome
+    from collections.abc import Sequence
+
+    from gpusync_lint.model.findings import FileError, Finding
+    from gpusync_lint.output.base.format import Document, Options
+    from gpusync_lint.run.runner import Outcome
 
 
-def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
-    """A list of issues: warnings (minor), errors of files (critical), on request what is allowed (info).
+class GitLab(MergeableFormat):
+    """A list of issues.
 
-    A fingerprint is made of a finding's key, so that an issue stays the same one when its line moves. The format has
-    no place for counts, so `statistics` and `fixed` change nothing.
+    The fingerprint of an issue is a digest of the finding's key, so an issue keeps its identity when its line moves.
+    The format cannot contain counts, nor the number of fixes.
     """
-    issues = [_error(error, outcome) for error in outcome.errors]
-    for one in outcome.reported:
-        finding = one.finding
-        if one.level is not Level.WARNING:
-            continue
-        if one.accepted is None:
-            issues.append(_issue(finding, "minor", f"{finding.message}; remedy: {finding.remedy}", outcome))
-        elif show_suppressed:
-            issues.append(_issue(finding, "info", f"{finding.message}; {one.accepted}", outcome))
-    _make_unique(issues)
-    return json.dumps(issues, indent=2) + "\n"
+
+    audience = "a GitLab code quality report"
+    shows = Shows("minor issues", suppressed="issues of severity info", errors="critical issues")
+    kind = "a GitLab code quality report"
+
+    def render(self, outcome: Outcome, options: Options) -> str:
+        """Errors first, then warnings."""
+        issues = [_error(error, outcome) for error in outcome.errors]
+        for one in outcome.reported:
+            finding = one.finding
+            if one.level is not Level.WARNING:
+                continue
+            if one.accepted is None:
+                issues.append(_issue(finding, "minor", f"{finding.message}; remedy: {finding.remedy}", outcome))
+            elif options.show_suppressed:
+                issues.append(_issue(finding, "info", f"{finding.message}; {one.accepted}", outcome))
+        _make_unique(issues)
+        return json.dumps(issues, indent=2) + "\n"
+
+    def recognizes(self, document: Document) -> bool:
+        """Whether this is a list of issues."""
+        return isinstance(document, list) and all(isinstance(one, dict) and "fingerprint" in one for one in document)
+
+    def merge(self, documents: Sequence[tuple[str, Document]]) -> Document:
+        """The issues of all files, once per fingerprint: errors first, then by path and line."""
+        found: dict[str, tuple[Any, ...]] = {}
+        for name, document in documents:
+            try:
+                for number, issue in enumerate(document):
+                    location = issue["location"]
+                    error = issue["severity"] == "critical"
+                    place = (not error, location["path"], location["lines"]["begin"], number, repr(issue))
+                    known = found.get(issue["fingerprint"], (place,))
+                    found[issue["fingerprint"]] = (place, issue) if place <= known[0] else known
+            except (KeyError, TypeError):
+                raise MergeError(f"{name}: not issues as gpusync lint writes them; write the file again") from None
+        return [issue for _, issue in sorted(found.values(), key=lambda placed: placed[0])]
 
 
 def _issue(finding: Finding, severity: str, description: str, outcome: Outcome) -> dict[str, Any]:
@@ -45,16 +76,16 @@ def _issue(finding: Finding, severity: str, description: str, outcome: Outcome) 
 
 def _error(error: FileError, outcome: Outcome) -> dict[str, Any]:
     return {
-        "description": error.told,
+        "description": error.message_with_cell,
         "check_name": "gpusync-lint-error",
-        "fingerprint": _digest(f"{error.path}::{error.told}"),
+        "fingerprint": _digest(f"{error.path}::{error.message_with_cell}"),
         "severity": "critical",
         "location": {"path": error.path, "lines": {"begin": outcome.error_line(error) or 1}},
     }
 
 
 def _make_unique(issues: list[dict[str, Any]]) -> None:
-    """GitLab drops an issue whose fingerprint another one has."""
+    """Make the fingerprints unique, because GitLab drops an issue with the fingerprint of another one."""
     seen: dict[str, int] = {}
     for issue in issues:
         fingerprint = issue["fingerprint"]

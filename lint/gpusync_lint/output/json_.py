@@ -4,45 +4,118 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from gpusync_lint.model.levels import Heat
+from gpusync_lint.output.base.format import MergeableFormat, Shows
+from gpusync_lint.output.base.merging import MergeError, distinct, once
 
 if TYPE_CHECKING:
-    from gpusync_lint.model import FileError, Fix, Span
-    from gpusync_lint.observed import Observation
-    from gpusync_lint.runner import Outcome
-    from gpusync_lint.selection import Reported
+    from collections.abc import Sequence
+
+    from gpusync_lint.accept.observed_runs import Observation
+    from gpusync_lint.model.findings import FileError, Finding, Fix
+    from gpusync_lint.model.spans import Span
+    from gpusync_lint.output.base.format import Document, Options
+    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.settings.selection import Reported
 
 SCHEMA = "gpusync.lint/1"
 
 
-def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
-    """The document, ending in a newline.
+_EVIDENCE: Final = ("waited", None, "not_recorded", "not_run", "did_not_wait")
+"""The order of findings by what runs show about them."""
 
-    Lines and columns count from 1, columns in characters, ends are exclusive; in a notebook lines count within
-    ``cell``, which is null elsewhere. What a comment or the baseline accepts is included on request. ``statistics``
-    (warnings per code) and ``fixed`` are keys of their own, present on request.
+
+class Json(MergeableFormat):
+    """A document of the schema ``gpusync.lint/1``.
+
+    Lines and columns count from 1, columns in characters; ends are exclusive. In a notebook lines count within
+    ``cell``, which is null in other files.
     """
-    shown = [one for one in outcome.reported if show_suppressed or one.accepted is None]
-    document: dict[str, Any] = {
-        "schema": SCHEMA,
-        "findings": [_finding(one, outcome) for one in shown],
-        "errors": [_error(one) for one in outcome.errors],
-        "files": outcome.files,
-    }
-    if outcome.observed is not None:
-        document["observed"] = {"runs": outcome.observed.shown, "gaps": [asdict(gap) for gap in outcome.observed.gaps]}
-    if statistics:
-        document["statistics"] = {one.code: one.count for one in outcome.statistics}
-    if fixed:
-        document["fixed"] = outcome.fixed
-    return "{\n" + ",\n".join(f"  {json.dumps(key)}: {_written(value)}" for key, value in document.items()) + "\n}\n"
+
+    audience = "programs"
+    shows = Shows(
+        "findings",
+        notes="findings",
+        suppressed="findings with `suppressed` or `baselined`",
+        errors="`errors`",
+        statistics="`statistics`",
+        observed="`observed`",
+    )
+    shows_edits = True
+    kind = "findings as JSON"
+
+    def render(self, outcome: Outcome, options: Options) -> str:
+        """The document. It has the keys ``observed``, ``statistics`` and ``fixed`` only if they are asked for."""
+        shown = [one for one in outcome.reported if options.show_suppressed or one.accepted is None]
+        document: dict[str, Any] = {
+            "schema": SCHEMA,
+            "findings": [_finding(one, outcome) for one in shown],
+            "errors": [_error(one) for one in outcome.errors],
+            "files": outcome.files,
+        }
+        seen = outcome.observed
+        if seen is not None:
+            document["observed"] = {"runs": seen.runs, "gaps": [asdict(gap) for gap in seen.gaps]}
+        if options.statistics:
+            document["statistics"] = {one.code: one.count for one in outcome.statistics}
+        if options.fixed:
+            document["fixed"] = outcome.fixed
+        members = ",\n".join(f"  {json.dumps(key)}: {_written(value)}" for key, value in document.items())
+        return f"{{\n{members}\n}}\n"
+
+    def recognizes(self, document: Document) -> bool:
+        """Whether the document names the schema."""
+        return isinstance(document, dict) and document.get("schema") == SCHEMA
+
+    def merge(self, documents: Sequence[tuple[str, Document]]) -> Document:
+        """One document with all findings. `files` is the sum over the shards.
+
+        ``observed``, ``statistics`` and ``fixed`` are left out unless every shard has them.
+        """
+        found: list[dict[str, Any]] = []
+        errors: list[dict[str, Any]] = []
+        for name, document in documents:
+            try:
+                found += [_checked(finding) for finding in document["findings"]]
+                errors += [_checked_error(error) for error in document["errors"]]
+                int(document["files"])
+            except (KeyError, TypeError, ValueError, AttributeError):
+                raise MergeError(
+                    f"{name}: not findings as {document['schema']} describes them; write the file again"
+                ) from None
+        shards = [document for _, document in documents]
+        merged: dict[str, Any] = {
+            "schema": shards[0]["schema"],
+            "findings": once(found, key=lambda finding: finding["key"], heat=lambda finding: finding["heat"]),
+            "errors": sorted(distinct(errors), key=lambda error: (error["path"], error["line"] or 0, error["message"])),
+            "files": sum(shard["files"] for shard in shards),
+        }
+        merged["findings"].sort(key=_order)
+        observed = _shared("observed", shards)
+        if observed is not None:
+            merged["findings"].sort(key=_observed_rank)
+            merged["observed"] = {
+                "runs": sorted({run for one in observed for run in one["runs"]}),
+                "gaps": sorted(distinct(gap for one in observed for gap in one["gaps"]), key=_gap_rank),
+            }
+        statistics = _shared("statistics", shards)
+        if statistics is not None:
+            # Counted again, because a finding may be in several shards.
+            codes = [finding["code"] for finding in merged["findings"] if _is_warning(finding)]
+            merged["statistics"] = {code: codes.count(code) for code in sorted(set(codes))}
+        fixed = _shared("fixed", shards)
+        if fixed is not None:
+            merged["fixed"] = sum(fixed)
+        return merged
 
 
 def _written(value: object) -> str:
-    """A value as JSON, each item of a list of objects on a line: with `indent` the encoder is ten times slower.
+    """A value as JSON, with each object of a list on its own line. With `indent` the encoder is ten times slower.
 
-    The items are parted where one ends and another begins with the first key that they all have. Within a string its
-    quotation marks would be escaped, and what objects lie deeper begins with another key.
+    The text is split where an object ends and another one starts with the first key that they all have. This cannot
+    match inside a string, where quotation marks are escaped, nor a nested object, which starts with another key.
     """
     text = json.dumps(value)
     if not isinstance(value, list) or not value:
@@ -52,7 +125,7 @@ def _written(value: object) -> str:
 
 
 def observation(seen: Observation) -> dict[str, Any]:
-    """What runs saw of a finding, as both this document and SARIF hold it."""
+    """What runs show about a finding, as in this document and in SARIF."""
     return {**asdict(seen), "evidence": seen.evidence.value}
 
 
@@ -74,7 +147,7 @@ def _finding(reported: Reported, outcome: Outcome) -> dict[str, Any]:
         "heat": finding.heat.value,
         "confidence": finding.confidence.value,
         "framework": finding.framework,
-        "fix": None if finding.fix is None else _fix(finding.path, finding.fix, outcome),
+        "fix": None if finding.fix is None else _fix(finding, finding.fix, outcome),
         "suppressed": finding.suppressed,
         "baselined": reported.baselined,
         "observed": None if seen is None else observation(seen),
@@ -93,6 +166,45 @@ def _place(path: str, span: Span, outcome: Outcome) -> dict[str, int | None]:
     }
 
 
-def _fix(path: str, fix: Fix, outcome: Outcome) -> dict[str, Any]:
-    edits = [{**_place(path, edit.span, outcome), "replacement": edit.replacement} for edit in fix.edits]
+def _fix(finding: Finding, fix: Fix, outcome: Outcome) -> dict[str, Any]:
+    edits = [
+        {**_place(finding.path, edit.span, outcome), "replacement": edit.replacement}
+        for edit in outcome.edits_of(finding)
+    ]
     return {"title": fix.title, "safe": fix.safe, "hazard": fix.hazard, "edits": edits}
+
+
+def _checked(finding: dict[str, Any]) -> dict[str, Any]:
+    for key in ("code", "path", "line", "column", "level", "key"):
+        finding[key]
+    Heat(finding["heat"])
+    return finding
+
+
+def _checked_error(error: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(error["path"], str) or not isinstance(error["message"], str):
+        raise TypeError
+    return {"path": error["path"], "cell": error["cell"], "line": error["line"], "message": error["message"]}
+
+
+def _shared(key: str, shards: Sequence[dict[str, Any]]) -> list[Any] | None:
+    """The values of a key in all shards; None if a shard does not have it."""
+    values = [shard.get(key) for shard in shards]
+    return None if any(value is None for value in values) else values
+
+
+def _is_warning(finding: dict[str, Any]) -> bool:
+    return finding["level"] == "warning" and finding["suppressed"] is None and not finding["baselined"]
+
+
+def _order(finding: dict[str, Any]) -> tuple[Any, ...]:
+    return finding["path"], finding.get("cell") or 0, finding["line"], finding["column"], finding["code"]
+
+
+def _observed_rank(finding: dict[str, Any]) -> tuple[int, float, int]:
+    seen = finding["observed"] or {"evidence": None, "blocked_ms": None, "syncs": None}
+    return _EVIDENCE.index(seen["evidence"]), -(seen["blocked_ms"] or 0.0), -(seen["syncs"] or 0)
+
+
+def _gap_rank(gap: dict[str, Any]) -> tuple[Any, ...]:
+    return -(gap["blocked_ms"] or 0.0), -gap["syncs"], gap["path"], gap["line"]

@@ -1,4 +1,4 @@
-"""JUnit XML, as CI servers read it: a failed test per warning, a passed one per clean file."""
+"""JUnit XML for CI servers: a failed test per warning, a passed test per file without warnings."""
 
 from __future__ import annotations
 
@@ -6,52 +6,63 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from gpusync_lint.selection import Level
+from gpusync_lint.output.base.format import Format, Shows
+from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-    from gpusync_lint.model import FileError, Finding
-    from gpusync_lint.runner import Outcome
+    from gpusync_lint.model.findings import FileError, Finding
+    from gpusync_lint.output.base.format import Options
+    from gpusync_lint.run.runner import Outcome
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 can hold in no form, not even as a reference."""
+"""Characters that XML 1.0 cannot contain, not even as references."""
 
 
-def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
-    """The document, in ASCII. Errors of files are errors; on request, what is allowed is a skipped test, the counts
-    are properties of the suite, and so is the number of fixes.
-    """
-    suite = ElementTree.Element("testsuite", {"name": "gpusync lint"})
-    if statistics or fixed:
-        properties = ElementTree.SubElement(suite, "properties")
-        for count in outcome.statistics if statistics else ():
-            _property(properties, count.code, count.count)
-        if fixed:
-            _property(properties, "fixed", outcome.fixed)
-    failed = {error.path for error in outcome.errors}
-    for error in outcome.errors:
-        _error(suite, error, outcome)
-    for one in outcome.reported:
-        if one.level is not Level.WARNING:
-            continue
-        if one.accepted is None:
-            failed.add(one.finding.path)
-            _failure(suite, one.finding, outcome)
-        elif show_suppressed:
-            case = _case(suite, one.finding, outcome)
-            ElementTree.SubElement(case, "skipped", {"message": _legal(one.accepted)})
-    for path in sorted(outcome.texts.keys() - failed):
-        ElementTree.SubElement(suite, "testcase", {"classname": _legal(path), "name": "no warnings"})
-    suites = ElementTree.Element("testsuites")
-    suites.append(suite)
-    for element in (suites, suite):
-        for attribute, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error")):
-            element.set(attribute, str(sum(1 for _ in suite.iter(tag))))
-    suite.set("skipped", str(sum(1 for _ in suite.iter("skipped"))))
-    ElementTree.indent(suites)
-    body = ElementTree.tostring(suites, encoding="us-ascii", xml_declaration=False).decode("ascii")
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
+class JUnit(Format):
+    """A test suite, in ASCII."""
+
+    audience = "test reports of CI servers"
+    shows = Shows(
+        "failed tests",
+        suppressed="skipped tests",
+        errors="tests with an error",
+        statistics="properties of the suite",
+    )
+
+    def render(self, outcome: Outcome, options: Options) -> str:
+        """Tests for files with errors first, then for warnings, then for files without warnings."""
+        suite = ElementTree.Element("testsuite", {"name": "gpusync lint"})
+        if options.statistics or options.fixed:
+            properties = ElementTree.SubElement(suite, "properties")
+            for count in outcome.statistics if options.statistics else ():
+                _property(properties, count.code, count.count)
+            if options.fixed:
+                _property(properties, "fixed", outcome.fixed)
+        failed = {error.path for error in outcome.errors}
+        for error in outcome.errors:
+            _error(suite, error, outcome)
+        for one in outcome.reported:
+            if one.level is not Level.WARNING:
+                continue
+            if one.accepted is None:
+                failed.add(one.finding.path)
+                _failure(suite, one.finding, outcome)
+            elif options.show_suppressed:
+                case = _case(suite, one.finding, outcome)
+                ElementTree.SubElement(case, "skipped", {"message": _legal(one.accepted)})
+        for path in sorted(outcome.texts.keys() - failed):
+            ElementTree.SubElement(suite, "testcase", {"classname": _legal(path), "name": "no warnings"})
+        suites = ElementTree.Element("testsuites")
+        suites.append(suite)
+        for element in (suites, suite):
+            for attribute, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error")):
+                element.set(attribute, str(sum(1 for _ in suite.iter(tag))))
+        suite.set("skipped", str(sum(1 for _ in suite.iter("skipped"))))
+        ElementTree.indent(suites)
+        body = ElementTree.tostring(suites, encoding="us-ascii", xml_declaration=False).decode("ascii")
+        return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
 
 
 def _property(properties: Element, name: str, value: int) -> None:
@@ -76,9 +87,9 @@ def _failure(suite: Element, finding: Finding, outcome: Outcome) -> None:
 def _error(suite: Element, error: FileError, outcome: Outcome) -> None:
     attributes = {"classname": _legal(error.path), "name": "could not be linted"}
     case = ElementTree.SubElement(suite, "testcase", attributes)
-    told = ElementTree.SubElement(case, "error", {"message": _legal(error.told), "type": "error"})
+    element = ElementTree.SubElement(case, "error", {"message": _legal(error.message_with_cell), "type": "error"})
     line = outcome.error_line(error)
-    told.text = _legal(f"{error.path}{'' if line is None else f':{line}'}: {error.told}")
+    element.text = _legal(f"{error.path}{'' if line is None else f':{line}'}: {error.message_with_cell}")
 
 
 def _legal(text: str) -> str:

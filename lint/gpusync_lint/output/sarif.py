@@ -12,30 +12,88 @@ from urllib.parse import quote
 
 from gpusync_lint import rule_pages
 from gpusync_lint._version import __version__
+from gpusync_lint.model.levels import Heat
+from gpusync_lint.output.base.format import MergeableFormat, Shows
+from gpusync_lint.output.base.merging import MergeError, distinct, once
 from gpusync_lint.output.json_ import observation
-from gpusync_lint.selection import Level
+from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
-    from gpusync_lint.catalogue import RuleDoc
-    from gpusync_lint.model import Edit, FileError, Fix, Span
-    from gpusync_lint.runner import Outcome
-    from gpusync_lint.selection import Reported
+    from collections.abc import Sequence
+
+    from gpusync_lint.catalogue.schema import RuleDoc
+    from gpusync_lint.model.findings import FileError, Finding, Fix
+    from gpusync_lint.model.spans import Edit, Span
+    from gpusync_lint.output.base.format import Document, Options
+    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.settings.selection import Reported
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 ROOT = "%SRCROOT%"
-"""What relative paths start from. The document does not say where it lies, so that it is the same on every machine."""
+"""The base of relative paths. The document does not give its location, so that it is the same on every machine."""
 
 FINGERPRINT = "gpusyncKey/v1"
 
 
-def render(outcome: Outcome, *, show_suppressed: bool = False, statistics: bool = False, fixed: bool = False) -> str:
-    """The document, ending in a newline. Warnings and notes are results; what is allowed is one on request.
+class Sarif(MergeableFormat):
+    """A log with one run.
 
-    Columns count UTF-16 code units from 1, as ``columnKind`` says; ends are exclusive. ``statistics`` and ``fixed`` are
-    properties of the run.
+    Columns count UTF-16 code units from 1, as ``columnKind`` says; ends are exclusive.
     """
-    return json.dumps(_Log(outcome).document(show_suppressed, statistics, fixed), indent=2) + "\n"
+
+    audience = "code scanning services and editors: SARIF 2.1.0"
+    shows = Shows(
+        "results",
+        notes="results of level note",
+        suppressed="results with `suppressions`",
+        errors="notifications of the invocation",
+        statistics="properties of the run",
+        observed="properties of results",
+    )
+    shows_edits = True
+    kind = "findings as SARIF"
+
+    def render(self, outcome: Outcome, options: Options) -> str:
+        """The log. Statistics and the number of fixes are properties of the run."""
+        return json.dumps(_Log(outcome).document(options), indent=2) + "\n"
+
+    def recognizes(self, document: Document) -> bool:
+        """Whether this is a log of the version."""
+        return isinstance(document, dict) and "runs" in document and document.get("version") == "2.1.0"
+
+    def merge(self, documents: Sequence[tuple[str, Document]]) -> Document:
+        """One log with a single run; its shards must have been linted by one version."""
+        runs = [_run(name, document) for name, document in documents]
+        drivers = [run["tool"]["driver"] for run in runs]
+        for (name, _), driver in zip(documents, drivers, strict=True):
+            if driver["version"] != drivers[0]["version"]:
+                first, version = documents[0][0], drivers[0]["version"]
+                raise MergeError(
+                    f"{first} was written by gpusync {version} and {name} by {driver['version']}; "
+                    "lint every shard with the same version"
+                )
+        results = [result for run in runs for result in run["results"]]
+        results = once(
+            results,
+            key=lambda result: result["partialFingerprints"][FINGERPRINT],
+            heat=lambda r: r["properties"]["heat"],
+        )
+        invocations = [invocation for run in runs for invocation in run["invocations"]]
+        notes = distinct(note for one in invocations for note in one["toolExecutionNotifications"])
+        properties = [run.get("properties", {}) for run in runs]
+        merged = {
+            **runs[0],
+            "invocations": [
+                {
+                    "executionSuccessful": all(one["executionSuccessful"] for one in invocations),
+                    "toolExecutionNotifications": sorted(notes, key=repr),
+                }
+            ],
+            "results": sorted(results, key=_order),
+            "properties": {"files": sum(one["files"] for one in properties)},
+        }
+        return {**documents[0][1], "runs": [merged]}
 
 
 class _Log:
@@ -44,11 +102,11 @@ class _Log:
         self.docs = rule_pages.docs()
         self.index = {code: number for number, code in enumerate(self.docs)}
         self.lines: dict[str, list[str]] = {}
-        """The lines of each file, for columns."""
+        """The lines of each file, to compute columns."""
 
-    def document(self, show_suppressed: bool, statistics: bool, fixed: bool) -> dict[str, Any]:
+    def document(self, options: Options) -> dict[str, Any]:
         outcome = self.outcome
-        shown = [one for one in outcome.reported if show_suppressed or one.accepted is None]
+        shown = [one for one in outcome.reported if options.show_suppressed or one.accepted is None]
         run: dict[str, Any] = {
             "tool": {
                 "driver": {
@@ -68,9 +126,9 @@ class _Log:
             "results": [self._result(one) for one in shown],
         }
         properties: dict[str, Any] = {"files": outcome.files}
-        if statistics:
+        if options.statistics:
             properties["statistics"] = {one.code: one.count for one in outcome.statistics}
-        if fixed:
+        if options.fixed:
             properties["fixed"] = outcome.fixed
         return {"$schema": SCHEMA, "version": "2.1.0", "runs": [{**run, "properties": properties}]}
 
@@ -92,7 +150,7 @@ class _Log:
                 }
             ],
             "partialFingerprints": {FINGERPRINT: finding.key},
-            # A reader takes results for unsuppressed only where the list is present, so it is never left out.
+            # The list is always present, because without it a result counts as neither suppressed nor unsuppressed.
             "suppressions": [],
             "properties": {
                 "heat": finding.heat.value,
@@ -114,7 +172,7 @@ class _Log:
         if self.outcome.accepting is not None:
             result["baselineState"] = "unchanged" if reported.baselined else "new"
         if finding.fix is not None:
-            result["fixes"] = [self._fix(finding.path, finding.fix)]
+            result["fixes"] = [self._fix(finding, finding.fix)]
         return result
 
     def _notification(self, error: FileError) -> dict[str, Any]:
@@ -124,16 +182,16 @@ class _Log:
             physical["region"] = {"startLine": line}
         return {
             "level": "error",
-            "message": {"text": error.told},
+            "message": {"text": error.message_with_cell},
             "locations": [{"physicalLocation": physical}],
         }
 
-    def _fix(self, path: str, fix: Fix) -> dict[str, Any]:
+    def _fix(self, finding: Finding, fix: Fix) -> dict[str, Any]:
         hazard = "" if fix.hazard is None else f"; {fix.hazard}"
-        replacements = [self._replacement(path, edit) for edit in fix.edits]
+        replacements = [self._replacement(finding.path, edit) for edit in self.outcome.edits_of(finding)]
         return {
             "description": {"text": f"{fix.title}{hazard}"},
-            "artifactChanges": [{"artifactLocation": _artifact(path), "replacements": replacements}],
+            "artifactChanges": [{"artifactLocation": _artifact(finding.path), "replacements": replacements}],
             "properties": {"safe": fix.safe},
         }
 
@@ -148,7 +206,7 @@ class _Log:
         return self._columns(path, self.outcome.in_file(path, span))
 
     def _columns(self, path: str, span: Span) -> dict[str, int]:
-        """The region of a range of the file."""
+        """The region for a range of the file."""
         return {
             "startLine": span.line,
             "startColumn": self._column(path, span.line, span.column),
@@ -157,7 +215,7 @@ class _Log:
         }
 
     def _column(self, path: str, line: int, column: int) -> int:
-        """A column of characters, in UTF-16 code units."""
+        """The column in UTF-16 code units for a column in characters."""
         lines = self.lines.get(path)
         if lines is None:
             lines = self.lines[path] = self.outcome.file_text(path).split("\n")
@@ -188,3 +246,31 @@ def _artifact(path: str) -> dict[str, str]:
     if path.startswith("/"):
         return {"uri": f"file://{uri}"}
     return {"uri": uri, "uriBaseId": ROOT}
+
+
+def _run(name: str, document: Document) -> dict[str, Any]:
+    try:
+        (run,) = document["runs"]
+        driver = run["tool"]["driver"]
+        if driver["name"] != "gpusync":
+            raise MergeError(f"{name}: written by {driver['name']}, not by gpusync lint")
+        str(driver["version"])
+        int(run["properties"]["files"])
+        for result in run["results"]:
+            result["partialFingerprints"][FINGERPRINT]
+            Heat(result["properties"]["heat"])
+            _order(result)
+        for invocation in run["invocations"]:
+            invocation["executionSuccessful"], invocation["toolExecutionNotifications"]
+    except MergeError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        raise MergeError(f"{name}: not SARIF as gpusync lint writes it; write the file again") from None
+    checked: dict[str, Any] = run
+    return checked
+
+
+def _order(result: dict[str, Any]) -> tuple[Any, ...]:
+    place = result["locations"][0]["physicalLocation"]
+    region = place["region"]
+    return place["artifactLocation"]["uri"], region["startLine"], region["startColumn"], result["ruleId"]

@@ -1,79 +1,77 @@
-"""For people: each warning with its line, what is marked in it, and the remedy."""
+"""Text for people: each warning with its source line and the remedy."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
-from gpusync_lint.model import Finding, Heat, Span
-from gpusync_lint.observed import Evidence
-from gpusync_lint.selection import Level
+from gpusync_lint.accept.observed_runs import Evidence
+from gpusync_lint.model.levels import Heat
+from gpusync_lint.output.base.format import Format, Shows
+from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from gpusync_lint.observed import Observation, Observed
-    from gpusync_lint.runner import Outcome
-    from gpusync_lint.selection import Reported
+    from gpusync_lint.accept.observed_runs import Observation, Observed
+    from gpusync_lint.model.findings import Finding
+    from gpusync_lint.model.spans import Span
+    from gpusync_lint.output.base.format import Options
+    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.settings.selection import Reported
 
 WIDTH = 140
-"""Columns of a source line that are shown at most."""
+"""The maximum number of columns of a source line."""
 
 TAB = "    "
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Terminal colours, or none."""
+    """Terminal colors, or none."""
 
-    colour: bool = False
+    color: bool = False
 
     def __call__(self, text: str, code: str) -> str:
-        """The text between the escape sequence of an SGR code (``31`` is red) and its end."""
-        return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
+        """The text with an SGR escape code (``31`` is red)."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
 
 
-def wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether to colour: NO_COLOR says no, else FORCE_COLOR says yes, else a terminal does."""
-    if environ.get("NO_COLOR"):
-        return False
-    if environ.get("FORCE_COLOR"):
-        return True
-    return stream.isatty() and environ.get("TERM") != "dumb"
+class Text(Format):
+    """Each warning with its source line and the remedy, and a closing line with counts."""
 
+    audience = "people"
+    shows = Shows(
+        "with the source line",
+        notes="counted in the closing line",
+        suppressed="what is allowed, with its reason",
+        statistics="counts instead of lines",
+        observed="a line for each warning, and the lines that waited without one",
+    )
 
-def render(
-    outcome: Outcome,
-    *,
-    colour: bool = False,
-    show_suppressed: bool = False,
-    statistics: bool = False,
-    fixing: bool = False,
-) -> str:
-    """The report, ending in a newline; empty when no file was linted."""
-    style = Style(colour)
-    blocks = []
-    if statistics:
-        blocks.append(_statistics(outcome, style))
-    else:
-        previous = None
-        source: list[str] = []
-        for one in outcome.reported:
-            finding = one.finding
-            if one.level is not Level.WARNING or (one.accepted is not None and not show_suppressed):
-                continue
-            if previous is not None and finding.path != previous:
+    def render(self, outcome: Outcome, options: Options) -> str:
+        """The report; empty when no file was linted."""
+        style = Style(options.color)
+        blocks = []
+        if options.statistics:
+            blocks.append(_statistics(outcome, style))
+        else:
+            previous = None
+            source: list[str] = []
+            for one in outcome.reported:
+                finding = one.finding
+                if one.level is not Level.WARNING or (one.accepted is not None and not options.show_suppressed):
+                    continue
+                if previous is not None and finding.path != previous:
+                    blocks.append("\n")
+                if finding.path != previous:
+                    source = outcome.texts.get(finding.path, "").split("\n")
+                previous = finding.path
+                blocks.append(_finding(one, outcome, source, style))
+            if previous is not None:
                 blocks.append("\n")
-            if finding.path != previous:
-                source = outcome.texts.get(finding.path, "").split("\n")
-            previous = finding.path
-            blocks.append(_finding(one, outcome, source, style))
-        if previous is not None:
-            blocks.append("\n")
-    blocks.append(_closing(outcome, style, fixing=fixing))
-    return "".join(blocks)
+        blocks.append(_closing(outcome, style, options))
+        return "".join(blocks)
 
 
 def _finding(reported: Reported, outcome: Outcome, source: list[str], style: Style) -> str:
@@ -99,7 +97,7 @@ def _observed(seen: Observation) -> str:
     return {
         Evidence.SILENT: "the line ran and did not wait",
         Evidence.NOT_RUN: "the line did not run",
-        Evidence.UNRECORDED: "no sync was seen; whether the line ran was not recorded",
+        Evidence.UNRECORDED: "no sync was recorded; whether the line ran is not known",
     }[seen.evidence]
 
 
@@ -109,18 +107,18 @@ def _measured(syncs: int, per_step: int, blocked_ms: float | None) -> str:
 
 
 def _gaps(observed: Observed, style: Style) -> list[str]:
-    """What the runs saw of the findings as a whole, and the lines that waited without one."""
+    """A summary of what the runs show about the findings, and the lines that waited without a finding."""
     counts = Counter(seen.evidence for seen in observed.observations.values())
     words = {
         Evidence.WAITED: "waited",
         Evidence.SILENT: "ran and did not wait",
         Evidence.NOT_RUN: "did not run",
-        Evidence.UNRECORDED: "with no sync seen",
+        Evidence.UNRECORDED: "without a recorded sync",
     }
-    told = ", ".join(f"{counts[evidence]} {word}" for evidence, word in words.items() if counts[evidence])
-    lines = [f"Observed in {', '.join(observed.shown)}: {told or 'nothing that a finding is about'}"]
+    summary = ", ".join(f"{counts[evidence]} {word}" for evidence, word in words.items() if counts[evidence])
+    lines = [f"Observed in {', '.join(observed.runs)}: {summary or 'no findings'}"]
     if observed.gaps:
-        lines.append(f"{_count(len(observed.gaps), 'line')} waited that no finding names:")
+        lines.append(f"{_count(len(observed.gaps), 'line')} waited without a finding:")
     for gap in observed.gaps:
         known = f" ({gap.code} at a lower heat or confidence)" if gap.code is not None else ""
         measured = _measured(gap.syncs, gap.per_step_max, gap.blocked_ms)
@@ -129,7 +127,7 @@ def _gaps(observed: Observed, style: Style) -> list[str]:
 
 
 def _excerpt(lines: list[str], span: Span, style: Style) -> list[str]:
-    """The line where the span starts, and carets below what it marks there."""
+    """The line in which the span starts, with carets below the marked part."""
     if span.line > len(lines):
         return []
     line = lines[span.line - 1]
@@ -150,7 +148,7 @@ def _excerpt(lines: list[str], span: Span, style: Style) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    """Text that takes the columns it seems to take, and cannot steer a terminal."""
+    """Text without characters that control a terminal or have no fixed width."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -159,7 +157,7 @@ def _printable(text: str) -> str:
 
 
 def _cells(text: str) -> int:
-    """Terminal columns that the text takes."""
+    """The number of terminal columns that a text occupies."""
     if text.isascii():
         return len(text)
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
@@ -176,11 +174,11 @@ def _statistics(outcome: Outcome, style: Style) -> str:
     return "".join(lines)
 
 
-def _closing(outcome: Outcome, style: Style, *, fixing: bool) -> str:
+def _closing(outcome: Outcome, style: Style, options: Options) -> str:
     if not outcome.files:
         return ""
     lines = []
-    if fixing:
+    if options.fixed:
         fixed = f"Fixed {_count(outcome.fixed, 'warning')}"
         files = f" in {_count(outcome.fixed_files, 'file')}" if outcome.fixed else ""
         lines.append(f"{fixed}{files}.")

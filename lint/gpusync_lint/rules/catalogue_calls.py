@@ -1,109 +1,153 @@
-"""Barriers that are nothing but a call of a certain name with a device tensor: GS304, GS4xx, and some of GS6xx."""
+"""Calls of functions and methods of torch: those that an entry of the catalogue names, and some that it cannot tell."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.rules import edits
-from gpusync_lint.rules.base import Look, Report, Rule, arguments, keyword, keyword_is, method, positional
+from gpusync_lint.catalogue import registry
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.context import (
+    Report,
+    Rule,
+    RuleContext,
+    arguments,
+    called_names,
+    keyword,
+    keyword_is,
+    method,
+    positional,
+)
+from gpusync_lint.rules.base.entries import is_meant, waits_if_called_so
+from gpusync_lint.rules.fixes import call_edits
 from gpusync_lint.rules.text import text_confidence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from gpusync_lint.catalogue import Barrier
-
-_BY_NAME = frozenset(
-    {
-        "comparison-call", "nonzero", "mask-read", "unique", "bincount", "histc", "linalg-check", "linalg-host",
-        "sized-operation", "combinations", "save-checkpoint", "assert-on-tensor",
-    }
-)  # fmt: skip
-_BY_SHAPE = frozenset({"repeat_interleave", "one_hot", "where", "ctc_loss", "clip_grad_norm_", "get_total_norm"})
+    from collections.abc import Callable, Iterator
 
 
 class CatalogueCall(Rule):
-    """Functions and methods that the catalogue lists by name."""
+    """Functions and methods that an entry of `torch.toml` names, unless the entry has a rule of its own."""
 
     nodes = (ast.Call,)
-    barriers = tuple(sorted(_BY_NAME))
+    barriers = tuple(
+        barrier.id
+        for barrier in registry.catalogue("torch").barriers.values()
+        if (barrier.functions or barrier.methods) and not barrier.own_rule
+    )
+    calls = called_names(*barriers)
     VALID: ClassVar = (
         "torch.isclose(x, x2)",
         "v.histc(10, min=0, max=1)",
         "c.nonzero()",
         "x.sort()",
         "torch.unique(c)",
+        "torch.cuda.is_available()",
+        "start = time.perf_counter()\ntorch.cuda.synchronize()",
     )
-    INVALID: ClassVar = ("torch.equal(x, x2)", "m.nonzero()", "x.unique()", "idx.bincount()", "torch.linalg.svd(x)")
+    INVALID: ClassVar = (
+        "torch.equal(x, x2)",
+        "m.nonzero()",
+        "x.unique()",
+        "idx.bincount()",
+        "torch.linalg.svd(x)",
+        "torch.cuda.synchronize()",
+        "torch.cuda.empty_cache()",
+        "torch.distributed.barrier()",
+        "torch.distributed.all_gather_object([None], 3)",
+    )
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        dotted = look.dotted(node.func)
+        dotted = context.qualified_name(node.func)
         if dotted:
-            barrier = look.catalogue.by_function.get(dotted)
-            if barrier is None or barrier.id not in _BY_NAME or _excused(node, barrier) or not look.waits_on(barrier):
-                return
-            found = [text_confidence(look, look.value(arg)) for arg in arguments(node)]
-            sure = [item for item in found if item is not None]
-            if sure:
-                fix = edits.without_check(node, look) if barrier.id == "linalg-check" else None
-                yield Report(barrier.id, node, min(sure, key=lambda item: item.rank), fix=fix)
-        elif isinstance(node.func, ast.Attribute):
-            barrier = look.catalogue.by_method.get(node.func.attr)
-            if barrier is None or barrier.id not in _BY_NAME or _excused(node, barrier) or not look.waits_on(barrier):
-                return
-            confidence = look.sureness(look.value(node.func.value))
-            if confidence is not None:
-                yield Report(barrier.id, node, confidence, tail=True)
+            barrier = context.catalogue.by_function.get(dotted)
+        else:
+            barrier = context.catalogue.by_method.get(method(node))
+        if barrier is None or barrier.own_rule or not waits_if_called_so(barrier, node, context):
+            return
+        confidence: Confidence | None = Confidence.HIGH
+        if not dotted:
+            assert isinstance(node.func, ast.Attribute)
+            confidence = context.confidence(context.value(node.func.value))
+        elif barrier.takes == "tensor":
+            found = [text_confidence(context, context.value(arg)) for arg in arguments(node)]
+            confidence = min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
+        elif is_meant(barrier, context):
+            confidence = Confidence.LOW
+        if confidence is not None:
+            fix = call_edits.without_check(node, context) if dotted and barrier.id == "linalg-check" else None
+            yield Report(barrier.id, node, confidence, highlight_name=not dotted, fix=fix)
+
+
+def _repeat_interleave(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
+    if keyword(node, "output_size") is not None:
+        return
+    place = 1 if function and len(args) > 1 else 0
+    repeats = keyword(node, "repeats") or (args[place] if len(args) > place else None)
+    confidence = context.confidence(context.value(repeats))
+    if repeats is not None and confidence is not None:
+        fix = call_edits.add_output_size(node, repeats, context)
+        yield Report("repeat-interleave", node, confidence, highlight_name=not function, fix=fix)
+
+
+def _one_hot(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
+    if len(args) != 1 or keyword(node, "num_classes") is not None:
+        return
+    confidence = context.confidence(context.value(args[0]))
+    if confidence is not None:
+        fix = call_edits.add_num_classes(node, context)
+        yield Report("one-hot", node, confidence, highlight_name=not function, fix=fix)
+
+
+def _where(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
+    if len(args) == 1 and len(arguments(node)) == 1:
+        confidence = context.confidence(context.value(args[0]))
+        if confidence is not None:
+            yield Report("where-one-argument", node, confidence, highlight_name=not function)
+
+
+def _clip(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
+    confidence = context.confidence(context.value(node))
+    if keyword_is(node, "error_if_nonfinite", True) and confidence is not None:
+        yield Report("clip-check", node, confidence, highlight_name=not function)
+
+
+def _ctc_loss(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
+    confidence = context.confidence(context.value(args[2])) if len(args) >= 4 else None
+    if confidence is not None:
+        yield Report("ctc-loss", node, confidence, highlight_name=not function)
+
+
+_BY_SHAPE: dict[str, Callable[[ast.Call, list[ast.expr], bool, RuleContext], Iterator[Report]]] = {
+    "repeat_interleave": _repeat_interleave,
+    "one_hot": _one_hot,
+    "where": _where,
+    "clip_grad_norm_": _clip,
+    "get_total_norm": _clip,
+    "ctc_loss": _ctc_loss,
+}
+"""By the last name of what is called: given the call, its positional arguments, and whether it is a function of torch
+rather than a method."""
 
 
 class CallByShape(Rule):
     """Calls that wait or not depending on how they are called."""
 
     nodes = (ast.Call,)
+    calls = tuple(_BY_SHAPE)
     barriers = ("repeat-interleave", "one-hot", "where-one-argument", "clip-check", "ctc-loss")
     VALID: ClassVar = ("x.repeat_interleave(2, 0)", "F.one_hot(tgt, 256)", "torch.where(m, x, x2)")
     INVALID: ClassVar = ("x.repeat_interleave(counts, 0)", "F.one_hot(tgt)", "torch.where(m)")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         called = method(node)
-        dotted = look.dotted(node.func)
+        dotted = context.qualified_name(node.func)
         if dotted:
             called = dotted.rpartition(".")[2]
             if not dotted.startswith("torch."):
                 return
-        if called not in _BY_SHAPE:
-            return
-        args = positional(node)
-        barrier, confidence, fix = "", None, None
-        if called == "repeat_interleave" and keyword(node, "output_size") is None:
-            repeats = _repeats(node, args, bool(dotted))
-            barrier, confidence = "repeat-interleave", look.sureness(look.value(repeats))
-            fix = edits.add_output_size(node, repeats, look) if repeats is not None else None
-        elif called == "one_hot" and len(args) < 2 and keyword(node, "num_classes") is None and args:
-            barrier, confidence = "one-hot", look.sureness(look.value(args[0]))
-            fix = edits.add_num_classes(node, look)
-        elif called == "where" and len(arguments(node)) == 1 and args:
-            barrier, confidence = "where-one-argument", look.sureness(look.value(args[0]))
-        elif called in ("clip_grad_norm_", "get_total_norm") and keyword_is(node, "error_if_nonfinite", True):
-            barrier, confidence = "clip-check", look.sureness(look.value(node))
-        elif called == "ctc_loss" and len(args) >= 4:
-            barrier, confidence = "ctc-loss", look.sureness(look.value(args[2]))
-        if barrier and confidence is not None:
-            yield Report(barrier, node, confidence, tail=not dotted, fix=fix)
-
-
-def _repeats(node: ast.Call, args: list[ast.expr], function: bool) -> ast.expr | None:
-    """How often each element is repeated: of `torch.repeat_interleave(x, repeats)`, or of the method."""
-    repeats = keyword(node, "repeats")
-    if repeats is not None:
-        return repeats
-    place = (1 if len(args) > 1 else 0) if function else 0
-    return args[place] if len(args) > place else None
-
-
-def _excused(node: ast.Call, barrier: Barrier) -> bool:
-    given = barrier.unless_keywords
-    return bool(given) and all(keyword(node, label) is not None for label in given)
+        judge = _BY_SHAPE.get(called)
+        if judge is not None:
+            yield from judge(node, positional(node), bool(dotted), context)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, positional
-from gpusync_lint.values import Kind, element
+from gpusync_lint.domain.lattice import Kind, element
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, positional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,91 +31,94 @@ class Condition(Rule):
         "if x.any() and True: pass",
     )  # fmt: skip
 
-    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at a condition."""
         barrier = "assert-on-tensor" if isinstance(node, ast.Assert) else "branch-on-tensor"
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
             for generator in node.generators:
                 for condition in generator.ifs:
-                    yield from _leaves(condition, look, barrier)
+                    yield from _leaves(condition, context, barrier)
         else:
-            yield from _leaves(node.test, look, barrier)  # type: ignore[attr-defined]
+            yield from _leaves(node.test, context, barrier)  # type: ignore[attr-defined]
 
 
-def _leaves(node: ast.expr, look: Look, barrier: str) -> Iterator[Report]:
+def _leaves(node: ast.expr, context: RuleContext, barrier: str) -> Iterator[Report]:
     """The operands of a condition whose truth Python asks for, one by one."""
     if isinstance(node, ast.BoolOp):
-        yield from _operands(node, node.values, look, barrier)
+        yield from _operands(node, node.values, context, barrier)
         return
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        yield from _leaves(node.operand, look, barrier)
+        yield from _leaves(node.operand, context, barrier)
         return
-    value = look.value(node)
-    confidence = look.decides(value)
+    value = context.value(node)
+    confidence = context.truth_confidence(value)
     if confidence is not None:
         # `if flag:` of a whole tensor is an error, unless it has one element: more likely the annotation is wrong.
         whole = isinstance(node, (ast.Name, ast.Attribute)) and not value.zero_dim and not value.boolean
-        expected = barrier == "assert-on-tensor" and look.in_tests()  # a test is there to look
+        expected = barrier == "assert-on-tensor" and context.in_tests()  # a test is there to look
         yield Report(barrier, node, Confidence.LOW if whole or expected else confidence)
 
 
-def _operands(node: ast.BoolOp, operands: list[ast.expr], look: Look, barrier: str) -> Iterator[Report]:
+def _operands(node: ast.BoolOp, operands: list[ast.expr], context: RuleContext, barrier: str) -> Iterator[Report]:
     """The first operands of `and` or `or`: what follows one of `and` that does not hold is not asked for."""
     for operand in operands:
-        yield from _leaves(operand, look, barrier)
-        if isinstance(node.op, ast.And) and _is_off(operand, look):
+        yield from _leaves(operand, context, barrier)
+        if isinstance(node.op, ast.And) and _is_off(operand, context):
             return
 
 
-def _is_off(node: ast.expr, look: Look) -> bool:
+def _is_off(node: ast.expr, context: RuleContext) -> bool:
     """Whether a condition does not hold as long as the settings are what they are by default."""
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
-        return any(_is_off(operand, look) for operand in node.values)
-    return look.value(node).const is False
+        return any(_is_off(operand, context) for operand in node.values)
+    return context.value(node).const is False
 
 
 class BooleanOperator(Rule):
     """`and`, `or`, `not` outside of a condition."""
 
-    nodes = (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)
+    nodes = (ast.BoolOp, ast.UnaryOp)
     barriers = ("boolean-operator-on-tensor",)
     VALID: ClassVar = ("y = m & m", "y = ~m", "y = s is None or 1")
     INVALID: ClassVar = ("y = not s", "y = s and 1", "y = s or 1")
 
-    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at what a statement evaluates."""
-        value = getattr(node, "value", None)
-        if isinstance(value, ast.BoolOp):
-            yield from _operands(value, value.values[:-1], look, "boolean-operator-on-tensor")
-        elif isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not):
-            yield from _leaves(value.operand, look, "boolean-operator-on-tensor")
+        statement = context.statement
+        if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)) or statement.value is not node:
+            return
+        if isinstance(node, ast.BoolOp):
+            yield from _operands(node, node.values[:-1], context, "boolean-operator-on-tensor")
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            yield from _leaves(node.operand, context, "boolean-operator-on-tensor")
 
 
 class BuiltinComparison(Rule):
     """`max(a, b)`, `sorted(tensors)`, `any(...)`, `t in items`, `a < t < b`."""
 
     nodes = (ast.Call, ast.Compare)
+    calls = _OVER_ITEMS
     barriers = ("builtin-comparison",)
     VALID: ClassVar = ("max(1, 2)", "sum([s, s2])", "x.max()", "1 in lst", "s < s2")
     INVALID: ClassVar = ("max(s, s2)", "sorted([s, s2])", "any([s > 0])", "0 < s < 1")
 
-    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at a call or a comparison."""
         if isinstance(node, ast.Compare):
-            yield from self._comparison(node, look)
+            yield from self._comparison(node, context)
             return
         assert isinstance(node, ast.Call)
-        dotted = look.dotted(node.func)
+        dotted = context.qualified_name(node.func)
         if dotted not in _OVER_ITEMS:
             return
         args = positional(node)
         if len(args) == 1:
-            inside = look.value(args[0])
+            inside = context.value(args[0])
             if inside.kind not in (Kind.LIST, Kind.TUPLE):
                 return
-            confidence = look.decides(element(inside))
+            confidence = context.truth_confidence(element(inside))
         elif dotted in ("builtins.max", "builtins.min"):
-            found = [look.decides(look.value(arg)) for arg in args]
+            found = [context.truth_confidence(context.value(arg)) for arg in args]
             sure = [item for item in found if item is not None]
             confidence = min(sure, key=lambda item: item.rank) if sure else None
         else:
@@ -123,8 +126,8 @@ class BuiltinComparison(Rule):
         if confidence is not None:
             yield Report("builtin-comparison", node, confidence)
 
-    def _comparison(self, node: ast.Compare, look: Look) -> Iterator[Report]:
-        operands = [look.value(node.left), *map(look.value, node.comparators)]
+    def _comparison(self, node: ast.Compare, context: RuleContext) -> Iterator[Report]:
+        operands = [context.value(node.left), *map(context.value, node.comparators)]
         operator = node.ops[0]
         if any(isinstance(value.const, str) for value in operands):
             return
@@ -137,7 +140,7 @@ class BuiltinComparison(Rule):
             values = operands
         else:
             return
-        found = [look.decides(value) for value in values]
+        found = [context.truth_confidence(value) for value in values]
         sure = [item for item in found if item is not None]
         if sure:
             yield Report("builtin-comparison", node, min(sure, key=lambda item: item.rank))

@@ -1,24 +1,23 @@
-"""The barriers of frameworks other than torch: what their catalogues say, on values of their sorts."""
+"""The barriers of frameworks other than torch, which depend on the types of values that their catalogues describe."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint import sorts, torch_api
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule
-from gpusync_lint.rules.places import LOOPS, around, walk
-from gpusync_lint.values import UNKNOWN, Kind, Value, foreign_inside, tuple_of
+from gpusync_lint.catalogue import foreign
+from gpusync_lint.domain import python_api
+from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, foreign_inside, tuple_of
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.blocks import LOOPS, around
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext
+from gpusync_lint.rules.base.entries import is_meant, waits_if_called_so
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.catalogue import Barrier
-
-
-_EXPLICIT = ("GS101", "GS102", "GS105")
-"""Waits that are what their author measures when a clock is read next to them."""
+    from gpusync_lint.catalogue.schema import Barrier
 
 
 class ForeignBarrier(Rule):
@@ -29,106 +28,111 @@ class ForeignBarrier(Rule):
 
     nodes = (ast.Call, ast.If, ast.While, ast.IfExp, ast.Assert, ast.UnaryOp, ast.BoolOp,
              ast.FormattedValue, ast.Subscript)  # fmt: skip
-    barriers = ()
+    barriers = tuple(barrier.id for barrier in foreign.barriers())
     VALID: ClassVar = ("float(np.ones(3).sum())", "if np.any([1]): pass")
     INVALID: ClassVar = ()
 
-    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
+    def applies_to(self, context: RuleContext) -> bool:
+        """Whether the file uses another framework, or is given values of one."""
+        return context.uses_foreign_values
+
+    def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at a node."""
-        for barrier, mark, tail in self._found(node, look):
-            if barrier.framework in sorts.bounding() and self._is_first(node, look):
+        for barrier, mark, tail in self._found(node, context):
+            if barrier.framework in foreign.allowing_one_wait() and self._is_first(node, context):
                 return
-            if not look.traced():
-                timed = barrier.code in _EXPLICIT and look.timing()
-                yield Report(barrier.id, mark, Confidence.LOW if timed else Confidence.MEDIUM, tail=tail)
+            if not context.is_traced():
+                confidence = Confidence.LOW if is_meant(barrier, context) else Confidence.MEDIUM
+                yield Report(barrier.id, mark, confidence, highlight_name=tail)
                 return
 
-    def _is_first(self, wanted: ast.AST, look: Look) -> bool:
+    def _is_first(self, wanted: ast.AST, context: RuleContext) -> bool:
         """Whether nothing waits before a node in the same turn of the innermost loop, or call of the function."""
-        holders = around(look.at.fn, look.at.statement)
+        holders = around(context.function, context.statement)
         loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
-        body = loops[-1].body if loops else look.at.fn.node.body  # type: ignore[attr-defined]
+        body = loops[-1].body if loops else context.function.node.body  # type: ignore[attr-defined]
         place = (wanted.lineno, wanted.col_offset)  # type: ignore[attr-defined]
-        for node in walk(body):
+        for node in walk_block(body):
             before = isinstance(node, (ast.expr, ast.stmt)) and (node.lineno, node.col_offset) < place
-            if before and any(barrier.framework in sorts.bounding() for barrier, _, _ in self._found(node, look)):
+            if before and any(
+                barrier.framework in foreign.allowing_one_wait() for barrier, _, _ in self._found(node, context)
+            ):
                 return False
         return True
 
-    def _found(self, node: ast.AST, look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+    def _found(self, node: ast.AST, context: RuleContext) -> Iterator[tuple[Barrier, ast.expr, bool]]:
         if isinstance(node, ast.Call):
-            yield from self._call(node, look)
+            yield from self._call(node, context)
         elif isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)):
-            yield from self._tested([node.test], look)
+            yield from self._tested([node.test], context)
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            yield from self._tested([node.operand], look)
+            yield from self._tested([node.operand], context)
         elif isinstance(node, ast.BoolOp):
-            yield from self._tested(node.values[:-1], look)
+            yield from self._tested(node.values[:-1], context)
         elif isinstance(node, ast.FormattedValue):
-            for barrier in _by_builtin("format", look.value(node.value)):
+            for barrier in _by_builtin("format", context.value(node.value)):
                 yield barrier, node.value, False
         elif isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Compare, ast.Name)):
-            base, index = look.value(node.value), look.value(node.slice)
+            base, index = context.value(node.value), context.value(node.slice)
             if base.kind is Kind.FOREIGN and index == base and isinstance(node.slice, ast.Compare):
-                for barrier in sorts.barriers():
+                for barrier in foreign.barriers():
                     if barrier.masks and barrier.of == base.ref:
                         yield barrier, node, False
 
-    def _call(self, node: ast.Call, look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+    def _call(self, node: ast.Call, context: RuleContext) -> Iterator[tuple[Barrier, ast.expr, bool]]:
         func = node.func
-        called = look.value(func)
+        called = context.value(func)
         dotted = called.ref if called.kind is Kind.NAME and isinstance(called.ref, str) else ""
-        values = [look.value(arg) for arg in node.args]
-        receiver = look.value(func.value) if isinstance(func, ast.Attribute) else UNKNOWN
-        if _tracks(node, look):
-            given_to = [*values, *(look.value(keyword.value) for keyword in node.keywords)]
+        values = [context.value(arg) for arg in node.args]
+        receiver = context.value(func.value) if isinstance(func, ast.Attribute) else UNKNOWN
+        if _tracks(node, context):
+            given_to = [*values, *(context.value(keyword.value) for keyword in node.keywords)]
             shown = foreign_inside(tuple_of(given_to))
             for barrier in _by_builtin("tracker", shown) if shown is not None else ():
                 yield barrier, node, True
-        known = dotted.partition(".")[0] in sorts.modules() or receiver.kind is Kind.FOREIGN
+        known = dotted.partition(".")[0] in foreign.modules() or receiver.kind is Kind.FOREIGN
         if not known and all(value.kind is not Kind.FOREIGN for value in values):
             return
-        given = {keyword.arg for keyword in node.keywords}
         if dotted.startswith("builtins."):
             for arg, value in zip(node.args, values, strict=True):
                 for barrier in _by_builtin(dotted.removeprefix("builtins."), value):
                     yield barrier, node if len(node.args) == 1 else arg, False
         elif dotted:
-            for barrier in sorts.barriers():
-                if not sorts.covers(barrier.functions, dotted) or sorts.covers(barrier.not_functions, dotted):
+            for barrier in foreign.barriers():
+                if not foreign.matches(barrier.functions, dotted) or foreign.matches(barrier.not_functions, dotted):
                     continue
-                excused = bool(barrier.unless_keywords) and not given.isdisjoint(barrier.unless_keywords)
-                excused = excused or (barrier.at_most is not None and len(node.args) > barrier.at_most)
-                if not excused and (not barrier.of or any(_is(value, barrier.of) for value in values)):
+                if barrier.of and not any(_is(value, barrier.of) for value in values):
+                    continue
+                if waits_if_called_so(barrier, node, context):
                     yield barrier, node, False
         elif isinstance(func, ast.Attribute):
-            for barrier in sorts.barriers():
-                excused = bool(barrier.unless_keywords) and not given.isdisjoint(barrier.unless_keywords)
-                if func.attr in barrier.methods and _is(receiver, barrier.of) and not excused:
+            for barrier in foreign.barriers():
+                named = func.attr in barrier.methods and _is(receiver, barrier.of)
+                if named and waits_if_called_so(barrier, node, context):
                     yield barrier, node, True
 
-    def _tested(self, tests: list[ast.expr], look: Look) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+    def _tested(self, tests: list[ast.expr], context: RuleContext) -> Iterator[tuple[Barrier, ast.expr, bool]]:
         for test in tests:
-            value = look.value(test)
+            value = context.value(test)
             if value.kind is Kind.FOREIGN and isinstance(test, (ast.Compare, ast.Call)):
-                for barrier in sorts.barriers():
+                for barrier in foreign.barriers():
                     if barrier.conditions and barrier.of == value.ref:
                         yield barrier, test, False
 
 
-def _tracks(node: ast.Call, look: Look) -> bool:
+def _tracks(node: ast.Call, context: RuleContext) -> bool:
     """Whether a call hands values to an experiment tracker or a progress bar."""
-    if isinstance(node.func, ast.Attribute) and node.func.attr in torch_api.TRACKERS:
+    if isinstance(node.func, ast.Attribute) and node.func.attr in python_api.TRACKERS:
         return True
-    return any(barrier.framework == "trackers" for barrier in look.named(node))
+    return any(barrier.framework == "trackers" for barrier in context.barriers_by_name(node))
 
 
-def _is(value: Value, sort: str) -> bool:
-    return value.kind is Kind.FOREIGN and value.ref == sort
+def _is(value: Value, of: str) -> bool:
+    return value.kind is Kind.FOREIGN and value.ref == of
 
 
 def _by_builtin(label: str, value: Value) -> Iterator[Barrier]:
     if value.kind is Kind.FOREIGN:
-        for barrier in sorts.barriers():
+        for barrier in foreign.barriers():
             if label in barrier.builtins and barrier.of == value.ref:
                 yield barrier

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, arguments
-from gpusync_lint.values import Kind
+from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,12 +21,16 @@ class HostArgument(Rule):
     VALID: ClassVar = ("print(np.ones(3))",)
     INVALID: ClassVar = ()
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def applies_to(self, context: RuleContext) -> bool:
+        """Whether the file uses another framework, or is given values of one."""
+        return context.uses_foreign_values
+
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        called = look.value(node.func)
+        called = context.value(node.func)
         if called.kind is not Kind.FOREIGN or called.ref != "numba.launch":
             return
         for arg in arguments(node):
-            if look.value(arg).kind is Kind.ARRAY and look.value(arg).sure:
+            if context.value(arg).kind is Kind.ARRAY and context.value(arg).certain:
                 yield Report("numba.host-argument", arg, Confidence.MEDIUM)
                 return

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, keyword, method, positional
-from gpusync_lint.values import Device, Kind, Value
+from gpusync_lint.domain.lattice import Device, Kind, Value
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, keyword, method, positional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,31 +17,35 @@ class Scaler(Rule):
     """`GradScaler.step` with an optimizer that is not fused, and `get_scale`."""
 
     nodes = (ast.Call,)
+    calls = ("step", "get_scale")
     barriers = ("grad-scaler-step", "grad-scaler-scale")
     VALID: ClassVar = ("scaler.update()", "scaler.step(fused)")
     INVALID: ClassVar = ("scaler.step(sgd)", "scaler.get_scale()")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         called = method(node)
         if called not in ("step", "get_scale") or not isinstance(node.func, ast.Attribute):
             return
-        receiver = look.value(node.func.value)
-        if receiver.kind is not Kind.SCALER or receiver.const is False:
+        receiver = context.value(node.func.value)
+        if receiver.kind is not Kind.SCALER or receiver.argument("enabled").const is False:
             return
         if called == "get_scale":
-            yield Report("grad-scaler-scale", node, Confidence.MEDIUM, tail=True)
+            yield Report("grad-scaler-scale", node, Confidence.MEDIUM, highlight_name=True)
             return
         args = positional(node)
-        optimizer = look.value(args[0]) if args else None
-        if optimizer is not None and not (optimizer.kind is Kind.OPTIMIZER and optimizer.const is True):
-            yield Report("grad-scaler-step", node, Confidence.MEDIUM, tail=True)
+        optimizer = context.value(args[0]) if args else None
+        if optimizer is not None and not (
+            optimizer.kind is Kind.OPTIMIZER and optimizer.argument("fused").const is True
+        ):
+            yield Report("grad-scaler-step", node, Confidence.MEDIUM, highlight_name=True)
 
 
 class DistributionChecks(Rule):
     """Making a distribution, and asking it for a probability, with validation on (the default)."""
 
     nodes = (ast.Call,)
+    calls = ("torch.distributions.*", "log_prob")
     barriers = ("distribution-validation",)
     VALID: ClassVar = ("torch.distributions.Normal(v, v, validate_args=False)",)
     INVALID: ClassVar = (
@@ -49,61 +53,67 @@ class DistributionChecks(Rule):
         "d = torch.distributions.Categorical(logits=x)\nd.log_prob(tgt)",
     )
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        dotted = look.dotted(node.func)
+        dotted = context.qualified_name(node.func)
         if dotted.startswith("torch.distributions."):
             if dotted.rpartition(".")[2][:1].isupper():
-                yield from self._report(look.value(node), node, look, False)
+                yield from self._report(context.value(node), node, context, False)
         elif method(node) == "log_prob" and isinstance(node.func, ast.Attribute):
-            yield from self._report(look.value(node.func.value), node, look, True)
+            yield from self._report(context.value(node.func.value), node, context, True)
 
-    def _report(self, made: Value, node: ast.Call, look: Look, tail: bool) -> Iterator[Report]:
-        if made.kind is Kind.DISTRIBUTION and made.const is not False and made.device >= Device.ASSUMED:
+    def _report(self, made: Value, node: ast.Call, context: RuleContext, tail: bool) -> Iterator[Report]:
+        if (
+            made.kind is Kind.DISTRIBUTION
+            and made.argument("validate_args").const is not False
+            and made.device >= Device.ASSUMED
+        ):
             confidence = Confidence.HIGH if made.device is Device.GPU else Confidence.MEDIUM
-            yield Report("distribution-validation", node, confidence, tail=tail)
+            yield Report("distribution-validation", node, confidence, highlight_name=tail)
 
 
 class HiddenStep(Rule):
     """`ReduceLROnPlateau.step(tensor)`, `LBFGS.step(closure)`, `AveragedModel.update_parameters(model)`."""
 
     nodes = (ast.Call,)
+    calls = ("step", "update_parameters")
     barriers = ("plateau-step", "closure-optimizer", "averaged-model")
     VALID: ClassVar = ("plateau.step(0.5)", "sgd.step()", "fused.step()")
     INVALID: ClassVar = ("plateau.step(s)", "torch.optim.swa_utils.AveragedModel(model).update_parameters(model)")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         args = positional(node)
         called = method(node)
         if called not in ("step", "update_parameters") or not args or not isinstance(node.func, ast.Attribute):
             return
-        receiver = look.value(node.func.value)
+        receiver = context.value(node.func.value)
         if called == "update_parameters":
             if receiver.ref == "AveragedModel":
-                yield Report("averaged-model", node, Confidence.MEDIUM, tail=True)
+                yield Report("averaged-model", node, Confidence.MEDIUM, highlight_name=True)
         elif receiver.kind is Kind.OPTIMIZER and receiver.ref == "LBFGS":
-            yield Report("closure-optimizer", node, Confidence.MEDIUM, tail=True)
+            yield Report("closure-optimizer", node, Confidence.MEDIUM, highlight_name=True)
         elif receiver.kind is Kind.SCHEDULER and receiver.ref == "ReduceLROnPlateau":
-            confidence = look.sureness(look.value(args[0]))
+            confidence = context.confidence(context.value(args[0]))
             if confidence is not None:
-                yield Report("plateau-step", node, confidence, tail=True)
+                yield Report("plateau-step", node, confidence, highlight_name=True)
 
 
 class AttentionMask(Rule):
     """`nn.TransformerEncoder` called with a mask and without `is_causal`."""
 
     nodes = (ast.Call,)
+    calls = ("torch.nn.TransformerEncoder.__call__",)
     barriers = ("attention-mask-check",)
     VALID: ClassVar = ("torch.nn.TransformerEncoder(layer, 1).to(dev)(x)",)
     INVALID: ClassVar = ("torch.nn.TransformerEncoder(layer, 1).to(dev)(x, mask=m)",)
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        called = look.value(node.func)
+        called = context.value(node.func)
         if called.kind is not Kind.MODULE or called.ref != "torch.nn.TransformerEncoder":
             return
         args = positional(node)
         mask = keyword(node, "mask") or (args[1] if len(args) > 1 else None)
-        if keyword(node, "is_causal") is None and look.sureness(look.value(mask)) is not None:
+        if keyword(node, "is_causal") is None and context.confidence(context.value(mask)) is not None:
             yield Report("attention-mask-check", node, Confidence.MEDIUM)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.model import Confidence, Heat
-from gpusync_lint.rules.base import Look, Report, Rule, keyword, method, positional
-from gpusync_lint.rules.places import around, walk
-from gpusync_lint.values import Device, Kind
+from gpusync_lint.domain.lattice import Device, Kind
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.rules.base.blocks import around
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, called_names, keyword, method, positional
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _BY_SINGULAR_VALUES = (2, -2, "nuc")
+_BATCH_NORMS = (
+    "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "LazyBatchNorm1d", "LazyBatchNorm2d",
+    "LazyBatchNorm3d",
+)  # fmt: skip
 _READING = frozenset({"Adafactor", "ASGD"})
 """Optimizers whose update of a parameter reads a number of it, unless they are `capturable`."""
 
@@ -22,6 +27,7 @@ class AnomalyDetection(Rule):
     """`set_detect_anomaly(True)` and `detect_anomaly()`, wherever training is under them."""
 
     nodes = (ast.Call,)
+    calls = called_names("anomaly-detection")
     barriers = ("anomaly-detection",)
     VALID: ClassVar = (
         "torch.autograd.set_detect_anomaly(False)",
@@ -30,27 +36,27 @@ class AnomalyDetection(Rule):
     )
     INVALID: ClassVar = ("torch.autograd.set_detect_anomaly(True)", "with torch.autograd.detect_anomaly(): model(x)")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        dotted = look.dotted(node.func)
-        barrier = look.catalogue.by_function.get(dotted)
-        if barrier is None or barrier.id != "anomaly-detection" or not look.uses_device():
+        dotted = context.qualified_name(node.func)
+        barrier = context.catalogue.by_function.get(dotted)
+        if barrier is None or barrier.id != "anomaly-detection" or not context.uses_device():
             return
         check_nan = keyword(node, "check_nan")
-        if check_nan is not None and look.value(check_nan).const is not True:
+        if check_nan is not None and context.value(check_nan).const is not True:
             return
         if dotted.endswith("set_detect_anomaly"):
             mode = keyword(node, "mode") or next(iter(positional(node)), None)
-            if look.value(mode).const is not True:
+            if context.value(mode).const is not True:
                 return
-        yield Report("anomaly-detection", node, Confidence.MEDIUM, heat=self._heat(look))
+        yield Report("anomaly-detection", node, Confidence.MEDIUM, heat=self._heat(context))
 
-    def _heat(self, look: Look) -> Heat | None:
+    def _heat(self, context: RuleContext) -> Heat | None:
         """Every step, where the mode stays on for the training around the statement and nothing asked for it."""
-        fn = look.at.fn
-        if any(isinstance(block[at], (ast.If, ast.Try)) for block, at in around(fn, look.at.statement)):
+        fn = context.function
+        if any(isinstance(block[at], (ast.If, ast.Try)) for block, at in around(fn, context.statement)):
             return None
-        trains = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in walk(fn.node.body))
+        trains = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in walk_block(fn.node.body))
         return Heat.STEP if trains or fn.is_module else None
 
 
@@ -58,6 +64,7 @@ class ReadingOptimizer(Rule):
     """`step` of an optimizer that reads numbers of its parameters, or its learning rate, to the host."""
 
     nodes = (ast.Call,)
+    calls = ("step",)
     barriers = ("reading-optimizer", "rate-on-device")
     VALID: ClassVar = ("sgd.step()", "fused.step()")
     INVALID: ClassVar = (
@@ -65,32 +72,36 @@ class ReadingOptimizer(Rule):
         "torch.optim.Adam(model.parameters(), lr=s).step()",
     )
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         if method(node) != "step" or not isinstance(node.func, ast.Attribute):
             return
-        receiver = look.value(node.func.value)
-        said = receiver.items or ()
-        if receiver.kind is not Kind.OPTIMIZER or "capturable" in said:
+        receiver = context.value(node.func.value)
+        if receiver.kind is not Kind.OPTIMIZER or receiver.argument("capturable").const is True:
             return
         if receiver.ref in _READING:
-            yield Report("reading-optimizer", node, Confidence.MEDIUM, tail=True)
-        elif "rate-on-device" in said and receiver.const is not True:
-            yield Report("rate-on-device", node, Confidence.MEDIUM, tail=True)
+            yield Report("reading-optimizer", node, Confidence.MEDIUM, highlight_name=True)
+        elif receiver.argument("lr").on_device and receiver.argument("fused").const is not True:
+            yield Report("rate-on-device", node, Confidence.MEDIUM, highlight_name=True)
 
 
 class CumulativeBatchNorm(Rule):
     """A batch norm made with `momentum=None`."""
 
     nodes = (ast.Call,)
+    calls = tuple(f"torch.nn.{name}.__call__" for name in _BATCH_NORMS)
     barriers = ("cumulative-batch-norm",)
     VALID: ClassVar = ("torch.nn.BatchNorm1d(256).to(dev)(x)",)
     INVALID: ClassVar = ("torch.nn.BatchNorm1d(256, momentum=None).to(dev)(x)",)
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        called = look.value(node.func)
-        if called.kind is Kind.MODULE and "cumulative" in (called.items or ()) and called.device >= Device.ASSUMED:
+        called = context.value(node.func)
+        if (
+            called.kind is Kind.MODULE
+            and called.argument("momentum").kind is Kind.NONE
+            and called.device >= Device.ASSUMED
+        ):
             yield Report("cumulative-batch-norm", node, Confidence.MEDIUM)
 
 
@@ -98,18 +109,19 @@ class CaptureAndLoad(Rule):
     """`torch.cuda.graph(...)`, and `torch.load` to a device."""
 
     nodes = (ast.Call,)
+    calls = called_names("graph-capture", "load-to-device")
     barriers = ("graph-capture", "load-to-device")
     VALID: ClassVar = ("torch.load('x.pt', map_location='cpu')", "torch.load('x.pt')")
     INVALID: ClassVar = ("torch.load('x.pt', map_location=dev)", "with torch.cuda.graph(captured): y = x + 1")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        barrier = look.catalogue.by_function.get(look.dotted(node.func))
+        barrier = context.catalogue.by_function.get(context.qualified_name(node.func))
         if barrier is None or barrier.id not in self.barriers:
             return
         if barrier.id == "load-to-device":
             args = positional(node)
-            place = look.value(keyword(node, "map_location") or (args[1] if len(args) > 1 else None))
+            place = context.value(keyword(node, "map_location") or (args[1] if len(args) > 1 else None))
             named = isinstance(place.const, str) and place.const.startswith("cuda")
             if not named and not (place.kind is Kind.DEVICE and place.device >= Device.ASSUMED):
                 return
@@ -123,18 +135,19 @@ class NormBySingularValues(Rule):
     """
 
     nodes = (ast.Call,)
+    calls = called_names("spectral-norm-of-matrix")
     barriers = ("spectral-norm-of-matrix",)
     VALID: ClassVar = ("torch.linalg.matrix_norm(x)", "torch.linalg.matrix_norm(c, 2)")
     INVALID: ClassVar = ("torch.linalg.matrix_norm(x, 2)", "torch.linalg.matrix_norm(x, ord='nuc')")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        barrier = look.catalogue.by_function.get(look.dotted(node.func))
+        barrier = context.catalogue.by_function.get(context.qualified_name(node.func))
         args = positional(node)
         if barrier is None or barrier.id != "spectral-norm-of-matrix" or not args:
             return
         order = keyword(node, "ord") or keyword(node, "p") or (args[1] if len(args) > 1 else None)
-        wanted = _BY_SINGULAR_VALUES if look.dotted(node.func).endswith("matrix_norm") else ("nuc",)
-        confidence = look.sureness(look.value(args[0]))
-        if look.value(order).const in wanted and confidence is not None:
+        wanted = _BY_SINGULAR_VALUES if context.qualified_name(node.func).endswith("matrix_norm") else ("nuc",)
+        confidence = context.confidence(context.value(args[0]))
+        if context.value(order).const in wanted and confidence is not None:
             yield Report("spectral-norm-of-matrix", node, confidence)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, indices, method, positional
-from gpusync_lint.rules.places import walk
-from gpusync_lint.values import Device, Kind, Value
+from gpusync_lint.domain.lattice import Device, Kind, Value
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, indices, method, positional, stored_value
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,71 +31,72 @@ class IndexRead(Rule):
         "x[[0, 1]] = 1.0",
     )
 
-    def check(self, node: ast.Subscript, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Subscript, context: RuleContext) -> Iterator[Report]:
         """Look at a subscript."""
-        base = look.value(node.value)
+        base = context.value(node.value)
         if base.kind is Kind.MOVED:
-            base = Value(Kind.TENSOR, Device.GPU, sure=False)
-        confidence = look.sureness(base)
+            base = Value(Kind.TENSOR, Device.GPU, certain=False)
+        confidence = context.confidence(base)
         if confidence is None:
             return
         stored = isinstance(node.ctx, ast.Store)
         for part in indices(node):
             if isinstance(part, ast.Slice):
                 continue
-            index = look.value(part)
-            if not stored and index.on_device and look.mask(part):
-                yield Report("mask-read", node, _less(confidence, look.sureness(index)))
+            index = context.value(part)
+            if not stored and index.on_device and context.is_mask(part):
+                yield Report("mask-read", node, _less(confidence, context.confidence(index)))
                 return
-            if self._from_host(part, index, look):
+            if self._from_host(part, index, context):
                 yield Report("index-from-host", node, confidence)
                 return
 
-    def _from_host(self, node: ast.expr, index: Value, look: Look) -> bool:
+    def _from_host(self, node: ast.expr, index: Value, context: RuleContext) -> bool:
         if index.kind is Kind.TENSOR:
-            return index.device is Device.CPU and index.sure and not index.zero_dim and not index.boolean
+            return index.device is Device.CPU and index.certain and not index.zero_dim and not index.boolean
         if index.kind is Kind.TUPLE:  # one index for each dimension
-            return any(item.kind is Kind.TENSOR and self._from_host(node, item, look) for item in index.items or ())
+            return any(item.kind is Kind.TENSOR and self._from_host(node, item, context) for item in index.items or ())
         if index.kind is Kind.ARRAY:
-            return index.sure
+            return index.certain
         if isinstance(node, _SURE_INDEX):
             return True
-        return isinstance(node, ast.Call) and look.dotted(node.func) == "builtins.range"
+        return isinstance(node, ast.Call) and context.qualified_name(node.func) == "builtins.range"
 
 
 class MaskGradient(Rule):
     """`loss.backward()`, where all that the loss was computed from was read through masks."""
 
     nodes = (ast.Call,)
+    calls = ("backward",)
     barriers = ("mask-gradient",)
     VALID: ClassVar = ("loss = F.mse_loss(x[idx], x2[idx])\nloss.backward()", "s.backward()")
     INVALID: ClassVar = ("loss = F.mse_loss(x[m], x2[m])\nloss.backward()",)
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         if method(node) != "backward" or not isinstance(node.func, ast.Attribute):
             return
         loss = node.func.value
-        made = _made(loss.id, look) if isinstance(loss, ast.Name) else None
+        made = _made(loss.id, context) if isinstance(loss, ast.Name) else None
         if made is None:
             return
         # One of them has the gradient that goes back, so it goes back through a mask.
-        tensors = [arg for arg in made.args if look.value(arg).kind is Kind.TENSOR]
-        if tensors and all(isinstance(arg, ast.Subscript) and _is_mask(look.value(arg.slice)) for arg in tensors):
-            yield Report("mask-gradient", node, Confidence.MEDIUM, tail=True)
+        tensors = [arg for arg in made.args if context.value(arg).kind is Kind.TENSOR]
+        if tensors and all(isinstance(arg, ast.Subscript) and _is_mask(context.value(arg.slice)) for arg in tensors):
+            yield Report("mask-gradient", node, Confidence.MEDIUM, highlight_name=True)
 
 
 def _is_mask(index: Value) -> bool:
     return index.kind is Kind.TENSOR and index.boolean and index.on_device
 
 
-def _made(label: str, look: Look) -> ast.Call | None:
+def _made(label: str, context: RuleContext) -> ast.Call | None:
     """The call whose result a name was given last before the statement."""
     before = [
         statement
-        for statement in walk(look.at.fn.node.body)
+        for statement in walk_block(context.function.node.body)
         if isinstance(statement, ast.Assign)
-        and statement.lineno < look.at.statement.lineno
+        and statement.lineno < context.statement.lineno
         and any(isinstance(target, ast.Name) and target.id == label for target in statement.targets)
     ]
     value = max(before, key=lambda statement: statement.lineno).value if before else None
@@ -105,39 +106,39 @@ def _made(label: str, look: Look) -> ast.Call | None:
 class IndexWrite(Rule):
     """`x[mask] = tensor` and `x[index_tensor] = number`."""
 
-    nodes = (ast.Assign, ast.Call)
+    nodes = (ast.Subscript, ast.Call)
+    calls = ("index_put_",)
     barriers = ("mask-write", "scalar-store")
     VALID: ClassVar = ("x[m] = 0.0", "x[0] = 1.0", "x[idx] = s", "x.index_put_((idx,), s)")
     INVALID: ClassVar = ("x[m] = s", "x[idx] = 1.0", "x.index_put_((m,), s)")
 
-    def check(self, node: ast.Assign | ast.Call, look: Look) -> Iterator[Report]:
-        """Look at an assignment or a call."""
+    def check(self, node: ast.Subscript | ast.Call, context: RuleContext) -> Iterator[Report]:
+        """Judge a subscript or a call."""
         if isinstance(node, ast.Call):
             args = positional(node)
             if method(node) == "index_put_" and isinstance(node.func, ast.Attribute) and args:
-                inside = look.value(args[0])
+                inside = context.value(args[0])
                 mask = any(item.boolean for item in inside.items or ())
-                confidence = look.sureness(look.value(node.func.value))
+                confidence = context.confidence(context.value(node.func.value))
                 if mask and confidence is not None:
-                    yield Report("mask-write", node, confidence, tail=True)
+                    yield Report("mask-write", node, confidence, highlight_name=True)
             return
-        value = look.value(node.value)
-        for target in node.targets:
-            if isinstance(target, ast.Subscript):
-                yield from self._store(target, value, look)
+        stored = stored_value(node, context)
+        if stored is not None:
+            yield from self._store(node, context.value(stored), context)
 
-    def _store(self, target: ast.Subscript, value: Value, look: Look) -> Iterator[Report]:
-        confidence = look.sureness(look.value(target.value))
+    def _store(self, target: ast.Subscript, value: Value, context: RuleContext) -> Iterator[Report]:
+        confidence = context.confidence(context.value(target.value))
         if confidence is None:
             return
         nodes = [part for part in indices(target) if not isinstance(part, ast.Slice)]
-        values = [look.value(node) for node in nodes]
-        masks = [look.mask(node) for node in nodes]
+        values = [context.value(node) for node in nodes]
+        masks = [context.is_mask(node) for node in nodes]
         if value.kind is Kind.TENSOR and any(masks):
             yield Report("mask-write", target, confidence)
-        elif value.kind is Kind.HOST and look.waits_on(look.catalogue.barriers["scalar-store"]):
+        elif value.kind is Kind.HOST and context.waits_on(context.catalogue.barriers["scalar-store"]):
             for index, mask in zip(values, masks, strict=True):
-                if index.on_device and mask is False and index.sure:
+                if index.on_device and mask is False and index.certain:
                     yield Report("scalar-store", target, confidence)
                     return
 

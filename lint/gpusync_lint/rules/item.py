@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, method
-from gpusync_lint.rules.deferral import defer
-from gpusync_lint.values import Kind
+from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, method
+from gpusync_lint.rules.fixes.deferred_reads import defer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,20 +18,21 @@ class Item(Rule):
     """A tensor's values read as Python numbers."""
 
     nodes = (ast.Call,)
+    calls = ("item", "tolist")
     barriers = ("item", "tolist")
     VALID: ClassVar = ("np.float32(1).item()", "x.detach()", "c.sum().item()", "c.tolist()")
     INVALID: ClassVar = ("s.item()", "total += x.sum().item()", "x.tolist()")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         called = method(node)
         if called not in ("item", "tolist") or node.args or node.keywords or not isinstance(node.func, ast.Attribute):
             return
-        value = look.value(node.func.value)
-        confidence = look.sureness(value)
-        if confidence is None and value.kind in (Kind.UNKNOWN, Kind.MOVED) and look.explained():
+        value = context.value(node.func.value)
+        confidence = context.confidence(value)
+        if confidence is None and value.kind in (Kind.UNKNOWN, Kind.MOVED) and context.unknown_is_probably_tensor():
             # numpy scalars have `.item()` too, but in code that computes on a device few are left unexplained.
             confidence = Confidence.MEDIUM if called == "item" else Confidence.LOW
         if confidence is not None:
-            fix = defer(node, node.func.value, look) if called == "item" else None
-            yield Report(called, node, confidence, tail=True, fix=fix)
+            fix = defer(node, node.func.value, context) if called == "item" else None
+            yield Report(called, node, confidence, highlight_name=True, fix=fix)

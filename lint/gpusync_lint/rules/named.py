@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint import named
-from gpusync_lint.model import Confidence, Heat
-from gpusync_lint.rules.base import Look, Report, Rule
+from gpusync_lint.catalogue import roots
+from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value
+from gpusync_lint.inference.named_barriers import named_by
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext
+from gpusync_lint.rules.base.entries import holds_constant, waits_if_called_so
 from gpusync_lint.rules.text import text_confidence
-from gpusync_lint.values import UNKNOWN, Device, Kind, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.catalogue import Barrier
+    from gpusync_lint.catalogue.schema import Barrier
+    from gpusync_lint.model.findings import EngineSettings
 
 
 class NamedBarrier(Rule):
@@ -22,83 +25,70 @@ class NamedBarrier(Rule):
 
     nodes = (ast.Call,)
     barriers = (
-        *(id_ for each in named.libraries() for id_, barrier in each.barriers.items() if not barrier.shaped),
+        *(key for each in roots.libraries() for key, barrier in each.barriers.items() if not barrier.own_rule),
         "project-barrier",
     )
     VALID: ClassVar = ("model.log('loss', s)", "torch.cuda.is_available()")
     INVALID: ClassVar = ()
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(settings)
+        self.calls = frozenset(named_by(settings.barriers).ends)
+
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        for barrier in look.named(node):
-            confidence = _confidence(barrier, node, look)
+        for barrier in context.barriers_by_name(node):
+            confidence = _confidence(barrier, node, context)
             if confidence is not None:
-                yield Report(barrier.id, node, confidence, tail=_is_method(node, look))
+                yield Report(barrier.id, node, confidence, highlight_name=_is_method(node, context))
                 return
 
 
 class PreparedLoader(Rule):
     """A loop over a loader that Accelerate prepared, which moves each batch itself."""
 
-    nodes = (ast.Name, ast.Attribute, ast.Call)
+    nodes = (ast.For, ast.AsyncFor)
     barriers = ("accelerate.prepared-loader",)
     VALID: ClassVar = ("for y in torch.utils.data.DataLoader([]): model(y)",)
     INVALID: ClassVar = ()
 
-    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
-        """Look at what a loop runs over."""
-        loop = look.at.statement
-        if not isinstance(loop, (ast.For, ast.AsyncFor)):
-            return
-        loader = loop.iter
+    def check(self, node: ast.For | ast.AsyncFor, context: RuleContext) -> Iterator[Report]:
+        """Judge what a loop runs over."""
+        loader = node.iter
         while isinstance(loader, ast.Call) and loader.args:  # enumerate, tqdm
             loader = loader.args[0]
-        value = look.value(loader)
-        if node is not loader or value.kind is not Kind.LOADER or value.device is not Device.GPU:
+        value = context.value(loader)
+        if value.kind is not Kind.LOADER or value.device is not Device.GPU:
             return
         # Lightning's Fabric prepares loaders too, and does not wait. Who says `non_blocking` somewhere knows of it.
-        accelerate = any(dotted.startswith("accelerate") for dotted in look.file.imports.values())
-        if accelerate and "non_blocking" not in look.file.text:
+        accelerate = any(dotted.startswith("accelerate") for dotted in context.file.imports.values())
+        if accelerate and "non_blocking" not in context.file.text:
             yield Report("accelerate.prepared-loader", loader, Confidence.MEDIUM, heat=Heat.STEP)
 
 
-def _confidence(barrier: Barrier, node: ast.Call, look: Look) -> Confidence | None:
+def _confidence(barrier: Barrier, node: ast.Call, context: RuleContext) -> Confidence | None:
     """How sure it is that a call waits, given how it is called; None when it does not."""
-    if barrier.within and look.at.fn.name not in barrier.within:
+    if not waits_if_called_so(barrier, node, context):
         return None
-    if barrier.at_most is not None and len(node.args) > barrier.at_most:
-        return None
-    said = {keyword.arg: look.value(keyword.value) for keyword in node.keywords if keyword.arg is not None}
-    if not all(_is(said.get(label), const) for label, const in barrier.given):
-        return None
-    if any(_is(said.get(label), const) for label, const in barrier.unless_given):
-        return None
-    if any(label in said for label in barrier.unless_keywords):
-        return None
-    if barrier.unless_made:
-        receiver = look.value(node.func.value if _has_receiver(node, look) else node.func)  # type: ignore[attr-defined]
-        made = receiver.items if receiver.kind in (Kind.MODULE, Kind.NAME) else None
+    if barrier.unless_made_with:
+        receiver = context.value(node.func.value if _has_receiver(node, context) else node.func)  # type: ignore[attr-defined]
+        made = receiver.made_with if receiver.kind in (Kind.MODULE, Kind.NAME) else None
         if made is None:
             return Confidence.LOW
-        if any(pair in made for pair in barrier.unless_made):
+        if any(holds_constant(receiver.argument(name), value) for name, value in barrier.unless_made_with):
             return None
-    values = [look.value(arg) for arg in node.args]
     if barrier.takes == "tensor":
-        found = [text_confidence(look, value) for value in (*values, *said.values())]
-        sure = [item for item in found if item is not None]
-        return min(sure, key=lambda item: item.rank) if sure else None
+        given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg is not None)]
+        found = [text_confidence(context, context.value(arg)) for arg in given]
+        return min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
     if barrier.takes == "number":
-        value = values[-1] if values else UNKNOWN
-        return Confidence.MEDIUM if look.uses_device() and _holds_number(value) else None
+        value = context.value(node.args[-1]) if node.args else UNKNOWN
+        return Confidence.MEDIUM if context.uses_device() and _holds_number(value) else None
     if barrier.framework == "project":
         return Confidence.HIGH
     if barrier.among_processes:
         return Confidence.LOW
-    return Confidence.MEDIUM if look.uses_device() else None
-
-
-def _is(value: Value | None, const: Any) -> bool:
-    return value is not None and value.const == const and type(value.const) is type(const)
+    return Confidence.MEDIUM if context.uses_device() else None
 
 
 def _holds_number(value: Value) -> bool:
@@ -107,12 +97,12 @@ def _holds_number(value: Value) -> bool:
     return value.kind is Kind.HOST and not isinstance(value.const, str)
 
 
-def _has_receiver(node: ast.Call, look: Look) -> bool:
-    return isinstance(node.func, ast.Attribute) and look.value(node.func).kind is not Kind.MODULE
+def _has_receiver(node: ast.Call, context: RuleContext) -> bool:
+    return isinstance(node.func, ast.Attribute) and context.value(node.func).kind is not Kind.MODULE
 
 
-def _is_method(node: ast.Call, look: Look) -> bool:
+def _is_method(node: ast.Call, context: RuleContext) -> bool:
     if not isinstance(node.func, ast.Attribute):
         return False
-    receiver = look.value(node.func.value)
+    receiver = context.value(node.func.value)
     return receiver.kind is not Kind.NAME or str(receiver.ref).endswith("()")

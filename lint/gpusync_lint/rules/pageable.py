@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint import torch_api
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, keyword, keyword_is, method, positional
-from gpusync_lint.values import Device, Kind
+from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.lattice import Device, Kind
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, keyword, keyword_is, method, positional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +21,9 @@ class PageableCopy(Rule):
     """
 
     nodes = (ast.Call,)
+    calls = ("to", "cuda")
     barriers = ("pageable-copy",)
-    guesses = True
+    low_confidence = True
     VALID: ClassVar = (
         "for y in torch.utils.data.DataLoader([], pin_memory=True):\n    y.to(dev, non_blocking=True)",
         "p.to(dev, non_blocking=True)",
@@ -30,31 +31,31 @@ class PageableCopy(Rule):
     )
     INVALID: ClassVar = ()
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         if method(node) not in ("to", "cuda") or not keyword_is(node, "non_blocking", True):
             return
         assert isinstance(node.func, ast.Attribute)
-        value = look.value(node.func.value)
+        value = context.value(node.func.value)
         if (
             value.kind is not Kind.TENSOR
             or value.device is not Device.CPU
             or value.pinned
-            or not self._moves(node, look)
+            or not self._moves(node, context)
         ):
             return
-        if "pageable" in (value.items or ()) or self._made_here(node.func.value, look):
-            yield Report("pageable-copy", node, Confidence.LOW, tail=True)
+        if value.pageable or self._made_here(node.func.value, context):
+            yield Report("pageable-copy", node, Confidence.LOW, highlight_name=True)
 
-    def _moves(self, node: ast.Call, look: Look) -> bool:
+    def _moves(self, node: ast.Call, context: RuleContext) -> bool:
         if method(node) == "cuda":
             return True
-        place = look.value(keyword(node, "device") or next(iter(positional(node)), None))
+        place = context.value(keyword(node, "device") or next(iter(positional(node)), None))
         named = isinstance(place.const, str) and place.const.startswith("cuda")
         return named or (place.kind is Kind.DEVICE and place.device >= Device.ASSUMED)
 
-    def _made_here(self, receiver: ast.expr, look: Look) -> bool:
+    def _made_here(self, receiver: ast.expr, context: RuleContext) -> bool:
         if not isinstance(receiver, ast.Call) or keyword(receiver, "pin_memory") is not None:
             return False
-        dotted = look.dotted(receiver.func)
-        return dotted.startswith("torch.") and dotted[6:] in torch_api.FACTORIES
+        dotted = context.qualified_name(receiver.func)
+        return dotted.startswith("torch.") and torch_api.is_factory(dotted[6:])

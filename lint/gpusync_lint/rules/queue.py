@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint import torch_api
-from gpusync_lint.model import Confidence, Heat
-from gpusync_lint.rules.base import Look, Report, Rule, method
-from gpusync_lint.rules.device_work import device_work
-from gpusync_lint.rules.places import LOOPS, around, walk
-from gpusync_lint.values import Device, Kind
+from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.lattice import Device, Kind
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.rules.base.blocks import LOOPS, around
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, method
+from gpusync_lint.rules.base.device_work import device_work
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +27,9 @@ class UnboundedQueue(Rule):
     """
 
     nodes = (ast.Call,)
+    calls = ("step",)
     barriers = ("unbounded-queue",)
-    late = True
+    after_others = True
     VALID: ClassVar = (
         f"{_MADE}\n    if i % 3 == 0:\n        print(y.sum().item())",
         "for y in torch.utils.data.DataLoader([]):\n    model(y).sum().backward()\n    sgd.step()",
@@ -39,41 +41,41 @@ class UnboundedQueue(Rule):
         "while True:\n    y = torch.randn(4, 256, device=dev)\n    model(y).sum().backward()\n    sgd.step()",
     )
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        if method(node) != "step" or not isinstance(node.func, ast.Attribute) or look.at.repeated:
+        if method(node) != "step" or not isinstance(node.func, ast.Attribute) or context.occurrence.repeated:
             return
-        if look.value(node.func.value).kind is not Kind.OPTIMIZER:
+        if context.value(node.func.value).kind is not Kind.OPTIMIZER:
             return
-        holders = around(look.at.fn, look.at.statement)
+        holders = around(context.function, context.statement)
         loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
         if not loops or holders[-2][0][holders[-2][1]] is not loops[-1]:
             return
         loop = loops[-1]
         lines = range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)
-        if look.waits.intersection(lines) or not _endless(loop, look):
+        if context.reported_lines.intersection(lines) or not _endless(loop, context):
             return
-        if not any(_makes_input(inner, look) for inner in walk(loop.body)):  # type: ignore[attr-defined]
+        if not any(_makes_input(inner, context) for inner in walk_block(loop.body)):  # type: ignore[attr-defined]
             return
-        if device_work(loop.body, look) is not None:  # type: ignore[attr-defined]
+        if device_work(loop.body, context) is not None:  # type: ignore[attr-defined]
             mark = loop.test if isinstance(loop, ast.While) else loop.iter  # type: ignore[attr-defined]
-            yield Report("unbounded-queue", mark, Confidence.MEDIUM, about=loop, heat=Heat.EPOCH)
+            yield Report("unbounded-queue", mark, Confidence.MEDIUM, heat_statement=loop, heat=Heat.EPOCH)
 
 
-def _endless(loop: ast.stmt, look: Look) -> bool:
+def _endless(loop: ast.stmt, context: RuleContext) -> bool:
     """Whether a loop runs over numbers, or for ever."""
     if isinstance(loop, ast.While):
         return isinstance(loop.test, ast.Constant)
     if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
         return False
-    called = look.value(loop.iter.func)
+    called = context.value(loop.iter.func)
     return called.kind is Kind.NAME and called.ref in ("builtins.range", "itertools.count", "tqdm.trange")
 
 
-def _makes_input(node: ast.AST, look: Look) -> bool:
+def _makes_input(node: ast.AST, context: RuleContext) -> bool:
     """Whether an expression makes a new tensor on the device."""
     if not isinstance(node, ast.Call):
         return False
-    called, made = look.value(node.func), look.value(node)
+    called, made = context.value(node.func), context.value(node)
     named = called.kind is Kind.NAME and isinstance(called.ref, str) and called.ref.startswith("torch.")
-    return named and called.ref[6:] in torch_api.FACTORIES and made.kind is Kind.TENSOR and made.device is Device.GPU
+    return named and torch_api.is_factory(called.ref[6:]) and made.kind is Kind.TENSOR and made.device is Device.GPU

@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.model import Confidence, Edit, Fix, Heat
-from gpusync_lint.rules.base import Look, Report, Rule
-from gpusync_lint.rules.places import LOOPS, around, bound_names
-from gpusync_lint.rules.remote_loops import get_at_once
-from gpusync_lint.values import Kind
+from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.operations import ReplaceExpression
+from gpusync_lint.rules.base.blocks import LOOPS, around, bound_names
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext
+from gpusync_lint.rules.fixes.remote_loops import get_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gpusync_lint.model.findings import Fix
 
 _METHODS = {("compute", "dask.collection"): "dask.compute-in-loop", ("result", "dask.future"): "dask.result-in-loop"}
 _FUNCTIONS = ("dask.compute", "dask.base.compute")
@@ -28,54 +31,55 @@ class RemoteInLoop(Rule):
     """
 
     nodes = (ast.Call,)
+    calls = ("ray.get", *_FUNCTIONS, "gather", "compute", "result")
     barriers = ("ray.get-in-loop", "dask.compute-in-loop", "dask.result-in-loop")
     VALID: ClassVar = ("get(x)", "model.compute()")
     INVALID: ClassVar = ()
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        barrier, subject = _waits(node, look)
+        barrier, subject = _waits(node, context)
         if subject is None:
             return
-        if look.at.repeated:
-            around_it = _comprehension(look.at.statement, node)
+        if context.occurrence.repeated:
+            around_it = _comprehension(context.statement, node)
             if around_it is not None and not any(_as_completed(each.iter) for each in around_it.generators):
                 names = {name for each in around_it.generators for name in _names(each.target)}
                 if _task(barrier, subject, names):
-                    fix = _fix(around_it, node, subject, look) if barrier.startswith("ray") else None
+                    fix = _fix(around_it, node, subject, context) if barrier.startswith("ray") else None
                     yield Report(barrier, node, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
             return
-        holders = around(look.at.fn, look.at.statement)
+        holders = around(context.function, context.statement)
         loops = [(block[at], level) for level, (block, at) in enumerate(holders) if isinstance(block[at], LOOPS)]
         if not loops or not isinstance(loops[-1][0], ast.For) or _as_completed(loops[-1][0].iter):
             return
         loop = loops[-1][0]
-        result = _reach(loop.body, bound_names(look.at.statement))
+        result = _reach(loop.body, bound_names(context.statement))
         if result & _names(subject):
             return
         names = _names(loop.target)
         if barrier == "ray.get-in-loop" and isinstance(subject, ast.Name) and subject.id in names:
-            yield Report(barrier, node, Confidence.MEDIUM, fix=get_at_once(loop, node, subject, look))
+            yield Report(barrier, node, Confidence.MEDIUM, fix=get_at_once(loop, node, subject, context))
         elif _task(barrier, subject, _reach(loop.body, names)):
-            fix = get_at_once(loop, node, subject, look) if barrier.startswith("ray") else None
+            fix = get_at_once(loop, node, subject, context) if barrier.startswith("ray") else None
             yield Report(barrier, node, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
 
 
-def _waits(node: ast.Call, look: Look) -> tuple[str, ast.expr | None]:
+def _waits(node: ast.Call, context: RuleContext) -> tuple[str, ast.expr | None]:
     """The barrier that a call may be, and what it waits for."""
     func = node.func
-    called = look.value(func)
+    called = context.value(func)
     if called.kind is Kind.NAME and called.ref == "ray.get" and len(node.args) == 1:
         return "ray.get-in-loop", node.args[0]
     if called.kind is Kind.NAME and called.ref in _FUNCTIONS and len(node.args) == 1:
-        lazy = look.value(node.args[0])
+        lazy = context.value(node.args[0])
         return "dask.compute-in-loop", node.args[0] if lazy.kind is Kind.FOREIGN else None
     if isinstance(func, ast.Attribute) and func.attr == "gather" and len(node.args) == 1:
-        receiver = look.value(func.value)
+        receiver = context.value(func.value)
         gathers = receiver.kind is Kind.FOREIGN and receiver.ref == "dask.client"
         return "dask.result-in-loop", node.args[0] if gathers else None
     if isinstance(func, ast.Attribute) and func.attr in ("compute", "result"):
-        receiver = look.value(func.value)
+        receiver = context.value(func.value)
         if receiver.kind is Kind.FOREIGN:
             barrier = _METHODS.get((func.attr, receiver.ref))
             return (barrier, func.value) if barrier else ("", None)
@@ -98,26 +102,25 @@ def _task(barrier: str, subject: ast.expr, names: set[str]) -> bool:
     return not isinstance(called.value, ast.Attribute) or bool(names & _names(called.value))
 
 
-def _fix(comprehension: ast.AST, call: ast.Call, subject: ast.expr, look: Look) -> Fix | None:
+def _fix(comprehension: ast.AST, call: ast.Call, subject: ast.expr, context: RuleContext) -> Fix | None:
     """`[ray.get(r) for r in refs]` to `ray.get(list(refs))`; with the tasks submitted inside, the list goes inside."""
     if not isinstance(comprehension, ast.ListComp) or comprehension.elt is not call:
         return None
-    whole, func, inner = look.span(comprehension), look.span(call.func), look.span(subject)
+    whole = context.span(comprehension)
     first = comprehension.generators[0]
-    over = look.span(first.iter)
-    if whole is None or func is None or inner is None or over is None or "#" in look.text(whole):
-        return None
     plain = len(comprehension.generators) == 1 and not first.ifs and not first.is_async
     if plain and isinstance(subject, ast.Name) and isinstance(first.target, ast.Name) and subject.id == first.target.id:
-        text = look.text(over)
-        refs = text if isinstance(first.iter, (ast.List, ast.ListComp)) else f"list({text})"
-        return Fix("Get all of them at once", (Edit(whole, f"{look.text(func)}({refs})"),), True)
-    element = look.span(call)
-    if element is None or isinstance(subject, ast.Name):
+        text = "{}({})" if isinstance(first.iter, (ast.List, ast.ListComp)) else "{}(list({}))"
+        got = ReplaceExpression(whole, context.template(text, call.func, first.iter))
+        return context.fix("Get all of them at once", got, safe=True)
+    if isinstance(subject, ast.Name):
         return None
-    text, done = look.text(whole), look.text(element)
-    changed = f"{look.text(func)}({text.replace(done, look.text(inner), 1)})"
-    return Fix("Submit all tasks, then get them at once", (Edit(whole, changed),), False, _AT_ONCE)
+    return context.fix(
+        "Submit all tasks, then get them at once",
+        ReplaceExpression(context.span(call), context.template("{}", subject)),
+        ReplaceExpression(whole, context.template("{}({})", call.func, comprehension)),
+        hazard=_AT_ONCE,
+    )
 
 
 def _comprehension(

@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.expressions import dotted_path
-from gpusync_lint.interpreter import backward_of
-from gpusync_lint.model import Edit, Fix
-from gpusync_lint.rules.base import Look, Report, Rule
-from gpusync_lint.rules.places import LOOPS, around, walk
+from gpusync_lint.domain.training_idioms import backward_of
+from gpusync_lint.model.operations import ReplaceExpression
+from gpusync_lint.rules.base.blocks import LOOPS, around
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext
+from gpusync_lint.syntax.names import dotted_path
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gpusync_lint.model.findings import Fix
 
 _CARRIES = frozenset({"sum", "mean", "clone", "float", "double", "cpu", "view", "reshape"})
 _ENDS = frozenset({"detach_", "clear", "pop", "popleft"})
@@ -27,7 +30,8 @@ class KeptGraph(Rule):
     graph to be retained: then no later backward pass can go through what is kept.
     """
 
-    nodes = (ast.AugAssign, ast.Assign, ast.Call)
+    nodes = (ast.AugAssign, ast.BinOp, ast.Call)
+    calls = ("append",)
     barriers = ("kept-graph",)
     VALID: ClassVar = (
         "loss = model(x).sum()\nloss.backward()\nkept += loss.detach()",
@@ -46,18 +50,18 @@ class KeptGraph(Rule):
         "loss = model(x).sum()\nif step:\n    loss.backward()\nelse:\n    loss.backward()\nkept += loss.mean()",
     )
 
-    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at an assignment or a call."""
-        kept = _kept(node)
-        if kept is None or look.at.repeated:
+        kept = _kept(node, context.statement)
+        if kept is None or context.occurrence.repeated:
             return
         target, value = kept
         carrier = _carrier(value)
-        if carrier is None or look.sureness(look.value(carrier)) is None:
+        if carrier is None or context.confidence(context.value(carrier)) is None:
             return
         path = dotted_path(carrier)
-        statement = look.at.statement
-        holders = around(look.at.fn, statement)
+        statement = context.statement
+        holders = around(context.function, statement)
         loops = [place for place, (block, at) in enumerate(holders) if isinstance(block[at], LOOPS)]
         if not loops or path is None or path == target:
             return
@@ -68,17 +72,17 @@ class KeptGraph(Rule):
             return
         if not any(_goes_backward(other, path) for block, _ in inside for other in block):
             return
-        if not _steps(body) or self._may_be_used(look.at.fn.node.body, body, target, path, statement):
+        if not _steps(body) or self._may_be_used(context.function.node.body, body, target, path, statement):
             return
-        confidence = look.sureness(look.value(carrier))
+        confidence = context.confidence(context.value(carrier))
         if confidence is not None:
-            yield Report("kept-graph", value, confidence, fix=self._fix(value, carrier, look))
+            yield Report("kept-graph", value, confidence, fix=self._fix(value, carrier, context))
 
     def _may_be_used(
         self, whole: list[ast.stmt], body: list[ast.stmt], target: str, path: str, statement: ast.stmt
     ) -> bool:
         """Whether the loop begins the sum anew, bounds the list, detaches the loss, or goes backward from the sum."""
-        for node in walk(body):
+        for node in walk_block(body):
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Delete)) and node is not statement:
                 targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
                 labels = {
@@ -88,29 +92,29 @@ class KeptGraph(Rule):
                     return True
             if isinstance(node, ast.Attribute) and node.attr in _ENDS and dotted_path(node.value) in {path, target}:
                 return True
-        for node in walk(whole):
+        for node in walk_block(whole):
             if isinstance(node, ast.Call):
                 label = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 if label == "deque" or (("backward" in label or label == "grad") and _mentions(node, target)):
                     return True
         return False
 
-    def _fix(self, value: ast.expr, carrier: ast.expr, look: Look) -> Fix | None:
-        span = look.span(carrier)
-        if span is None or value is not carrier:
+    def _fix(self, value: ast.expr, carrier: ast.expr, context: RuleContext) -> Fix | None:
+        if value is not carrier:
             return None
-        edit = Edit(span, f"{look.text(span)}.detach()")
-        return Fix("Keep the value without its graph", (edit,), False, _HAZARD)
+        detached = ReplaceExpression(context.span(carrier), context.template("{}.detach()", carrier))
+        return context.fix("Keep the value without its graph", detached, hazard=_HAZARD)
 
 
-def _kept(node: ast.AST | None) -> tuple[str, ast.expr] | None:
+def _kept(node: ast.AST, statement: ast.stmt) -> tuple[str, ast.expr] | None:
     """The name that keeps something, and what it keeps."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
         return node.target.id, node.value
-    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-        label, value = node.targets[0].id, node.value
-        if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add) and isinstance(value.left, ast.Name):
-            return (label, value.right) if value.left.id == label else None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.Name):
+        if not isinstance(statement, ast.Assign) or statement.value is not node or len(statement.targets) != 1:
+            return None
+        target = statement.targets[0]
+        return (target.id, node.right) if isinstance(target, ast.Name) and target.id == node.left.id else None
     call = node if isinstance(node, ast.Call) and len(node.args) == 1 else None
     if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "append":
         return None
@@ -147,7 +151,7 @@ def _goes_backward(statement: ast.stmt, path: str) -> bool:
 
 
 def _steps(body: list[ast.stmt]) -> bool:
-    return any(isinstance(node, ast.Attribute) and node.attr == "step" for node in walk(body))
+    return any(isinstance(node, ast.Attribute) and node.attr == "step" for node in walk_block(body))
 
 
 def _without_gradient(statement: ast.stmt) -> bool:

@@ -5,14 +5,23 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.rules.base import Look, Report, Rule, arguments, indices, method, positional
-from gpusync_lint.rules.deferral import defer
-from gpusync_lint.values import Kind, Value
+from gpusync_lint.domain.lattice import Kind, Value
+from gpusync_lint.rules.base.context import (
+    Report,
+    Rule,
+    RuleContext,
+    arguments,
+    called_names,
+    indices,
+    method,
+    positional,
+)
+from gpusync_lint.rules.fixes.deferred_reads import defer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.model import Confidence
+    from gpusync_lint.model.levels import Confidence
 
 _CONVERSIONS = frozenset({"float", "int", "complex", "bool", "range", "hex", "bin", "chr"})
 
@@ -21,22 +30,23 @@ class ScalarConversion(Rule):
     """`float(t)`, `int(t)`, `range(t)`, `math.f(t)`, and `torch.tensor` of device scalars."""
 
     nodes = (ast.Call,)
+    calls = (*(f"builtins.{name}" for name in sorted(_CONVERSIONS)), "math.*", "torch.tensor", "torch.as_tensor")
     barriers = ("scalar-conversion", "tensor-of-scalars")
     VALID: ClassVar = ("float(3)", "int(x.size(0))", "s.float()", "math.sqrt(2)", "torch.stack([s, s2])")
     INVALID: ClassVar = ("float(s)", "int(s)", "range(si)", "math.isnan(s)", "torch.tensor([s, s2])")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        dotted = look.dotted(node.func)
+        dotted = context.qualified_name(node.func)
         if dotted in ("torch.tensor", "torch.as_tensor"):
             args = positional(node)
-            value = look.value(args[0]) if args else None
+            value = context.value(args[0]) if args else None
             if (
                 value is not None
                 and value.kind in (Kind.LIST, Kind.TUPLE)
                 and isinstance(args[0], (ast.List, ast.Tuple))
             ):
-                confidence = _any(look, value)
+                confidence = _any(context, value)
                 if confidence is not None:
                     yield Report("tensor-of-scalars", node, confidence)
             return
@@ -46,11 +56,11 @@ class ScalarConversion(Rule):
             return
         given = arguments(node)
         for arg in given:
-            value = look.value(arg)
-            confidence = look.decides(value) if dotted == "builtins.range" else look.sureness(value)
+            value = context.value(arg)
+            confidence = context.truth_confidence(value) if dotted == "builtins.range" else context.confidence(value)
             if confidence is not None:
                 only = dotted == "builtins.float" and given == node.args
-                fix = defer(node, arg, look) if only else None
+                fix = defer(node, arg, context) if only else None
                 yield Report("scalar-conversion", node, confidence, fix=fix)
                 return
 
@@ -59,24 +69,25 @@ class TensorAsNumber(Rule):
     """A device tensor where torch wants a Python number: a size, or a fill value."""
 
     nodes = (ast.Call,)
+    calls = called_names("tensor-as-number")
     barriers = ("tensor-as-number",)
     VALID: ClassVar = ("torch.full((4,), 3.0, device=dev)", "torch.zeros(x.size(0))", "x.index_fill_(0, idx, 1.0)")
     INVALID: ClassVar = ("torch.full((4,), s)", "torch.zeros(si, device=dev)", "x.index_fill_(0, idx, s)")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        barrier = look.catalogue.barriers["tensor-as-number"]
-        dotted = look.dotted(node.func)
+        barrier = context.catalogue.barriers["tensor-as-number"]
+        dotted = context.qualified_name(node.func)
         args = positional(node)
         if method(node) in barrier.methods and not dotted:
             args = args[2:]
         elif dotted not in barrier.functions:
             return
         for arg in args:
-            value = look.value(arg)
-            confidence = look.decides(value)
+            value = context.value(arg)
+            confidence = context.truth_confidence(value)
             if confidence is None and value.kind is Kind.TUPLE:
-                confidence = _any(look, value)
+                confidence = _any(context, value)
             if confidence is not None:
                 yield Report("tensor-as-number", node, confidence)
                 return
@@ -90,28 +101,30 @@ class IndexByValue(Rule):
     VALID: ClassVar = ("x[idx]", "x[0]", "x[:, None]", "lst[0]")
     INVALID: ClassVar = ("lst[si]", "x[:si]", "x[si]")
 
-    def check(self, node: ast.Subscript, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Subscript, context: RuleContext) -> Iterator[Report]:
         """Look at a subscript."""
-        base = look.value(node.value)
+        base = context.value(node.value)
+        if base.kind in (Kind.LIST, Kind.TUPLE) and isinstance(node.slice, ast.Tuple):
+            return  # sequences take one index: what is indexed here is something else
         for part in indices(node):
             if isinstance(part, ast.Slice):
-                values = [look.value(bound) for bound in (part.lower, part.upper, part.step)]
+                values = [context.value(bound) for bound in (part.lower, part.upper, part.step)]
             else:
-                value = look.value(part)
+                value = context.value(part)
                 if base.kind is Kind.TENSOR and (not value.zero_dim or value.boolean or not base.on_device):
                     continue
                 if base.kind not in (Kind.TENSOR, Kind.LIST, Kind.TUPLE, Kind.ARRAY):
                     continue
                 values = [value]
             for value in values:
-                confidence = look.decides(value)
+                confidence = context.truth_confidence(value)
                 if confidence is not None:
                     yield Report("index-by-value", node, confidence)
                     return
 
 
-def _any(look: Look, value: Value) -> Confidence | None:
+def _any(context: RuleContext, value: Value) -> Confidence | None:
     items = list(value.items or ()) if value.kind is Kind.TUPLE else [value.elem] if value.elem is not None else []
-    found = [look.sureness(item) for item in items]
+    found = [context.confidence(item) for item in items]
     sure = [confidence for confidence in found if confidence is not None]
     return min(sure, key=lambda confidence: confidence.rank) if sure else None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint import torch_api
-from gpusync_lint.rules.base import Look, Report, Rule, arguments, method
-from gpusync_lint.values import Kind, Value
+from gpusync_lint.domain import python_api
+from gpusync_lint.domain.lattice import Kind, Value
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, arguments, method
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.model import Confidence
+    from gpusync_lint.model.levels import Confidence
 
 _DEPTH = 3
 
@@ -21,6 +21,7 @@ class TensorToText(Rule):
     """`print(t)`, `f"{t}"`, `"%s" % t`, `"{}".format(t)`, `str(t)`, `logger.info(..., t)`."""
 
     nodes = (ast.Call, ast.FormattedValue, ast.BinOp)
+    calls = ("print", "str", "repr", "format", *python_api.TRACKERS, *python_api.LOGGERS)
     barriers = ("tensor-to-text", "tensor-to-tracker")
     VALID: ClassVar = (
         "print(x.shape)",
@@ -34,52 +35,52 @@ class TensorToText(Rule):
         "writer.add_scalar('a', s, 1)",
     )  # fmt: skip
 
-    def check(self, node: ast.AST, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at a call, a hole of an f-string, or a `%`."""
         if isinstance(node, ast.FormattedValue):
-            confidence = text_confidence(look, look.value(node.value))
+            confidence = text_confidence(context, context.value(node.value))
             if confidence is not None:
                 yield Report("tensor-to-text", node.value, confidence)
         elif isinstance(node, ast.BinOp):
-            if isinstance(node.op, ast.Mod) and _is_text(look, node.left):
-                confidence = text_confidence(look, look.value(node.right))
+            if isinstance(node.op, ast.Mod) and _is_text(context, node.left):
+                confidence = text_confidence(context, context.value(node.right))
                 if confidence is not None:
                     yield Report("tensor-to-text", node, confidence)
         elif isinstance(node, ast.Call):
-            yield from self._call(node, look)
+            yield from self._call(node, context)
 
-    def _call(self, node: ast.Call, look: Look) -> Iterator[Report]:
-        barrier = self._barrier(node, look)
+    def _call(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
+        barrier = self._barrier(node, context)
         if not barrier:
             return
-        found = [text_confidence(look, look.value(arg)) for arg in arguments(node)]
+        found = [text_confidence(context, context.value(arg)) for arg in arguments(node)]
         sure = [confidence for confidence in found if confidence is not None]
         if sure:
             yield Report(barrier, node, min(sure, key=lambda confidence: confidence.rank))
 
-    def _barrier(self, node: ast.Call, look: Look) -> str:
-        dotted = look.dotted(node.func)
+    def _barrier(self, node: ast.Call, context: RuleContext) -> str:
+        dotted = context.qualified_name(node.func)
         if dotted in ("builtins.print", "builtins.str", "builtins.repr", "builtins.format"):
             return "tensor-to-text"
-        if dotted.startswith("logging.") and dotted.rpartition(".")[2] in torch_api.LOGGERS:
+        if dotted.startswith("logging.") and dotted.rpartition(".")[2] in python_api.LOGGERS:
             return "tensor-to-text"
         if not isinstance(node.func, ast.Attribute):
             return ""
         called = method(node)
-        if called == "format" and _is_text(look, node.func.value):
+        if called == "format" and _is_text(context, node.func.value):
             return "tensor-to-text"
-        if called in torch_api.TRACKERS:
-            return "" if look.named(node) else "tensor-to-tracker"
+        if called in python_api.TRACKERS:
+            return "" if context.barriers_by_name(node) else "tensor-to-tracker"
         receiver = node.func.value
         label = receiver.id if isinstance(receiver, ast.Name) else getattr(receiver, "attr", "")
-        if called in torch_api.LOGGERS and called != "log" and "log" in label.lower():
+        if called in python_api.LOGGERS and called != "log" and "log" in label.lower():
             return "tensor-to-text"
         return ""
 
 
-def text_confidence(look: Look, value: Value, depth: int = 0) -> Confidence | None:
+def text_confidence(context: RuleContext, value: Value, depth: int = 0) -> Confidence | None:
     """How sure it is that writing a value as text reads a device tensor: itself, or one that it contains."""
-    confidence = look.sureness(value)
+    confidence = context.confidence(value)
     if confidence is not None or depth > _DEPTH:
         return confidence
     inside: list[Value] = []
@@ -89,13 +90,13 @@ def text_confidence(look: Look, value: Value, depth: int = 0) -> Confidence | No
         inside = [item for _, item in value.items or ()]
     if value.kind in (Kind.LIST, Kind.DICT) and value.elem is not None:
         inside.append(value.elem)
-    found = [text_confidence(look, item, depth + 1) for item in inside]
+    found = [text_confidence(context, item, depth + 1) for item in inside]
     sure = [item for item in found if item is not None]
     return min(sure, key=lambda item: item.rank) if sure else None
 
 
-def _is_text(look: Look, node: ast.expr) -> bool:
+def _is_text(context: RuleContext, node: ast.expr) -> bool:
     if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))):
         return True
-    value = look.value(node)
+    value = context.value(node)
     return isinstance(value.const, str) or value.kind is Kind.HOST

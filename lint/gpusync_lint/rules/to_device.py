@@ -5,28 +5,38 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint import torch_api
-from gpusync_lint.calls import tensor_type_of
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules import edits
-from gpusync_lint.rules.base import Look, Report, Rule, is_constant, keyword, keyword_is, method, positional
-from gpusync_lint.values import UNKNOWN, Device, Kind, Value, has_tensor
+from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, has_tensor
+from gpusync_lint.inference.transfer.moves import tensor_type_of
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.context import (
+    Report,
+    Rule,
+    RuleContext,
+    is_constant,
+    keyword,
+    keyword_is,
+    method,
+    positional,
+)
+from gpusync_lint.rules.fixes import call_edits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 _RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoulli"})
-_MADE = torch_api.MOVABLE_FACTORIES | _RANDOM | {"linspace"}
+_MADE = torch_api.tensors().movable_factories | _RANDOM | {"linspace"}
 _HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
-_MADE_ON_HOST = "Make it on the device: pass `device=` where it is first made, or make it once and keep it there"
-_PINNED = "Pass `non_blocking=True`: the memory is pinned already"
+_MADE_ON_HOST = "Create it on the device: pass `device=` where it is first created, or create it once and keep it there"
+_PINNED = "Pass `non_blocking=True`; the memory is pinned already"
 
 
 class CopyToDevice(Rule):
     """`.to(device)` and `.cuda()` of what lies on the host; GS503 when it was made there by a factory just before."""
 
     nodes = (ast.Call,)
+    calls = ("to", "cuda", "type", "type_as")
     barriers = ("blocking-copy-to-device", "factory-then-move")
     VALID: ClassVar = (
         "x.to(dev)",
@@ -37,7 +47,7 @@ class CopyToDevice(Rule):
     )
     INVALID: ClassVar = ("c.to(dev)", "c.cuda()", "c.to(device=dev, dtype=torch.float16)", "torch.zeros(4).to(dev)")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         called = method(node)
         if called not in ("to", "cuda", "type", "type_as") or not isinstance(node.func, ast.Attribute):
@@ -47,59 +57,59 @@ class CopyToDevice(Rule):
         if any(is_constant(arg, True) for arg in positional(node)[1:]):  # the old positional form
             return
         receiver = node.func.value
-        value = look.value(receiver)
-        if value.kind not in (Kind.TENSOR, *_HOST_KINDS) or not self._goes_to_device(node, called, look):
+        value = context.value(receiver)
+        if value.kind not in (Kind.TENSOR, *_HOST_KINDS) or not self._goes_to_device(node, called, context):
             return
-        confidence = self._confidence(value, receiver, look)
+        confidence = self._confidence(value, receiver, context)
         if confidence is None:
             return
-        factory = _factory(receiver, look)
+        factory = _factory(receiver, context)
         if factory:
             fix = (
-                edits.factory_on_device(node, receiver, factory, look)
-                if factory in torch_api.MOVABLE_FACTORIES
+                call_edits.factory_on_device(node, receiver, factory, context)
+                if factory in torch_api.tensors().movable_factories
                 else None
             )
             yield Report("factory-then-move", node, confidence, fix=fix)
             return
-        fix = edits.add_non_blocking(node, look) if value.pinned and called in ("to", "cuda") else None
-        made = value.kind is Kind.TENSOR and value.sure  # not handed out by a loader
+        fix = call_edits.add_non_blocking(node, context) if value.pinned and called in ("to", "cuda") else None
+        made = value.kind is Kind.TENSOR and value.certain  # not handed out by a loader
         remedy = _PINNED if value.pinned else _MADE_ON_HOST if made else ""
-        yield Report("blocking-copy-to-device", node, confidence, tail=True, fix=fix, remedy=remedy)
+        yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, fix=fix, remedy=remedy)
 
-    def _goes_to_device(self, node: ast.Call, called: str, look: Look) -> bool:
+    def _goes_to_device(self, node: ast.Call, called: str, context: RuleContext) -> bool:
         if called == "cuda":
             return True
         if called == "type":
-            wanted = next((look.value(arg) for arg in positional(node)), UNKNOWN)
+            wanted = next((context.value(arg) for arg in positional(node)), UNKNOWN)
             return tensor_type_of(wanted) == "cuda"
         given = keyword(node, "device") or keyword(node, "other")
         target = given if given is not None else next(iter(positional(node)), None)
         if target is None:
             return False
-        value = look.value(target)
+        value = context.value(target)
         if value.kind is Kind.DEVICE:
-            return value.device is not Device.CPU and (value.device >= Device.ASSUMED or look.uses_device())
+            return value.device is not Device.CPU and (value.device >= Device.ASSUMED or context.uses_device())
         if value.kind is Kind.TENSOR:
             return value.on_device
         if isinstance(value.const, str):
             return not value.const.startswith(("cpu", "meta"))
         if value.kind in (Kind.HOST,):
             return value.const is None or isinstance(value.const, int)
-        return (value.kind in (Kind.UNKNOWN, Kind.MOVED) and look.uses_device() and given is not None) or _device_like(
-            target, look
-        )
+        return (
+            value.kind in (Kind.UNKNOWN, Kind.MOVED) and context.uses_device() and given is not None
+        ) or _device_like(target, context)
 
-    def _confidence(self, value: Value, receiver: ast.expr, look: Look) -> Confidence | None:
+    def _confidence(self, value: Value, receiver: ast.expr, context: RuleContext) -> Confidence | None:
         if value.kind is Kind.TENSOR:
             if value.device is Device.CPU:
-                return Confidence.HIGH if value.sure else Confidence.MEDIUM
-            return Confidence.MEDIUM if value.device is Device.UNKNOWN and look.prepares_data() else None
+                return Confidence.HIGH if value.certain else Confidence.MEDIUM
+            return Confidence.MEDIUM if value.device is Device.UNKNOWN and context.prepares_data() else None
         if value.kind is Kind.RECORDS:
             return Confidence.MEDIUM
         # Nothing is known of it. What a loop hands out has come from the host, but for a loop inside a module, whose
         # arguments lie where it does; anything else may be a module.
-        handed = look.loop_target(receiver) and not look.in_module()
+        handed = context.is_loop_target(receiver) and not context.in_module_method()
         return Confidence.MEDIUM if handed else Confidence.LOW
 
 
@@ -107,6 +117,7 @@ class PinInStep(Rule):
     """`.pin_memory()` on a batch that a data loader hands out: the loader can pin it, in a thread of its own."""
 
     nodes = (ast.Call,)
+    calls = ("pin_memory",)
     barriers = ("pin-in-step",)
     VALID: ClassVar = (
         "y = torch.from_numpy(np.ones(4)).pin_memory().to(dev, non_blocking=True)",
@@ -114,20 +125,21 @@ class PinInStep(Rule):
     )
     INVALID: ClassVar = ("for y in torch.utils.data.DataLoader([]):\n    y.pin_memory()",)
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         if method(node) != "pin_memory" or not isinstance(node.func, ast.Attribute):
             return
-        value = look.value(node.func.value)
-        handed = value.kind is Kind.TENSOR and value.device is Device.CPU and not value.sure
-        if handed and not value.pinned and look.loop_target(node.func.value):
-            yield Report("pin-in-step", node, Confidence.MEDIUM, tail=True)
+        value = context.value(node.func.value)
+        handed = value.kind is Kind.TENSOR and value.device is Device.CPU and not value.certain
+        if handed and not value.pinned and context.is_loop_target(node.func.value):
+            yield Report("pin-in-step", node, Confidence.MEDIUM, highlight_name=True)
 
 
 class TensorFromData(Rule):
     """`torch.tensor(data, device=...)`, `torch.as_tensor`, `x.new_tensor(data)`."""
 
     nodes = (ast.Call,)
+    calls = ("new_tensor", "torch.*")
     barriers = ("tensor-from-data-on-device",)
     VALID: ClassVar = (
         "torch.tensor([1, 2])",
@@ -142,51 +154,55 @@ class TensorFromData(Rule):
         "x.new_tensor([1.0])",
     )
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
-        dotted = look.dotted(node.func)
+        dotted = context.qualified_name(node.func)
         args = positional(node)
         if not args:
             return
         if isinstance(args[0], (ast.List, ast.Tuple)) and not args[0].elts:
             return  # nothing to copy
-        data = look.value(args[0])
+        data = context.value(args[0])
         if method(node) == "new_tensor" and not dotted and isinstance(node.func, ast.Attribute):
-            confidence = look.sureness(look.value(node.func.value))
+            confidence = context.confidence(context.value(node.func.value))
             if confidence is not None and not has_tensor(data):
-                fix = edits.full_instead_of_new_tensor(node, look)
-                yield Report("tensor-from-data-on-device", node, confidence, tail=True, fix=fix)
+                fix = call_edits.full_instead_of_new_tensor(node, context)
+                yield Report("tensor-from-data-on-device", node, confidence, highlight_name=True, fix=fix)
             return
         if torch_api.tensor_type(dotted) == "cuda":
-            yield from self._legacy_type(node, data, look)
+            yield from self._legacy_type(node, data, context)
             return
-        if not dotted.startswith("torch.") or dotted[6:] not in torch_api.FROM_DATA or keyword(node, "device") is None:
+        if (
+            not dotted.startswith("torch.")
+            or dotted[6:] not in torch_api.tensors().from_data
+            or keyword(node, "device") is None
+        ):
             return
-        made = look.value(node)
-        confidence = look.sureness(made)
+        made = context.value(node)
+        confidence = context.confidence(made)
         on_device = data.kind is Kind.TENSOR and data.device is not Device.CPU
         if confidence is not None and not on_device and data.kind is not Kind.MOVED and not has_tensor(data):
             if data.kind is Kind.UNKNOWN and dotted != "torch.tensor":
                 confidence = Confidence.LOW
-            fix = edits.full_instead_of_tensor(node, look) if dotted == "torch.tensor" else None
+            fix = call_edits.full_instead_of_tensor(node, context) if dotted == "torch.tensor" else None
             yield Report("tensor-from-data-on-device", node, confidence, fix=fix)
 
-    def _legacy_type(self, node: ast.Call, data: Value, look: Look) -> Iterator[Report]:
+    def _legacy_type(self, node: ast.Call, data: Value, context: RuleContext) -> Iterator[Report]:
         """`torch.cuda.FloatTensor(data)`; of a size it makes memory and waits for nothing."""
         literal = data.kind in (Kind.LIST, Kind.TUPLE) and not has_tensor(data)
         if data.kind is Kind.ARRAY or literal:
             yield Report("tensor-from-data-on-device", node, Confidence.HIGH)
 
 
-def _factory(receiver: ast.expr, look: Look) -> str:
+def _factory(receiver: ast.expr, context: RuleContext) -> str:
     """The factory in `torch.zeros(n).to(...)`; empty for anything else."""
     if not isinstance(receiver, ast.Call):
         return ""
-    dotted = look.dotted(receiver.func)
+    dotted = context.qualified_name(receiver.func)
     last = dotted.removeprefix("torch.")
     return last if dotted.startswith("torch.") and last in _MADE else ""
 
 
-def _device_like(node: ast.expr, look: Look) -> bool:
+def _device_like(node: ast.expr, context: RuleContext) -> bool:
     label = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
     return "device" in label.lower() or label.lower().endswith("rank") or label.lower() == "gpu"

@@ -5,9 +5,20 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.model import Confidence
-from gpusync_lint.rules.base import Look, Report, Rule, arguments, is_constant, keyword, keyword_is, method, positional
-from gpusync_lint.values import CPU_DEVICE, Device, Kind, Value
+from gpusync_lint.domain.lattice import CPU_DEVICE, Device, Kind, Value
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.context import (
+    Report,
+    Rule,
+    RuleContext,
+    arguments,
+    is_constant,
+    keyword,
+    keyword_is,
+    method,
+    positional,
+    stored_value,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,38 +28,39 @@ class CopyToHost(Rule):
     """`.cpu()`, `.to("cpu")`, `.numpy(force=True)`."""
 
     nodes = (ast.Call,)
+    calls = ("cpu", "to", "numpy", "numpy.*")
     barriers = ("copy-to-host", "numpy-conversion")
     VALID: ClassVar = ("c.cpu()", "x.to('cpu', non_blocking=True)", "x.to(torch.float16)", "np.ones(3).copy()")
     INVALID: ClassVar = ("x.cpu()", "x.detach().cpu().numpy()", "x.to(device='cpu')", "x.numpy(force=True)")
 
-    def check(self, node: ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""
         called = method(node)
         if called not in ("cpu", "to", "numpy") or not isinstance(node.func, ast.Attribute):
-            yield from self._numpy_function(node, look)
+            yield from self._numpy_function(node, context)
             return
-        value = look.value(node.func.value)
-        if called == "to" and not _names_host(node, look):
+        value = context.value(node.func.value)
+        if called == "to" and not _names_host(node, context):
             return
-        confidence = look.sureness(value)
+        confidence = context.confidence(value)
         if called == "numpy":
             if confidence is not None and keyword_is(node, "force", True):
-                yield Report("numpy-conversion", node, confidence, tail=True)
+                yield Report("numpy-conversion", node, confidence, highlight_name=True)
             return
         if keyword_is(node, "non_blocking", True):
             return
         unexplained = value.kind is Kind.MOVED or (value.kind is Kind.UNKNOWN and called == "cpu")
-        if confidence is None and look.explained() and (unexplained or _holds_tensors(value)):
+        if confidence is None and context.unknown_is_probably_tensor() and (unexplained or _holds_tensors(value)):
             confidence = Confidence.MEDIUM
         if confidence is not None:
-            yield Report("copy-to-host", node, confidence, tail=True)
+            yield Report("copy-to-host", node, confidence, highlight_name=True)
 
-    def _numpy_function(self, node: ast.Call, look: Look) -> Iterator[Report]:
-        dotted = look.dotted(node.func)
+    def _numpy_function(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
+        dotted = context.qualified_name(node.func)
         if not dotted.startswith("numpy."):
             return
         for arg in arguments(node):
-            confidence = look.sureness(look.value(arg))
+            confidence = context.confidence(context.value(arg))
             if confidence is not None:  # it raises for most device tensors, so be sure of it
                 confidence = confidence if confidence is not Confidence.MEDIUM else Confidence.LOW
                 yield Report("numpy-conversion", node, confidence)
@@ -58,48 +70,52 @@ class CopyToHost(Rule):
 class StoreToHost(Rule):
     """A device tensor stored in a host tensor: `host[i] = t`, `host.copy_(t)`."""
 
-    nodes = (ast.Assign, ast.Call)
+    nodes = (ast.Subscript, ast.Call)
+    calls = ("copy_",)
     barriers = ("store-to-host", "store-to-device")
     VALID: ClassVar = ("x[0] = x2[0]", "c[0] = c[1]", "x[0] = 1.0", "x.copy_(p, non_blocking=True)")
     INVALID: ClassVar = ("c[0] = x[0]", "c.copy_(x, non_blocking=True)", "x[0] = c[0]", "x.copy_(c)")
 
-    def check(self, node: ast.Assign | ast.Call, look: Look) -> Iterator[Report]:
+    def check(self, node: ast.Subscript | ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at an assignment or a call."""
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                if isinstance(target, ast.Subscript):
-                    base = look.value(target.value)
-                    yield from self._judge(base, look.value(node.value), look, target, False, False)
+        if isinstance(node, ast.Subscript):
+            stored = stored_value(node, context)
+            if stored is not None:
+                yield from self._judge(context.value(node.value), context.value(stored), context, node, False, False)
         elif method(node) == "copy_" and isinstance(node.func, ast.Attribute):
             source = positional(node)
             if source:
                 flag = keyword(node, "non_blocking") or (source[1] if len(source) > 1 else None)
                 free = flag is not None and is_constant(flag, True)
-                yield from self._judge(look.value(node.func.value), look.value(source[0]), look, node, free, True)
+                yield from self._judge(
+                    context.value(node.func.value), context.value(source[0]), context, node, free, True
+                )
 
-    def _judge(self, base: Value, value: Value, look: Look, mark: ast.expr, free: bool, call: bool) -> Iterator[Report]:
+    def _judge(
+        self, base: Value, value: Value, context: RuleContext, mark: ast.expr, free: bool, call: bool
+    ) -> Iterator[Report]:
         if base.kind is not Kind.TENSOR:
             return
         if base.device is Device.CPU and value.on_device:
             if free and base.pinned:
                 return
-            confidence = look.sureness(value) if base.sure else Confidence.LOW
-            yield Report("store-to-host", mark, confidence or Confidence.LOW, tail=call)
+            confidence = context.confidence(value) if base.certain else Confidence.LOW
+            yield Report("store-to-host", mark, confidence or Confidence.LOW, highlight_name=call)
         elif base.on_device and not free:
             host = value.kind is Kind.TENSOR and value.device is Device.CPU and not (value.zero_dim and not call)
-            if host or (value.kind is Kind.ARRAY and value.sure):
-                confidence = look.sureness(base) if value.sure else Confidence.MEDIUM
-                yield Report("store-to-device", mark, confidence or Confidence.LOW, tail=call)
+            if host or (value.kind is Kind.ARRAY and value.certain):
+                confidence = context.confidence(base) if value.certain else Confidence.MEDIUM
+                yield Report("store-to-device", mark, confidence or Confidence.LOW, highlight_name=call)
 
 
-def _names_host(node: ast.Call, look: Look) -> bool:
+def _names_host(node: ast.Call, context: RuleContext) -> bool:
     target = keyword(node, "device") or next(iter(positional(node)), None)
-    if isinstance(target, ast.Attribute) and look.value(target.value).kind is Kind.TENSOR:
+    if isinstance(target, ast.Attribute) and context.value(target.value).kind is Kind.TENSOR:
         return False  # `a.to(b.device)` is written to bring two tensors together, wherever they are
-    value = look.value(target)
+    value = context.value(target)
     if isinstance(value.const, str):
         return value.const.startswith("cpu")
-    return value == CPU_DEVICE or (value.kind is Kind.TENSOR and value.device is Device.CPU and value.sure)
+    return value == CPU_DEVICE or (value.kind is Kind.TENSOR and value.device is Device.CPU and value.certain)
 
 
 def _holds_tensors(value: Value) -> bool:

@@ -6,8 +6,12 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint import catalogue, engine, fixes
-from gpusync_lint.model import Confidence, EngineSettings, Finding, Heat, Source
+from gpusync_lint.catalogue import registry
+from gpusync_lint.model.findings import EngineSettings, Finding, Fix, Source
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.rewrite import apply
+from gpusync_lint.rewrite.codemod import Codemod
+from gpusync_lint.run import engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +40,7 @@ def _path(name: str) -> str:
 
 @pytest.fixture
 def lint() -> Callable[..., list[Finding]]:
-    """Analyse files given by name, or one anonymous file; findings of low confidence are left out."""
+    """Analyze files given by name, or one anonymous file; findings of low confidence are left out."""
 
     def run(source: str = "", settings: EngineSettings | None = None, **files: str) -> list[Finding]:
         texts = {f"{_path(name)}.py": text for name, text in files.items()}
@@ -52,14 +56,43 @@ def lint() -> Callable[..., list[Finding]]:
 
 @pytest.fixture
 def lint_step(lint: Callable[..., list[Finding]]) -> Callable[..., list[Finding]]:
-    """Analyse statements as the body of a training loop, with the catalogue's names defined before it."""
+    """Analyze statements as the body of a training loop, with the catalogue's names defined before it."""
 
     def run(statements: str, setup: str = "", settings: EngineSettings | None = None) -> list[Finding]:
-        before = f"{catalogue.load('torch').prelude}{EXTRA}{setup}\n"
-        body = textwrap.indent(statements, "    ")
-        source = f"{before}for step in range(100):\n    sgd.step()\n{body}\n"
-        start = before.count("\n") + 2
-        return [finding for finding in lint(source, settings=settings) if finding.span.line > start]
+        before = _before_step(setup)
+        start = before.count("\n")
+        return [
+            finding
+            for finding in lint(f"{before}{textwrap.indent(statements, '    ')}\n", settings=settings)
+            if finding.span.line > start
+        ]
+
+    return run
+
+
+def _before_step(setup: str = "") -> str:
+    return f"{registry.catalogue('torch').prelude}{EXTRA}{setup}\nfor step in range(100):\n    sgd.step()\n"
+
+
+@pytest.fixture
+def with_fix() -> Callable[[str, Fix], str]:
+    """A source with one fix applied."""
+
+    def run(source: str, fix: Fix) -> str:
+        return apply.apply_edits(source, Codemod(source).edits(fix.operations))
+
+    return run
+
+
+@pytest.fixture
+def with_step_fix(with_fix: Callable[[str, Fix], str]) -> Callable[[str, Finding], str]:
+    """Statements that `lint_step` was given, with the fix of one finding applied."""
+
+    def run(statements: str, finding: Finding) -> str:
+        before = _before_step()
+        after = with_fix(f"{before}{textwrap.indent(statements, '    ')}\n", finding.fix)
+        assert after.startswith(before)
+        return textwrap.dedent(after[len(before) :]).rstrip("\n")
 
     return run
 
@@ -72,10 +105,11 @@ def fixed() -> Callable[..., str]:
         for _ in range(10):
             found = engine.analyze([Source("train.py", source)], EngineSettings()).findings
             hot = [one for one in found if one.heat is Heat.STEP and one.confidence is not Confidence.LOW]
-            chosen = fixes.choose(hot, unsafe=unsafe)
-            if not chosen:
+            codemod = Codemod(source)
+            chosen = apply.choose(hot, lambda one, codemod=codemod: codemod.edits(one.operations), unsafe=unsafe)
+            if not chosen.fixes:
                 return source
-            source = fixes.apply_edits(source, [edit for one in chosen for edit in one.edits])
+            source = apply.apply_edits(source, chosen.edits)
         raise AssertionError("the fixes do not converge")
 
     return fix

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gpusync_lint.model import Heat
+from gpusync_lint.model.levels import Heat
 
 HEAD = """
 import argparse

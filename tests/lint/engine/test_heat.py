@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from gpusync_lint.model import EngineSettings, Heat
+from gpusync_lint.model.findings import EngineSettings
+from gpusync_lint.model.levels import Heat
 
 SETUP = """
 import torch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gpusync_lint.keys import identity
+from gpusync_lint.model.finding_keys import identity
 
 BEFORE = """
 import torch

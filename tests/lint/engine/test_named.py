@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from gpusync_lint import catalogue, engine
-from gpusync_lint.model import Confidence, EngineSettings, Heat, Source
+from gpusync_lint.catalogue import registry
+from gpusync_lint.model.findings import EngineSettings, Source
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.run import engine
 
 STEP = """
 import torch
@@ -18,7 +20,7 @@ LOOP = "for step in range(100):\n    opt.step()\n"
 
 
 def own(*calls, **fields):
-    template = catalogue.load("torch").barriers["project-barrier"]
+    template = registry.catalogue("torch").barriers["project-barrier"]
     entry = replace(template, id="project.0", framework="project", calls=calls, **fields)
     return EngineSettings(barriers=(entry,))
 
@@ -100,15 +102,15 @@ def test_a_barrier_among_processes_is_a_guess_only():
 @pytest.mark.parametrize(
     ("imports", "call", "shown"),
     [
-        ("from torchvision import ops", "ops.nms(x, x, 0.5)", "`ops.nms()` keeps"),
-        ("from torchvision.ops import nms", "nms(x, x, 0.5)", "`nms()` keeps"),
-        ("import torchvision", "torchvision.ops.boxes.nms(x, x, 0.5)", "`torchvision.ops.boxes.nms()` keeps"),
-        ("import torchmetrics\nm = torchmetrics.MeanMetric().cuda()", "m.update(x)", "`.update()` looks"),
+        ("from torchvision import ops", "ops.nms(x, x, 0.5)", "`ops.nms()`"),
+        ("from torchvision.ops import nms", "nms(x, x, 0.5)", "`nms()`"),
+        ("import torchvision", "torchvision.ops.boxes.nms(x, x, 0.5)", "`torchvision.ops.boxes.nms()`"),
+        ("import torchmetrics\nm = torchmetrics.MeanMetric().cuda()", "m.update(x)", "`.update()`"),
     ],
 )
 def test_a_message_names_what_is_called_as_its_author_wrote_it(lint, imports, call, shown):
     (finding,) = lint(f"{STEP}{imports}\n{LOOP}    {call}\n")
-    assert finding.message.startswith(shown)
+    assert shown in finding.message
 
 
 PREPARED = """

@@ -9,8 +9,9 @@ import sys
 import time
 
 import pytest
-from gpusync_lint import analysis, engine, parallel, units
-from gpusync_lint.model import EngineSettings, Source
+from gpusync_lint.model.findings import EngineSettings, Source
+from gpusync_lint.project import partition
+from gpusync_lint.run import engine, parallel, schedule
 
 pytestmark = pytest.mark.skipif(not parallel.CAN_FORK, reason="processes are not forked here")
 
@@ -41,7 +42,7 @@ def test_all_workers_dead_leaves_no_task_undone():
 
 def test_an_interrupt_leaves_no_process_behind():
     code = (
-        "import os, time\nfrom gpusync_lint import parallel\n"
+        "import os, time\nfrom gpusync_lint.run import parallel\n"
         "def work(task):\n    os.write(1, b'%d\\n' % os.getpid())\n    time.sleep(60)\n"
         "parallel.fork_each(2, work, 2)\n"
     )
@@ -69,14 +70,16 @@ def _lives(process):
 
 
 def parts(sources, jobs):
-    found = analysis.parts(sources, EngineSettings(), [units.imports(source.text) for source in sources], jobs=jobs)
-    return analysis.combined([part.analysis for part in found], len(sources))
+    found = schedule.analyze_sources(
+        sources, EngineSettings(), [partition.imports(source.text) for source in sources], jobs=jobs
+    )
+    return schedule.combined([part.analysis for part in found], len(sources))
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Share out whatever there is."""
-    monkeypatch.setattr(analysis, "WORTH_SHARING", 1)
+    monkeypatch.setattr(schedule, "WORTH_SHARING", 1)
 
 
 def test_what_is_found_does_not_depend_on_the_number_of_processes(small):
@@ -97,7 +100,7 @@ def test_the_file_that_kills_its_worker_is_named_and_the_others_are_linted(small
     sources = [Source("a.py", CODE), Source("b.py", "deadly = 1\nimport c, torch\n"), Source("c.py", CODE)]
     found = parts(sources, 2)
     assert [(error.path, error.message) for error in found.errors] == [
-        ("b.py", "the process that analysed it died (signal 9); it is left out")
+        ("b.py", "the process that analyzed it died (signal 9); it is left out")
     ]
     assert {finding.path for finding in found.findings} == {"a.py", "c.py"}
 
@@ -113,6 +116,6 @@ def test_files_that_only_kill_together_are_said_to(small, monkeypatch):
     monkeypatch.setattr(engine, "analyze", analyze)
     found = parts([Source("a.py", "import b, torch"), Source("b.py", ""), Source("c.py", CODE)], 2)
     assert [error.message for error in found.errors] == [
-        "the process that analysed it and 1 files that belong with it died (signal 9)"
+        "the process that analyzed it and 1 files that belong with it died (signal 9)"
     ]
     assert [finding.path for finding in found.findings] == ["c.py"]

@@ -5,13 +5,9 @@ from __future__ import annotations
 import ast
 
 import pytest
-from gpusync_lint.environment import Environment
-from gpusync_lint.inference import Inference
-from gpusync_lint.named import Named
-from gpusync_lint.outside import member
-from gpusync_lint.project import Project
-from gpusync_lint.summaries import summarise
-from gpusync_lint.values import (
+from gpusync_lint.domain.environment import Environment
+from gpusync_lint.domain.external_names import member
+from gpusync_lint.domain.lattice import (
     CPU_TENSOR,
     DTYPE,
     GPU_TENSOR,
@@ -29,23 +25,24 @@ from gpusync_lint.values import (
     tensor_like,
     tuple_of,
 )
-
-NONE = frozenset()
+from gpusync_lint.inference.fixpoint import Inference
+from gpusync_lint.inference.named_barriers import NamedBarriers
+from gpusync_lint.project.resolution import Project
+from gpusync_lint.project.symbols import read_symbols
 
 
 @pytest.fixture
 def inferred():
-    """Runs the inference over files; gives the functions by their qualified names."""
-    kept = []
+    """Runs the inference over files; gives the states of the functions by their qualified names."""
 
     def run(**files):
-        named = Named(())
-        infos = [summarise(f"{name}.py", text, ast.parse(text)) for name, text in files.items()]
+        named = NamedBarriers(())
+        infos = [read_symbols(f"{name}.py", text, ast.parse(text)) for name, text in files.items()]
         project = Project(infos, named.roots)
-        inference = Inference(project, NONE, NONE, named)
+        inference = Inference(project, named)
         inference.run()
-        kept.append(inference)
-        return {fn.qualname: fn for info in infos for fn in info.all_functions}
+        states = [inference.state(fn) for info in infos for fn in info.all_functions]
+        return {state.fn.qualname: state for state in states}
 
     return run
 
@@ -62,7 +59,7 @@ FILLER = "    def fill(self):\n        self.x = torch.zeros(3, device='cuda')\n"
 def test_an_attribute_that_comes_later_is_read_again(inferred):
     read = inferred(a=READER + FILLER)["A.read"]
     assert read.runs == 2
-    assert read.returns == GPU_TENSOR
+    assert read.summary.returns == GPU_TENSOR
 
 
 def test_an_attribute_that_another_class_gets_is_not_read_again(inferred):
@@ -71,13 +68,13 @@ def test_an_attribute_that_another_class_gets_is_not_read_again(inferred):
 
 def test_an_attribute_of_a_base_that_comes_later_is_read_again(inferred):
     code = "import torch\nclass B:\n    def go(self):\n        return C().x\n" + "class A:\n" + FILLER
-    assert inferred(a=code + "class C(A):\n    pass\n")["B.go"].returns == GPU_TENSOR
+    assert inferred(a=code + "class C(A):\n    pass\n")["B.go"].summary.returns == GPU_TENSOR
 
 
 def test_a_closure_reads_what_is_bound_after_it(inferred):
     code = "import torch\ndef first():\n    def inner():\n        return later\n"
     code += "    later = torch.zeros(3, device='cuda')\n    return inner()\n"
-    assert inferred(a=code)["first"].returns == GPU_TENSOR
+    assert inferred(a=code)["first"].summary.returns == GPU_TENSOR
 
 
 def test_a_parameter_whose_device_is_known_in_the_second_round_alone_is_read_again(inferred):
@@ -86,7 +83,7 @@ def test_a_parameter_whose_device_is_known_in_the_second_round_alone_is_read_aga
         "    def __getitem__(self, i):\n        return late(i)\n"
         "def late(x: torch.Tensor):\n    return x\n"
     )
-    assert inferred(a=code)["late"].returns.device is Device.UNKNOWN
+    assert inferred(a=code)["late"].summary.returns.device is Device.UNKNOWN
 
 
 def test_an_annotation_means_what_its_own_file_says(inferred):
@@ -94,8 +91,8 @@ def test_an_annotation_means_what_its_own_file_says(inferred):
         a="import torch\nfrom torch import Tensor as T\ndef f(x: T):\n    return x\n",
         b="import torch\nfrom numpy import ndarray as T\ndef g(x: T):\n    return x\n",
     )
-    assert functions["f"].returns.kind is Kind.TENSOR
-    assert functions["g"].returns.kind is Kind.ARRAY
+    assert functions["f"].summary.returns.kind is Kind.TENSOR
+    assert functions["g"].summary.returns.kind is Kind.ARRAY
 
 
 @pytest.mark.parametrize("const", [True, False, 1, 0, 1.0, 0.0, "1", -1])
@@ -129,8 +126,8 @@ def test_a_tensor_on_the_device_is_found_among_arguments(value, holds):
 
 
 def test_a_tensor_like_another_keeps_what_else_is_known_of_it():
-    pageable = CPU_TENSOR._replace(items=("pageable",))
-    assert tensor_like(pageable, False, True, False, True) == pageable._replace(sure=False, zero_dim=True, pinned=True)
+    pageable = CPU_TENSOR._replace(pageable=True)
+    assert tensor_like(pageable, False, True, False, False) == pageable._replace(certain=False, zero_dim=True)
     assert tensor_like(GPU_TENSOR, True, None, True, False) == tensor(Device.GPU, boolean=True)
     assert element(GPU_TENSOR._replace(zero_dim=True)) == GPU_TENSOR
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from gpusync_lint import engine
-from gpusync_lint.model import Confidence, EngineSettings, Heat, Source
+from gpusync_lint.model.findings import EngineSettings, Source
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.run import engine
 
 SETUP = """
 import time
@@ -55,10 +56,11 @@ def test_timing_with_a_guarded_synchronize_is_silent(lint):
     assert "GS701" not in {finding.code for finding in lint(SETUP + code)}
 
 
-def test_the_fix_of_a_kept_graph_detaches(lint_step):
-    found = lint_step("loss = model(x).sum()\nloss.backward()\nkept += loss")
-    (edit,) = found[0].fix.edits
-    assert (found[0].code, edit.replacement, found[0].fix.safe) == ("GS702", "loss.detach()", False)
+def test_the_fix_of_a_kept_graph_detaches(lint_step, with_step_fix):
+    code = "loss = model(x).sum()\nloss.backward()\nkept += loss"
+    (finding,) = lint_step(code)
+    assert (finding.code, finding.fix.safe) == ("GS702", False)
+    assert with_step_fix(code, finding) == f"{code}.detach()"
 
 
 def test_a_loss_kept_without_an_optimizer_step_is_silent(lint):
@@ -86,7 +88,7 @@ def test_reads_in_different_blocks_are_not_merged(lint_step):
 
 def test_a_copy_from_a_loader_that_pins_is_told_the_shorter_remedy(lint):
     (finding,) = lint(SETUP + "for b in DataLoader([], pin_memory=True):\n    b.to(device)\n")
-    assert finding.remedy == "Pass `non_blocking=True`: the memory is pinned already"
+    assert finding.remedy == "Pass `non_blocking=True`; the memory is pinned already"
 
 
 PAGEABLE = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpusync_lint.model import Heat
+from gpusync_lint.model.levels import Heat
 
 TRAIN = """
 import torch

@@ -6,8 +6,8 @@ import gc
 import textwrap
 
 import pytest
-from gpusync_lint import engine
-from gpusync_lint.model import EngineSettings, Source
+from gpusync_lint.model.findings import EngineSettings, Source
+from gpusync_lint.run import engine
 
 CODE = "import torch\nx = torch.zeros(3, device='cuda')\nfor i in range(9):\n    x.sum().item()\n"
 

@@ -7,10 +7,7 @@ import itertools
 import textwrap
 
 import pytest
-from gpusync_lint.carried import read_first
-from gpusync_lint.model import Confidence
-from gpusync_lint.summaries import speaks_of_device
-from gpusync_lint.values import (
+from gpusync_lint.domain.lattice import (
     CPU_TENSOR,
     GPU_TENSOR,
     HOST,
@@ -23,6 +20,9 @@ from gpusync_lint.values import (
     list_of,
     widened,
 )
+from gpusync_lint.inference.loop_carried import read_first
+from gpusync_lint.model.levels import Confidence
+from gpusync_lint.project.symbols import mentions_device
 
 OTHER = Value(Kind.INSTANCE, ref="another")
 INSTANCE = Value(Kind.INSTANCE, ref="one")
@@ -77,7 +77,7 @@ def test_values_widen_to_the_same_in_any_order(values: tuple[Value, ...]) -> Non
         for value in order[1:]:
             held = widened(held, value)
         assert widened(held, order[0]) == held, "once it is known, nothing undoes it"
-        ends.add(held._replace(sure=True))
+        ends.add(held._replace(certain=True))
     assert len(ends) == 1
 
 
@@ -135,4 +135,4 @@ def test_a_body_learns_what_its_functions_read_later(lint) -> None:
     ],
 )
 def test_a_text_speaks_of_a_device_by_whole_words(text: str, speaks: bool) -> None:
-    assert speaks_of_device(text) is speaks
+    assert mentions_device(text) is speaks

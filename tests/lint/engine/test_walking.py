@@ -8,8 +8,8 @@ import inspect
 import sys
 
 import pytest
-from gpusync_lint.summaries import blocks
-from gpusync_lint.walking import children, walk
+from gpusync_lint.syntax.blocks import blocks
+from gpusync_lint.syntax.traversal import children, walk
 
 PASSED_OVER = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 

@@ -9,21 +9,15 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint import codes, rule_pages, units
-from gpusync_lint.catalogue import RuleDoc
-from gpusync_lint.model import (
-    Analysis,
-    Confidence,
-    Edit,
-    EngineSettings,
-    FileError,
-    Finding,
-    Fix,
-    Heat,
-    Source,
-    Span,
-)
-from gpusync_lint.suppression_rules import RULES
+from gpusync_lint import rule_pages
+from gpusync_lint.accept.rules import RULES
+from gpusync_lint.catalogue.schema import RuleDoc
+from gpusync_lint.model import codes
+from gpusync_lint.model.findings import Analysis, EngineSettings, FileError, Finding, Fix, Source
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.operations import RemoveComment, RenameCalled
+from gpusync_lint.model.spans import Span
+from gpusync_lint.project import partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,6 +50,7 @@ WORDS: dict[str, tuple[str, Heat, Confidence]] = {
     "copy_twice": ("GS501", Heat.STEP, Confidence.HIGH),
     "copy_unsafe": ("GS501", Heat.STEP, Confidence.HIGH),
     "copy_broken": ("GS501", Heat.STEP, Confidence.HIGH),
+    "copy_unwritable": ("GS501", Heat.STEP, Confidence.HIGH),
     "copy_ping": ("GS501", Heat.STEP, Confidence.HIGH),
     "copy_pong": ("GS501", Heat.STEP, Confidence.HIGH),
 }
@@ -66,6 +61,7 @@ REPLACEMENTS = {
     "copy_twice": ("copy_safe", True),
     "copy_unsafe": ("fixed", False),
     "copy_broken": ("fixed(", True),
+    "copy_unwritable": ("fixed", True),
     "copy_ping": ("copy_pong", True),
     "copy_pong": ("copy_ping", True),
 }
@@ -102,8 +98,11 @@ def _finding(path: str, line: int, match: re.Match[str], ordinal: int) -> Findin
     fix = None
     if word in REPLACEMENTS:
         replacement, safe = REPLACEMENTS[word]
-        edit = Edit(Span(line, column, line, column + len(word)), replacement)
-        fix = Fix(f"Use {replacement}", (edit,), safe, None if safe else "the copy may race")
+        call = Span(line, column, line, column + len(match[0]))
+        renamed = RenameCalled(call, replacement)
+        comment = RemoveComment(call)  # there is none
+        operations = (renamed, comment) if word == "copy_unwritable" else (renamed,)
+        fix = Fix(f"Use {replacement}", operations, safe, None if safe else "the copy may race")
     return Finding(
         code=code,
         name=NAMES[code],
@@ -122,10 +121,10 @@ def _finding(path: str, line: int, match: re.Match[str], ordinal: int) -> Findin
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the stand-in in the engine's place; it is asked about files that import no framework, too."""
-    module = ModuleType("gpusync_lint.engine")
+    module = ModuleType("gpusync_lint.run.engine")
     module.analyze = analyze  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "gpusync_lint.engine", module)
-    monkeypatch.setattr(units._Graph, "imported_by", lambda graph, start: frozenset(range(len(graph._paths))))
+    monkeypatch.setitem(sys.modules, "gpusync_lint.run.engine", module)
+    monkeypatch.setattr(partition._Graph, "imported_by", lambda graph, start: frozenset(range(len(graph._paths))))
     monkeypatch.setattr(rule_pages, "docs", lambda: dict(DOCS))
     monkeypatch.setattr(codes, "names", lambda: dict(NAMES))
 

@@ -1,7 +1,7 @@
 """What the SARIF 2.1.0 specification requires of the parts that the linter writes, checked without the JSON schema.
 
 A name in the tables is a type of the specification (section 3), with what it must have and what it may have. A property
-that is in neither is an error, so that a misspelt one does not pass. Set GPUSYNC_SARIF_SCHEMA to a copy of the
+that is in neither is an error, so that a misspelled one does not pass. Set GPUSYNC_SARIF_SCHEMA to a copy of the
 published schema (and install jsonschema) to check against that as well.
 """
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from gpusync_lint import __version__
 
-from pytest_gpusync import cli
+from pytest_gpusync.commands import cli
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,20 +112,29 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
 
 
 def test_importing_the_command_imports_no_subcommand(tmp_path: Path) -> None:
-    program = "import sys, pytest_gpusync.cli; print(*sorted(sys.modules))"
+    program = "import sys, pytest_gpusync.commands.cli; print(*sorted(sys.modules))"
     environ = {**os.environ, "PYTHONPATH": PATH}
     result = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
     )
     loaded = set(result.stdout.split())
-    heavy = {"torch", "pytest", "_pytest", "libcst", "numpy", "argparse", "gpusync_lint.cli", "pytest_gpusync.measure"}
+    heavy = {
+        "torch",
+        "pytest",
+        "_pytest",
+        "libcst",
+        "numpy",
+        "argparse",
+        "gpusync_lint.cli",
+        "pytest_gpusync.measure",
+    }
     assert loaded & heavy == set()
 
 
 @pytest.mark.parametrize(("arguments", "frozen"), [("", True), ("['lint', '--no-cache', 'a.py']", False)])
 def test_garbage_is_left_alone_only_where_the_process_ends(tmp_path: Path, arguments: str, frozen: bool) -> None:
     (tmp_path / "a.py").write_text("x = 1\n")
-    program = "import gc; from pytest_gpusync.cli import main; "
+    program = "import gc; from pytest_gpusync.commands.cli import main; "
     program += f"assert main({arguments}) == 0; assert bool(gc.get_freeze_count()) is {frozen}"
     command = [sys.executable, "-c", program, "lint", "--no-cache", "a.py"]
     environ = {**os.environ, "PYTHONPATH": PATH}

@@ -122,8 +122,8 @@ def test_a_reason_may_hold_a_date(project: Project) -> None:
 @pytest.mark.parametrize(
     ("reason", "message"),
     [
-        ("", "`# gpusync: allow[GS101]` gives no reason and suppresses nothing"),
-        (" -- ", "`# gpusync: allow[GS101]  --` gives no reason and suppresses nothing"),
+        ("", "`# gpusync: allow[GS101]` gives no reason and has no effect"),
+        (" -- ", "`# gpusync: allow[GS101]  --` gives no reason and has no effect"),
         ("one\ntwo", "a reason is one line"),
         ("one # two", "a reason holds no comment of its own (` # `)"),
         ("until=2020-01-01 known", "`# gpusync: allow[GS101] until=2020-01-01 known` expired on 2020-01-01 and "),
@@ -200,7 +200,7 @@ def test_a_write_protected_file_stays_as_it_is(project: Project, capsys: Capture
 def test_it_excludes_writing_a_baseline(project: Project, capsys: Captured) -> None:
     project({"a.py": "item()\n"})
     assert main([*ADD, "--write-baseline"]) == 2
-    assert "--add-ignores and --write-baseline both accept every warning; choose one" in capsys.readouterr().err
+    assert "--add-ignores and --write-baseline both accept all warnings; choose one" in capsys.readouterr().err
 
 
 def test_standard_input_comes_out_with_the_comments(

@@ -8,8 +8,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from gpusync_lint import baseline
-from gpusync_lint.baseline import BaselineError, Entry
+from gpusync_lint.accept import baseline
+from gpusync_lint.accept.baseline import BaselineError, Entry
 from gpusync_lint.cli import main
 
 Project = Callable[..., Path]
@@ -110,7 +110,10 @@ def test_no_temporary_file_is_left(project: Project) -> None:
         ("[]", "b.json: not a gpusync baseline"),
         ('["gpusync.baseline/1"]', "b.json: not a gpusync baseline"),
         ('[{"schema": 1}]', "b.json: not a gpusync baseline"),
-        ('[{"schema": "gpusync.baseline/2"}]', "b.json: its schema is 'gpusync.baseline/2', this version of gpusync "),
+        (
+            '[{"schema": "gpusync.baseline/2"}]',
+            "b.json: its schema is 'gpusync.baseline/2', but this version of gpusync ",
+        ),
         ('[{"schema": "gpusync.baseline/1"}, 3]', "b.json: entry 1 needs the strings key, code and source"),
         ('[{"schema": "gpusync.baseline/1"}, {"key": "a"}]', "b.json: entry 1 needs the strings key, code and source"),
         (b"\xff\xfe", "b.json: not a gpusync baseline: it is not UTF-8"),
@@ -170,7 +173,7 @@ def test_it_is_written_beside_the_configuration(
     assert main(WRITE) == 0
     assert _keys(root / FILE) == [_key("item", "sub/a.py")]
     assert capsys.readouterr().err == (
-        f'Wrote 1 warning to {root / FILE}; name it with --baseline, or with baseline = "{FILE}" in [tool.gpusync].\n'
+        f'Wrote 1 warning to {root / FILE}; use it with --baseline, or with baseline = "{FILE}" in [tool.gpusync].\n'
     )
 
 
@@ -282,7 +285,7 @@ def test_a_stale_entry_is_a_warning_at_its_line(project: Project, capsys: Captur
     capsys.readouterr()
     assert main(USE) == 1
     assert capsys.readouterr().out.startswith(
-        f"{FILE}:3:1: GS905 [stale-baseline-entry] GS202 in a.py (`tolist()`) is in the baseline and no longer in "
+        f"{FILE}:3:1: GS905 [stale-baseline-entry] GS202 in a.py (`tolist()`) is in the baseline but no longer in "
         "the code\n"
     )
     assert main([*USE, *WRITE]) == 0

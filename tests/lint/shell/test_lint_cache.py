@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from dated_tree import DatedTree
-from gpusync_lint import cache, discovery, engine, units
 from gpusync_lint.cli import main
+from gpusync_lint.files import discovery
+from gpusync_lint.project import partition
+from gpusync_lint.run import cache, engine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +89,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def analysed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def analyzed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The paths that the engine was asked about, call by call."""
     calls: list[list[str]] = []
     real = engine.analyze
@@ -113,8 +115,8 @@ def test_edits_are_seen_as_if_nothing_had_been_kept(root: Path, capsys: pytest.C
 def test_edits_of_a_project_that_is_cut_are_seen_as_well(
     root: Path, capsys: pytest.CaptureFixture[str], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "MAX_WHOLE", 300)
-    monkeypatch.setattr(units, "PART", 250)
+    monkeypatch.setattr(partition, "MAX_WHOLE", 300)
+    monkeypatch.setattr(partition, "PART", 250)
     tree = Tree(root, seed)
     for number in range(12):
         options = tree.random.choice(OPTIONS)
@@ -126,10 +128,10 @@ def test_edits_of_a_project_that_is_cut_are_seen_as_well(
 
 
 def test_what_a_caller_does_is_seen_in_another_part(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "MAX_WHOLE", 100)
-    monkeypatch.setattr(units, "PART", 150)
+    monkeypatch.setattr(partition, "MAX_WHOLE", 100)
+    monkeypatch.setattr(partition, "PART", 150)
     tree = Tree(root, 1)
     tree.write("lib/read.py", "import torch\n\ndef value(x: torch.Tensor):\n    return x.cuda().item()\n")
     call = "import torch\nfrom lib.read import value\n\ndef run(loader, model, opt):\n"
@@ -140,17 +142,17 @@ def test_what_a_caller_does_is_seen_in_another_part(
         return [one["heat"] for one in lint(capsys)["findings"] if one["path"] == "lib/read.py"]
 
     assert "step" in heat()
-    analysed.clear()
+    analyzed.clear()
     tree.write("zz_main.py", call + "    value(loader)\n")
     assert "step" not in heat()
-    assert all("lib/read.py" not in paths for paths in analysed)
+    assert all("lib/read.py" not in paths for paths in analyzed)
 
 
 def test_an_edit_that_moves_lines_leaves_the_other_parts_alone(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]], monkeypatch: pytest.MonkeyPatch
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "MAX_WHOLE", 100)
-    monkeypatch.setattr(units, "PART", 150)
+    monkeypatch.setattr(partition, "MAX_WHOLE", 100)
+    monkeypatch.setattr(partition, "PART", 150)
     tree = Tree(root, 1)
     lib = "import torch\n\ndef value(x: torch.Tensor):\n    return x.cuda().item()\n"
     lib += "#" * (512 + 20 - len(lib))  # its weight stays as it is
@@ -161,11 +163,11 @@ def test_an_edit_that_moves_lines_leaves_the_other_parts_alone(
     lint(capsys)
     before = {runs: runs.read_bytes() for runs in (root / cache.FOLDER).glob("*.part-*.jsonl")}
     assert before
-    analysed.clear()
+    analyzed.clear()
     tree.write("lib/read.py", lib.replace("def", "\n\ndef"))
     found = [(one["line"], one["heat"]) for one in lint(capsys)["findings"] if one["path"] == "lib/read.py"]
     assert (6, "step") in found
-    assert analysed == [["lib/read.py"]]
+    assert analyzed == [["lib/read.py"]]
     assert {runs: runs.read_bytes() for runs in before} == before
 
 
@@ -183,16 +185,16 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def test_nothing_is_analysed_or_read_again_when_nothing_has_changed(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]], opened: list[str]
+def test_nothing_is_analyzed_or_read_again_when_nothing_has_changed(
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[list[str]], opened: list[str]
 ) -> None:
     tree = Tree(root, 1)
     tree.write("allowed.py", "import torch\ntorch.cuda.synchronize()  # gpusync: allow[GS1] wanted\n")
     first = lint(capsys)
-    analysed.clear()
+    analyzed.clear()
     opened.clear()
     assert lint(capsys) == first
-    assert analysed == []
+    assert analyzed == []
     assert {path for path in opened if "gpusync:" not in (root / path).read_text()} == set()
     assert "allowed.py" in opened
 
@@ -230,30 +232,30 @@ def test_what_is_shown_does_not_depend_on_what_was_read(
     assert len(opened) < 9
 
 
-def test_a_change_is_analysed_with_what_it_is_connected_with(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]]
+def test_a_change_is_analyzed_with_what_it_is_connected_with(
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[list[str]]
 ) -> None:
     tree = Tree(root, 2)
     tree.write("alone.py", "import torch\n")
     tree.write("a.py", "import b\n")
     tree.write("b.py", "import torch\n")
     lint(capsys)
-    analysed.clear()
+    analyzed.clear()
     tree.write("b.py", "import torch\nx = 1\n")
     lint(capsys)
-    assert analysed == [["a.py", "b.py"]]
+    assert analyzed == [["a.py", "b.py"]]
 
 
-def test_a_change_of_the_time_alone_analyses_nothing(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]]
+def test_a_change_of_the_time_alone_analyzes_nothing(
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[list[str]]
 ) -> None:
     Tree(root, 3)
     lint(capsys)
-    analysed.clear()
+    analyzed.clear()
     for path in root.glob("*.py"):
         os.utime(path, (5, 5))
     lint(capsys)
-    assert analysed == []
+    assert analyzed == []
 
 
 def test_a_change_that_leaves_time_and_size_is_seen_right_after_a_run(
@@ -288,8 +290,8 @@ def test_a_damaged_document_is_as_good_as_none(root: Path, capsys: pytest.Captur
 def test_no_damaged_line_is_trusted(
     root: Path, capsys: pytest.CaptureFixture[str], damage: str, edited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(units, "MAX_WHOLE", 300)
-    monkeypatch.setattr(units, "PART", 250)
+    monkeypatch.setattr(partition, "MAX_WHOLE", 300)
+    monkeypatch.setattr(partition, "PART", 250)
     tree = Tree(root, 4)
     before = tree.step(0), tree.helper(0).replace("return", "return 1 +")
     after = tree.step(1), tree.helper(0).replace("return", "return 2 +")
@@ -315,15 +317,15 @@ def test_no_damaged_line_is_trusted(
 
 
 def test_other_settings_do_not_see_what_was_found_with_these(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[list[str]]
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[list[str]]
 ) -> None:
     Tree(root, 5)
     (root / "pyproject.toml").write_text("[tool.gpusync]\n")
     lint(capsys)
-    analysed.clear()
+    analyzed.clear()
     (root / "pyproject.toml").write_text("[tool.gpusync]\nstep-functions = ['f1']\n")
     lint(capsys)
-    assert analysed != []
+    assert analyzed != []
 
 
 def test_the_folder_keeps_itself_out_of_version_control(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

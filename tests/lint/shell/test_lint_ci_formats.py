@@ -10,11 +10,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from gpusync_lint import output as formats
 from gpusync_lint.cli import main
-from gpusync_lint.model import Confidence, FileError, Finding, Heat, Span
-from gpusync_lint.output import MACHINE_FORMATS, github, junit, render
-from gpusync_lint.runner import Outcome
-from gpusync_lint.selection import Level, Reported
+from gpusync_lint.model.findings import FileError, Finding
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Span
+from gpusync_lint.output.base.format import Format, Options
+from gpusync_lint.run.runner import Outcome
+from gpusync_lint.settings.selection import Level, Reported
 
 Project = Callable[..., Path]
 Captured = pytest.CaptureFixture[str]
@@ -37,6 +40,10 @@ def _outcome(*findings: Finding, errors: tuple[FileError, ...] = ()) -> Outcome:
     return Outcome(tuple(Reported(one, Level.WARNING) for one in findings), errors, 1, {"a.py": "x = item()\n"})
 
 
+def render(name: str, outcome: Outcome, **options: bool) -> str:
+    return formats.named(name).render(outcome, Options(**options))
+
+
 def _out(capsys: Captured, output: str, *arguments: str) -> str:
     main([*arguments, "--output-format", output])
     return capsys.readouterr().out
@@ -55,19 +62,19 @@ def test_github_annotates_what_is_marked(project: Project, capsys: Captured) -> 
 
 def test_github_escapes_properties_and_messages() -> None:
     finding = replace(FINDING, path="a:b,c%.py", message="50%, a: b\r\nc")
-    line = github.render(_outcome(finding))
+    line = render("github", _outcome(finding))
     assert line.startswith("::warning file=a%3Ab%2Cc%25.py,line=1,")
     assert line.endswith("::50%25, a: b%0D%0Ac%0Aremedy: keep it on the device\n")
     assert line.count("\n") == 1
 
 
 def test_github_gets_no_columns_for_what_spans_lines() -> None:
-    line = github.render(_outcome(replace(FINDING, span=Span(1, 5, 3, 2))))
+    line = render("github", _outcome(replace(FINDING, span=Span(1, 5, 3, 2))))
     assert line.startswith("::warning file=a.py,line=1,endLine=3,title=")
 
 
 def test_github_columns_never_end_before_they_start() -> None:
-    assert ",col=5,endLine=1,endColumn=5," in github.render(_outcome(replace(FINDING, span=Span(1, 5, 1, 5))))
+    assert ",col=5,endLine=1,endColumn=5," in render("github", _outcome(replace(FINDING, span=Span(1, 5, 1, 5))))
 
 
 def test_github_is_told_of_files_that_could_not_be_linted(project: Project, capsys: Captured) -> None:
@@ -190,7 +197,7 @@ def test_a_junit_failure_says_where_what_and_how_to_mend_it(project: Project, ca
 @pytest.mark.parametrize("message", ["a & <b> \"c\" 'd'", "]]>", "\x00\x1b[31m", "\ud800 \uffff", "ü 😀", "a\nb\tc"])
 def test_junit_is_valid_xml_for_any_message(message: str) -> None:
     errors = (FileError("a\x01.py", None, message),)
-    text = junit.render(_outcome(replace(FINDING, message=message, suppressed=None), errors=errors))
+    text = render("junit", _outcome(replace(FINDING, message=message, suppressed=None), errors=errors))
     failure = _suite(text.encode("ascii").decode()).find(".//failure")
     legal = "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in message)
     assert failure is not None
@@ -244,7 +251,7 @@ def test_junit_gets_the_counts_as_properties(project: Project, capsys: Captured)
 # ---------------------------------------------------------------- all of them
 
 
-@pytest.mark.parametrize("output", MACHINE_FORMATS)
+@pytest.mark.parametrize("output", formats.names())
 def test_a_format_ends_in_a_newline(output: str) -> None:
     assert render(output, _outcome(FINDING), show_suppressed=True).endswith("\n")
 
@@ -265,8 +272,33 @@ def test_a_document_is_complete_although_nothing_was_linted(project: Project, ca
         json.loads(text)
 
 
-@pytest.mark.parametrize("output", MACHINE_FORMATS)
+@pytest.mark.parametrize("output", formats.names())
 def test_fixes_are_applied_whatever_the_format(project: Project, capsys: Captured, output: str) -> None:
     root = project({"a.py": "copy_safe()\n"})
     assert main(["--fix", "--output-format", output]) == 0
     assert (root / "a.py").read_text() == "fixed()\n"
+
+
+def test_the_formats_are_the_modules_of_the_folder() -> None:
+    assert formats.names()[0] == "text"
+    assert {"github", "gitlab", "json", "junit", "sarif"} < set(formats.names())
+    assert all(isinstance(formats.named(name), Format) for name in formats.names())
+
+
+def test_the_help_describes_every_format(capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    words = " ".join(capsys.readouterr().out.split())
+    for name in formats.names():
+        assert f"{name} ({formats.named(name).audience})" in words
+
+
+@pytest.mark.parametrize("name", formats.names())
+def test_what_a_format_has_no_place_for_is_refused(project: Project, capsys: Captured, name: str) -> None:
+    root = project({"a.py": "item()\n"})
+    (root / "run.json").write_text('{"schema": "gpusync.run/1", "regions": []}')
+    shows = formats.named(name).shows
+    for option, shown in ((["--statistics"], shows.statistics), (["--observed", "run.json"], shows.observed)):
+        assert main(["--exit-zero", "--output-format", name, *option]) == (0 if shown else 2)
+        error = f"gpusync lint: error: {option[0]}: the format {name} has no place for "
+        assert capsys.readouterr().err.startswith("" if shown else error)

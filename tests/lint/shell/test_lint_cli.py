@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from gpusync_lint import cli
 from gpusync_lint.cli import main
-from gpusync_lint.model import Analysis
+from gpusync_lint.model.findings import Analysis
 
 Project = Callable[..., Path]
 Captured = pytest.CaptureFixture[str]
@@ -69,11 +69,11 @@ def test_exit_codes(project: Project, text: str, arguments: list[str], code: int
         (["--sel", "GS2"], "unknown option --sel"),
         (["--heat", "hot"], "argument --heat: invalid choice: 'hot' (choose from "),
         (["--output-format", "xml"], "argument --output-format: invalid choice: 'xml' (choose from "),
-        (["--output-format", "gitlab", "--statistics"], "--statistics: a GitLab report has no place for counts"),
+        (["--output-format", "gitlab", "--statistics"], "--statistics: the format gitlab has no place for counts"),
         (["--select"], "argument --select: expected one argument"),
         (["--unsafe-fixes"], "--unsafe-fixes needs --fix or --diff"),
         (["--diff", "--output-format", "json"], "--diff prints a diff, so it cannot be combined with --output-format"),
-        (["--stdin-filename", "a.py"], "--stdin-filename names standard input, so it needs - among the paths"),
+        (["--stdin-filename", "a.py"], "--stdin-filename is the name of standard input, so - must be among the paths"),
         (["--config", "gone.toml"], "gone.toml: cannot be read: No such file or directory"),
         (["--config", "bad.toml"], "bad.toml: tool.gpusync.heat: must be one of "),
     ],
@@ -218,7 +218,7 @@ def test_an_internal_error_of_the_files_together_is_said(
             raise RuntimeError("together")
         return Analysis((), (), 1)
 
-    monkeypatch.setattr(sys.modules["gpusync_lint.engine"], "analyze", analyze)
+    monkeypatch.setattr(sys.modules["gpusync_lint.run.engine"], "analyze", analyze)
     project({"a.py": "import b", "b.py": ""})
     assert main([]) == 2
     assert capsys.readouterr().err.startswith("<project>: error: internal error, a bug in gpusync: RuntimeError: ")

@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint.config import Config, ConfigError, find, load
-from gpusync_lint.model import Heat
-from gpusync_lint.selection import Layer
+from gpusync_lint.model.levels import Heat
+from gpusync_lint.settings.config import Config, ConfigError, find, load
+from gpusync_lint.settings.selection import Layer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,13 +78,13 @@ def test_an_empty_table_is_the_default(tmp_path: Path) -> None:
         ("slect = []", "tool.gpusync.slect: unknown key; did you mean 'select'?"),
         ("torch_version = '2.1'", "tool.gpusync.torch_version: unknown key; did you mean 'torch-version'?"),
         (
-            "colour = 1",
-            "tool.gpusync.colour: unknown key; the keys are select, ignore, exclude, per-file-ignores, heat, baseline",
+            "color = 1",
+            "tool.gpusync.color: unknown key; the keys are select, ignore, exclude, per-file-ignores, heat, baseline",
         ),
         ("select = 'GS2'", 'tool.gpusync.select: must be a list of strings; write select = ["GS2"]'),
         ("select = 2", "tool.gpusync.select: must be a list of strings, not an integer"),
         ("exclude = ['[z-a].py']", "tool.gpusync.exclude: not a path pattern: '[z-a].py' (bad character range z-a"),
-        ("exclude = [1]", "tool.gpusync.exclude: must be a list of strings, not a list of other things"),
+        ("exclude = [1]", "tool.gpusync.exclude: must be a list of strings, and one of its values is not"),
         ("select = ['GS2001']", "tool.gpusync.select: no rule has the code or name 'GS2001'; did you mean GS201?"),
         (
             "ignore = ['item-reed']",
@@ -107,15 +107,15 @@ def test_an_empty_table_is_the_default(tmp_path: Path) -> None:
         ("barriers = [{call = ''}]", "tool.gpusync.barriers[0].call: is missing; write call = "),
         ("barriers = [{call = 'a'}, {cal = 'a.b'}]", "tool.gpusync.barriers[1].cal: unknown key; did you mean 'call'?"),
         (
-            "barriers = [{colour = 'a.b'}]",
-            "tool.gpusync.barriers[0].colour: unknown key; the keys are call, code, message, remedy, takes, unless",
+            "barriers = [{color = 'a.b'}]",
+            "tool.gpusync.barriers[0].color: unknown key; the keys are call, code, message, remedy, takes, unless",
         ),
         (
             "barriers = [{call = 'a b'}]",
-            "tool.gpusync.barriers[0].call: 'a b' is no name; write \"package.function\", ",
+            "tool.gpusync.barriers[0].call: 'a b' is not a name; write \"package.function\", ",
         ),
         ("barriers = [{call = 3}]", "tool.gpusync.barriers[0].call: must be a string, not an integer"),
-        ("barriers = [{call = ['a', 3]}]", "tool.gpusync.barriers[0].call: must be a list of strings, not a list of"),
+        ("barriers = [{call = ['a', 3]}]", "tool.gpusync.barriers[0].call: must be a list of strings, and one"),
         (
             "barriers = [{call = 'a', code = 'GS2011'}]",
             "tool.gpusync.barriers[0].code: no rule has the code or name 'GS2011'; did you mean GS201?",

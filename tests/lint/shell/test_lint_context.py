@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint import context, discovery
 from gpusync_lint.cli import main
+from gpusync_lint.files import discovery
+from gpusync_lint.project import import_context
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +52,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def names(root: Path, *given: str) -> list[str]:
     """The files that are read beside the given ones."""
     found = discovery.discover(given, cwd=root, excludes=lambda path: False, stdin=lambda: b"")
-    return sorted(one.path for one in context.around(found.files, cwd=root, excludes=lambda path: False))
+    return sorted(one.path for one in import_context.context_of(found.files, cwd=root, excludes=lambda path: False))
 
 
 def places(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int]]:
@@ -154,7 +155,7 @@ def test_it_ends_at_the_project(root: Path) -> None:
 
 def test_it_is_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(root, a="import torch", **{f"b{number}": "import a" for number in range(20)})
-    monkeypatch.setattr(context, "MAX_FILES", 8)
+    monkeypatch.setattr(import_context, "MAX_FILES", 8)
     assert len(names(root, "a.py")) == 8
 
 

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from gpusync_lint.discovery import Found, decode, discover
-from gpusync_lint.model import FileError
+from gpusync_lint.files.discovery import Found, decode, discover
+from gpusync_lint.model.findings import FileError
 
 
 def _discover(cwd: Path, *paths: str, exclude: str = "", stdin: bytes = b"", filename: str | None = None) -> Found:

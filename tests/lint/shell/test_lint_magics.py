@@ -3,7 +3,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from gpusync_lint.magics import PYTHON_CELL_MAGICS, mask
+from gpusync_lint.files.ipython_magics import PYTHON_CELL_MAGICS, mask
 
 CASES = [
     ("a line magic", "%matplotlib inline\nx = 1", "pass\nx = 1"),

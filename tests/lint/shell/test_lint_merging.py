@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint import cli
+from gpusync_lint import cli, output
 
-from pytest_gpusync import report
+from pytest_gpusync.commands import report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ def lint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         (tmp_path / name).write_text(text)
 
     def lint(out: str, *arguments: str) -> str:
-        form = "sarif" if out.endswith(".sarif") else "json"
+        form = out.rpartition(".")[2]
         cli.main([*arguments, "--output-format", form])
         (tmp_path / out).write_text(capsys.readouterr().out)
         return out
@@ -41,8 +41,20 @@ def load(path: Path | str) -> dict:
         return json.load(stream)
 
 
-@pytest.mark.parametrize("ending", ["json", "sarif"])
-@pytest.mark.parametrize("options", [(), ("--statistics",)])
+MERGEABLE = ["gitlab", "json", "sarif"]
+
+
+@pytest.mark.parametrize("ending", MERGEABLE)
+def test_a_file_is_recognized_by_its_own_format_alone(lint, ending):
+    document = load(lint(f"a.{ending}", "a.py"))
+    recognizing = [each for each in output.mergeable() if each.recognizes(document)]
+    assert [type(each) for each in recognizing] == [type(output.named(ending))]
+
+
+@pytest.mark.parametrize(
+    ("ending", "options"),
+    [*((ending, ()) for ending in MERGEABLE), ("json", ("--statistics",)), ("sarif", ("--statistics",))],
+)
 def test_merged_shards_are_the_run_over_all_files(lint, ending, options):
     whole = lint(f"whole.{ending}", "a.py", "b.py", "c.py", *options)
     shards = [lint(f"{name}.{ending}", f"{name}.py", *options) for name in "abc"]
@@ -54,7 +66,7 @@ def test_merged_shards_are_the_run_over_all_files(lint, ending, options):
     assert merged == expected
 
 
-@pytest.mark.parametrize("ending", ["json", "sarif"])
+@pytest.mark.parametrize("ending", MERGEABLE)
 def test_the_order_of_the_shards_does_not_matter(lint, tmp_path, ending):
     shards = [lint(f"{name}.{ending}", f"{name}.py") for name in "abc"]
     report.main(["merge", f"one.{ending}", *shards])
@@ -62,12 +74,14 @@ def test_the_order_of_the_shards_does_not_matter(lint, tmp_path, ending):
     assert (tmp_path / f"one.{ending}").read_text() == (tmp_path / f"two.{ending}").read_text()
 
 
-@pytest.mark.parametrize("ending", ["json", "sarif"])
+@pytest.mark.parametrize("ending", MERGEABLE)
 def test_a_finding_of_two_shards_is_one(lint, ending):
     shards = [lint(f"{n}.{ending}", "a.py") for n in range(2)]
     report.main(["merge", f"all.{ending}", *shards])
     merged, single = load(f"all.{ending}"), load(shards[0])
-    if ending == "json":
+    if ending == "gitlab":
+        assert merged == single
+    elif ending == "json":
         assert merged["findings"] == single["findings"]
     else:
         assert merged["runs"][0]["results"] == single["runs"][0]["results"]
@@ -83,12 +97,14 @@ def test_where_shards_differ_the_hotter_finding_stays(lint):
     assert load("all.json")["findings"] == hot["findings"]
 
 
-@pytest.mark.parametrize("ending", ["json", "sarif"])
+@pytest.mark.parametrize("ending", MERGEABLE)
 def test_errors_of_every_shard_are_kept(lint, tmp_path, ending):
     (tmp_path / "bad.py").write_text("def (:\n")
     report.main(["merge", f"all.{ending}", lint(f"a.{ending}", "a.py"), lint(f"b.{ending}", "bad.py")])
     merged = load(f"all.{ending}")
-    if ending == "json":
+    if ending == "gitlab":
+        assert (merged[0]["severity"], merged[0]["location"]["path"]) == ("critical", "bad.py")
+    elif ending == "json":
         assert [error["path"] for error in merged["errors"]] == ["bad.py"]
     else:
         (invocation,) = merged["runs"][0]["invocations"]
@@ -117,3 +133,9 @@ def test_findings_that_break_their_schema_are_refused(lint, tmp_path, capsys):
     (tmp_path / "b.json").write_text('{"schema": "gpusync.lint/1", "findings": [{}], "errors": [], "files": 1}')
     assert report.main(["merge", "all.json", lint("a.json", "a.py"), "b.json"]) == 2
     assert "b.json: not findings as gpusync.lint/1 describes them" in capsys.readouterr().err
+
+
+def test_issues_that_are_not_the_linters_are_refused(lint, tmp_path, capsys):
+    (tmp_path / "b.gitlab").write_text('[{"fingerprint": "1"}]')
+    assert report.main(["merge", "all.gitlab", lint("a.gitlab", "a.py"), "b.gitlab"]) == 2
+    assert "b.gitlab: not issues as gpusync lint writes them" in capsys.readouterr().err

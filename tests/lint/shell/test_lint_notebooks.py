@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 from gpusync_lint.cli import main
-from gpusync_lint.model import Edit, Span
-from gpusync_lint.notebook import Notebook
+from gpusync_lint.files.notebook import Notebook
+from gpusync_lint.model.spans import Edit, Span
 
 Project = Callable[..., Path]
 Captured = pytest.CaptureFixture[str]
@@ -207,7 +207,7 @@ def test_what_is_not_python_has_no_findings(project: Project, capsys: Captured, 
         ("{", "a.ipynb:1: error: not a notebook: not valid JSON: Expecting property name enclosed in double quotes"),
         ("", "a.ipynb:1: error: not a notebook: not valid JSON: Expecting value"),
         ('{"cells": [\n<<<<<<< HEAD\n', "a.ipynb:2: error: not a notebook: not valid JSON: Expecting value"),
-        ("[]", "a.ipynb: error: not a notebook: it does not say its nbformat"),
+        ("[]", "a.ipynb: error: not a notebook: it has no nbformat"),
         ('{"nbformat": 4}', "a.ipynb: error: not a notebook: it has no list of cells"),
         ('{"nbformat": 3, "worksheets": []}', "a.ipynb: error: its format 3 is too old; `jupyter nbconvert --to "),
         ('{"nbformat": "4", "cells": []}', "a.ipynb: error: its format '4' is too old"),
@@ -355,12 +355,12 @@ def test_a_comment_that_is_all_of_the_end_of_a_cell_can_be_removed(project: Proj
 
 def test_a_fix_on_a_line_that_is_not_python_is_not_offered() -> None:
     notebook = Notebook(_document("%%time\nx\n!ls", "y"))
-    assert [line for line in range(1, 8) if not notebook.allows([Edit(Span(line, 1, line, 1), "z")])] == [1, 3, 5]
+    assert [line for line in range(1, 8) if not notebook.allows([Span(line, 1, line, 1)])] == [1, 3, 5]
 
 
 def test_a_change_that_loses_the_end_of_a_cell_is_refused() -> None:
     notebook = Notebook(_document("a", "b"))
-    with pytest.raises(ValueError, match="a change reaches over the end of a cell"):
+    with pytest.raises(ValueError, match="a change extends beyond the end of a cell"):
         notebook.with_source("a\n\nb\n\n")
 
 
@@ -377,13 +377,13 @@ def test_a_notebook_that_changed_meanwhile_is_left_alone(
     project: Project, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = project({"a.ipynb": _document("copy_safe()")})
-    real = sys.modules["gpusync_lint.engine"].analyze
+    real = sys.modules["gpusync_lint.run.engine"].analyze
 
     def analyze(*arguments: Any) -> Any:
         (root / "a.ipynb").write_text(_document("y", "copy_safe()"))
         return real(*arguments)
 
-    monkeypatch.setattr(sys.modules["gpusync_lint.engine"], "analyze", analyze)
+    monkeypatch.setattr(sys.modules["gpusync_lint.run.engine"], "analyze", analyze)
     assert main(["--fix"]) == 2
     assert "a.ipynb: error: not written: it changed while it was linted; run again" in capsys.readouterr().err
 

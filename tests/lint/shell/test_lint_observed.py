@@ -103,7 +103,7 @@ def test_the_text_names_what_was_seen_and_the_gaps(
     assert "    observed: the line did not run\n" in out
     assert out.endswith(
         "Observed in run.json: 1 waited, 1 did not run\n"
-        "1 line waited that no finding names:\n"
+        "1 line waited without a finding:\n"
         "  a.py:2 train: 4 syncs, at most 1 per step (GS301 at a lower heat or confidence)\n"
     )
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from dated_tree import DatedTree
-from gpusync_lint import beside, engine, units
 from gpusync_lint.cli import main
+from gpusync_lint.project import lazy_modules, partition
+from gpusync_lint.run import engine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,13 +108,13 @@ def lint(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(units, "MAX_WHOLE", 500)
-    monkeypatch.setattr(units, "PART", 600)
+    monkeypatch.setattr(partition, "MAX_WHOLE", 500)
+    monkeypatch.setattr(partition, "PART", 600)
     return tmp_path
 
 
 @pytest.fixture
-def analysed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def analyzed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that the engine was asked about."""
     paths: list[str] = []
     real = engine.analyze
@@ -130,22 +131,22 @@ def places(findings: Any) -> set[tuple[str, str]]:
     return {(one["path"], one["code"]) for one in findings["findings"]}
 
 
-def touches(project: Project, said: dict[str, str], capsys: pytest.CaptureFixture[str], analysed: list[str]) -> bool:
-    """Whether an edit of the library makes what uses it be analysed again."""
-    analysed.clear()
+def touches(project: Project, said: dict[str, str], capsys: pytest.CaptureFixture[str], analyzed: list[str]) -> bool:
+    """Whether an edit of the library makes what uses it be analyzed again."""
+    analyzed.clear()
     project.said |= said
     project.write_library()
     lint(capsys)
-    assert "library/base.py" in analysed
-    return "user0/train.py" in analysed
+    assert "library/base.py" in analyzed
+    return "user0/train.py" in analyzed
 
 
-@pytest.mark.parametrize("longest", [beside.MAX_DEFINITION, 45])
+@pytest.mark.parametrize("longest", [lazy_modules.MAX_DEFINITION, 45])
 @pytest.mark.parametrize("seed", range(10))
 def test_edits_of_what_lies_beside_are_seen_as_if_nothing_had_been_kept(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seed: int, longest: int
 ) -> None:
-    monkeypatch.setattr(beside, "MAX_DEFINITION", longest)
+    monkeypatch.setattr(lazy_modules, "MAX_DEFINITION", longest)
     project = Project(root, seed)
     for _ in range(14):
         assert lint(capsys) == lint(capsys, "--no-cache", "--jobs", "1")
@@ -184,11 +185,11 @@ def test_a_part_knows_what_it_uses_of_another(root: Path, capsys: pytest.Capture
     ],
 )
 def test_an_edit_beside_a_part_touches_it_only_where_it_asked(
-    root: Path, capsys: pytest.CaptureFixture[str], analysed: list[str], said: dict[str, str], touched: bool
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[str], said: dict[str, str], touched: bool
 ) -> None:
     project = Project(root, 0)
     lint(capsys)
-    assert touches(project, said, capsys, analysed) is touched
+    assert touches(project, said, capsys, analyzed) is touched
 
 
 @pytest.mark.parametrize(
@@ -202,16 +203,16 @@ def test_an_edit_of_what_there_was_no_room_for_touches_no_other_part(
     root: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    analysed: list[str],
+    analyzed: list[str],
     said: dict[str, str],
     touched: bool,
 ) -> None:
-    monkeypatch.setattr(beside, "MAX_DEFINITION", 250)
+    monkeypatch.setattr(lazy_modules, "MAX_DEFINITION", 250)
     project = Project(root, 0)
     project.said["reduced"] = " + ".join(["x.sum()"] * 20)
     project.write_library()
     lint(capsys)
-    assert touches(project, said, capsys, analysed) is touched
+    assert touches(project, said, capsys, analyzed) is touched
 
 
 HELPER = """import torch
@@ -238,13 +239,11 @@ def run(model, loader, opt):
 """
 
 
-@pytest.mark.parametrize(
-    ("room", "prefix"), [("MAX_DEFINITION", ""), ("MAX_DEFINITION", "helper."), ("MAX_BESIDE", "")]
-)
+@pytest.mark.parametrize(("room", "prefix"), [("MAX_DEFINITION", ""), ("MAX_DEFINITION", "helper."), ("MAX_READ", "")])
 def test_a_helper_that_there_is_no_room_for_runs_as_often_as_it_is_called(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, room: str, prefix: str
 ) -> None:
-    monkeypatch.setattr(beside, room, 10)
+    monkeypatch.setattr(lazy_modules, room, 10)
     tree = DatedTree(root, 0)
     imported = "from library import helper" if prefix else "from library.helper import Kept, reduced"
     tree.write("library/helper.py", HELPER + "#" * 600)

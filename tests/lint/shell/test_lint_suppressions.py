@@ -5,9 +5,13 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint.fixes import apply_edits
-from gpusync_lint.model import Confidence, Finding, Heat, Span
-from gpusync_lint.suppressions import UnreadableCommentsError, apply
+from gpusync_lint.accept.allow_comments import apply
+from gpusync_lint.accept.comments import UnreadableCommentsError
+from gpusync_lint.model.findings import Finding
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Span
+from gpusync_lint.rewrite.apply import apply_edits
+from gpusync_lint.rewrite.codemod import Codemod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,27 +134,27 @@ ABOUT = {
     "no reason": (
         "x.item()  # gpusync: allow[GS201]\n",
         "GS901",
-        "`# gpusync: allow[GS201]` gives no reason and suppresses nothing",
+        "`# gpusync: allow[GS201]` gives no reason and has no effect",
     ),
     "a dash is no reason": (
         "x.item()  # gpusync: allow[GS201] --\n",
         "GS901",
-        "`# gpusync: allow[GS201] --` gives no reason and suppresses nothing",
+        "`# gpusync: allow[GS201] --` gives no reason and has no effect",
     ),
     "a date is no reason": (
         "x.item()  # gpusync: allow[GS201] until=2030-01-01\n",
         "GS901",
-        "`# gpusync: allow[GS201] until=2030-01-01` gives no reason and suppresses nothing",
+        "`# gpusync: allow[GS201] until=2030-01-01` gives no reason and has no effect",
     ),
     "another pragma is no reason": (
         "x.item()  # gpusync: allow[GS201] # noqa\n",
         "GS901",
-        "`# gpusync: allow[GS201]` gives no reason and suppresses nothing",
+        "`# gpusync: allow[GS201]` gives no reason and has no effect",
     ),
     "expired": (
         "x.item()  # gpusync: allow[GS201] until=2027-02-28 why\n",
         "GS902",
-        "`# gpusync: allow[GS201] until=2027-02-28 why` expired on 2027-02-28 and suppresses nothing",
+        "`# gpusync: allow[GS201] until=2027-02-28 why` expired on 2027-02-28 and has no effect",
     ),
     "unknown code": (
         "x.item()  # gpusync: allow[GS2O1] why\n",
@@ -163,7 +167,7 @@ ABOUT = {
         "GS904",
         "`# gpusync: allow GS201 why` is not understood",
     ),
-    "misspelt": (
+    "misspelled": (
         "x.item()  # gpusync: alow[GS201] why\n",
         "GS904",
         "`# gpusync: alow[GS201] why` is not understood; did you mean allow[...]?",
@@ -176,7 +180,7 @@ ABOUT = {
     "for the whole file, too late": (
         "import a\n# gpusync: allow-file[GS201] why\nx.item()\n",
         "GS904",
-        "`# gpusync: allow-file[GS201] why` stands below the first statement and suppresses nothing",
+        "`# gpusync: allow-file[GS201] why` is below the first statement and has no effect",
     ),
     "a rule about comments": (
         "x.item()  # gpusync: allow[GS903] why\n",
@@ -227,7 +231,7 @@ def test_without_its_project_a_file_cannot_show_that_a_comment_is_unused() -> No
 def test_an_unused_code_beside_a_used_one_is_named() -> None:
     text = "x.item()  # gpusync: allow[GS201, GS501] why\n"
     _, (about,) = _apply(text, ("x.item()", "GS201"))
-    assert (about.code, about.message) == ("GS903", "`# gpusync: allow[GS201, GS501] why` needs no GS501")
+    assert (about.code, about.message) == ("GS903", "`# gpusync: allow[GS201, GS501] why` allows no finding of GS501")
 
 
 UNUSED_FIXED = {
@@ -244,7 +248,7 @@ def test_the_unsafe_fix_removes_what_is_unused(before: str, after: str) -> None:
     _, (about,) = _apply(before, *findings)
     assert about.fix is not None
     assert not about.fix.safe
-    assert apply_edits(before, about.fix.edits) == after
+    assert apply_edits(before, Codemod(before).edits(about.fix.operations)) == after
 
 
 def test_an_unused_comment_that_shares_its_line_with_another_has_no_fix() -> None:

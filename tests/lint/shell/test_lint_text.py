@@ -4,10 +4,13 @@ import io
 from dataclasses import replace
 
 import pytest
-from gpusync_lint.model import Confidence, Finding, Fix, Heat, Span
-from gpusync_lint.output.text import render, wants_colour
-from gpusync_lint.runner import Outcome
-from gpusync_lint.selection import Level, Reported
+from gpusync_lint.model.findings import Finding, Fix
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Span
+from gpusync_lint.output.base.format import Options, wants_color
+from gpusync_lint.output.text import Text
+from gpusync_lint.run.runner import Outcome
+from gpusync_lint.settings.selection import Level, Reported
 
 
 def _finding(span: Span = Span(1, 1, 1, 2), **changes: object) -> Finding:  # noqa: B008 - it is frozen
@@ -15,6 +18,10 @@ def _finding(span: Span = Span(1, 1, 1, 2), **changes: object) -> Finding:  # no
         "GS201", "item-read", "a.py", span, "It waits", "Keep it", Heat.STEP, Confidence.HIGH, "torch", "key"
     )
     return replace(finding, **changes)  # type: ignore[arg-type]
+
+
+def render(outcome: Outcome, **options: bool) -> str:
+    return Text().render(outcome, Options(**options))
 
 
 def _outcome(*findings: Finding, text: str = "x\n", level: Level = Level.WARNING, files: int = 1) -> Outcome:
@@ -113,7 +120,7 @@ def test_the_closing_lines(outcome: Outcome, closing: str) -> None:
 
 def test_the_closing_line_after_fixes() -> None:
     outcome = replace(_outcome(), fixed=3, fixed_files=2)
-    assert render(outcome, fixing=True) == "Fixed 3 warnings in 2 files.\nNo warnings in 1 file\n"
+    assert render(outcome, fixed=True) == "Fixed 3 warnings in 2 files.\nNo warnings in 1 file\n"
 
 
 def test_notes_are_not_listed() -> None:
@@ -144,7 +151,7 @@ class _Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("stream", "environ", "colour"),
+    ("stream", "environ", "color"),
     [
         (_Terminal(), {}, True),
         (io.StringIO(), {}, False),
@@ -155,13 +162,13 @@ class _Terminal(io.StringIO):
         (_Terminal(), {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
     ],
 )
-def test_when_to_colour(stream: io.StringIO, environ: dict[str, str], colour: bool) -> None:
-    assert wants_colour(stream, environ) is colour
+def test_when_to_color(stream: io.StringIO, environ: dict[str, str], color: bool) -> None:
+    assert wants_color(stream, environ) is color
 
 
-def test_colour_changes_nothing_but_colour() -> None:
+def test_color_changes_nothing_but_color() -> None:
     import re
 
     outcome = _outcome(_finding())
-    assert re.sub(r"\x1b\[[0-9;]*m", "", render(outcome, colour=True)) == render(outcome)
-    assert "\x1b[" in render(outcome, colour=True)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", render(outcome, color=True)) == render(outcome)
+    assert "\x1b[" in render(outcome, color=True)

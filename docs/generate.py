@@ -1,0 +1,132 @@
+"""Write every generated page of docs/ from what it describes: rules, catalogue files, output formats, docstrings.
+
+usage: python docs/generate.py
+"""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import sys
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+sys.path.insert(0, str(ROOT / "lint"))
+
+from gpusync_lint import output, rule_pages  # noqa: E402 - it may not be installed
+from gpusync_lint.catalogue import registry, schema  # noqa: E402
+from gpusync_lint.catalogue.loading import toml_type  # noqa: E402
+
+CATALOGUE_HEAD = """\
+# Catalogue files
+
+Everything that the linter knows about a framework stands in one TOML file of `lint/gpusync_lint/catalogue/frameworks`.
+`torch.toml` describes torch. A file with `on = "torch"` describes a library on top of torch, whose values are torch's
+tensors. Every other file describes a framework with values of its own.
+
+This page is written from `lint/gpusync_lint/catalogue/schema.py`, by which the files are read. An unknown key and a
+value of another type are refused with the file, the entry and the nearest known key.
+"""
+
+
+def pages() -> dict[Path, str]:
+    """The text of every generated file."""
+    found = {DOCS / "rules" / f"{code}.md": rule_pages.page(doc) for code, doc in rule_pages.docs().items()}
+    found[DOCS / "rules" / "README.md"] = rule_pages.index()
+    found[DOCS / "catalogue.md"] = catalogue_page()
+    linter = (DOCS / "linter.md").read_text(encoding="utf-8")
+    linter = with_part(linter, "frameworks", framework_list())
+    found[DOCS / "linter.md"] = with_part(linter, "formats", output.table())
+    found[DOCS / "reference.md"] = runpy.run_path(str(DOCS / "write_reference.py"))["page"]()
+    return found
+
+
+def catalogue_page() -> str:
+    """The keys of a catalogue file, from the docstrings of the schema."""
+    parts = [CATALOGUE_HEAD]
+    for cls, title in _tables().items():
+        name = cls.__name__
+        docs = _docstrings(name)
+        hints = get_type_hints(cls)
+        differ = any(one.metadata.get("kinds") for one in fields(cls))
+        rows = [f"| key | value | {'in | ' * differ}meaning |", f"|---|---|{'---|' * differ}---|"]
+        for one in fields(cls):
+            key = one.metadata.get("key", one.name)
+            if one.init and key:
+                kind = toml_type(hints[one.name]) if "by" not in one.metadata else f"tables, `[[{key}]]`"
+                where = f"{', '.join(one.metadata.get('kinds') or ['all'])} | " * differ
+                rows.append(f"| `{key}` | {kind}{_required(one)} | {where}{docs[one.name]} |")
+        parts.append(f"## {title}\n\n{docs['']}\n\n" + "\n".join(rows) + "\n")
+    return "\n".join(parts)
+
+
+def _tables() -> dict[type, str]:
+    """The class of each table of a file, with the keys that contain it as a title."""
+    keys: dict[type, list[str]] = {schema.Catalogue: []}
+    for cls in (found := [schema.Catalogue]):
+        for one in (one for one in fields(cls) if one.init):
+            hint = get_type_hints(cls)[one.name]
+            inner = next((item for item in _types_in(hint) if is_dataclass(item)), None)
+            if inner is not None:
+                if inner not in keys:
+                    found.append(inner)
+                key = one.metadata.get("key", one.name)
+                written = key if cls is not schema.Catalogue else f"[[{key}]]" if _is_list(hint) else f"[{key}]"
+                keys.setdefault(inner, []).append(f"`{written}`")
+    return {cls: " and ".join(names) or "The file" for cls, names in keys.items()}
+
+
+def _types_in(hint: Any) -> list[Any]:
+    return [hint, *(item for arg in get_args(hint) for item in _types_in(arg))]
+
+
+def _is_list(hint: Any) -> bool:
+    return get_origin(hint) in (tuple, dict)
+
+
+def _required(one: Field[Any]) -> str:
+    return ", required" if one.default is MISSING and one.default_factory is MISSING else ""
+
+
+def _docstrings(name: str) -> dict[str, str]:
+    """The docstring of a class of the schema, under an empty name, and those below its fields."""
+    tree = ast.parse(Path(schema.__file__).read_text(encoding="utf-8"))
+    node = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+    found = {"": " ".join((ast.get_docstring(node) or "").split())}
+    for item, below in zip(node.body, node.body[1:], strict=False):
+        if isinstance(item, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            found[ast.unparse(item.target)] = " ".join(str(below.value.value).split())
+    return found
+
+
+def framework_list() -> str:
+    """The frameworks that have a catalogue."""
+    catalogues = [registry.catalogue(name) for name in registry.frameworks() if name != "torch"]
+    libraries = sorted((each.title for each in catalogues if each.on), key=str.lower)
+    others = sorted((each.title for each in catalogues if not each.on), key=str.lower)
+    return f"- libraries on top of PyTorch: {', '.join(libraries)}\n- other frameworks: {', '.join(others)}\n"
+
+
+def with_part(page: str, name: str, text: str) -> str:
+    """A page with a generated part in its place, between two comments."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{text}\n{end}{after}"
+
+
+def main() -> None:
+    """Write the pages, and delete the pages of rules that are gone."""
+    written = pages()
+    for old in (DOCS / "rules").glob("*.md"):
+        if old not in written:
+            old.unlink()
+    for path, text in written.items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

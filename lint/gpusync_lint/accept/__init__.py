@@ -1,0 +1,1 @@
+"""Findings that a comment or a baseline accepts, and what runs measured at their lines."""

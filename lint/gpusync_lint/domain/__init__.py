@@ -1,0 +1,1 @@
+"""What values the inference knows, and what it knows of torch."""

@@ -1,0 +1,32 @@
+"""What is known of Python's standard library and of libraries that work beside torch."""
+
+from __future__ import annotations
+
+HOST_MODULES = frozenset(
+    {
+        "math", "random", "os", "sys", "time", "datetime", "re", "json", "pathlib", "string", "itertools",
+        "functools", "collections", "logging", "argparse", "copy", "glob", "shutil", "pickle", "csv",
+        "operator", "statistics", "io", "subprocess", "hashlib", "uuid", "tempfile", "socket", "platform",
+        "warnings", "gc", "psutil", "requests", "yaml",
+    }
+)  # fmt: skip
+"""Standard modules, and two common ones, that never give back a tensor of their own."""
+ARRAY_MODULES = frozenset(
+    {"numpy", "pandas", "scipy", "sklearn", "cv2", "PIL", "matplotlib", "gym", "gymnasium", "h5py"}
+)
+NUMPY_OF_NUMBERS = frozenset(
+    {
+        "log", "log2", "log10", "log1p", "exp", "expm1", "sqrt", "square", "sin", "cos", "tan", "arctan", "arccos",
+        "tanh", "abs", "sign", "floor", "ceil", "round", "power", "clip", "minimum", "maximum", "sum", "mean", "prod",
+        "float32", "float64", "int32", "int64",
+    }
+)  # fmt: skip
+"""Functions of numpy that give a number for numbers."""
+LOGGERS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "exception", "log"})
+TRACKERS = frozenset(
+    {
+        "add_scalar", "add_scalars", "add_histogram", "set_postfix", "log_metric", "log_metrics",
+        "log_scalar", "add_image", "add_images", "report_scalar",
+    }
+)  # fmt: skip
+"""Methods of experiment trackers and progress bars, which make numbers or text of what they are given."""

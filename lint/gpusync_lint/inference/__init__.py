@@ -1,0 +1,1 @@
+"""What names and expressions hold: an abstract interpretation of the project."""

@@ -1,0 +1,31 @@
+"""The transfer functions: what each kind of syntax does to the state of a run. Importing this fills the tables."""
+
+from gpusync_lint.inference.transfer import (
+    assignments,
+    calls,
+    containers,
+    definitions,
+    expressions,
+    library_calls,
+    loops,
+    methods,
+    names,
+    operators,
+    statements,
+    tensor_methods,
+)
+
+__all__ = [
+    "assignments",
+    "calls",
+    "containers",
+    "definitions",
+    "expressions",
+    "library_calls",
+    "loops",
+    "methods",
+    "names",
+    "operators",
+    "statements",
+    "tensor_methods",
+]

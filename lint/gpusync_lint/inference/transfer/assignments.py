@@ -1,0 +1,123 @@
+"""Assignments: to names, attributes, subscripts and tuples of them."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain.lattice import ARRAY, Kind, Value, dict_of, element, join, list_of
+from gpusync_lint.domain.tensor_ops import combine
+from gpusync_lint.inference.tables import executes
+from gpusync_lint.inference.transfer.names import value_and_path
+from gpusync_lint.syntax.names import dotted_path
+
+if TYPE_CHECKING:
+    from gpusync_lint.inference.frame import Frame
+
+MAX_KEYS = 64
+"""Keys of a dictionary that are told apart, at most."""
+
+
+@executes(ast.Assign)
+def assign(frame: Frame, node: ast.Assign) -> None:
+    """`target = other = value`."""
+    value = frame.eval(node.value)
+    for target in node.targets:
+        bind(frame, target, value)
+
+
+@executes(ast.AnnAssign)
+def annotated_assign(frame: Frame, node: ast.AnnAssign) -> None:
+    """`target: annotation = value`; the annotation tells where the value does not."""
+    declared = frame.declared(node.annotation)
+    if node.value is not None:
+        value = frame.eval(node.value)
+        bind(frame, node.target, declared if value.kind is Kind.UNKNOWN else value)
+    elif declared.kind:
+        bind(frame, node.target, declared)
+
+
+@executes(ast.AugAssign)
+def augmented_assign(frame: Frame, node: ast.AugAssign) -> None:
+    """`target += value`."""
+    old = frame.eval(node.target)
+    value = frame.eval(node.value)
+    if Kind.TENSOR in (old.kind, value.kind):
+        result = combine(old, value)
+        if old.kind is Kind.TENSOR:  # in place: the tensor stays where it is
+            result = result._replace(device=old.device)
+    elif old.kind is Kind.LIST and value.kind in (Kind.LIST, Kind.TUPLE):
+        result = join(old, list_of(element(value)))
+    elif Kind.FOREIGN in (old.kind, value.kind):
+        result = old if old.kind is Kind.FOREIGN else value
+    elif ARRAY in (old, value):
+        result = ARRAY
+    else:
+        result = old if old.kind is value.kind else join(old, value)
+    bind(frame, node.target, result)
+
+
+def bind(frame: Frame, target: ast.expr, value: Value) -> None:
+    """Assign a value to a target of any form."""
+    if isinstance(target, ast.Name):
+        frame.store.set_name(target.id, value)
+        frame.values[target] = value
+    elif isinstance(target, (ast.Tuple, ast.List)):
+        _unpack(frame, target.elts, value)
+    elif isinstance(target, ast.Attribute):
+        owner, path = value_and_path(frame, target.value)
+        if path is not None:
+            frame.store.set(f"{path}.{target.attr}", value)
+        frame.analysis.set_attribute(frame.values.get(target.value, owner), target.attr, value)
+    elif isinstance(target, ast.Starred):
+        bind(frame, target.value, list_of(element(value)))
+    elif isinstance(target, ast.Subscript):
+        _store(frame, target, value)
+
+
+def rebind(frame: Frame, target: ast.expr, value: Value) -> None:
+    """Let what an expression names hold a changed object: a list that has grown, a module that was moved."""
+    path = dotted_path(target)
+    if path is None:
+        return
+    frame.store.set(path, value)
+    if isinstance(target, ast.Attribute):
+        owner = frame.values.get(target.value)
+        if owner is None:
+            owner = frame.eval(target.value)
+        frame.analysis.set_attribute(owner, target.attr, value)
+
+
+def _unpack(frame: Frame, targets: list[ast.expr], value: Value) -> None:
+    items = value.items if value.kind is Kind.TUPLE else None
+    starred = any(isinstance(target, ast.Starred) for target in targets)
+    if items is not None and len(items) == len(targets) and not starred:
+        for target, item in zip(targets, items, strict=True):
+            bind(frame, target, item)
+        return
+    each = element(value) if value.kind is not Kind.MOVED else value
+    for target in targets:
+        bind(frame, target, each)
+
+
+def _store(frame: Frame, target: ast.Subscript, value: Value) -> None:
+    """`target[index] = value`."""
+    base = frame.eval(target.value)
+    index = frame.eval(target.slice)
+    path = dotted_path(target.value)
+    if path is None:
+        return
+    if base.kind is Kind.DICT:
+        pairs = base.items or ()
+        if isinstance(index.const, str) and len(pairs) < MAX_KEYS:
+            kept = tuple(pair for pair in pairs if pair[0] != index.const)
+            wider = dict_of((*kept, (index.const, value)), base.elem)
+        else:
+            wider = dict_of(pairs, value if base.elem is None else join(base.elem, value))
+        rebind(frame, target.value, wider)
+    elif base.kind is Kind.LIST:
+        wider = list_of(value if base.elem is None else join(base.elem, value))
+        if wider != base:
+            frame.store.set(path, wider)
+    elif base.kind is Kind.UNKNOWN and isinstance(index.const, str):
+        frame.store.set(f"{path}.[{index.const}]", value)

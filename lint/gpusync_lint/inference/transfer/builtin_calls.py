@@ -1,0 +1,141 @@
+"""Python's own functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain.lattice import (
+    ARRAY,
+    HOST,
+    UNKNOWN,
+    Kind,
+    Value,
+    dict_of,
+    element,
+    join_all,
+    list_of,
+    tuple_of,
+)
+from gpusync_lint.inference.transfer.calling import call_value
+from gpusync_lint.inference.transfer.iteration import iterated, next_item
+from gpusync_lint.inference.transfer.names import attribute_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpusync_lint.inference.frame import Frame
+    from gpusync_lint.inference.tables import Call
+    from gpusync_lint.project.symbols import FunctionDef
+
+
+def call_builtin(frame: Frame, name: str, call: Call) -> Value:
+    """What a builtin gives back; one that has no entry gives back something on the host."""
+    handler = _BUILTINS.get(name)
+    return HOST if handler is None else handler(frame, call)
+
+
+def _collection(frame: Frame, call: Call) -> Value:
+    """`list`, `tuple`, `set`, `reversed`, `frozenset`, `sorted`."""
+    return list_of(element(call.args[0])) if call.args else list_of(None)
+
+
+def _iter(frame: Frame, call: Call) -> Value:
+    loader = bool(call.args) and call.args[0].kind is Kind.LOADER
+    return call.args[0] if loader else _collection(frame, call)
+
+
+def _next(frame: Frame, call: Call) -> Value:
+    return next_item(frame, _argument(call))
+
+
+def _dict(frame: Frame, call: Call) -> Value:
+    return call.args[0] if call.args else dict_of(tuple(call.kwargs.items()), None)
+
+
+def _enumerate(frame: Frame, call: Call) -> Value:
+    given = _argument(call)
+    items = iterated(frame, given, call.node.args[0]) if call.node.args else given
+    return list_of(tuple_of([HOST, element(items)]))
+
+
+def _zip(frame: Frame, call: Call) -> Value:
+    return list_of(tuple_of([element(value) for value in call.args]))
+
+
+def _arithmetic(frame: Frame, call: Call) -> Value:
+    """`max`, `min`, `abs`, `round`, `pow`: of one value or of several, of a sequence or not."""
+    found = _of_numbers(call)
+    return found._replace(zero_dim=None) if found.kind is Kind.TENSOR else found
+
+
+def _sum(frame: Frame, call: Call) -> Value:
+    return _of_numbers(call)
+
+
+def _of_numbers(call: Call) -> Value:
+    for value in call.args:
+        if value.kind is Kind.FOREIGN:
+            return value
+    values = [element(value) if value.kind in (Kind.LIST, Kind.TUPLE) else value for value in call.args]
+    tensors = [value for value in values if value.kind is Kind.TENSOR]
+    if tensors:
+        return join_all(tensors)._replace(zero_dim=tensors[0].zero_dim)
+    return ARRAY if any(value.kind is Kind.ARRAY for value in values) else HOST
+
+
+def _getattr(frame: Frame, call: Call) -> Value:
+    if len(call.args) >= 2 and isinstance(call.args[1].const, str):
+        return attribute_of(frame, call.args[0], call.args[1].const)
+    return HOST
+
+
+def _map(frame: Frame, call: Call) -> Value:
+    if len(call.args) > 1:
+        args = [element(value) for value in call.args[1:]]
+        return list_of(call_value(frame, call._replace(callee=call.args[0], args=args, kwargs={})))
+    return _filter(frame, call)
+
+
+def _filter(frame: Frame, call: Call) -> Value:
+    return list_of(element(call.args[-1])) if call.args else UNKNOWN
+
+
+def _super(frame: Frame, call: Call) -> Value:
+    """What `super()` gives in a method: an instance of the next class in the project."""
+    fn: FunctionDef | None = frame.fn
+    while fn is not None and fn.cls is None:
+        fn = fn.outer
+    if fn is None or fn.cls is None:
+        return UNKNOWN
+    classes = frame.analysis.project.classes
+    bases = classes.project_lineage(fn.cls)[1:]
+    if not bases:
+        return UNKNOWN
+    kind = Kind.MODULE if classes.is_module(fn.cls) else Kind.INSTANCE
+    return Value(kind, frame.analysis.assumed_device(fn), ref=bases[0])
+
+
+def _unknown(frame: Frame, call: Call) -> Value:
+    return UNKNOWN
+
+
+def _argument(call: Call) -> Value:
+    return call.args[0] if call.args else UNKNOWN
+
+
+_BUILTINS: dict[str, Callable[[Frame, Call], Value]] = {
+    **dict.fromkeys(("list", "tuple", "set", "reversed", "frozenset"), _collection),
+    **dict.fromkeys(("max", "min", "abs", "round", "pow"), _arithmetic),
+    **dict.fromkeys(("vars", "open", "object", "type", "slice"), _unknown),
+    "sorted": _collection,
+    "iter": _iter,
+    "next": _next,
+    "dict": _dict,
+    "enumerate": _enumerate,
+    "zip": _zip,
+    "sum": _sum,
+    "getattr": _getattr,
+    "map": _map,
+    "filter": _filter,
+    "super": _super,
+}

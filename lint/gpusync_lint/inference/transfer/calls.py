@@ -1,0 +1,128 @@
+"""Calls: their parts, the evidence of a training step that they give, and what they give back."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, element, join_all
+from gpusync_lint.inference.tables import Call, evaluates
+from gpusync_lint.inference.transfer.calling import call_value
+from gpusync_lint.inference.transfer.methods import call_method
+from gpusync_lint.inference.transfer.names import attribute, value_and_path
+from gpusync_lint.model.placement import StepEvidence
+from gpusync_lint.project import framework_callbacks
+
+if TYPE_CHECKING:
+    from gpusync_lint.inference.frame import Frame
+
+_STEP_METHODS = frozenset({"step", "backward", "zero_grad", "manual_backward", "apply_gradients", "generate"})
+"""Methods that are evidence of a training step, or of one of generation."""
+_BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.NAME})
+"""Kinds of what a method's name stands for that are called rather than the method of the receiver's kind."""
+_CALLABLE = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.MODULE, Kind.LAMBDA})
+_MAX_CANDIDATES = 8
+"""Entries of a table of functions that a call of one of them may mean, at most."""
+
+
+@evaluates(ast.Call)
+def call(frame: Frame, node: ast.Call) -> Value:
+    """What a call gives back."""
+    func = node.func
+    if isinstance(func, ast.Attribute):
+        return _call_attribute(frame, node, func)
+    callee = frame.eval(func)
+    made = Call(node, callee, _arguments(frame, node), _keywords(frame, node))
+    if callee.kind is Kind.UNKNOWN and isinstance(func, ast.Subscript):
+        return _call_item(frame, made, frame.values.get(func.value, UNKNOWN))
+    return call_value(frame, made)
+
+
+def _call_attribute(frame: Frame, node: ast.Call, func: ast.Attribute) -> Value:
+    name = func.attr
+    receiver, path = value_and_path(frame, func.value)
+    callee = UNKNOWN
+    if receiver.kind is not Kind.TENSOR:
+        callee = attribute(frame, func, receiver, f"{path}.{name}" if path else None)
+        if callee.kind:
+            frame.values[func] = callee
+    made = Call(node, callee, _arguments(frame, node), _keywords(frame, node), receiver, name)
+    if name in _STEP_METHODS:
+        _note_step_evidence(frame, made, path)
+    elif name == "add_event_handler":
+        _note_event_handler(frame, made)
+    if callee.kind not in _BOUND or receiver.kind is Kind.DICT:
+        result = call_method(frame, made)
+        if result is not None:
+            return result
+        if callee.kind is Kind.UNKNOWN and receiver.kind is Kind.UNKNOWN:
+            return _call_by_name(frame, made, path)
+    return call_value(frame, made)
+
+
+def _arguments(frame: Frame, node: ast.Call) -> list[Value]:
+    """The positional arguments; a starred tuple is expanded."""
+    values: list[Value] = []
+    for arg in node.args:
+        value = frame.eval(arg)
+        if isinstance(arg, ast.Starred):
+            whole = frame.values.get(arg.value, UNKNOWN)
+            values += (whole.items or ()) if whole.kind is Kind.TUPLE else (element(whole),)
+        else:
+            values.append(value)
+    return values
+
+
+def _keywords(frame: Frame, node: ast.Call) -> dict[str, Value]:
+    """The arguments by name; under `**` a batch that is a dictionary of tensors."""
+    kwargs: dict[str, Value] = {}
+    for keyword in node.keywords:
+        value = frame.eval(keyword.value)
+        if keyword.arg is not None:
+            kwargs[keyword.arg] = value
+        elif value.kind is Kind.DICT:
+            kwargs.update({name: item for name, item in value.items or () if name not in kwargs})
+        elif value.kind is Kind.TENSOR:
+            kwargs.setdefault("**", value)
+    return kwargs
+
+
+def _call_by_name(frame: Frame, call: Call, path: str | None) -> Value:
+    """Call a method of something unknown: those of the project that its name may mean."""
+    results = []
+    for method in frame.analysis.call_targets(path, call.method):
+        receiver = frame.analysis.instance(method)
+        results.append(frame.analysis.call(frame, method, [receiver, *call.args], call.kwargs))
+    if not results:
+        frame.note_unknown_call(call.args, call.kwargs)
+    return join_all(results)
+
+
+def _call_item(frame: Frame, call: Call, table: Value) -> Value:
+    """Call what is looked up in a dictionary of functions, classes or modules: any of them may be meant."""
+    found = [item for _, item in table.items or ()] if table.kind is Kind.DICT else []
+    found = [item for item in found if item.kind in _CALLABLE]
+    return join_all([call_value(frame, call._replace(callee=item)) for item in found[:_MAX_CANDIDATES]])
+
+
+def _note_step_evidence(frame: Frame, call: Call, path: str | None) -> None:
+    name, kind = call.method, call.receiver.kind
+    if name == "generate":
+        if kind is Kind.MODULE:
+            frame.note_step_evidence(StepEvidence.MODEL)
+    elif name != "step" or kind in (Kind.OPTIMIZER, Kind.SCALER):
+        frame.note_step_evidence(StepEvidence.TRAINING)
+    elif kind in (Kind.UNKNOWN, Kind.INSTANCE):
+        words = (path or "").lower()
+        if "opt" in words or "scaler" in words:
+            frame.note_step_evidence(StepEvidence.TRAINING)
+        elif "env" in words and call.args:
+            frame.note_step_evidence(StepEvidence.MODEL)
+
+
+def _note_event_handler(frame: Frame, call: Call) -> None:
+    """`trainer.add_event_handler(Events.ITERATION_COMPLETED, handler)`, of Ignite."""
+    if len(call.args) > 1 and call.args[1].kind is Kind.FUNCTION:
+        heat = framework_callbacks.event_heat(call.node.args[0])
+        if heat is not None:
+            frame.analysis.note_callback(call.args[1].ref, heat)

@@ -1,0 +1,183 @@
+"""Displays, comprehensions and subscripts."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.catalogue import foreign
+from gpusync_lint.domain.lattice import (
+    GPU_TENSOR,
+    HOST,
+    UNKNOWN,
+    Kind,
+    Value,
+    dict_of,
+    element,
+    foreign_value,
+    join,
+    join_all,
+    list_of,
+    lookup,
+    tuple_of,
+)
+from gpusync_lint.inference.tables import evaluates
+from gpusync_lint.inference.transfer.assignments import MAX_KEYS, bind
+from gpusync_lint.inference.transfer.iteration import iterated
+from gpusync_lint.syntax.names import dotted_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpusync_lint.inference.frame import Frame
+
+
+@evaluates(ast.Tuple)
+def tuple_display(frame: Frame, node: ast.Tuple) -> Value:
+    """`(a, b)`."""
+    return tuple_of([frame.eval(item) for item in node.elts])
+
+
+@evaluates(ast.List, ast.Set)
+def list_display(frame: Frame, node: ast.List | ast.Set) -> Value:
+    """`[a, b]`, `{a, b}`."""
+    values = [frame.eval(item) for item in node.elts]
+    return list_of(join_all(values) if values else None)
+
+
+@evaluates(ast.Dict)
+def dict_display(frame: Frame, node: ast.Dict) -> Value:
+    """`{key: value, **other}`."""
+    pairs: list[tuple[str, Value]] = []
+    rest: Value | None = None
+    for key, item in zip(node.keys, node.values, strict=True):
+        value = frame.eval(item)
+        if key is None:
+            if value.kind is Kind.DICT:
+                pairs.extend(value.items or ())
+            continue
+        label = frame.eval(key).const
+        if isinstance(label, str) and len(pairs) < MAX_KEYS:
+            pairs.append((label, value))
+        else:
+            rest = value if rest is None else join(rest, value)
+    return dict_of(tuple(pairs), rest)
+
+
+@evaluates(ast.Starred)
+def starred(frame: Frame, node: ast.Starred) -> Value:
+    """`*a`."""
+    return element(frame.eval(node.value))
+
+
+@evaluates(ast.ListComp, ast.SetComp, ast.GeneratorExp)
+def comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
+    """`[a for b in c if d]`, and sets and generators alike."""
+    mark = _enter_generators(frame, node.generators)
+    value = frame.eval(node.elt)
+    _leave_generators(frame, mark)
+    return list_of(value)
+
+
+@evaluates(ast.DictComp)
+def dict_comprehension(frame: Frame, node: ast.DictComp) -> Value:
+    """`{a: b for c in d}`."""
+    mark = _enter_generators(frame, node.generators)
+    frame.eval(node.key)
+    value = frame.eval(node.value)
+    _leave_generators(frame, mark)
+    return dict_of((), value)
+
+
+def _enter_generators(frame: Frame, generators: list[ast.comprehension]) -> int:
+    """Bind the targets of a comprehension; gives the point to roll back to."""
+    mark = frame.store.mark()
+    frame.repeated += 1
+    for generator in generators:
+        bind(frame, generator.target, element(iterated(frame, frame.eval(generator.iter), generator.iter)))
+        for condition in generator.ifs:
+            frame.eval(condition)
+    return mark
+
+
+def _leave_generators(frame: Frame, mark: int) -> None:
+    frame.repeated -= 1
+    frame.store.rollback(mark)
+
+
+@evaluates(ast.Subscript)
+def subscript(frame: Frame, node: ast.Subscript) -> Value:
+    """`base[index]`."""
+    base = frame.eval(node.value)
+    index = frame.eval(node.slice)
+    if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+        path = dotted_path(node.value)
+        known = frame.store.get(f"{path}.[{node.slice.value}]") if path else None
+        if known is not None:
+            return known
+    handler = _SUBSCRIPTS.get(base.kind)
+    return UNKNOWN if handler is None else handler(frame, node, base, index)
+
+
+def _item_of_tensor(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
+    if isinstance(index.const, str):  # a batch that is a dictionary
+        return base
+    return base._replace(zero_dim=None, pinned=False)
+
+
+def _item_of_sequence(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
+    return base if isinstance(node.slice, ast.Slice) else lookup(base, index.const)
+
+
+def _item_of_dict(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
+    return lookup(base, index.const)
+
+
+def _item_of_foreign(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
+    """Of a value of another framework, or of a function that it wraps: `kernel[grid]`."""
+    type_name = base.ref if base.kind is Kind.FOREIGN else frame.analysis.wrapper(base.ref)
+    return foreign_value(foreign.types()[type_name].item) if type_name else UNKNOWN
+
+
+def _item_of_batch(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
+    return GPU_TENSOR._replace(certain=False) if isinstance(index.const, str) else base
+
+
+def _item_of_records(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
+    return Value(Kind.RECORDS)
+
+
+def _item_of_module(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
+    return Value(Kind.MODULE, base.device)
+
+
+def _item_of_array(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
+    return Value(Kind.ARRAY) if isinstance(node.slice, ast.Slice) else element(base)
+
+
+def _item_of_host(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
+    return HOST
+
+
+_SUBSCRIPTS: dict[Kind, Callable[[Frame, ast.Subscript, Value, Value], Value]] = {
+    Kind.TENSOR: _item_of_tensor,
+    Kind.LIST: _item_of_sequence,
+    Kind.TUPLE: _item_of_sequence,
+    Kind.DICT: _item_of_dict,
+    Kind.FOREIGN: _item_of_foreign,
+    Kind.FUNCTION: _item_of_foreign,
+    Kind.MOVED: _item_of_batch,
+    Kind.RECORDS: _item_of_records,
+    Kind.MODULE: _item_of_module,
+    Kind.ARRAY: _item_of_array,
+    Kind.HOST: _item_of_host,
+}
+
+
+@evaluates(ast.Slice)
+def slice_bounds(frame: Frame, node: ast.Slice) -> Value:
+    """`lower:upper:step`."""
+    for bound in (node.lower, node.upper, node.step):
+        if bound is not None:
+            frame.eval(bound)
+    return HOST

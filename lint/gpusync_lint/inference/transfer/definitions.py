@@ -1,0 +1,65 @@
+"""Imports, definitions of functions and classes, and `global`."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value
+from gpusync_lint.inference.tables import executes
+from gpusync_lint.project.imports import of_statement
+
+if TYPE_CHECKING:
+    from gpusync_lint.inference.frame import Frame
+    from gpusync_lint.project.symbols import ClassDef
+
+
+@executes(ast.Import, ast.ImportFrom)
+def import_names(frame: Frame, node: ast.Import | ast.ImportFrom) -> None:
+    """`import a`, `from a import b`; in a module, names that it does not rebind are looked up where they are used."""
+    for one in of_statement(node):
+        if one.name != "*" and not (frame.fn.is_module and one.bound not in frame.names):
+            frame.store.set(one.bound, frame.analysis.project.resolve(frame.fn.file, one.target))
+
+
+@executes(ast.FunctionDef, ast.AsyncFunctionDef)
+def define_function(frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    """`def name():`."""
+    fn = frame.fn.nested.get(node)
+    if fn is not None and fn.cls is None:
+        frame.store.set(node.name, Value(Kind.FUNCTION, ref=fn))
+
+
+@executes(ast.ClassDef)
+def define_class(frame: Frame, node: ast.ClassDef) -> None:
+    """`class Name:`; of its body the assignments."""
+    cls = frame.fn.file.classes.get(node.name)
+    if cls is None or cls.node is not node:
+        return
+    frame.store.set(node.name, Value(Kind.CLASS, ref=cls))
+    for statement in node.body:
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            frame.statement = statement
+            _class_attribute(frame, cls, statement)
+
+
+def _class_attribute(frame: Frame, cls: ClassDef, statement: ast.Assign | ast.AnnAssign) -> None:
+    if isinstance(statement, ast.AnnAssign):
+        targets: list[ast.expr] = [statement.target]
+        declared = frame.declared(statement.annotation)
+        value = frame.eval(statement.value) if statement.value is not None else UNKNOWN
+        value = declared if declared.kind else value
+    else:
+        targets, value = statement.targets, frame.eval(statement.value)
+    for target in targets:
+        if isinstance(target, ast.Name) and value.kind not in (Kind.UNKNOWN, Kind.NONE):
+            frame.analysis.define_attribute(cls, target.id, value)
+
+
+@executes(ast.Global)
+def declare_global(frame: Frame, node: ast.Global) -> None:
+    """`global name`."""
+    for name in node.names:
+        value = frame.analysis.module_name(frame.reader, name)
+        if value is not None:
+            frame.store.set(name, value)

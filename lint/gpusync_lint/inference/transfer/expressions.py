@@ -1,0 +1,108 @@
+"""Constants, strings, lambdas, and what suspends a function."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain.lattice import CONSTANTS, HOST, NONE, UNKNOWN, Device, Kind, Value, element, host, list_of
+from gpusync_lint.inference.tables import EXPRESSIONS, Call, calls, evaluates
+from gpusync_lint.inference.transfer.assignments import bind
+from gpusync_lint.inference.transfer.iteration import iterated
+
+if TYPE_CHECKING:
+    from gpusync_lint.inference.frame import Frame
+
+
+@evaluates(ast.Constant)
+def constant(frame: Frame, node: ast.Constant) -> Value:
+    """A literal."""
+    const = node.value
+    return NONE if const is None else CONSTANTS.get((const.__class__, const)) or host(const)
+
+
+@evaluates(ast.JoinedStr)
+def joined_string(frame: Frame, node: ast.JoinedStr) -> Value:
+    """An f-string."""
+    for part in node.values:
+        if isinstance(part, ast.FormattedValue):
+            frame.eval(part)
+    return HOST
+
+
+@evaluates(ast.FormattedValue)
+def formatted_value(frame: Frame, node: ast.FormattedValue) -> Value:
+    """A replacement field of an f-string."""
+    frame.eval(node.value)
+    if node.format_spec is not None:
+        frame.eval(node.format_spec)
+    return HOST
+
+
+@evaluates(ast.Lambda)
+def lambda_function(frame: Frame, node: ast.Lambda) -> Value:
+    """A lambda; its body is evaluated with parameters of which nothing is known."""
+    mark = frame.store.mark()
+    for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+        frame.store.set(arg.arg, UNKNOWN)
+    frame.eval(node.body)
+    frame.store.rollback(mark)
+    return Value(Kind.LAMBDA, ref=(node, frame.fn))
+
+
+@calls(Kind.LAMBDA)
+def call_lambda(frame: Frame, call: Call) -> Value:
+    """What a lambda gives back for some arguments, where the names around it can be seen."""
+    node, fn = call.callee.ref
+    if not (fn is frame.fn or (fn.is_module and fn.file is frame.fn.file)) or node in frame.lambdas:
+        return UNKNOWN
+    frame.lambdas.append(node)
+    mark = frame.store.mark()
+    for position, arg in enumerate((*node.args.posonlyargs, *node.args.args)):
+        frame.store.set(arg.arg, call.args[position] if position < len(call.args) else UNKNOWN)
+    value = frame.eval(node.body)
+    frame.store.rollback(mark)
+    frame.lambdas.pop()
+    return value
+
+
+@evaluates(ast.NamedExpr)
+def named_expression(frame: Frame, node: ast.NamedExpr) -> Value:
+    """`target := value`."""
+    value = frame.eval(node.value)
+    bind(frame, node.target, value)
+    return value
+
+
+@evaluates(ast.Await)
+def awaited(frame: Frame, node: ast.Await) -> Value:
+    """`await value`."""
+    return frame.eval(node.value)
+
+
+@evaluates(ast.YieldFrom)
+def yield_from(frame: Frame, node: ast.YieldFrom) -> Value:
+    """`yield from iterable`: the function gives back an iterator."""
+    value = iterated(frame, frame.eval(node.value), node.value)
+    frame.note_return(value if value.kind is Kind.LOADER else list_of(element(value)))
+    return UNKNOWN
+
+
+@evaluates(ast.Yield)
+def yielded(frame: Frame, node: ast.Yield) -> Value:
+    """`yield value`: the function gives back an iterator, which in a loop over batches yields batches."""
+    if node.value is not None:
+        value = frame.eval(node.value)
+        frame.note_return(Value(Kind.LOADER, Device.CPU, elem=value) if frame.is_in_batch_loop() else list_of(value))
+    return UNKNOWN
+
+
+def unknown_expression(frame: Frame, node: ast.expr) -> Value:
+    """Syntax that a newer Python adds: unknown, but its parts are evaluated."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):
+            frame.eval(child)
+    return UNKNOWN
+
+
+EXPRESSIONS.default = unknown_expression

@@ -1,0 +1,216 @@
+"""Functions and classes outside the project, by their dotted names."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from gpusync_lint.catalogue import foreign
+from gpusync_lint.domain import python_api
+from gpusync_lint.domain.external_names import engine_of, is_module_name
+from gpusync_lint.domain.lattice import (
+    ARRAY,
+    ARRAY_ELEMENT,
+    CPU_TENSOR,
+    GPU_DEVICE,
+    GPU_PRESENT,
+    HOST,
+    UNKNOWN,
+    Device,
+    Kind,
+    Value,
+    any_tensor,
+    dict_of,
+    element,
+    join_all,
+    list_of,
+    name,
+    tensor,
+    tuple_of,
+    with_device,
+)
+from gpusync_lint.domain.torch_api import engines
+from gpusync_lint.inference.tables import Call, calls
+from gpusync_lint.inference.transfer.builtin_calls import call_builtin
+from gpusync_lint.inference.transfer.foreign_calls import call_foreign_function
+from gpusync_lint.inference.transfer.torch_calls import call_torch, made_with
+from gpusync_lint.model.levels import Heat
+
+if TYPE_CHECKING:
+    from gpusync_lint.inference.frame import Frame
+
+_PROGRESS_BARS = frozenset({"tqdm", "trange", "track", "progress_bar", "Bar", "alive_it"})
+_COPIES = frozenset({"deepcopy", "copy"})
+_CHAINS = frozenset({"chain", "cycle", "islice"})
+_MODEL_FACTORIES = frozenset({"create_model", "from_pretrained"})
+_COMMAND_LINES = frozenset({"cli", "parse"})
+"""Functions that make an instance of a class of settings from the command line."""
+
+
+class _Name(NamedTuple):
+    """A dotted name in parts."""
+
+    dotted: str
+    root: str
+    rest: str
+    """What follows the root."""
+    last: str
+    is_torch: bool
+    """Whether it is decided by torch's catalogue."""
+
+
+@lru_cache(20_000)
+def _parts(dotted: str) -> _Name:
+    root, _, rest = dotted.partition(".")
+    last = dotted.rpartition(".")[2]
+    special = is_data_loader(dotted) or last in _COMMAND_LINES or last == "GradScaler"
+    return _Name(dotted, root, rest, last, root == "torch" and not special)
+
+
+@lru_cache(20_000)
+def is_data_loader(dotted: str) -> bool:
+    """Whether a class is a loader of batches."""
+    last = dotted.rpartition(".")[2]
+    if last.endswith(("DataLoader", "NeighborLoader", "NeighborSampler")):
+        return True
+    return dotted.startswith("torch_geometric.loader.")
+
+
+@calls(Kind.NAME)
+def call_external(frame: Frame, call: Call) -> Value | None:
+    """What a function or class outside the project gives back."""
+    dotted = call.callee.ref
+    if dotted.__class__ is not str:
+        return None
+    parts = _parts(dotted)
+    if parts.root == "builtins":
+        return call_builtin(frame, parts.rest, call)
+    effects = frame.summary.effects
+    unread = frame.analysis.project.unread_functions.get(dotted)
+    if unread is not None:
+        effects.unread.append((unread, frame.statement, frame.repeated > 0))
+    if parts.root != "torch" and any_tensor(call.args, call.kwargs):
+        effects.calls_unknown = True
+    if parts.root in foreign.modules():
+        result = call_foreign_function(frame, dotted, call)
+        if result is not None:
+            return result
+    if frame.analysis.named.knows(dotted):
+        made = frame.analysis.named.made(dotted, call.kwargs)
+        return made if made is not None else tensor(frame.assumed_device())
+    return call_torch(frame, parts.rest, call) if parts.is_torch else _call_by_name(frame, parts, call)
+
+
+def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
+    """What a function gives back that no catalogue describes."""
+    root, last = parts.root, parts.last
+    if is_data_loader(parts.dotted):
+        return data_loader(frame, parts.dotted, call.kwargs)
+    if last in _COMMAND_LINES and call.args and call.args[0].kind is Kind.CLASS:
+        return Value(Kind.INSTANCE, ref=call.args[0].ref)
+    if last == "GradScaler":
+        return Value(Kind.SCALER, made_with=made_with(call, "enabled"))
+    if root == "ignite":
+        return _call_ignite(frame, last, call)
+    if root == "torch":
+        return call_torch(frame, parts.rest, call)
+    if root in python_api.HOST_MODULES:
+        return _call_standard_library(last, call)
+    if root in python_api.ARRAY_MODULES:
+        return _call_array_library(root, last, call)
+    if last in _PROGRESS_BARS or root == "tqdm":
+        return call.args[0] if call.args else list_of(HOST)
+    return _call_model_library(frame, parts, call)
+
+
+def _call_model_library(frame: Frame, parts: _Name, call: Call) -> Value:
+    """What the name of a function or class shows: a model, a dataset, an engine that moves what it is given."""
+    dotted, last = parts.dotted, parts.last
+    if is_module_name(dotted) or last in _MODEL_FACTORIES or dotted.startswith("torchvision.models."):
+        return Value(Kind.MODULE, Device.CPU, ref=dotted)
+    if parts.root == "torchvision" or (last.endswith("Dataset") and last[:1].isupper()) or ".datasets." in dotted:
+        return Value(Kind.RECORDS)
+    if last in engines():
+        return name(f"{dotted}()")
+    if engine_of(dotted.rpartition(".")[0]) is not None:
+        return _call_engine(frame, parts, call)
+    return GPU_DEVICE if last == "get_device" else UNKNOWN
+
+
+def _call_ignite(frame: Frame, last: str, call: Call) -> Value:
+    if last == "Engine" and call.args and call.args[0].kind is Kind.FUNCTION:
+        frame.analysis.note_callback(call.args[0].ref, Heat.STEP)
+        frame.analysis.pass_batches(call.args[0].ref)
+    return UNKNOWN
+
+
+def _call_standard_library(last: str, call: Call) -> Value:
+    if last in _COPIES and call.args:
+        return call.args[0]
+    if last in _CHAINS:
+        return list_of(join_all([element(value) for value in call.args])) if call.args else UNKNOWN
+    if last == "deque":
+        return list_of(None)
+    return UNKNOWN if last == "partial" else HOST
+
+
+def _call_array_library(root: str, last: str, call: Call) -> Value:
+    numbers = root == "numpy" and last in python_api.NUMPY_OF_NUMBERS and bool(call.args)
+    numbers = numbers and all(value.kind is Kind.HOST or value == ARRAY_ELEMENT for value in call.args)
+    return ARRAY_ELEMENT if numbers else ARRAY
+
+
+def _call_engine(frame: Frame, parts: _Name, call: Call) -> Value:
+    """A method of Accelerate's `Accelerator` or Lightning's `Fabric`, which move what they are given."""
+    engine, last, args = engine_of(parts.dotted.rpartition(".")[0]), parts.last, call.args
+    assert engine is not None
+    if last in engine.prepares:
+        made = [_prepared(value) for value in args]
+        return made[0] if len(made) == 1 else tuple_of(made)
+    if last in engine.keeps and args:
+        return args[0]
+    if last in engine.gathers and args:
+        return with_device(args[0], Device.GPU)
+    return Value(Kind.TENSOR, frame.assumed_device(), zero_dim=True) if last in engine.numbers else UNKNOWN
+
+
+def _prepared(value: Value) -> Value:
+    """What an engine makes of a model, an optimizer or a loader."""
+    if value.kind is Kind.MODULE:
+        return value._replace(device=Device.GPU)
+    if value.kind is Kind.LOADER:
+        elem = with_device(value.elem, Device.GPU) if value.elem is not None else None
+        return Value(Kind.LOADER, Device.GPU, elem=elem)
+    return value
+
+
+def data_loader(frame: Frame, dotted: str, kwargs: dict[str, Value]) -> Value:
+    """A loader of batches, whose tensors lie on the host, pinned if it was told to pin them.
+
+    `dotted` is the name of its class, empty for a class of the project.
+    """
+    pin = kwargs.get("pin_memory")
+    pinned = pin is not None and (pin.const is True or pin == GPU_PRESENT)
+    elem = CPU_TENSOR._replace(certain=False, pinned=pinned)
+    if dotted and (pin is None or pin.const is False):
+        elem = elem._replace(pageable=True)
+    if dotted.startswith("torch_geometric"):
+        elem = Value(Kind.RECORDS, pinned=pinned)
+    collate = kwargs.get("collate_fn", UNKNOWN)
+    if collate.kind is Kind.FUNCTION:
+        bound = [collate.bound] if collate.bound is not None else []
+        made = frame.analysis.call(frame, collate.ref, [*bound, list_of(Value(Kind.RECORDS))], {})
+        elem = _batch(made, elem)
+    return Value(Kind.LOADER, Device.CPU, pinned=pinned, elem=elem)
+
+
+def _batch(made: Value, plain: Value) -> Value:
+    """What a loader yields, given what its collate function makes; `plain` is a tensor of a loader without one."""
+    kind = made.kind
+    if kind is Kind.TENSOR:
+        return made if made.device is Device.GPU else plain
+    if kind is Kind.TUPLE:
+        return tuple_of([_batch(item, plain) for item in made.items or ()])
+    if kind is Kind.DICT and made.items:
+        return dict_of(tuple((key, _batch(item, plain)) for key, item in made.items), plain)
+    return plain if kind in (Kind.UNKNOWN, Kind.NONE, Kind.MOVED, Kind.DICT) else made

@@ -1,0 +1,145 @@
+"""Methods of values that are neither tensors nor modules."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain import python_api, torch_api
+from gpusync_lint.domain.lattice import (
+    ARRAY,
+    HOST,
+    UNKNOWN,
+    Device,
+    Kind,
+    Value,
+    element,
+    join,
+    join_all,
+    list_of,
+    lookup,
+    tuple_of,
+)
+from gpusync_lint.inference.tables import METHODS, Call, methods_of
+from gpusync_lint.inference.transfer.assignments import rebind
+from gpusync_lint.inference.transfer.iteration import next_item
+from gpusync_lint.inference.transfer.moves import MOVES, as_type, move, tensor_type_of
+
+if TYPE_CHECKING:
+    from gpusync_lint.inference.frame import Frame
+
+_NEVER_MOVED = frozenset({Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY, Kind.FOREIGN})
+_SHOWING = ("add_", "log_", "set_post")
+"""How the names of methods begin that write what they are given somewhere."""
+_SAMPLES = frozenset({"log_prob", "entropy", "rsample"})
+_APPENDING = frozenset({"append", "add", "appendleft"})
+
+
+def call_method(frame: Frame, call: Call) -> Value | None:
+    """What a method gives back; None when the receiver's kind says nothing about it."""
+    kind = call.receiver.kind
+    if call.method in MOVES and kind not in _NEVER_MOVED:
+        return move(frame, call)
+    handler = METHODS.get(kind)
+    return None if handler is None else handler(frame, call)
+
+
+@methods_of(Kind.UNKNOWN, Kind.MOVED)
+def unknown_method(frame: Frame, call: Call) -> Value | None:
+    """Of something unknown, a method that only tensors, distributions or loggers have."""
+    name = call.method
+    if not _is_telling(name):
+        return None
+    if name in torch_api.tensors().torch_only:
+        device = Device.GPU if call.receiver.kind is Kind.MOVED else frame.assumed_device()
+        return Value(Kind.TENSOR, device, certain=False)
+    if name == "type":
+        moves = bool(call.args) and bool(tensor_type_of(call.args[0]))
+        return as_type(Value(Kind.TENSOR, certain=False), call.args[0]) if moves else None
+    if name == "item" or name == "format":
+        return HOST
+    if name == "numpy":
+        return ARRAY
+    return Value(Kind.TENSOR, frame.assumed_device(), certain=False) if name in _SAMPLES else UNKNOWN
+
+
+@lru_cache(20_000)
+def _is_telling(name: str) -> bool:
+    """Whether the name of a method shows what it is called on, or what it gives back."""
+    if name in ("type", "item", "numpy", "format") or name in _SAMPLES or name.startswith(_SHOWING):
+        return True
+    return name in torch_api.tensors().torch_only or name in python_api.LOGGERS
+
+
+@methods_of(Kind.OPTIMIZER, Kind.SCALER, Kind.SCHEDULER)
+def optimizer_method(frame: Frame, call: Call) -> Value:
+    """Of an optimizer, a gradient scaler or a scheduler."""
+    if call.receiver.kind is Kind.SCALER:
+        if call.method == "scale" and call.args:
+            return call.args[0]
+        if call.method == "get_scale":
+            return HOST
+    if call.method in ("step", "update_parameters") and call.args and call.args[0].kind is Kind.FUNCTION:
+        return frame.analysis.call(frame, call.args[0].ref, [], {})  # a closure that computes the loss
+    return UNKNOWN
+
+
+@methods_of(Kind.DICT)
+def dict_method(frame: Frame, call: Call) -> Value:
+    """Of a dictionary."""
+    receiver, name = call.receiver, call.method
+    if name in ("get", "pop", "setdefault"):
+        return lookup(receiver, call.args[0].const) if call.args else UNKNOWN
+    if name in ("items", "values"):
+        values = [value for _, value in receiver.items or ()]
+        each = join_all(values if receiver.elem is None else [*values, receiver.elem])
+        return list_of(each if name == "values" else tuple_of([HOST, each]))
+    return receiver if name == "copy" else HOST
+
+
+@methods_of(Kind.LIST, Kind.TUPLE)
+def sequence_method(frame: Frame, call: Call) -> Value:
+    """Of a list, a tuple or a set."""
+    receiver, name, args = call.receiver, call.method, call.args
+    grown: Value | None = None
+    if name in _APPENDING and args:
+        grown = args[0]
+    elif name == "insert" and len(args) > 1:
+        grown = args[1]
+    elif name == "extend" and args:
+        grown = element(args[0])
+    if grown is not None:
+        old = receiver.elem if receiver.kind is Kind.LIST else element(receiver)
+        wider = list_of(grown if old is None else join(old, grown))
+        if wider != receiver:
+            rebind(frame, call.node.func.value, wider)  # type: ignore[attr-defined]
+        return HOST
+    if name in ("pop", "popleft"):
+        return element(receiver)
+    return receiver if name == "copy" else HOST
+
+
+@methods_of(Kind.DISTRIBUTION)
+def distribution_method(frame: Frame, call: Call) -> Value:
+    """Of a distribution."""
+    return Value(Kind.TENSOR, call.receiver.device)
+
+
+@methods_of(Kind.ARRAY)
+def array_method(frame: Frame, call: Call) -> Value:
+    """Of an array of NumPy."""
+    return HOST if call.method in ("item", "tolist") else ARRAY
+
+
+@methods_of(Kind.HOST)
+def host_method(frame: Frame, call: Call) -> Value:
+    """Of a number, a string or the like."""
+    return HOST
+
+
+@methods_of(Kind.LOADER)
+def loader_method(frame: Frame, call: Call) -> Value:
+    """Of a data loader."""
+    if call.method in ("next", "__next__"):
+        return next_item(frame, call.receiver)
+    return call.receiver if call.method == "__iter__" else UNKNOWN

@@ -1,0 +1,115 @@
+"""Modules: what calling one gives back, and what its methods do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.lattice import (
+    HOST,
+    UNKNOWN,
+    Device,
+    Kind,
+    Value,
+    dict_of,
+    list_of,
+    tuple_of,
+    with_device,
+)
+from gpusync_lint.inference.tables import Call, calls, methods_of
+from gpusync_lint.model.placement import StepEvidence
+
+if TYPE_CHECKING:
+    from gpusync_lint.inference.frame import Frame
+    from gpusync_lint.project.symbols import FunctionDef
+
+
+@calls(Kind.MODULE)
+def call_module(frame: Frame, call: Call) -> Value:
+    """What a module gives back: what its `forward` does, or a tensor on the device of its weights and inputs."""
+    module = call.callee
+    frame.note_step_evidence(
+        StepEvidence.LAYER if frame.is_in_module() and module.ref is not frame.fn.cls else StepEvidence.MODEL
+    )
+    device = _device_of_weights(frame, module)
+    if module.ref is not None and not isinstance(module.ref, str):
+        forward = frame.analysis.project.classes.method(module.ref, "forward")
+        if forward is not None:
+            result = _call_forward(frame, forward, call, device)
+            if result.kind is not Kind.UNKNOWN or device is Device.CPU:
+                return result
+    return _call_external_module(frame, call, device)
+
+
+def _call_forward(frame: Frame, forward: FunctionDef, call: Call, device: Device) -> Value:
+    result = frame.analysis.call(frame, forward, [call.callee, *call.args], call.kwargs)
+    return result if device is Device.ASSUMED or device is Device.UNKNOWN else with_device(result, device)
+
+
+def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:
+    dotted = call.callee.ref if isinstance(call.callee.ref, str) else ""
+    given = [value.device for value in call.values if value.kind is Kind.TENSOR]
+    last = dotted.rpartition(".")[2]
+    if last.endswith("Loss"):
+        where = max(given, default=frame.assumed_device())
+        return Value(Kind.TENSOR, where, zero_dim=call.callee.argument("reduction").const != "none" or None)
+    if device is Device.CPU:  # a module without weights takes the device of its input
+        device = max(given, default=Device.CPU)
+    elif given:
+        device = max(device, *given)
+    output = Value(Kind.TENSOR, device, certain=dotted.startswith("torch.nn"))
+    if last in torch_api.modules().with_hidden_state:
+        return tuple_of([output, tuple_of([output, output]) if last == "LSTM" else output])
+    return output
+
+
+def _device_of_weights(frame: Frame, module: Value) -> Device:
+    """Where the parameters of a module are: where it was moved, or where some instance of its class was moved."""
+    if module.device is Device.CPU and module.ref is not None and not isinstance(module.ref, str):
+        return frame.assumed_device() if frame.analysis.is_moved(frame.reader, module.ref) else Device.CPU
+    return module.device
+
+
+@methods_of(Kind.MODULE)
+def module_method(frame: Frame, call: Call) -> Value | None:
+    """What a method of a module gives back; None for a method of a project class."""
+    name, module = call.method, call.receiver
+    if call.callee.kind is Kind.FUNCTION:
+        return None
+    if isinstance(module.ref, str) and frame.analysis.named.gives_tensor(f"{module.ref}.{name}"):
+        return Value(Kind.TENSOR, _device_of_weights(frame, module))
+    if call.callee.kind is Kind.MODULE:  # a submodule
+        return call_module(frame, call)
+    known = torch_api.modules()
+    if name in known.same:
+        return module
+    if name in known.unknown:
+        return UNKNOWN
+    if name in ("forward", "__call__"):
+        return call_module(frame, call._replace(callee=module))
+    if name == "register_buffer" and len(call.args) > 1 and isinstance(call.args[0].const, str):
+        buffer = with_device(call.args[1], frame.assumed_device())
+        frame.analysis.set_attribute(module, call.args[0].const, buffer)
+        return HOST
+    found = _parts(frame, module, name)
+    if found is not None:
+        return found
+    # Another method of a module from outside: it computes with what it is given.
+    if name == "generate" or (name != "log" and any(value.kind is Kind.TENSOR for value in call.args)):
+        return Value(Kind.TENSOR, _device_of_weights(frame, module), certain=name == "generate")
+    return UNKNOWN
+
+
+def _parts(frame: Frame, module: Value, name: str) -> Value | None:
+    """What the methods give that iterate over the parts of a module; None for any other method."""
+    known = torch_api.modules()
+    plain = name.removeprefix("named_")
+    if plain in known.tensors:
+        part = Value(Kind.TENSOR, _device_of_weights(frame, module))
+    elif plain in known.modules:
+        part = Value(Kind.MODULE, module.device)
+    elif name == "state_dict":
+        return dict_of((), Value(Kind.TENSOR, _device_of_weights(frame, module)))
+    else:
+        return None
+    return list_of(part if plain == name else tuple_of([HOST, part]))

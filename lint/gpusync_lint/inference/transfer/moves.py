@@ -1,0 +1,103 @@
+"""Moves between devices: `.to(...)`, `.cuda()`, `.cpu()`, `.type(...)`."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.lattice import MOVED, UNKNOWN, Device, Kind, Value, with_device
+from gpusync_lint.domain.tensor_ops import is_gpu_string
+from gpusync_lint.inference.transfer.assignments import rebind
+
+if TYPE_CHECKING:
+    from gpusync_lint.inference.frame import Frame
+    from gpusync_lint.inference.tables import Call
+
+MOVES = frozenset({"to", "cuda", "cpu", "xpu"})
+"""Methods that move what they are called on."""
+_IN_PLACE = frozenset({Kind.INSTANCE, Kind.OPTIMIZER, Kind.SCALER})
+_AS_A_WHOLE = frozenset({Kind.UNKNOWN, Kind.RECORDS, Kind.MOVED})
+
+
+def move(frame: Frame, call: Call) -> Value:
+    """What a method that moves gives back, whatever it is called on."""
+    receiver = call.receiver
+    kind = receiver.kind
+    target = _target(frame, call)
+    if kind is Kind.TENSOR:
+        dtypes = [value for value in call.values if value.kind is Kind.DTYPE]
+        return receiver._replace(
+            device=receiver.device if target is None else target,
+            boolean=dtypes[0].boolean if dtypes else receiver.boolean,
+            pinned=receiver.pinned and target is None,
+        )
+    if target is None or kind in _IN_PLACE:
+        return receiver
+    if kind is Kind.MODULE:
+        return _move_module(frame, call, target)
+    if kind in _AS_A_WHOLE:
+        return UNKNOWN if target is Device.CPU else MOVED
+    return with_device(receiver, target) if kind in (Kind.TUPLE, Kind.LIST, Kind.DICT) else UNKNOWN
+
+
+def _move_module(frame: Frame, call: Call, target: Device) -> Value:
+    """A module is moved in place, and gives itself back."""
+    moved = call.receiver._replace(device=target)
+    if moved.ref is not None and not isinstance(moved.ref, str) and target is not Device.CPU:
+        frame.analysis.note_moved(moved.ref)
+    assert isinstance(call.node.func, ast.Attribute)
+    rebind(frame, call.node.func.value, moved)
+    return moved
+
+
+def _target(frame: Frame, call: Call) -> Device | None:
+    """The device that a move goes to; None for a change of dtype or layout only."""
+    if call.method == "cpu":
+        return Device.CPU
+    if call.method in ("cuda", "xpu"):
+        return Device.GPU
+    for value in [call.kwargs["device"]] if "device" in call.kwargs else call.args[:1]:
+        device = device_of(value)
+        if device is not None:
+            return device
+        if value.kind is Kind.TENSOR:
+            return value.device
+        if value.const is None:
+            if value.kind is Kind.HOST:
+                return Device.GPU
+            if value.kind in (Kind.UNKNOWN, Kind.MOVED):
+                return frame.assumed_device()
+    return None
+
+
+def device_of(value: Value) -> Device | None:
+    """The device that a value names; None when it names none."""
+    if value.kind is Kind.DEVICE:
+        return value.device
+    if isinstance(value.const, str):
+        if value.const.startswith("cpu"):
+            return Device.CPU
+        if is_gpu_string(value.const) or value.const in ("auto", "mps"):
+            return Device.GPU
+    if value.kind is Kind.HOST and isinstance(value.const, int) and not isinstance(value.const, bool):
+        return Device.GPU
+    return None
+
+
+def as_type(receiver: Value, given: Value) -> Value:
+    """`x.type(torch.cuda.FloatTensor)`: a move and a change of dtype in one."""
+    where = tensor_type_of(given)
+    device = Device.GPU if where == "cuda" else Device.CPU if where == "cpu" else receiver.device
+    return receiver._replace(device=device, pinned=False, boolean=_is_boolean_type(given))
+
+
+def tensor_type_of(value: Value) -> str:
+    """Where a legacy tensor type, given by name or as a string, puts a tensor: `cpu` or `cuda`; empty for others."""
+    return torch_api.tensor_type(value.ref if value.kind is Kind.NAME else value.const)
+
+
+def _is_boolean_type(value: Value) -> bool:
+    if value.kind is Kind.NAME:
+        return isinstance(value.ref, str) and value.ref.endswith("BoolTensor")
+    return value.kind is Kind.DTYPE and value.boolean

@@ -1,0 +1,249 @@
+"""Names and attributes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from gpusync_lint.catalogue import foreign
+from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.external_names import member
+from gpusync_lint.domain.lattice import (
+    ARRAY,
+    GPU_ABSENT,
+    GPU_DEVICE,
+    GPU_PRESENT,
+    HOST,
+    UNKNOWN,
+    Device,
+    Kind,
+    Value,
+    foreign_value,
+    lookup,
+    name,
+    tensor,
+)
+from gpusync_lint.domain.tensor_ops import tensor_attribute
+from gpusync_lint.inference.tables import evaluates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpusync_lint.inference.frame import Frame
+    from gpusync_lint.project.symbols import FunctionDef
+
+_SWITCHES = {
+    **dict.fromkeys(
+        ("cuda", "use_cuda", "use_gpu", "gpu", "is_cuda", "on_gpu", "cuda_available", "has_cuda"), GPU_PRESENT
+    ),
+    **dict.fromkeys(
+        ("no_cuda", "no_gpu", "use_cpu", "cpu_only", "force_cpu", "is_cpu", "on_cpu", "no_accel"), GPU_ABSENT
+    ),
+}
+"""Names that say whether there is a GPU, or whether to use it."""
+_KEPT_ON_HOST = re.compile(r"(?<!is)(?<!on)(?<!use)(?<!to)(?<!no)(?<!force)_cpu$")
+"""Names of tensors that are kept on the host on purpose, beside one on the device; not the names of switches."""
+_BUILTINS = frozenset(
+    {
+        "abs", "all", "any", "bool", "bytes", "callable", "chr", "complex", "dict", "dir", "divmod",
+        "enumerate", "filter", "float", "format", "frozenset", "getattr", "hasattr", "hash", "hex", "id",
+        "input", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min", "next",
+        "object", "open", "ord", "pow", "print", "range", "repr", "reversed", "round", "set", "setattr",
+        "slice", "sorted", "str", "sum", "super", "tuple", "type", "vars", "zip",
+    }
+)  # fmt: skip
+_BUILTIN_VALUES = {builtin: name(f"builtins.{builtin}") for builtin in _BUILTINS}
+_TELLING = frozenset({Kind.TENSOR, Kind.UNKNOWN, Kind.MOVED})
+"""Kinds of values of which a name may say more."""
+_WITH_CLASS = frozenset({Kind.MODULE, Kind.INSTANCE, Kind.RECORDS})
+"""Kinds whose `ref` may be a class of the project."""
+_DISTRIBUTION_TENSORS = frozenset({"mean", "loc", "scale", "probs", "logits", "stddev", "variance", "mode"})
+_MODULE_TENSORS = frozenset({"weight", "bias"})
+_ARRAY_FACTS = frozenset({"shape", "dtype", "size", "ndim"})
+
+
+@evaluates(ast.Name)
+def name_value(frame: Frame, node: ast.Name) -> Value:
+    """What a name holds."""
+    label = node.id
+    value = frame.names.get(label)
+    if value is None:
+        value = frame.analysis.outer_name(frame.reader, label) or _BUILTIN_VALUES.get(label, UNKNOWN)
+    return by_convention(frame, label, label, value) if value.kind in _TELLING else value
+
+
+@evaluates(ast.Attribute)
+def attribute_value(frame: Frame, node: ast.Attribute) -> Value:
+    """What an attribute holds."""
+    base, path = value_and_path(frame, node.value)
+    return attribute(frame, node, base, f"{path}.{node.attr}" if path is not None else None)
+
+
+def value_and_path(frame: Frame, node: ast.expr) -> tuple[Value, str | None]:
+    """The value of an expression and, for a chain of attributes on a name, its dotted path, in one walk."""
+    if isinstance(node, ast.Attribute):
+        base, path = value_and_path(frame, node.value)
+        if path is not None:
+            path = f"{path}.{node.attr}"
+        value = attribute(frame, node, base, path)
+        if value.kind:
+            frame.values[node] = value
+        return value, path
+    return frame.eval(node), node.id if isinstance(node, ast.Name) else None
+
+
+def by_convention(frame: Frame, path: str, last: str, value: Value) -> Value:
+    """What a name or path holds, given a tensor, something moved or something unknown; `last` is its last word."""
+    if last[-4:] == "_cpu" and _KEPT_ON_HOST.search(last):
+        return _kept_on_host(value)
+    if value.kind is Kind.TENSOR:
+        # A tensor on which `backward()` is called is certainly one, and has one element.
+        return value._replace(certain=True, zero_dim=True) if path in frame.backward_paths else value
+    if path in frame.backward_paths:
+        return tensor(Device.GPU if value.kind is Kind.MOVED else frame.assumed_device(), zero_dim=True)
+    if path in frame.module_paths:
+        return Value(Kind.MODULE, Device.GPU if value.kind is Kind.MOVED else frame.assumed_device())
+    if value.kind is Kind.UNKNOWN:
+        if last == "device":
+            return Value(Kind.DEVICE, frame.assumed_device())
+        return _SWITCHES.get(last, value)
+    return value
+
+
+def attribute(frame: Frame, node: ast.Attribute, base: Value, path: str | None) -> Value:
+    """What an attribute holds, given the value of the object and the dotted path of the attribute."""
+    attr = node.attr
+    if path is not None:
+        value = frame.names.get(path)
+        if value is not None and value.kind:
+            return value
+    value = attribute_of(frame, base, attr)
+    if value.kind in _TELLING:
+        if path is not None:
+            return by_convention(frame, path, attr, value)
+        if attr[-4:] == "_cpu" and _KEPT_ON_HOST.search(attr):
+            return _kept_on_host(value)
+    return value
+
+
+def attribute_of(frame: Frame, base: Value, attr: str) -> Value:
+    """What an attribute of a value holds."""
+    kind = base.kind
+    if kind is Kind.UNKNOWN:
+        return UNKNOWN
+    if kind in _WITH_CLASS and base.ref is not None and not isinstance(base.ref, str):
+        return _instance_attribute(frame, base, attr)
+    found = _ATTRIBUTES.get(kind)
+    return UNKNOWN if found is None else found(frame, base, attr)
+
+
+def _host_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    return HOST
+
+
+def _tensor_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    return tensor_attribute(base, attr)
+
+
+def _external_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    """Of a module: one of the project, or one outside of it, by its dotted name."""
+    ref = base.ref
+    return member(ref, attr) if ref.__class__ is str else frame.analysis.member(frame.reader, ref, attr)
+
+
+def _module_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    if attr in _MODULE_TENSORS:
+        return Value(Kind.TENSOR, base.device)
+    if attr == "module":
+        return base
+    return Value(Kind.DEVICE, base.device) if attr == "device" else UNKNOWN
+
+
+def _class_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    method = frame.analysis.project.classes.method(base.ref, attr)
+    if method is not None:
+        return _bound(method, base)
+    return frame.analysis.attribute(frame.reader, base.ref, attr) or UNKNOWN
+
+
+def _batch_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    """Of an object that was moved to a device as a whole."""
+    if torch_api.is_batch_attribute(attr):
+        return HOST
+    if attr == "device":
+        return GPU_DEVICE
+    return Value(Kind.TENSOR, Device.GPU, certain=False, boolean=attr == "mask" or attr.endswith("_mask"))
+
+
+def _foreign_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    described = foreign.types()[base.ref]
+    return (
+        HOST if attr in described.host_attributes else foreign_value(described.methods.get(attr, described.attribute))
+    )
+
+
+def _tuple_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    """`values` and `indices`, of what `x.max(dim)` gives back."""
+    if attr in ("values", "indices") and len(base.items or ()) == 2:
+        return lookup(base, 0 if attr == "values" else 1)
+    return UNKNOWN
+
+
+def _array_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    return HOST if attr in _ARRAY_FACTS else ARRAY
+
+
+def _distribution_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    return Value(Kind.TENSOR, base.device) if attr in _DISTRIBUTION_TENSORS else UNKNOWN
+
+
+_ATTRIBUTES: dict[Kind, Callable[[Frame, Value, str], Value]] = {
+    Kind.HOST: _host_attribute,
+    Kind.DEVICE: _host_attribute,
+    Kind.TENSOR: _tensor_attribute,
+    Kind.NAME: _external_attribute,
+    Kind.MODULE: _module_attribute,
+    Kind.CLASS: _class_attribute,
+    Kind.MOVED: _batch_attribute,
+    Kind.FOREIGN: _foreign_attribute,
+    Kind.TUPLE: _tuple_attribute,
+    Kind.ARRAY: _array_attribute,
+    Kind.DISTRIBUTION: _distribution_attribute,
+}
+
+
+def _instance_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    """Of an instance of a project class."""
+    classes = frame.analysis.project.classes
+    method = classes.method(base.ref, attr)
+    if method is not None:
+        return frame.analysis.call(frame, method, [base], {}) if method.kind == "property" else _bound(method, base)
+    found = frame.analysis.attribute(frame.reader, base.ref, attr)
+    if found is None:
+        return _inherited_attribute(frame, base, attr)
+    if base.kind is Kind.MODULE and found.kind is Kind.MODULE and found.device is Device.CPU:
+        return found._replace(device=base.device)  # made in a mixin, moved with the module that holds it
+    return found
+
+
+def _inherited_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    """What instances of a project class may have from a base outside the project."""
+    if base.kind is Kind.MODULE and attr == "module":
+        return base
+    if attr == "device":
+        return Value(Kind.DEVICE, max(base.device, frame.assumed_device()))
+    part = torch_api.PARTS.get(attr)
+    if part is not None and "torch.nn.Transformer" in frame.analysis.project.classes.lineage(base.ref):
+        return Value(Kind.MODULE, base.device, ref=part)
+    return UNKNOWN
+
+
+def _bound(method: FunctionDef, owner: Value) -> Value:
+    return Value(Kind.FUNCTION, ref=method, bound=None if method.kind == "static" else owner)
+
+
+def _kept_on_host(value: Value) -> Value:
+    """A value whose name says that it lies on the host, unless it is known to lie elsewhere."""
+    assumed = value.kind is Kind.TENSOR and value.device is not Device.GPU
+    return Value(Kind.TENSOR, Device.CPU, certain=False) if assumed or value.kind is Kind.UNKNOWN else value

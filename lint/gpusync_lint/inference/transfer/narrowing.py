@@ -1,0 +1,82 @@
+"""What a condition shows of the names in it, where it holds and where it does not."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain.lattice import HOST, UNKNOWN, Device, Kind, Value
+from gpusync_lint.syntax.names import dotted_path
+
+if TYPE_CHECKING:
+    from gpusync_lint.inference.frame import Frame
+
+_HOST_TYPES = frozenset({"int", "float", "str", "bool", "bytes", "complex", "Number", "Integral", "Real", "Path"})
+_TENSOR_TYPES = frozenset({"Tensor", "Parameter", "FloatTensor", "LongTensor"})
+
+
+def narrow(frame: Frame, test: ast.expr, holds: bool) -> None:
+    """Narrow `x` by `isinstance(x, float)`, for the branch where the condition holds or for the other one."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        narrow(frame, test.operand, not holds)
+    elif isinstance(test, ast.BoolOp):
+        if _decides_operands(test.op, holds):
+            for operand in test.values:
+                narrow(frame, operand, holds)
+    elif isinstance(test, ast.Call) and dotted_path(test.func) == "isinstance" and len(test.args) == 2:
+        _narrow_by_class(frame, test.args[0], test.args[1], holds)
+
+
+def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: bool) -> None:
+    path = dotted_path(tested)
+    if path is None:
+        return
+    each = classes.elts if isinstance(classes, ast.Tuple) else [classes]
+    names = {(dotted_path(item) or "").rpartition(".")[2] for item in each}
+    old = frame.values.get(tested, UNKNOWN)
+    if names <= _HOST_TYPES and holds and old.kind in (Kind.TENSOR, Kind.UNKNOWN):
+        frame.store.set(path, HOST)
+    elif names <= _TENSOR_TYPES:
+        if holds and old.kind is Kind.UNKNOWN:
+            frame.store.set(path, Value(Kind.TENSOR, frame.assumed_device()))
+        elif not holds and old.kind is Kind.TENSOR:
+            frame.store.set(path, UNKNOWN)
+
+
+def put_on_host(frame: Frame, test: ast.expr, holds: bool) -> None:
+    """Put the tensors on the host that a condition says are there: `assert x.device.type == "cpu"`."""
+    for path in _paths_on_host(test, holds):
+        value = frame.store.get(path)
+        if value is not None and value.kind is Kind.TENSOR:
+            frame.store.set(path, value._replace(device=Device.CPU, certain=True))
+
+
+def _paths_on_host(test: ast.expr, holds: bool) -> list[str]:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _paths_on_host(test.operand, not holds)
+    if isinstance(test, ast.BoolOp):
+        operands = test.values if _decides_operands(test.op, holds) else []
+        return [path for operand in operands for path in _paths_on_host(operand, holds)]
+    owner: ast.expr | None = None
+    if isinstance(test, ast.Attribute) and test.attr in ("is_cuda", "is_cpu"):
+        owner = test.value if (test.attr == "is_cpu") is holds else None
+    elif isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Eq, ast.NotEq)):
+        owner = _compared_with_cpu(test) if isinstance(test.ops[0], ast.Eq) is holds else None
+    path = dotted_path(owner) if owner is not None else None
+    return [path] if path is not None else []
+
+
+def _compared_with_cpu(test: ast.Compare) -> ast.expr | None:
+    """`x` of `x.device.type == "cpu"` and of `x.device == torch.device("cpu")`."""
+    named = test.comparators[0]
+    if isinstance(named, ast.Call) and named.args:
+        named = named.args[0]
+    if not isinstance(named, ast.Constant) or named.value != "cpu":
+        return None
+    left = test.left.value if isinstance(test.left, ast.Attribute) and test.left.attr == "type" else test.left
+    return left.value if isinstance(left, ast.Attribute) and left.attr == "device" else None
+
+
+def _decides_operands(operator: ast.boolop, holds: bool) -> bool:
+    """Whether each operand of `and` or `or` is decided by the whole."""
+    return isinstance(operator, ast.And) is holds

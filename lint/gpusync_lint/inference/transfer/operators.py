@@ -1,0 +1,160 @@
+"""Operators and conditional expressions."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.catalogue import foreign
+from gpusync_lint.domain.lattice import (
+    ARRAY,
+    ARRAY_ELEMENT,
+    GPU_ABSENT,
+    GPU_PRESENT,
+    HOST,
+    UNKNOWN,
+    Device,
+    Kind,
+    Value,
+    element,
+    foreign_value,
+    host,
+    join,
+    join_all,
+    list_of,
+    tensor,
+)
+from gpusync_lint.domain.tensor_ops import combine, device_comparison, is_gpu_string
+from gpusync_lint.inference.tables import evaluates
+
+if TYPE_CHECKING:
+    from gpusync_lint.inference.frame import Frame
+
+_SEQUENCES = frozenset({Kind.LIST, Kind.TUPLE})
+_HOST_KINDS = frozenset({Kind.HOST, Kind.FLAG})
+_BITWISE = frozenset({ast.BitAnd, ast.BitOr, ast.BitXor})
+
+
+@evaluates(ast.BinOp)
+def binary(frame: Frame, node: ast.BinOp) -> Value:
+    """`left + right` and the like."""
+    left, right = frame.eval(node.left), frame.eval(node.right)
+    op = node.op.__class__
+    if op is ast.Mod and (isinstance(left.const, str) or isinstance(node.left, ast.JoinedStr)):
+        return HOST
+    kinds = (left.kind, right.kind)
+    if Kind.TENSOR in kinds:
+        value = combine(left, right)
+        boolean = op in _BITWISE and left.boolean and right.boolean
+        return tensor(value.device, left.certain and right.certain, value.zero_dim, boolean)
+    if Kind.FOREIGN in kinds:
+        return foreign_value(foreign.types()[(left if left.kind is Kind.FOREIGN else right).ref].result)
+    if Kind.ARRAY in kinds:
+        numbers = all(value.kind is Kind.HOST or value == ARRAY_ELEMENT for value in (left, right))
+        return ARRAY_ELEMENT if numbers else ARRAY
+    if left.kind in _SEQUENCES:
+        return _of_sequence(op, left, right)
+    if left.kind in _HOST_KINDS and right.kind in _HOST_KINDS:
+        return HOST
+    return tensor(Device.GPU, certain=False) if Kind.MOVED in kinds else UNKNOWN
+
+
+def _of_sequence(op: type[ast.operator], left: Value, right: Value) -> Value:
+    if op is ast.Add and right.kind in _SEQUENCES:
+        if left.kind is right.kind is Kind.LIST:
+            return join(left, right)
+        return list_of(join(element(left), element(right)))
+    if op is ast.Mult and left.kind is Kind.LIST:
+        return left
+    return tensor(Device.GPU, certain=False) if right.kind is Kind.MOVED else UNKNOWN
+
+
+@evaluates(ast.BoolOp)
+def boolean(frame: Frame, node: ast.BoolOp) -> Value:
+    """`a and b`, `a or b`."""
+    values = [frame.eval(item) for item in node.values]
+    flags = [value.const for value in values if value.kind is Kind.FLAG]
+    if isinstance(node.op, ast.And):
+        if False in flags:
+            return GPU_ABSENT
+        if flags and all(value.kind in (Kind.FLAG, Kind.UNKNOWN, Kind.HOST) for value in values):
+            return GPU_PRESENT
+    elif True in flags:
+        return GPU_PRESENT
+    elif flags and len(flags) == len(values):
+        return GPU_ABSENT
+    return join_all(values)
+
+
+@evaluates(ast.UnaryOp)
+def unary(frame: Frame, node: ast.UnaryOp) -> Value:
+    """`not a`, `~a`, `-a`, `+a`."""
+    value = frame.eval(node.operand)
+    if isinstance(node.op, ast.Not):
+        if value.kind is Kind.FLAG:
+            return GPU_ABSENT if value.const else GPU_PRESENT
+        return HOST
+    if isinstance(node.op, ast.Invert) and value.kind is Kind.TENSOR:
+        return value._replace(boolean=True)  # of the tensors that people invert, nearly all are masks
+    if isinstance(node.op, ast.USub) and isinstance(value.const, (int, float)):
+        return host(-value.const)
+    return value
+
+
+@evaluates(ast.Compare)
+def compare(frame: Frame, node: ast.Compare) -> Value:
+    """`a < b`, `a is b`, `a in b`, and chains of them."""
+    values = [frame.eval(node.left), *(frame.eval(item) for item in node.comparators)]
+    op = node.ops[0].__class__
+    if op is ast.Is or op is ast.IsNot:
+        none_by_default = values[1].kind is Kind.NONE and _is_none_by_default(frame, node.left)
+        return host(op is ast.Is) if none_by_default else HOST
+    if len(values) == 2:
+        flag = device_comparison(op, values[0], values[1])
+        if flag is not None:
+            return flag
+    if op is ast.In or op is ast.NotIn or any(isinstance(value.const, str) for value in values):
+        return HOST  # whatever is compared with a string is one
+    return _compared(values)
+
+
+def _compared(values: list[Value]) -> Value:
+    tensors = [value for value in values if value.kind is Kind.TENSOR]
+    if tensors:
+        result = combine(values[0], values[1]) if len(values) == 2 else join_all(tensors)
+        return result._replace(boolean=True, certain=all(value.certain for value in tensors))
+    for value in values:
+        if value.kind is Kind.FOREIGN:
+            return foreign_value(foreign.types()[value.ref].result)
+    kinds = (values[0].kind, values[1].kind)
+    if Kind.ARRAY in kinds:
+        return ARRAY
+    if Kind.MOVED in kinds:
+        return Value(Kind.TENSOR, Device.GPU, certain=False, boolean=True)
+    return HOST if all(value.kind in (Kind.HOST, Kind.NONE, Kind.FLAG) for value in values) else UNKNOWN
+
+
+def _is_none_by_default(frame: Frame, node: ast.expr) -> bool:
+    """Whether this is a setting that is None unless someone sets it."""
+    if not isinstance(node, ast.Attribute):
+        return False
+    owner = frame.values.get(node.value, UNKNOWN)
+    if owner.kind is not Kind.INSTANCE or owner.ref is None:
+        return False
+    return frame.analysis.project.classes.is_none_by_default(owner.ref, node.attr)
+
+
+@evaluates(ast.IfExp)
+def conditional(frame: Frame, node: ast.IfExp) -> Value:
+    """`body if test else orelse`."""
+    test = frame.eval(node.test)
+    body, orelse = frame.eval(node.body), frame.eval(node.orelse)
+    if test.kind is Kind.FLAG:
+        taken, other = (body, orelse) if test.const else (orelse, body)
+        if isinstance(taken.const, bool) and isinstance(other.const, bool) and taken.const is not other.const:
+            return GPU_PRESENT if taken.const else GPU_ABSENT  # `True if torch.cuda.is_available() else False`
+        return taken
+    strings = (body.const, orelse.const)
+    if all(isinstance(text, str) for text in strings) and any(is_gpu_string(text) for text in strings):
+        return body if is_gpu_string(body.const) else orelse
+    return join(body, orelse)

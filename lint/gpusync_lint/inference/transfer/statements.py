@@ -1,0 +1,152 @@
+"""Statements other than assignments, loops and definitions."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain.lattice import HOST, UNKNOWN, Device, Kind
+from gpusync_lint.inference.tables import STATEMENTS, executes
+from gpusync_lint.inference.transfer.assignments import bind
+from gpusync_lint.inference.transfer.narrowing import narrow, put_on_host
+
+if TYPE_CHECKING:
+    from gpusync_lint.inference.frame import Frame
+
+_NARROWING = (ast.Call, ast.UnaryOp, ast.BoolOp)
+"""Conditions that may narrow a name."""
+
+
+@executes(ast.Expr)
+def expression(frame: Frame, node: ast.Expr) -> None:
+    """An expression alone."""
+    if node.value.__class__ is not ast.Constant:  # a docstring
+        frame.eval(node.value)
+
+
+@executes(ast.Return)
+def return_value(frame: Frame, node: ast.Return) -> None:
+    """`return value`."""
+    frame.note_return(frame.eval(node.value) if node.value is not None else HOST)
+
+
+@executes(ast.If)
+def branch(frame: Frame, node: ast.If) -> None:
+    """`if test:`; of a test whether there is a GPU, only the branch that runs where there is one."""
+    test = frame.eval(node.test)
+    if test.kind is Kind.FLAG:
+        alive, dead = (node.body, node.orelse) if test.const else (node.orelse, node.body)
+        frame.summary.effects.dead.update(dead)
+        frame.execute(alive)
+        if alive and isinstance(alive[-1], ast.Raise):
+            put_on_host(frame, node.test, alive is node.orelse)
+        return
+    store = frame.store
+    mark = store.mark()
+    narrows = node.test.__class__ in _NARROWING
+    if narrows:
+        narrow(frame, node.test, True)
+    frame.execute(node.body)
+    body = store.rollback(mark)
+    if narrows:
+        narrow(frame, node.test, False)
+    if node.orelse:
+        frame.execute(node.orelse)
+    orelse = store.rollback(mark)
+    if not body and not orelse:
+        return
+    ends_body, ends_orelse = _never_falls_through(node.body), _never_falls_through(node.orelse)
+    if ends_body and not ends_orelse:
+        store.merge([orelse], exhaustive=True)
+    elif ends_orelse and not ends_body:
+        store.merge([body], exhaustive=True)
+    else:
+        store.merge([body, orelse], exhaustive=True)
+
+
+@executes(ast.With, ast.AsyncWith)
+def with_block(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
+    """`with manager as target:`; in `with device:` tensors are made on the device."""
+    outside = len(frame.device_blocks)
+    for item in node.items:
+        value = frame.eval(item.context_expr)
+        if value.kind is Kind.DEVICE:
+            frame.device_blocks.append(value.device)
+            if value.device >= Device.ASSUMED:
+                frame.analysis.note_built_on_device()
+        if item.optional_vars is not None:
+            bind(frame, item.optional_vars, value)
+    frame.execute(node.body)
+    del frame.device_blocks[outside:]
+
+
+def try_block(frame: Frame, node: ast.Try) -> None:
+    """`try:`, with handlers that may run after any part of it."""
+    frame.execute(node.body)
+    branches = []
+    for handler in node.handlers:
+        mark = frame.store.mark()
+        if handler.name:
+            frame.store.set(handler.name, HOST)
+        frame.execute(handler.body)
+        changed = frame.store.rollback(mark)
+        if not _never_falls_through(handler.body):
+            branches.append(changed)
+    frame.store.merge(branches, exhaustive=False)
+    frame.execute(node.orelse)
+    frame.execute(node.finalbody)
+
+
+executes(ast.Try, getattr(ast, "TryStar", ast.Try))(try_block)
+
+
+@executes(ast.Assert)
+def assertion(frame: Frame, node: ast.Assert) -> None:
+    """`assert test, message`."""
+    frame.eval(node.test)
+    narrow(frame, node.test, True)
+    put_on_host(frame, node.test, True)
+    if node.msg is not None:
+        frame.eval(node.msg)
+
+
+@executes(ast.Raise)
+def raise_error(frame: Frame, node: ast.Raise) -> None:
+    """`raise error`."""
+    if node.exc is not None:
+        frame.eval(node.exc)
+
+
+@executes(ast.Delete)
+def delete(frame: Frame, node: ast.Delete) -> None:
+    """`del name`."""
+    for target in node.targets:
+        if isinstance(target, ast.Name):
+            frame.store.set(target.id, UNKNOWN)
+
+
+@executes(ast.Match)
+def match(frame: Frame, node: ast.Match) -> None:
+    """`match subject:`; what patterns bind is not known."""
+    frame.eval(node.subject)
+    branches = []
+    for case in node.cases:
+        mark = frame.store.mark()
+        if case.guard is not None:
+            frame.statement = node
+            frame.eval(case.guard)
+        frame.execute(case.body)
+        branches.append(frame.store.rollback(mark))
+    frame.store.merge(branches, exhaustive=False)
+
+
+def skip(frame: Frame, node: ast.stmt) -> None:
+    """`pass`, `break`, `continue`, and statements that a newer Python adds."""
+
+
+STATEMENTS.default = skip
+
+
+def _never_falls_through(body: list[ast.stmt]) -> bool:
+    """Whether a block never goes on to what follows it."""
+    return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise))

@@ -1,0 +1,223 @@
+"""Functions and classes of torch: one function for each kind of value that its catalogue says they give."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.lattice import (
+    CPU_TENSOR,
+    DTYPE,
+    GPU_ABSENT,
+    GPU_DEVICE,
+    GPU_PRESENT,
+    HOST,
+    UNKNOWN,
+    Device,
+    Kind,
+    Value,
+    element,
+    list_of,
+    tuple_of,
+    with_device,
+)
+from gpusync_lint.domain.tensor_ops import combine
+from gpusync_lint.inference.transfer.moves import device_of
+from gpusync_lint.inference.transfer.tensor_methods import operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpusync_lint.inference.frame import Frame
+    from gpusync_lint.inference.tables import Call
+
+_OF_VALUES = frozenset({Kind.HOST, Kind.ARRAY, Kind.DTYPE, Kind.NONE})
+"""Kinds of arguments of which a function of torch makes no tensor on a device."""
+_COMPUTING = ("nn.functional.", "linalg.", "fft.")
+
+
+def call_torch(frame: Frame, name: str, call: Call) -> Value:
+    """What a function or class of torch gives back; `name` is its dotted name without `torch.`."""
+    if torch_api.tensor_type(f"torch.{name}"):
+        return _factory(frame, name, call)
+    for entry in torch_api.returns(name):
+        made = _RESULTS[entry.gives](frame, name, call)
+        if made is not None:
+            return made
+    return _tensor_function(frame, name, call)
+
+
+def made_with(call: Call, *names: str) -> tuple[tuple[str, Value], ...]:
+    """The keyword arguments of some names, for `Value.made_with`."""
+    return tuple((name, call.kwargs[name]) for name in names if name in call.kwargs)
+
+
+def _constant(value: Value) -> Callable[[Frame, str, Call], Value]:
+    def give(frame: Frame, name: str, call: Call) -> Value:
+        return value
+
+    return give
+
+
+def _device(frame: Frame, name: str, call: Call) -> Value:
+    """`torch.device(...)`."""
+    given = call.args[0] if call.args else UNKNOWN
+    if given.const == "meta":
+        return Value(Kind.DEVICE, Device.UNKNOWN)
+    device = device_of(given)
+    return Value(Kind.DEVICE, frame.assumed_device() if device is None else device)
+
+
+def _distribution(frame: Frame, name: str, call: Call) -> Value:
+    where = max((value.device for value in call.values if value.kind is Kind.TENSOR), default=Device.UNKNOWN)
+    return Value(Kind.DISTRIBUTION, where, made_with=made_with(call, "validate_args"))
+
+
+def _scheduler(frame: Frame, name: str, call: Call) -> Value:
+    return Value(Kind.SCHEDULER, ref=name.rpartition(".")[2])
+
+
+def _optimizer(frame: Frame, name: str, call: Call) -> Value:
+    made = made_with(call, "lr", "capturable", "fused")
+    return Value(Kind.OPTIMIZER, ref=name.rpartition(".")[2], made_with=made)
+
+
+def _parameter(frame: Frame, name: str, call: Call) -> Value | None:
+    if not call.args:
+        return None
+    given = call.args[0]
+    return with_device(given, max(given.device, frame.assumed_device())) if given.kind is Kind.TENSOR else UNKNOWN
+
+
+def _argument(frame: Frame, name: str, call: Call) -> Value | None:
+    return call.args[0] if call.args else None
+
+
+def _module(frame: Frame, name: str, call: Call) -> Value:
+    made = made_with(call, "reduction", "momentum")
+    return Value(Kind.MODULE, Device.CPU, ref=f"torch.{name}", made_with=made)
+
+
+def _sequence(frame: Frame, name: str, call: Call) -> Value:
+    """`pad_sequence` and the like, of a list of tensors or of one."""
+    given = call.args[0] if call.args else UNKNOWN
+    return element(given) if given.kind is Kind.LIST else given
+
+
+def _padded_sequence(frame: Frame, name: str, call: Call) -> Value:
+    """`pad_packed_sequence`: the lengths are on the host."""
+    return tuple_of([call.args[0] if call.args else UNKNOWN, CPU_TENSOR])
+
+
+def _number_on_device(frame: Frame, name: str, call: Call) -> Value:
+    return Value(Kind.TENSOR, frame.assumed_device(), zero_dim=True)
+
+
+def _factory(frame: Frame, name: str, call: Call) -> Value:
+    """A tensor made of sizes or data: on the host, unless something says otherwise."""
+    args, kwargs = call.args, call.kwargs
+    device = _device_of_factory(frame, name, call)
+    from_data = bool(args) and name in torch_api.tensors().from_data
+    if from_data and args[0].on_device and "device" not in kwargs:
+        device = args[0].device
+    dtype = kwargs.get("dtype", UNKNOWN)
+    boolean = dtype.boolean or name.endswith("BoolTensor")
+    if from_data and args[0].kind is Kind.TENSOR and dtype.kind is Kind.UNKNOWN:
+        boolean = args[0].boolean
+    single = bool(args) and (
+        isinstance(args[0].const, (int, float))
+        if name in ("tensor", "scalar_tensor", "as_tensor")
+        else args[0].kind is Kind.TUPLE and not args[0].items  # a shape without dimensions
+    )
+    pinned = kwargs.get("pin_memory", UNKNOWN).const is True
+    return Value(Kind.TENSOR, device, zero_dim=True if single else None, boolean=boolean, pinned=pinned)
+
+
+def _device_of_factory(frame: Frame, name: str, call: Call) -> Device:
+    given = call.kwargs.get("device")
+    if given is not None:
+        if given.const == "meta":
+            return Device.UNKNOWN
+        device = device_of(given)
+        if device is not None:
+            return device
+        return Device.CPU if given.kind is Kind.NONE else frame.assumed_device()
+    if frame.device_blocks:
+        return frame.device_blocks[-1]
+    if name.startswith("cuda.") or frame.analysis.uses_gpu_by_default(frame.fn.file):
+        return Device.GPU
+    if frame.fn.name == "__init__" and frame.analysis.is_built_on_device(frame.reader):
+        return Device.UNKNOWN  # `with device: Model()` makes even plain attributes there
+    return Device.CPU
+
+
+def _tensor_function(frame: Frame, name: str, call: Call) -> Value:
+    """A function that computes a tensor of tensors."""
+    last = name.rpartition(".")[2]
+    first = _operands(frame, name, last, call)
+    if first is None:
+        return UNKNOWN
+    if last in torch_api.tensors().zero_dim_losses:
+        reduced = call.kwargs.get("reduction", UNKNOWN).const != "none"
+        return Value(Kind.TENSOR, first.device, first.certain, zero_dim=reduced or None)
+    if last.endswith("_like"):
+        return _like(first, call)
+    if last == "where":
+        one = first._replace(boolean=False)
+        return list_of(one) if len(call.args) == 1 else combine(call.values[0], first)._replace(boolean=False)
+    result = operation(last, first, call.args[1:], call.kwargs)
+    return result._replace(certain=True) if result.kind is Kind.TENSOR else result  # torch gives back tensors
+
+
+def _operands(frame: Frame, name: str, last: str, call: Call) -> Value | None:
+    """The tensors that a function is given, combined; None where it is given none."""
+    flat = [element(value) if value.kind in (Kind.LIST, Kind.TUPLE) else value for value in call.values]
+    tensors = [value for value in flat if value.kind is Kind.TENSOR]
+    if tensors:
+        first = tensors[0]
+        for other in tensors[1:]:
+            first = combine(first, other)._replace(boolean=first.boolean and other.boolean)
+        return first
+    known = torch_api.tensors()
+    if all(value.kind in _OF_VALUES for value in flat) or last[:1].isupper():
+        return None
+    if not name.startswith(_COMPUTING) and last not in known.torch_only and last not in known.functions:
+        return None
+    moved = any(value.kind is Kind.MOVED for value in flat)
+    return Value(Kind.TENSOR, Device.GPU if moved else frame.assumed_device(), certain=False)
+
+
+def _like(first: Value, call: Call) -> Value:
+    """`torch.zeros_like(x)` and the like."""
+    dtype = call.kwargs.get("dtype", UNKNOWN)
+    device = device_of(call.kwargs["device"]) if "device" in call.kwargs else None
+    return first._replace(
+        boolean=dtype.boolean if dtype.kind is Kind.DTYPE else first.boolean,
+        pinned=False,
+        device=first.device if device is None else device,
+    )
+
+
+_RESULTS: dict[str, Callable[[Frame, str, Call], Value | None]] = {
+    "unknown": _constant(UNKNOWN),
+    "host": _constant(HOST),
+    "dtype": _constant(DTYPE),
+    "gpu-device": _constant(GPU_DEVICE),
+    "gpu-present": _constant(GPU_PRESENT),
+    "gpu-absent": _constant(GPU_ABSENT),
+    "stream": _constant(Value(Kind.STREAM)),
+    "event": _constant(Value(Kind.EVENT)),
+    "records": _constant(Value(Kind.RECORDS)),
+    "device": _device,
+    "factory": _factory,
+    "number-on-device": _number_on_device,
+    "argument": _argument,
+    "parameter": _parameter,
+    "module": _module,
+    "optimizer": _optimizer,
+    "scheduler": _scheduler,
+    "distribution": _distribution,
+    "sequence": _sequence,
+    "padded-sequence": _padded_sequence,
+}
+"""What the entries of `[[returns]]` may say; None where the next entry is to be asked."""

@@ -1,0 +1,1 @@
+"""Plain data shared by all parts of the linter: findings, levels, keys."""

@@ -1,0 +1,1 @@
+"""What every output format implements, and helpers that formats share."""

@@ -1,0 +1,111 @@
+"""The bases of classes, inside and outside of the project, and inherited methods."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Protocol
+
+from gpusync_lint.domain.external_names import is_module_name, is_unknown_class
+from gpusync_lint.domain.lattice import Kind, Value
+from gpusync_lint.project.symbols import ClassDef, FunctionDef, ModuleDef
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class _Names(Protocol):
+    """What the hierarchy uses of the project."""
+
+    files: list[ModuleDef]
+
+    def static(self, file: ModuleDef, node: ast.expr) -> Value:
+        """What an expression refers to, by imports and definitions alone."""
+
+    def relevant(self, file: ModuleDef) -> bool:
+        """Whether a file uses a framework, itself or through its imports."""
+
+
+class ClassHierarchy:
+    """The classes of a project. Results are cached."""
+
+    def __init__(self, names: _Names) -> None:
+        self._names = names
+        self._lineages: dict[ClassDef, tuple[ClassDef | str, ...]] = {}
+        self._project_lineages: dict[ClassDef, tuple[ClassDef, ...]] = {}
+        self._modules: dict[ClassDef, bool] = {}
+        self._methods: dict[tuple[ClassDef, str], FunctionDef | None] = {}
+        self._methods_by_name: dict[str, list[FunctionDef]] | None = None
+
+    def lineage(self, cls: ClassDef) -> tuple[ClassDef | str, ...]:
+        """A class and its bases, nearest first; bases outside the project as dotted names."""
+        known = self._lineages.get(cls)
+        if known is None:
+            self._lineages[cls] = (cls,)  # ends cycles of bases
+            line: list[ClassDef | str] = [cls]
+            for base in cls.node.bases:
+                value = self._names.static(cls.file, base)
+                if value.kind is Kind.CLASS:
+                    line.extend(item for item in self.lineage(value.ref) if item not in line)
+                elif value.kind is Kind.NAME and isinstance(value.ref, str):
+                    line.append(value.ref)
+            known = self._lineages[cls] = tuple(line)
+        return known
+
+    def project_lineage(self, cls: ClassDef) -> tuple[ClassDef, ...]:
+        """A class and its bases in the project, nearest first."""
+        known = self._project_lineages.get(cls)
+        if known is None:
+            known = tuple(base for base in self.lineage(cls) if isinstance(base, ClassDef))
+            self._project_lineages[cls] = known
+        return known
+
+    def external_bases(self, cls: ClassDef) -> Sequence[str]:
+        """The dotted names of the bases of a class that are outside the project."""
+        return [base for base in self.lineage(cls) if isinstance(base, str)]
+
+    def is_module(self, cls: ClassDef) -> bool:
+        """Whether instances are `torch.nn.Module`s.
+
+        A class with an unknown base outside the project is taken for one if it has a method `forward`.
+        """
+        known = self._modules.get(cls)
+        if known is None:
+            known = self._modules[cls] = self._is_module(cls)
+        return known
+
+    def _is_module(self, cls: ClassDef) -> bool:
+        external = self.external_bases(cls)
+        if any(is_module_name(base) for base in external):
+            return True
+        if not cls.file.uses_framework or not any(is_unknown_class(base) for base in external):
+            return False
+        forward = self.method(cls, "forward")
+        return forward is not None and forward.kind == "function"
+
+    def method(self, cls: ClassDef, name: str) -> FunctionDef | None:
+        """The method of a name, its own or inherited."""
+        key = (cls, name)
+        if key not in self._methods:
+            defined = (base.methods[name] for base in self.project_lineage(cls) if name in base.methods)
+            self._methods[key] = next(defined, None)
+        return self._methods[key]
+
+    def methods_named(self, name: str) -> list[FunctionDef]:
+        """The methods of a name in all classes of the project, except properties and static methods."""
+        if self._methods_by_name is None:
+            self._methods_by_name = {}
+            for file in self._names.files:
+                if self._names.relevant(file):
+                    for fn in file.all_functions:
+                        if fn.cls is not None and fn.kind == "function":
+                            self._methods_by_name.setdefault(fn.name, []).append(fn)
+        return self._methods_by_name.get(name, [])
+
+    def is_none_by_default(self, cls: ClassDef, name: str) -> bool:
+        """Whether an annotated field of a class without `__init__` is None by default."""
+        if self.method(cls, "__init__") is not None:
+            return False
+        for statement in cls.node.body:
+            if isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", "") == name:
+                return isinstance(statement.value, ast.Constant) and statement.value.value is None
+        return False

@@ -1,0 +1,54 @@
+"""The effects of running a function, apart from its result, which the call graph and the rules need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import ast
+
+    from gpusync_lint.model.function_key import Key
+    from gpusync_lint.model.levels import Heat
+    from gpusync_lint.model.placement import StepEvidence
+    from gpusync_lint.project.symbols import FunctionDef
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class CallSite:
+    """A call of one project function by another."""
+
+    callee: FunctionDef
+    statement: ast.stmt
+    repeated: bool
+    """Inside a comprehension."""
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Effects:
+    """What one run of a function did."""
+
+    calls: list[CallSite] = field(default_factory=list)
+    unread: list[tuple[Key, ast.stmt, bool]] = field(default_factory=list)
+    """Calls of functions that were not read: their keys, and otherwise the same as `calls`."""
+    step_evidence: list[tuple[StepEvidence, ast.stmt]] = field(default_factory=list)
+    """What shows that the function is part of a step, each with its statement."""
+    batch_loops: set[ast.stmt] = field(default_factory=set)
+    """Loops that iterate over a data loader."""
+    calls_unknown: bool = False
+    """Whether it passes tensors to something unknown."""
+    dead: set[ast.stmt] = field(default_factory=set)
+    """Statements that run only if there is no GPU."""
+
+
+class Runs(Protocol):
+    """What the inference has found out about the functions of a project."""
+
+    def effects(self, fn: FunctionDef) -> Effects:
+        """The effects of a function; none if it was not run."""
+
+    def has_run(self, fn: FunctionDef) -> bool:
+        """Whether a function was run at all."""
+
+    def callback_heat(self, fn: FunctionDef) -> Heat | None:
+        """How often a framework calls a function that was passed to it; None if it was not passed to one."""

@@ -1,0 +1,66 @@
+"""How often frameworks call a function, by conventions about its name, its class and its decorators."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from gpusync_lint.model.levels import Heat
+
+if TYPE_CHECKING:
+    from gpusync_lint.project.class_hierarchy import ClassHierarchy
+    from gpusync_lint.project.symbols import ClassDef, FunctionDef
+
+_EVERY_STEP = re.compile(
+    r"^(training|validation|test|predict|train|eval|valid|val)_?step$|^(on_)?\w*batch_(start|end|begin)\w*$"
+    r"|^on_\w*step_(begin|end|start)$|^compute_loss$|^training_loss$"
+)
+METRIC_BASES = (
+    "torchmetrics.Metric",
+    "torchmetrics.metric.Metric",
+    "ignite.metrics.Metric",
+    "ignite.metrics.metric.Metric",
+)
+_EVERY_TOKEN = ("LogitsProcessor", "LogitsWarper", "StoppingCriteria")
+"""Endings of the names of classes whose instances a generation loop calls for every token."""
+_RECORD_BASES = ("Dataset", "VisionDataset", "InMemoryDataset")
+
+
+def convention_heat(fn: FunctionDef, classes: ClassHierarchy) -> Heat:
+    """How often a framework calls a function by convention; `ONCE` if no convention applies."""
+    for decorator in getattr(fn.node, "decorator_list", ()):
+        if isinstance(decorator, ast.Call) and getattr(decorator.func, "attr", "") == "on" and decorator.args:
+            heat = event_heat(decorator.args[0])
+            if heat is not None:
+                return heat
+    if fn.cls is not None:
+        if fn.name == "forward" and classes.is_module(fn.cls):
+            return Heat.STEP
+        if fn.name == "__call__" and _is_called_for_every_token(fn.cls, classes):
+            return Heat.STEP
+        bases = classes.external_bases(fn.cls)
+        if fn.name == "update" and any(base in METRIC_BASES for base in bases):
+            return Heat.STEP
+        if fn.name == "__getitem__" and any(base.rpartition(".")[2] in _RECORD_BASES for base in bases):
+            return Heat.STEP
+    elif fn.name.startswith("collate") or fn.name.endswith("collate_fn"):
+        return Heat.STEP
+    return Heat.STEP if _EVERY_STEP.match(fn.name) else Heat.ONCE
+
+
+def _is_called_for_every_token(cls: ClassDef, classes: ClassHierarchy) -> bool:
+    names = (base if isinstance(base, str) else base.name for base in classes.lineage(cls))
+    return any(name.endswith(_EVERY_TOKEN) for name in names)
+
+
+def event_heat(node: ast.expr) -> Heat | None:
+    """How often an event of Ignite, such as `Events.ITERATION_COMPLETED(every=10)`, fires; None for anything else."""
+    filters: list[ast.keyword] = []
+    if isinstance(node, ast.Call):
+        filters = node.keywords
+        node = node.func
+    name = node.attr if isinstance(node, ast.Attribute) else ""
+    if name.startswith(("ITERATION_", "GET_BATCH_")):
+        return Heat.GUARDED if filters else Heat.STEP
+    return Heat.EPOCH if name.startswith("EPOCH_") else None

@@ -1,0 +1,241 @@
+"""The files of a run as one project: what names refer to across files, and which files use a framework."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, name
+from gpusync_lint.project.class_hierarchy import ClassHierarchy
+from gpusync_lint.project.disjoint_sets import DisjointSets
+from gpusync_lint.project.imports import beginnings, lookup
+from gpusync_lint.project.lazy_modules import LazyModules
+from gpusync_lint.project.symbols import ModuleDef, mentions_device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusync_lint.model.function_key import Key
+    from gpusync_lint.project.lazy_modules import Component
+
+
+class Project:
+    """Files that are analyzed together."""
+
+    def __init__(
+        self, files: Sequence[ModuleDef], roots: frozenset[str] = frozenset(), component: Component | None = None
+    ) -> None:
+        """Index files.
+
+        Args:
+            files: the files.
+            roots: modules, other than those of frameworks, whose import makes a file relevant.
+            component: the component of which the files are a part; None if they are all there is.
+        """
+        self.files = list(files)
+        self._component_uses_device = component is not None and component.uses_device
+        self._roots = roots
+        self._index = {file.parts: file for file in files}
+        self.lazy = LazyModules(component, self._index) if component is not None else None
+        """The other files of the component; None without one."""
+        self._star_modules: dict[tuple[ModuleDef, str], tuple[str, ...]] = {}
+        """By file and star import, the module that it names if it had not been read at first use; else empty."""
+        names = self.lazy.beginnings if self.lazy is not None else beginnings(self._index)
+        self._may_exist = names.__contains__
+        self._resolved: dict[tuple[tuple[str, ...], str], Value] = {}
+        self._names: dict[ModuleDef, dict[str, Value | None]] = {}
+        self._resolving: set[tuple[ModuleDef, str]] = set()
+        """The names that are being resolved."""
+        self._cycles = 0
+        """The number of cycles found while resolving names."""
+        self._device: dict[ModuleDef, bool] = {}
+        self._relevant: set[ModuleDef] = set()
+        self.unread_functions: dict[str, Key] = {}
+        """The keys of functions that exceeded the budget for reading, by the dotted names that stand for them."""
+        self.classes = ClassHierarchy(self)
+        if component is None:
+            self._connect()
+        else:
+            for file in self.files:
+                file.called_only = file.path in component.without_framework
+                self._admit(file)
+
+    def relevant(self, file: ModuleDef) -> bool:
+        """Whether a file uses a framework, itself or through files of the project that it imports."""
+        return file in self._relevant
+
+    def uses_device(self, file: ModuleDef) -> bool:
+        """Whether a file, or one that imports connect it with, mentions a device."""
+        return self._device[file]
+
+    def _admit(self, file: ModuleDef) -> None:
+        self._device[file] = self._component_uses_device
+        self._relevant.add(file)
+
+    def _file_of(self, module: tuple[str, ...]) -> ModuleDef | None:
+        """The file of a module. One in another part of the component is read on first use."""
+        found = self._index.get(module)
+        if found is None and self.lazy is not None:
+            found = self.lazy.read(module)
+            if found is not None:
+                self._index[module] = found
+                self.files.append(found)
+                self._admit(found)
+        return found
+
+    def release(self) -> None:
+        """Break the references between definitions, which the garbage collector would have to find."""
+        for file in self.files:
+            file.release()
+        self.__dict__.clear()
+
+    def named(self, file: ModuleDef, identifier: str) -> Value | None:
+        """What a file binds a name to by import, `def` or `class`; None if it does not.
+
+        Names are resolved one by one, so that files are not read for names that nothing uses.
+        """
+        known = self._names.setdefault(file, {})
+        if identifier in known:
+            return known[identifier]
+        key = (file, identifier)
+        if key in self._resolving:  # modules of packages import each other
+            self._cycles += 1
+            return None
+        cycles = self._cycles
+        self._resolving.add(key)
+        found = self._exported(file, identifier, set())
+        self._resolving.discard(key)
+        if self._cycles == cycles or not self._resolving:  # within a cycle, the result may be incomplete
+            known[identifier] = found
+        return found
+
+    def resolve(self, file: ModuleDef, dotted: str) -> Value:
+        """What an imported dotted name refers to: a file, class or function of the project, or a name outside."""
+        key = (file.folder, dotted)
+        found = self._resolved.get(key)
+        if found is None:
+            self._resolved[key] = UNKNOWN  # ends cycles of imports
+            found = self._resolved[key] = self._resolve(file, dotted)
+        return found
+
+    def member(self, file: ModuleDef, attribute: str) -> Value:
+        """An attribute of a module of the project."""
+        bound = file.scope.get(attribute, UNKNOWN)
+        if bound.kind:
+            return bound
+        found = self.named(file, attribute)
+        if found is not None:
+            return found
+        child = self._file_of((*file.parts, attribute))
+        return Value(Kind.NAME, ref=child) if child is not None else UNKNOWN
+
+    def _exported(self, file: ModuleDef, identifier: str, seen: set[ModuleDef]) -> Value | None:
+        """What a file binds a name to by `def`, `class` or import. `seen` are the files whose star imports led here."""
+        if file.outline is not None and self.lazy is not None and not self.lazy.define(file, identifier):
+            return self._unread(file.parts, identifier, ".".join((*file.parts, identifier)))
+        if identifier in file.functions:
+            return Value(Kind.FUNCTION, ref=file.functions[identifier])
+        if identifier in file.classes:
+            return Value(Kind.CLASS, ref=file.classes[identifier])
+        if identifier in file.imports:
+            return self.resolve(file, file.imports[identifier])
+        seen.add(file)
+        for star in reversed(file.stars):
+            if self.lazy is not None and not self._may_export(file, star, identifier, len(seen)):
+                continue
+            target = self.resolve(file, star)
+            if target.kind is Kind.NAME and isinstance(target.ref, ModuleDef) and target.ref not in seen:
+                found = self._exported(target.ref, identifier, seen)
+                if found is not None and found.kind:  # it is unknown in a cycle of imports
+                    return found
+        return None
+
+    def _may_export(self, file: ModuleDef, star: str, identifier: str, depth: int) -> bool:
+        """Whether the module of a star import may bind a name. If it has not been read, its text is searched."""
+        assert self.lazy is not None
+        module = self._star_modules.get((file, star))
+        if module is None:
+            found = lookup(file.folder, star, self._may_exist)
+            module = next((each for each, rest in found if not rest and self.lazy.number(each) is not None), ())
+            self._star_modules[file, star] = module
+        number = self.lazy.number(module) if module else None
+        return number is None or self.lazy.may_export(number, identifier, depth)
+
+    def _resolve(self, file: ModuleDef, dotted: str) -> Value:
+        bare = dotted.lstrip(".")
+        for module, words in lookup(file.folder, dotted, self._may_exist):
+            found = self._file_of(module)
+            if found is not None and found is not file:
+                return self._walk(found, words)
+            if self.lazy is not None and module in self.lazy.unreadable:
+                return self._unread(module, words[0], bare) if len(words) == 1 else name(bare)
+        return name(bare)
+
+    def _unread(self, module: tuple[str, ...], identifier: str, dotted: str) -> Value:
+        """A definition that exceeded the budget for reading, as a name outside whose function key is recorded."""
+        assert self.lazy is not None
+        if dotted not in self.unread_functions:
+            key = self.lazy.function_key(module, identifier)
+            if key is not None:
+                self.unread_functions[dotted] = key
+        return name(dotted)
+
+    def _walk(self, file: ModuleDef, words: tuple[str, ...]) -> Value:
+        value = Value(Kind.NAME, ref=file)
+        for word in words:
+            if value.kind is not Kind.NAME or not isinstance(value.ref, ModuleDef):
+                return UNKNOWN
+            value = self.member(value.ref, word)
+        return value
+
+    def _connect(self) -> None:
+        """Propagate two facts along imports: the use of a framework to importers, that of a device both ways."""
+        if not any(self._imports_framework(file) for file in self.files):
+            self._device = dict.fromkeys(self.files, False)
+            return
+        connected = DisjointSets(self.files)
+        importers: dict[ModuleDef, list[ModuleDef]] = {}
+        for file in self.files:
+            for target in self._imported(file):
+                importers.setdefault(target, []).append(file)
+                connected.join(file, target)
+        used = {connected.find(file) for file in self.files if file.uses_framework and mentions_device(file.text)}
+        self._device = {file: connected.find(file) in used for file in self.files}
+        queue = [file for file in self.files if self._imports_framework(file)]
+        self._relevant = set(queue)
+        while queue:
+            for importer in importers.get(queue.pop(), ()):
+                if importer not in self._relevant:
+                    self._relevant.add(importer)
+                    queue.append(importer)
+
+    def _imports_framework(self, file: ModuleDef) -> bool:
+        """Whether a file imports a framework, or a module with barriers that the project describes."""
+        if file.uses_framework or file.uses_foreign:
+            return True
+        if not self._roots:
+            return False
+        return any(dotted.partition(".")[0] in self._roots for dotted in (*file.imports.values(), *file.stars))
+
+    def _imported(self, file: ModuleDef) -> list[ModuleDef]:
+        found = []
+        for dotted in (*file.imports.values(), *file.stars):
+            ref = self.resolve(file, dotted).ref
+            target = ref if isinstance(ref, ModuleDef) else getattr(ref, "file", None)
+            if isinstance(target, ModuleDef) and target is not file:
+                found.append(target)
+        return found
+
+    def static(self, file: ModuleDef, node: ast.expr) -> Value:
+        """What an expression refers to, by imports and definitions alone."""
+        if isinstance(node, ast.Name):
+            return self.named(file, node.id) or UNKNOWN
+        if isinstance(node, ast.Attribute):
+            base = self.static(file, node.value)
+            if base.kind is Kind.NAME:
+                if isinstance(base.ref, ModuleDef):
+                    return self.member(base.ref, node.attr)
+                return name(f"{base.ref}.{node.attr}")
+        if isinstance(node, ast.Subscript):
+            return self.static(file, node.value)
+        return UNKNOWN

@@ -1,0 +1,308 @@
+"""What each file defines: imports, classes and functions, found in one traversal of its statements."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from gpusync_lint.catalogue import foreign, roots
+from gpusync_lint.project.imports import module_of, of_statement
+from gpusync_lint.syntax.blocks import blocks
+from gpusync_lint.syntax.traversal import walk_block
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpusync_lint.domain.lattice import Value
+    from gpusync_lint.project.outline import Outline
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
+Binding = Literal["function", "static", "class", "property"]
+"""How a method is bound to the object on which it is called."""
+
+_ATTRIBUTE = re.compile(r"\.(\w+)")
+_LINE_END = re.compile("\n")
+_SIMPLE = frozenset({ast.Assign, ast.Return, ast.Expr, ast.AugAssign, ast.AnnAssign, ast.Raise, ast.Pass, ast.Assert})
+_SHORT = 8
+"""The maximum number of statements of a short function."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FunctionDef:
+    """A function, a method, or the body of a module."""
+
+    node: FunctionNode
+    name: str
+    """`<module>` for the body of a module."""
+    qualname: str
+    file: ModuleDef
+    cls: ClassDef | None = None
+    outer: FunctionDef | None = None
+    kind: Binding = "function"
+    nested: dict[ast.stmt, FunctionDef] = field(default_factory=dict)
+    """The functions defined inside it, by their nodes."""
+    is_module: bool = field(init=False)
+    """Whether this is the body of a module."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_module", self.name == "<module>")
+
+    @cached_property
+    def is_short(self) -> bool:
+        """Whether it has few statements, and neither loops nor definitions."""
+        if self.is_module or self.name == "__init__":
+            return False
+        count, stack = 0, list(self.node.body)
+        while stack:
+            count += 1
+            statement = stack.pop()
+            if count > _SHORT or isinstance(statement, (ast.For, ast.While, ast.FunctionDef, ast.ClassDef)):
+                return False
+            if statement.__class__ not in _SIMPLE:
+                for block in blocks(statement):
+                    stack += block
+        return True
+
+    @cached_property
+    def assignments(self) -> dict[str, tuple[int, list[ast.expr]]]:
+        """By name, how often the function binds it, and the values of the assignments to this name alone."""
+        stores: dict[str, int] = {}
+        values: dict[str, list[ast.expr]] = {}
+        for node in walk_block(self.node.body):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                stores[node.id] = stores.get(node.id, 0) + 1
+            elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                values.setdefault(node.targets[0].id, []).append(node.value)
+        return {name: (count, values.get(name, [])) for name, count in stores.items()}
+
+    @cached_property
+    def loop_names(self) -> frozenset[str]:
+        """The names that the loops and comprehensions of the function bind."""
+        names: set[str] = set()
+        stack: list[ast.AST] = list(self.node.body)
+        while stack:
+            node = stack.pop()
+            if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+                names.update(item.id for item in ast.walk(node.target) if isinstance(item, ast.Name))
+            stack.extend(ast.iter_child_nodes(node))
+        return frozenset(names)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClassDef:
+    """A class and its methods."""
+
+    node: ast.ClassDef
+    name: str
+    file: ModuleDef
+    methods: dict[str, FunctionDef] = field(default_factory=dict)
+    attributes: dict[str, Value] = field(default_factory=dict)
+    """What the attributes of its instances hold; filled by the inference."""
+
+    @cached_property
+    def _mentions(self) -> dict[str, list[FunctionDef]]:
+        mentions: dict[str, list[FunctionDef]] = {}
+        for method in self.methods.values():
+            for word in set(_ATTRIBUTE.findall(self.file.source_of(method.node))):
+                mentions.setdefault(word, []).append(method)
+        return mentions
+
+    def mentioning(self, name: str) -> list[FunctionDef]:
+        """Its methods whose source contains `.name`."""
+        return self._mentions.get(name, [])
+
+
+@dataclass(eq=False, repr=False)
+class ModuleDef:
+    """A source file and what it defines."""
+
+    path: str
+    text: str
+    tree: ast.Module
+    parts: tuple[str, ...]
+    """The module, as in `imports.Module`."""
+    folder: tuple[str, ...]
+    imports: dict[str, str] = field(default_factory=dict)
+    """Dotted names by local names; relative ones begin with dots."""
+    stars: list[str] = field(default_factory=list)
+    classes: dict[str, ClassDef] = field(default_factory=dict)
+    functions: dict[str, FunctionDef] = field(default_factory=dict)
+    all_functions: list[FunctionDef] = field(default_factory=list)
+    body: FunctionDef = field(init=False)
+    scope: dict[str, Value] = field(default_factory=dict)
+    """What the names of its body hold; filled by the inference."""
+    uses_framework: bool = False
+    uses_foreign: bool = False
+    """Whether it imports a framework other than torch that a catalogue describes."""
+    uses_others: bool = False
+    """Whether it imports an array library whose arrays have methods of the same names as tensors."""
+    called_only: bool = False
+    """Whether its functions are run only where others call them: it uses no framework, or was read on demand."""
+    outline: Outline | None = None
+    """For a file that was read on demand, its outline, from which definitions are read; None if all have been read."""
+    pieces: dict[str, FunctionDef] = field(default_factory=dict)
+    """For a file that was read on demand, the statements that bind a name, as module bodies of their own."""
+
+    def __post_init__(self) -> None:
+        self.body = FunctionDef(self.tree, "<module>", "<module>", self)
+        self.all_functions.append(self.body)
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        return [0, *(match.end() for match in _LINE_END.finditer(self.text)), len(self.text)]
+
+    @cached_property
+    def binding_statements(self) -> dict[str, list[ast.stmt]]:
+        """By name, the statements of its body that bind it."""
+        found: dict[str, list[ast.stmt]] = {}
+        for statement in self.tree.body:
+            for name in set(_bound(statement)):
+                found.setdefault(name, []).append(statement)
+        return found
+
+    def source_of(self, node: ast.stmt | ast.Module) -> str:
+        """The source lines of a statement."""
+        if isinstance(node, ast.Module):
+            return self.text
+        starts = self._line_starts
+        return self.text[starts[node.lineno - 1] : starts[node.end_lineno or node.lineno]]
+
+    def release(self) -> None:
+        """Break the reference cycles between its definitions, so that they are freed without the garbage collector."""
+        for fn in self.all_functions:
+            vars(fn).clear()
+        for cls in set(self.classes.values()):
+            vars(cls).clear()
+        vars(self).clear()
+
+
+def mentions_device(text: str) -> bool:
+    """Whether a text mentions a device."""
+    parts, words = roots.device_words()
+    if any(part in text for part in parts):
+        return True
+    # Searching for a string is ten times as fast as an alternation, and most texts contain none of them.
+    return any(word in text and re.search(rf"\b{word}\b", text) for word in words)
+
+
+def weight(text: str) -> int:
+    """The number of characters in a text, rounded up so that a small edit does not change it."""
+    size = len(text)
+    unit = 1 << max(0, size.bit_length() - 3)
+    return -(-size // unit) * unit
+
+
+def read_symbols(path: str, text: str, tree: ast.Module) -> ModuleDef:
+    """The definitions of a file."""
+    folder = tuple(path.split("/")[:-1])
+    file = ModuleDef(path, text, tree, module_of(path), folder)
+    _collect(file, tree.body, None, file.body, "")
+    imported = [
+        dotted for dotted in (*file.imports.values(), *file.stars) if not dotted.startswith(roots.only_logging())
+    ]
+    modules = {dotted.partition(".")[0] for dotted in imported}
+    file.uses_framework = not modules.isdisjoint(roots.torch_family())
+    file.uses_foreign = not modules.isdisjoint(foreign.modules())
+    file.uses_others = not modules.isdisjoint(roots.lookalikes())
+    return file
+
+
+def define(file: ModuleDef, name: str, tree: ast.Module) -> None:
+    """Add the definitions of a name to a file that was read without them. `tree` contains them, and maybe others."""
+    statements = [statement for statement in tree.body if getattr(statement, "name", "") == name]
+    _collect(file, statements, None, file.body, "")
+    if any(isinstance(statement, ast.ClassDef) for statement in statements):
+        _piece(file, name, statements)
+
+
+def binding(file: ModuleDef, name: str) -> FunctionDef | None:
+    """The statements that bind a name in a file that was read on demand, as a module body; None if there are none."""
+    if name not in file.pieces and name in file.binding_statements:
+        _piece(file, name, file.binding_statements[name])
+    return file.pieces.get(name)
+
+
+def _piece(file: ModuleDef, name: str, statements: list[ast.stmt]) -> None:
+    body = file.body
+    piece = FunctionDef(ast.Module(statements, []), body.name, body.qualname, file, nested=body.nested)
+    file.pieces[name] = piece
+    file.all_functions.append(piece)
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement assigns, including those in its blocks."""
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets += statement.targets
+    elif isinstance(statement, (ast.AnnAssign, ast.AugAssign, ast.For, ast.AsyncFor)):
+        targets.append(statement.target)
+    elif isinstance(statement, (ast.With, ast.AsyncWith)):
+        targets += [item.optional_vars for item in statement.items if item.optional_vars is not None]
+    while targets:
+        target = targets.pop()
+        if isinstance(target, ast.Name):
+            yield target.id
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            targets += target.elts
+        elif isinstance(target, (ast.Starred, ast.Subscript, ast.Attribute)):
+            targets.append(target.value)
+    if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        for block in blocks(statement):
+            for inner in block:
+                yield from _bound(inner)
+
+
+def _collect(file: ModuleDef, body: list[ast.stmt], cls: ClassDef | None, outer: FunctionDef, prefix: str) -> None:
+    for statement in body:
+        kind = type(statement)
+        if kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
+            _collect_function(file, statement, cls, outer, prefix)  # type: ignore[arg-type]
+        elif kind is ast.ClassDef:
+            _collect_class(file, statement, outer, prefix)  # type: ignore[arg-type]
+        elif kind is ast.Import or kind is ast.ImportFrom:
+            for one in of_statement(statement):  # type: ignore[arg-type]
+                if one.name == "*":
+                    file.stars.append(one.module)
+                else:
+                    file.imports[one.bound] = one.target
+        else:
+            for block in blocks(statement):
+                _collect(file, block, cls, outer, prefix)
+
+
+_BINDINGS: dict[str, Binding] = {"staticmethod": "static", "classmethod": "class"}
+
+
+def _collect_function(
+    file: ModuleDef,
+    node: ast.FunctionDef | ast.AsyncFunctionDef,
+    cls: ClassDef | None,
+    outer: FunctionDef,
+    prefix: str,
+) -> None:
+    kind: Binding = "function"
+    for decorator in node.decorator_list:
+        name = decorator.id if isinstance(decorator, ast.Name) else getattr(decorator, "attr", "")
+        if name in ("staticmethod", "classmethod", "property", "cached_property"):
+            kind = _BINDINGS.get(name, "property")
+    info = FunctionDef(node, node.name, prefix + node.name, file, cls, outer, kind)
+    file.all_functions.append(info)
+    if cls is not None:
+        cls.methods.setdefault(node.name, info)
+    elif outer.is_module:
+        file.functions[node.name] = info
+    outer.nested[node] = info
+    _collect(file, node.body, None, info, f"{prefix}{node.name}.")
+
+
+def _collect_class(file: ModuleDef, node: ast.ClassDef, outer: FunctionDef, prefix: str) -> None:
+    info = ClassDef(node, node.name, file)
+    if outer.is_module and not prefix:
+        file.classes[node.name] = info
+    else:
+        file.classes.setdefault(f"{prefix}{node.name}", info)
+        file.classes.setdefault(node.name, info)
+    _collect(file, node.body, info, outer, f"{prefix}{node.name}.")

@@ -1,0 +1,1 @@
+"""What every rule is given, and the helpers that rules share."""

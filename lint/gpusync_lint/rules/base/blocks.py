@@ -1,0 +1,51 @@
+"""Where a statement stands in its function: the blocks and loops around it."""
+
+from __future__ import annotations
+
+import ast
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from gpusync_lint.syntax.blocks import blocks
+from gpusync_lint.syntax.traversal import walk_block
+
+if TYPE_CHECKING:
+    from gpusync_lint.project.symbols import FunctionDef
+
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+def around(fn: FunctionDef, statement: ast.stmt) -> list[tuple[list[ast.stmt], int]]:
+    """The blocks that hold a statement, the function's body first, each with the place in it; empty when not found."""
+    return _descend(fn.node.body, statement) or []
+
+
+def _descend(body: list[ast.stmt], wanted: ast.stmt) -> list[tuple[list[ast.stmt], int]] | None:
+    place = bisect_right(body, wanted.lineno, key=_first_line)
+    while place:  # several may stand on one line
+        place -= 1
+        statement = body[place]
+        if statement is wanted:
+            return [(body, place)]
+        if (statement.end_lineno or statement.lineno) < wanted.lineno:
+            break
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        for block in blocks(statement):
+            found = _descend(block, wanted)
+            if found is not None:
+                return [(body, place), *found]
+    return None
+
+
+def _first_line(statement: ast.stmt) -> int:
+    return statement.lineno
+
+
+def bound_names(statement: ast.stmt) -> set[str]:
+    """Names that a statement, or one inside it, binds or changes in place."""
+    return {
+        node.id
+        for node in walk_block([statement])
+        if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del))
+    }

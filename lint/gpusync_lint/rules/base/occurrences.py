@@ -1,0 +1,329 @@
+"""The nodes that rules are shown: those of a statement's own expressions, each with where it stands.
+
+A table with one entry per node type says how each is traversed. Of a compound statement only the header is: what
+stands in its blocks are statements of their own. A statement nested deeper than `MAX_DEPTH` is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpusync_lint.rewrite.layout import MAX_DEPTH
+from gpusync_lint.syntax.blocks import blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator
+
+    from gpusync_lint.project.symbols import FunctionDef
+    from gpusync_lint.rules.base.context import Rule
+
+    Select = Callable[[ast.AST], tuple[Rule, ...] | None]
+    """The rules that judge a node; none, or None, for a node that no rule judges."""
+    Judged = tuple["Occurrence", tuple[Rule, ...]]
+    """A node, and the rules that judge it."""
+
+_CALL_BACK = frozenset(
+    {
+        "map", "filter", "sorted", "sort", "min", "max", "reduce", "apply", "apply_", "map_", "tree_map", "step",
+        "apply_to_collection", "groupby",
+    }
+)  # fmt: skip
+"""Functions that call a function they are given at once."""
+
+
+_LEAVES = frozenset({ast.Name, ast.Constant})
+
+
+@dataclass(eq=False, slots=True)
+class Occurrence:
+    """A node that a rule judges, and where it stands."""
+
+    node: ast.AST
+    statement: ast.stmt
+    fn: FunctionDef
+    repeated: bool
+    """In a comprehension."""
+    deferred: bool
+    """In a lambda that something else may call, or not, or in the message of an assertion."""
+    string: ast.expr | None
+    """The f-string around it, whose position is the only one that every Python version reports rightly."""
+
+
+def statements(fn: FunctionDef, dead: Container[ast.stmt] = ()) -> Iterator[ast.stmt]:
+    """Every statement of a function or module body, in no particular order, without those of functions inside it.
+
+    Those in `dead` are left out, with all that they hold.
+    """
+    stack = list(fn.node.body)
+    while stack:
+        statement = stack.pop()
+        if dead and statement in dead:
+            continue
+        yield statement
+        if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for block in blocks(statement):
+                stack += block
+
+
+def occurrences(
+    fn: FunctionDef, select: Select, judged: frozenset[type], dead: Container[ast.stmt] = ()
+) -> list[Judged]:
+    """The nodes of a function's statements that some rule judges.
+
+    Those of one statement come in the order of the source. `judged` are the types of nodes that rules declare, `dead`
+    the statements that run only where there is no GPU.
+    """
+    walk = _Walk(fn, select, judged)
+    for statement in statements(fn, dead):
+        walk.visit(statement)
+    return walk.found
+
+
+class _TooDeepError(Exception):
+    """A statement is nested deeper than MAX_DEPTH."""
+
+
+class _Walk:
+    """Traverses the statements of one function."""
+
+    def __init__(self, fn: FunctionDef, select: Select, judged: frozenset[type]) -> None:
+        self.found: list[Judged] = []
+        self._fn = fn
+        self._select = select
+        self._judged = judged
+        self._ignored = _LEAVES - judged
+        self._statement: ast.stmt
+        self._depth = 0
+        self._repeated = 0
+        self._deferred = 0
+        self._calls_back = False
+        self._string: ast.expr | None = None
+
+    def visit(self, statement: ast.stmt) -> None:
+        """Traverse a statement's own expressions; one that is nested too deeply is left out."""
+        handler = STATEMENTS.get(statement.__class__)
+        if handler is None:
+            return
+        self._statement = statement
+        before = len(self.found)
+        if statement.__class__ in self._judged:
+            self._note(statement)
+        try:
+            handler(self, statement)
+        except _TooDeepError:
+            del self.found[before:]
+            self._depth = self._repeated = self._deferred = 0
+            self._calls_back, self._string = False, None
+
+    def _note(self, node: ast.AST) -> None:
+        """Keep a node that some rule judges."""
+        rules = self._select(node)
+        if rules:
+            occurrence = Occurrence(
+                node, self._statement, self._fn, self._repeated > 0, self._deferred > 0, self._string
+            )
+            self.found.append((occurrence, rules))
+
+    def expression(self, node: ast.expr | None) -> None:
+        """Traverse an expression; it may be absent."""
+        kind = node.__class__
+        if kind in self._ignored:
+            return
+        handler = EXPRESSIONS.get(kind)
+        if handler is None:
+            return
+        assert node is not None
+        if self._depth == MAX_DEPTH:
+            raise _TooDeepError
+        self._depth += 1
+        if kind in self._judged:
+            self._note(node)
+        handler(self, node)
+        self._depth -= 1
+
+    # statements
+
+    def _value(self, node: Any) -> None:
+        self.expression(node.value)
+
+    def _assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            self.expression(target)
+        self.expression(node.value)
+
+    def _target_and_value(self, node: ast.AnnAssign | ast.AugAssign | ast.NamedExpr) -> None:
+        self.expression(node.target)
+        self.expression(node.value)
+
+    def _test(self, node: ast.If | ast.While) -> None:
+        self.expression(node.test)
+
+    def _for(self, node: ast.For | ast.AsyncFor) -> None:
+        self.expression(node.target)
+        self.expression(node.iter)
+
+    def _with(self, node: ast.With | ast.AsyncWith) -> None:
+        for item in node.items:
+            self.expression(item.context_expr)
+
+    def _assert(self, node: ast.Assert) -> None:
+        self.expression(node.test)
+        self._deferred += 1  # the message is made when the assertion fails
+        self.expression(node.msg)
+        self._deferred -= 1
+
+    def _raise(self, node: ast.Raise) -> None:
+        self.expression(node.exc)
+
+    def _match(self, node: ast.Match) -> None:
+        self.expression(node.subject)
+        for case in node.cases:
+            self.expression(case.guard)
+
+    # expressions
+
+    def _leaf(self, node: ast.expr) -> None:
+        """A name or a literal."""
+
+    def _call(self, node: ast.Call) -> None:
+        self.expression(node.func)
+        before, self._calls_back = self._calls_back, _last_name(node.func) in _CALL_BACK
+        for arg in node.args:
+            self.expression(arg)
+        for keyword in node.keywords:
+            self.expression(keyword.value)
+        self._calls_back = before
+
+    def _subscript(self, node: ast.Subscript) -> None:
+        self.expression(node.value)
+        self.expression(node.slice)
+
+    def _slice(self, node: ast.Slice) -> None:
+        self.expression(node.lower)
+        self.expression(node.upper)
+        self.expression(node.step)
+
+    def _binary(self, node: ast.BinOp) -> None:
+        self.expression(node.left)
+        self.expression(node.right)
+
+    def _boolean(self, node: ast.BoolOp) -> None:
+        for operand in node.values:
+            self.expression(operand)
+
+    def _unary(self, node: ast.UnaryOp) -> None:
+        self.expression(node.operand)
+
+    def _comparison(self, node: ast.Compare) -> None:
+        self.expression(node.left)
+        for operand in node.comparators:
+            self.expression(operand)
+
+    def _if_exp(self, node: ast.IfExp) -> None:
+        self.expression(node.body)
+        self.expression(node.test)
+        self.expression(node.orelse)
+
+    def _elements(self, node: ast.Tuple | ast.List | ast.Set) -> None:
+        for element in node.elts:
+            self.expression(element)
+
+    def _dict(self, node: ast.Dict) -> None:
+        for key, value in zip(node.keys, node.values, strict=True):
+            self.expression(key)
+            self.expression(value)
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> None:
+        self._repeated += 1
+        self.expression(node.elt)
+        self._generators(node.generators)
+        self._repeated -= 1
+
+    def _dict_comp(self, node: ast.DictComp) -> None:
+        self._repeated += 1
+        self.expression(node.key)
+        self.expression(node.value)
+        self._generators(node.generators)
+        self._repeated -= 1
+
+    def _generators(self, generators: list[ast.comprehension]) -> None:
+        for generator in generators:
+            self.expression(generator.target)
+            self.expression(generator.iter)
+            for condition in generator.ifs:
+                self.expression(condition)
+
+    def _lambda(self, node: ast.Lambda) -> None:
+        later = 0 if self._calls_back else 1
+        self._deferred += later
+        self.expression(node.body)
+        self._deferred -= later
+
+    def _joined(self, node: ast.JoinedStr) -> None:
+        before = self._string
+        if before is None:
+            self._string = node
+        for part in node.values:
+            self.expression(part)
+        self._string = before
+
+    def _hole(self, node: ast.FormattedValue) -> None:
+        self.expression(node.value)
+        self.expression(node.format_spec)
+
+
+def _last_name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+
+
+STATEMENTS: dict[type, Callable[[_Walk, Any], None]] = {
+    ast.Expr: _Walk._value,
+    ast.Assign: _Walk._assign,
+    ast.AnnAssign: _Walk._target_and_value,
+    ast.AugAssign: _Walk._target_and_value,
+    ast.Return: _Walk._value,
+    ast.If: _Walk._test,
+    ast.For: _Walk._for,
+    ast.AsyncFor: _Walk._for,
+    ast.While: _Walk._test,
+    ast.With: _Walk._with,
+    ast.AsyncWith: _Walk._with,
+    ast.Assert: _Walk._assert,
+    ast.Raise: _Walk._raise,
+    ast.Match: _Walk._match,
+}
+"""How the statements are gone through. Others hold no expressions that a rule looks at: definitions, imports, `try`,
+`del`, and the keywords alone."""
+
+EXPRESSIONS: dict[type, Callable[[_Walk, Any], None]] = {
+    ast.Name: _Walk._leaf,
+    ast.Constant: _Walk._leaf,
+    ast.JoinedStr: _Walk._joined,
+    ast.FormattedValue: _Walk._hole,
+    ast.Attribute: _Walk._value,
+    ast.Call: _Walk._call,
+    ast.Subscript: _Walk._subscript,
+    ast.Slice: _Walk._slice,
+    ast.BinOp: _Walk._binary,
+    ast.BoolOp: _Walk._boolean,
+    ast.UnaryOp: _Walk._unary,
+    ast.Compare: _Walk._comparison,
+    ast.IfExp: _Walk._if_exp,
+    ast.Tuple: _Walk._elements,
+    ast.List: _Walk._elements,
+    ast.Set: _Walk._elements,
+    ast.Dict: _Walk._dict,
+    ast.ListComp: _Walk._comprehension,
+    ast.SetComp: _Walk._comprehension,
+    ast.GeneratorExp: _Walk._comprehension,
+    ast.DictComp: _Walk._dict_comp,
+    ast.Lambda: _Walk._lambda,
+    ast.Await: _Walk._value,
+    ast.Yield: _Walk._value,
+    ast.YieldFrom: _Walk._value,
+    ast.NamedExpr: _Walk._target_and_value,
+    ast.Starred: _Walk._value,
+}
+"""How the expressions are gone through."""

@@ -1,0 +1,1 @@
+"""The fixes that rules offer."""

@@ -1,0 +1,337 @@
+"""Several `.item()` in one block: the first of them advises to read all with one wait, and each offers the fix."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from gpusync_lint.model.operations import (
+    InsertAfter,
+    InsertBefore,
+    RenameCalled,
+    ReplaceExpression,
+    ReplaceStatements,
+    Template,
+)
+from gpusync_lint.model.spans import Span
+from gpusync_lint.rules.base.blocks import around, bound_names
+from gpusync_lint.rules.fixes.number_types import number_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusync_lint.model.findings import Fix
+    from gpusync_lint.model.operations import Operation
+    from gpusync_lint.rules.base.context import Report, RuleContext
+    from gpusync_lint.rules.base.occurrences import Occurrence
+
+Found = list[tuple["Occurrence", "Report"]]
+_Read = tuple[int, int]
+"""Index of the statement in its block, and index of the report."""
+
+_AT_MOST = 8
+_WIDEST = 100
+"""Longest line, in columns, that a fix makes to read several values."""
+_TITLE = "Read them with one wait"
+_HAZARD = "They must lie on one device; the numbers are there after the last of them only."
+_COMBINED = "Compute on the device, read the result"
+_ROUNDS = "The result is rounded as the tensors are, and a division by zero gives inf or nan instead of an error."
+_CHANGES = frozenset({"step", "replay"})
+"""Methods that change tensors without naming them: `step` of an optimizer, `replay` of a CUDA graph."""
+
+
+def merge_reads(found: Found, context: RuleContext) -> None:
+    """Where several reads could be one, say so in the remedy of the first, and give the fix to all of them.
+
+    They can be one where all of the values exist before the first is read: no name that a later one reads from is
+    bound by a statement in between.
+    """
+    blocks: dict[int, list[_Read]] = {}
+    for number, (site, report) in enumerate(found):
+        if (
+            report.barrier == "item"
+            and not site.repeated
+            and isinstance(site.statement, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return))
+        ):
+            holders = around(site.fn, site.statement)
+            if holders:
+                block, place = holders[-1]
+                blocks.setdefault(id(block), []).append((place, number))
+    for reads in blocks.values():
+        context.occurrence = found[reads[0][1]][0]
+        reads.sort(key=lambda read: (read[0], found[read[1]][1].node.lineno, found[read[1]][1].node.col_offset))
+        _advise(reads, found)
+        _stack_statements(reads, found, context)
+        _stack_displays(reads, found, context)
+        _combine_operands(reads, found, context)
+        _stack_expressions(reads, found, context)
+
+
+def _advise(reads: list[_Read], found: Found) -> None:
+    while len(reads) > 1:
+        first = reads[0]
+        site, report = found[first[1]]
+        block = around(site.fn, site.statement)[-1][0]
+        together = [first]
+        for read in reads[1:]:
+            bound: set[str] = set()
+            for statement in block[first[0] : read[0]]:
+                bound |= bound_names(statement)
+            mark = found[read[1]][1].node
+            names = {node.id for node in ast.walk(mark) if isinstance(node, ast.Name)}
+            if bound & names or read[0] - first[0] > _AT_MOST:
+                break
+            together.append(read)
+        if len(together) > 1:
+            # No line numbers: in a notebook they would not be those of the cell.
+            one_line = found[together[-1][1]][1].node.lineno == report.node.lineno
+            place = "on this line" if one_line else "of this block, this one and those below,"
+            remedy = (
+                f"Keep the values on the device, or read the {len(together)} {place} with one wait: "
+                f"`torch.stack([...]).tolist()`"
+            )
+            found[first[1]] = (site, replace(report, remedy=remedy))
+        reads = reads[len(together) :]
+
+
+def _stack_statements(reads: list[_Read], found: Found, context: RuleContext) -> None:
+    """`a = x.item()` and later `b = y.item()`: keep both on the device, and read them after the last statement."""
+    wanted = [read for read in reads if _assigned(found[read[1]]) is not None and _scalar(found[read[1]], context)]
+    while len(wanted) > 1:
+        site = found[wanted[0][1]][0]
+        block = around(site.fn, site.statement)[-1][0]
+        kind = _kind(found[wanted[0][1]], context)
+        together = [wanted[0]]
+        for read in wanted[1:]:
+            group = [*together, read]
+            if kind is None or _kind(found[read[1]], context) is not kind or not _may_wait(group, block, found):
+                break
+            together = group
+        if len(together) > 1:
+            fix = _at_once(together, found, context) or _after_the_last(together, found, context)
+            _give(together, found, fix)
+        wanted = wanted[len(together) :]
+
+
+def _stack_displays(reads: list[_Read], found: Found, context: RuleContext) -> None:
+    """`a, b = x.item(), y.item()`, `return x.item(), y.item()`, `[x.item(), y.item()]`."""
+    by_mark = {id(found[number][1].node): number for _, number in reads}
+    for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
+        for node in ast.walk(statement):
+            if not isinstance(node, (ast.Tuple, ast.List)) or len(node.elts) < 2:
+                continue
+            numbers = [by_mark[id(one)] for one in node.elts if id(one) in by_mark]
+            if len(numbers) < len(node.elts) or any(found[number][1].fix is not None for number in numbers):
+                continue
+            kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
+            if len(kinds) > 1 or None in kinds:
+                continue
+            unpacked = isinstance(statement, ast.Assign) and statement.value is node and _unpacks(statement)
+            stacked = _stacked(numbers, found, context)
+            if isinstance(node, ast.Tuple) and not unpacked:
+                stacked = replace(stacked, text=f"tuple({stacked.text})")
+            group = [(0, number) for number in numbers]
+            operations = [ReplaceExpression(context.span(node), stacked)]
+            _give(group, found, _fix(group, found, context, _TITLE, operations, _HAZARD))
+
+
+def _stacked(numbers: list[int], found: Found, context: RuleContext) -> Template:
+    """The expression that reads several tensors with one wait."""
+    receivers = [receiver for number in numbers if (receiver := _receiver(found[number])) is not None]
+    return context.template(f"torch.stack([{', '.join('{}' for _ in receivers)}]).tolist()", *receivers)
+
+
+def _combine_operands(reads: list[_Read], found: Found, context: RuleContext) -> None:
+    """`x.item() / y.item()` to `(x / y).item()`: compute on the device and read one number."""
+    by_mark = {id(found[number][1].node): number for _, number in reads}
+    for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
+        for node in ast.walk(statement):
+            if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
+                continue
+            numbers = [by_mark[id(side)] for side in (node.left, node.right) if id(side) in by_mark]
+            if len(numbers) < 2 or any(found[number][1].fix is not None for number in numbers):
+                continue
+            kinds = {_kind(found[number], context) for number in numbers}
+            if len(kinds) > 1 or None in kinds or node.left.lineno != node.right.end_lineno:
+                continue
+            operations: list[Operation] = [
+                ReplaceExpression(context.span(node), context.template("({}).item()", node)),
+                *(
+                    ReplaceExpression(context.span(side), context.template("{}", receiver))
+                    for side, receiver in ((found[number][1].node, _receiver(found[number])) for number in numbers)
+                    if receiver is not None
+                ),
+            ]
+            both = [(0, number) for number in numbers]
+            _give(both, found, _fix(both, found, context, _COMBINED, operations, _ROUNDS))
+
+
+def _stack_expressions(reads: list[_Read], found: Found, context: RuleContext) -> None:
+    """`print(x.item(), y.item())` of two names: a statement before it reads both into new names."""
+    groups: dict[int, list[int]] = {}
+    for _, number in reads:
+        groups.setdefault(id(found[number][0].statement), []).append(number)
+    for group in groups.values():
+        numbers = [number for number in group if found[number][1].fix is None]
+        if len(numbers) < 2:
+            continue
+        statement = found[numbers[0]][0].statement
+        always = _always(statement)
+        labels = {}
+        for number in numbers:
+            receiver = _receiver(found[number])
+            if isinstance(receiver, ast.Name) and id(found[number][1].node) in always:
+                labels[number] = receiver.id
+        if len(labels) < len(numbers) or not 1 < len(set(labels.values())) == len(labels):
+            continue
+        kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
+        fresh = [f"{label}_value" for label in labels.values()]
+        taken = any(isinstance(node, ast.Name) and node.id in fresh for node in ast.walk(context.file.tree))
+        if len(kinds) > 1 or None in kinds or taken:
+            continue
+        stacked = f"torch.stack([{', '.join(labels.values())}]).tolist()"
+        operations: list[Operation] = [
+            InsertBefore(context.span(statement), Template(f"{', '.join(fresh)} = {stacked}")),
+            *(
+                ReplaceExpression(context.span(found[number][1].node), Template(name))
+                for number, name in zip(numbers, fresh, strict=True)
+            ),
+        ]
+        together = [(0, number) for number in numbers]
+        _give(together, found, _fix(together, found, context, _TITLE, operations, _HAZARD))
+
+
+def _always(statement: ast.stmt) -> set[int]:
+    """The `id` of each expression that is evaluated whenever the statement runs."""
+    found: set[int] = set()
+    stack: list[ast.AST] = [statement]
+    while stack:
+        node = stack.pop()
+        found.add(id(node))
+        if isinstance(node, (ast.BoolOp, ast.IfExp)):
+            stack.append(node.values[0] if isinstance(node, ast.BoolOp) else node.test)
+        elif not isinstance(
+            node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.NamedExpr)
+        ):
+            stack.extend(ast.iter_child_nodes(node))
+    return found
+
+
+def _fix(
+    reads: list[_Read], found: Found, context: RuleContext, title: str, operations: Sequence[Operation], hazard: str
+) -> Fix | None:
+    return context.fix_of([found[number][0] for _, number in reads], title, operations, hazard=hazard)
+
+
+def _give(reads: list[_Read], found: Found, fix: Fix | None) -> None:
+    if fix is None:
+        return
+    for _, number in reads:
+        site, report = found[number]
+        found[number] = (site, replace(report, fix=fix))
+
+
+def _assigned(one: tuple[Occurrence, Report]) -> str | None:
+    """The name that the number is assigned to, for a statement that does nothing else."""
+    statement, mark = one[0].statement, one[1].node
+    if not isinstance(statement, ast.Assign) or statement.value is not mark or len(statement.targets) != 1:
+        return None
+    target = statement.targets[0]
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def _receiver(one: tuple[Occurrence, Report]) -> ast.expr | None:
+    mark = one[1].node
+    if not isinstance(mark, ast.Call) or not isinstance(mark.func, ast.Attribute) or mark.args or mark.keywords:
+        return None
+    return mark.func.value
+
+
+def _scalar(one: tuple[Occurrence, Report], context: RuleContext) -> bool:
+    """Whether the tensor that is read has no dimensions, and `torch` is imported under its own name."""
+    receiver = _receiver(one)
+    named = context.file.imports.get("torch") == "torch"
+    return one[1].fix is None and receiver is not None and context.value(receiver).zero_dim is True and named
+
+
+def _kind(one: tuple[Occurrence, Report], context: RuleContext) -> type | None:
+    """`float` or `int`: the types that survive stacking. None for booleans and unknown types."""
+    receiver = _receiver(one)
+    kind = number_of(receiver, one[0].fn, context) if receiver is not None else None
+    return kind if kind in (float, int) else None
+
+
+def _may_wait(group: list[_Read], block: list[ast.stmt], found: Found) -> bool:
+    """Whether all numbers may be read after the last statement: nothing in between uses or changes one of them."""
+    last = group[-1][0]
+    names = [_assigned(found[number]) for _, number in group]
+    if len(set(names)) < len(names):
+        return False
+    for place, number in group[:-1]:
+        receiver = _receiver(found[number])
+        own = _assigned(found[number])
+        fresh = isinstance(receiver, ast.Call)
+        watched = {node.id for node in ast.walk(receiver) if isinstance(node, ast.Name)} if receiver else set()
+        for statement in block[place + 1 : last + 1]:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name) and node.id == own:
+                    return False
+                if isinstance(node, (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Yield, ast.Await)):
+                    return False
+                if not fresh and _changes(node, watched):
+                    return False
+    return True
+
+
+def _changes(node: ast.AST, names: set[str]) -> bool:
+    """Whether a node may change the values of these names in place."""
+    if isinstance(node, ast.AugAssign):
+        return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.target))
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    root = node.func.value
+    while isinstance(root, (ast.Attribute, ast.Subscript)):
+        root = root.value
+    in_place = node.func.attr.endswith("_") and isinstance(root, ast.Name) and root.id in names
+    return in_place or node.func.attr in _CHANGES
+
+
+def _at_once(group: list[_Read], found: Found, context: RuleContext) -> Fix | None:
+    """Replace consecutive statements by one: `a, b = torch.stack([x, y]).tolist()`."""
+    statements = [found[number][0].statement for _, number in group]
+    if [place for place, _ in group] != list(range(group[0][0], group[0][0] + len(group))):
+        return None
+    bound: set[str] = set()
+    for one, other in pairwise(statements):
+        bound |= bound_names(one)
+        if other.lineno != (one.end_lineno or one.lineno) + 1 or bound & _names(other):
+            return None
+    names = ", ".join(str(_assigned(found[number])) for _, number in group)
+    stacked = _stacked([number for _, number in group], found, context)
+    reading = replace(stacked, text=f"{names} = {stacked.text}")
+    first, last = context.span(statements[0]), context.span(statements[-1])
+    length = context.layout.length(reading)
+    if length is None or first.column + length > _WIDEST:
+        return None
+    return _fix(group, found, context, _TITLE, [ReplaceStatements(Span(*first[:2], *last[2:]), reading)], _HAZARD)
+
+
+def _after_the_last(group: list[_Read], found: Found, context: RuleContext) -> Fix | None:
+    """Replace each `.item()` by `.detach()`, and read all of them in a statement after the last."""
+    names = ", ".join(str(_assigned(found[number])) for _, number in group)
+    last = found[group[-1][1]][0].statement
+    operations: list[Operation] = [
+        *(RenameCalled(context.span(found[number][1].node), "detach") for _, number in group),
+        InsertAfter(context.span(last), Template(f"{names} = torch.stack([{names}]).tolist()")),
+    ]
+    return _fix(group, found, context, _TITLE, operations, _HAZARD)
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+
+
+def _unpacks(statement: ast.Assign) -> bool:
+    return all(isinstance(target, (ast.Tuple, ast.List)) for target in statement.targets)

@@ -1,0 +1,232 @@
+"""Fixes of one call: another argument, another function, a tensor made where it is used."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.model.operations import AddFirstArgument, AddKeyword, RenameCalled, ReplaceExpression, Template
+from gpusync_lint.rules.base.context import keyword, positional
+from gpusync_lint.rules.fixes.known_sizes import classes_of, total_of
+
+if TYPE_CHECKING:
+    from gpusync_lint.model.findings import Fix
+    from gpusync_lint.model.operations import Operation
+    from gpusync_lint.rules.base.context import RuleContext
+
+_EX_FIELDS = {"cholesky": "L", "inv": "inverse", "solve": "result"}
+"""The field of the result of an `_ex` function that the function without `_ex` returns."""
+_EX_PARTS = frozenset({"lu_factor", "ldl_factor"})
+"""Functions whose `_ex` form returns the same values, followed by `info`."""
+_NOT_MOVED = frozenset({"device", "out", "pin_memory", "requires_grad"})
+"""Arguments with which a factory call is left alone. A tensor that was moved is no leaf, hence `requires_grad`."""
+_EXACT = frozenset({"zeros", "ones", "empty", "eye"})
+"""Factories whose numbers are exact in every dtype."""
+_TENSOR_KEYWORDS = frozenset({"device", "dtype", "requires_grad"})
+_FLOATING = frozenset({"float", "float16", "float32", "float64", "bfloat16", "half", "double"})
+_UNCHECKED = "A matrix that cannot be factorized no longer raises; `info` of the `_ex` form tells."
+_RACE = "A pinned buffer that is written again before the copy has happened changes what is copied."
+_CLASSES = "There is a column for every class, also where the largest does not occur in the data."
+_TOTAL = "A total that is not the sum of the repeats is no longer noticed."
+_ROUNDED = "A range of fractions is rounded by the device, which may differ in the last bit."
+
+
+def add_non_blocking(node: ast.Call, context: RuleContext) -> Fix | None:
+    """`x.to(device)` to `x.to(device, non_blocking=True)`."""
+    added = AddKeyword(context.span(node), "non_blocking", Template("True"))
+    return context.fix("Copy without blocking the host", added, hazard=_RACE)
+
+
+def add_num_classes(node: ast.Call, context: RuleContext) -> Fix | None:
+    """`F.one_hot(logits.argmax(-1))` with `num_classes=logits.size(-1)`."""
+    args = positional(node)
+    classes = (
+        classes_of(args[0], context.function, context) if len(args) == len(node.args + node.keywords) == 1 else None
+    )
+    if classes is None:
+        return None
+    added = AddKeyword(context.span(node), "num_classes", classes)
+    return context.fix("Say how many classes there are", added, hazard=_CLASSES)
+
+
+def add_output_size(node: ast.Call, repeats: ast.expr, context: RuleContext) -> Fix | None:
+    """`x.repeat_interleave(counts, 0)` with `output_size=sum(lengths)`, the list that `counts` was made of."""
+    total = total_of(repeats, context.function, context)
+    if total is None:
+        return None
+    added = AddKeyword(context.span(node), "output_size", total)
+    return context.fix("Say how long the result is", added, hazard=_TOTAL)
+
+
+def full_instead_of_tensor(node: ast.Call, context: RuleContext) -> Fix | None:
+    """`torch.tensor(1.0, device=d)` to `torch.full((), 1.0, device=d)`: the same value, dtype and shape.
+
+    Also of a list of equal numbers, `[0.0, 0.0]` or `[0.0] * n`.
+    """
+    if len(node.args) != 1 or not isinstance(node.func, ast.Attribute) or not node.keywords:
+        return None
+    if isinstance(node.args[0], ast.Starred) or any(given.arg not in _TENSOR_KEYWORDS for given in node.keywords):
+        return None
+    filled = _filled(node.args[0], context)
+    dtype = keyword(node, "dtype")
+    if filled is None or (dtype is not None and not filled.whole and not _is_floating(dtype)):
+        return None
+    return _fill(node, "full", filled, context)
+
+
+def full_instead_of_new_tensor(node: ast.Call, context: RuleContext) -> Fix | None:
+    """`x.new_tensor(1.0)` to `x.new_full((), 1.0)`, for whole numbers: they are the same in every dtype."""
+    if len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
+        return None
+    filled = _filled(node.args[0], context)
+    return _fill(node, "new_full", filled, context) if filled is not None and filled.whole else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """Data in which every element is the same number."""
+
+    number: ast.expr
+    shape: Template
+    length: int | None
+    """Number of elements of a list that is written out; None for other data."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the number is an integer in value; `True` and `False` are not."""
+        value = _number(self.number)
+        return type(value) is int or (type(value) is float and value.is_integer())
+
+
+def _fill(node: ast.Call, label: str, filled: _Filled, context: RuleContext) -> Fix | None:
+    call, data = context.span(node), node.args[0]
+    operations: list[Operation] = [RenameCalled(call, label), AddFirstArgument(call, filled.shape)]
+    if filled.number is not data:
+        operations.append(ReplaceExpression(context.span(data), context.template("{}", filled.number)))
+    return context.fix("Fill the tensor on the device", *operations, safe=True)
+
+
+def _filled(data: ast.expr, context: RuleContext) -> _Filled | None:
+    """The number and the shape of a literal, of `[0.0, 0.0]`, or of `[0.0] * n`; None for other data."""
+    if isinstance(data, ast.BinOp) and isinstance(data.op, ast.Mult):
+        one = _filled(data.left, context)
+        count = context.value(data.right)
+        whole = count.kind is Kind.HOST and (_is_integer(data.right) or isinstance(count.const, int))
+        if one is None or one.length != 1 or not whole:
+            return None
+        return _Filled(one.number, context.template("({},)", data.right), None)
+    if isinstance(data, (ast.List, ast.Tuple)):
+        if len({ast.dump(element) for element in data.elts}) != 1 or _number(data.elts[0]) is None:
+            return None
+        return _Filled(data.elts[0], Template(f"({len(data.elts)},)"), len(data.elts))
+    return None if _number(data) is None else _Filled(data, Template("()"), None)
+
+
+def _number(node: ast.expr) -> int | float | None:
+    """The value of a literal number; None for other expressions."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        positive = _number(node.operand)
+        return None if positive is None else -positive
+    value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, (int, float)) else None
+
+
+def _is_integer(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
+
+
+def _is_floating(dtype: ast.expr) -> bool:
+    return isinstance(dtype, ast.Attribute) and dtype.attr in _FLOATING
+
+
+def factory_on_device(node: ast.Call, factory: ast.expr, label: str, context: RuleContext) -> Fix | None:
+    """`torch.zeros(n).to(device)` to `torch.zeros(n, device=device)`, `.cuda()` to `device="cuda"`."""
+    if not isinstance(factory, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    if len(node.args) + len(node.keywords) > 1:
+        return None
+    moved = node.func.attr
+    if moved == "type_as" or (moved == "to" and context.value(next(iter(positional(node)), None)).kind is Kind.TENSOR):
+        return _factory_like(node, factory, label, context)
+    device = _device_of(node, moved, context) if moved in ("to", "cuda") else None
+    if device is None or _has_stars(factory) or any(given.arg in _NOT_MOVED for given in factory.keywords):
+        return None
+    exact = label != "arange" or all(_is_whole(given, context) for given in factory.args)
+    added = AddKeyword(context.span(factory), "device", device)
+    return _make_there(node, factory, [added], context, hazard=None if exact else _ROUNDED)
+
+
+def _factory_like(node: ast.Call, factory: ast.Call, label: str, context: RuleContext) -> Fix | None:
+    """`torch.eye(n).type_as(x)` to `torch.eye(n, dtype=x.dtype, device=x.device)`."""
+    other = next(iter(positional(node)), None)
+    named = {given.arg for given in factory.keywords}
+    if label not in _EXACT or named & {*_NOT_MOVED, "dtype"} or _has_stars(factory):
+        return None
+    if not isinstance(other, (ast.Name, ast.Attribute)) or any(isinstance(one, ast.Call) for one in ast.walk(other)):
+        return None
+    span = context.span(factory)
+    added = [AddKeyword(span, name, context.template(f"{{}}.{name}", other)) for name in ("dtype", "device")]
+    return _make_there(node, factory, added, context)
+
+
+def _make_there(
+    node: ast.Call, factory: ast.Call, added: list[AddKeyword], context: RuleContext, hazard: str | None = None
+) -> Fix | None:
+    """The fix that replaces a call that moves a tensor by the factory call with more arguments."""
+    moved = ReplaceExpression(context.span(node), context.template("{}", factory))
+    return context.fix("Make the tensor on the device", *added, moved, safe=hazard is None, hazard=hazard)
+
+
+def _has_stars(node: ast.Call) -> bool:
+    return len(positional(node)) < len(node.args) or any(given.arg is None for given in node.keywords)
+
+
+def _device_of(node: ast.Call, moved: str, context: RuleContext) -> Template | None:
+    """The device argument of `.to(...)` or `.cuda(...)`; None where the argument may also be a dtype."""
+    if node.keywords:
+        given = node.keywords[0]
+        return context.template("{}", given.value) if given.arg == "device" else None
+    if not node.args:
+        quoted = context.occurrence.string is not None  # `"` may be what ends the f-string around it
+        return Template('"cuda"') if moved == "cuda" and not quoted else None
+    arg = node.args[0]
+    if isinstance(arg, (ast.Starred, ast.NamedExpr)):
+        return None
+    if context.value(arg).kind not in (Kind.DEVICE, Kind.HOST):
+        return None  # `.to(x)` takes the dtype of `x` as well
+    return context.template("{}", arg)
+
+
+def _is_whole(node: ast.expr, context: RuleContext) -> bool:
+    if isinstance(node, ast.Call):
+        label = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        return label in ("len", "size", "dim", "numel")
+    return _is_integer(node) or type(context.value(node).const) is int
+
+
+def without_check(node: ast.Call, context: RuleContext) -> Fix | None:
+    """`torch.linalg.inv(a)` to `torch.linalg.inv_ex(a).inverse`, whose error flag stays on the device."""
+    func = node.func
+    if not isinstance(func, ast.Attribute) or not context.qualified_name(func).startswith("torch.linalg."):
+        return None
+    label = func.attr
+    if _has_stars(node) or keyword(node, "out") is not None:
+        return None
+    if label in _EX_FIELDS:
+        taken = f"{{}}.{_EX_FIELDS[label]}"
+    elif label in _EX_PARTS and _is_unpacked(node, context):
+        taken = "{}[:2]"
+    else:
+        return None
+    renamed = RenameCalled(context.span(node), f"{label}_ex")
+    field = ReplaceExpression(context.span(node), context.template(taken, node))
+    return context.fix("Leave the error flag on the device", renamed, field, hazard=_UNCHECKED)
+
+
+def _is_unpacked(node: ast.Call, context: RuleContext) -> bool:
+    statement = context.statement
+    if not isinstance(statement, ast.Assign) or statement.value is not node:
+        return False
+    return all(isinstance(target, ast.Tuple) and len(target.elts) == 2 for target in statement.targets)

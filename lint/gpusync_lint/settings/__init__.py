@@ -1,0 +1,1 @@
+"""Configuration, and which findings it selects."""

@@ -1,0 +1,1 @@
+"""Helpers for `ast` trees: parsing, traversal, names and blocks."""

@@ -1,0 +1,105 @@
+"""Parsing source text, without crashing on a hostile file.
+
+A file is parsed with `ast`. If that raises SyntaxError it is parsed with libcst, which knows newer syntax than the
+running interpreter: the statements that `ast` can parse one by one are kept, and the rest are left out. libcst can
+crash the process on very deep nesting, so it never gets text that `ast` rejected as nested too deeply.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from dataclasses import dataclass
+
+_MAX_BRACKETS = 100
+_MAX_CHAIN = 1000
+_STRINGS = re.compile(
+    r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"|#[^\n]*", re.S
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The tree of a file, or the line and message of the error."""
+
+    tree: ast.Module | None
+    line: int | None = None
+    message: str = ""
+
+
+def normalize(text: str) -> str:
+    """A text without a byte order mark and with `\\n` as its only line end."""
+    text = text.removeprefix("\ufeff")
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def parse(text: str) -> Parsed:
+    """Parse one file. Never raises, whatever the file contains."""
+    try:
+        return Parsed(_ast(text))
+    except SyntaxError as error:
+        if "too many nested" in (error.msg or ""):
+            return Parsed(None, error.lineno, "nested too deeply to analyze")
+        newer = _parse_newer_syntax(text)
+        if newer is not None:
+            return Parsed(newer)
+        return Parsed(None, error.lineno, f"not valid Python: {error.msg}")
+    except (RecursionError, MemoryError):
+        return Parsed(None, None, "nested too deeply to analyze")
+    except ValueError as error:
+        return Parsed(None, None, f"not valid Python: {error}")
+
+
+def _ast(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
+def _parse_newer_syntax(text: str) -> ast.Module | None:
+    """Split a file into statements with libcst, and keep those that this interpreter's grammar knows."""
+    if not _safe_for_libcst(text):
+        return None
+    import libcst as cst
+
+    try:
+        module = cst.parse_module(text)
+    except Exception:
+        return None
+    tree = ast.Module(body=[], type_ignores=[])
+    line = 1 + sum(1 for _ in module.header)
+    for statement in module.body:
+        code = module.code_for_node(statement)
+        try:
+            part = _ast(code)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            part = None
+        if part is not None:
+            for node in part.body:
+                ast.increment_lineno(node, line - 1)
+            tree.body.extend(part.body)
+        line += code.count("\n")
+    return tree
+
+
+def _safe_for_libcst(text: str) -> bool:
+    """Whether brackets, operator chains and `elif` chains are nested too little to crash libcst. A rough bound."""
+    bare = _STRINGS.sub("''", text)
+    if bare.count("elif") > _MAX_BRACKETS:
+        return False
+    depth = chain = 0
+    for char in bare:
+        if char in "([{":
+            depth += 1
+            if depth > _MAX_BRACKETS:
+                return False
+        elif char in ")]}":
+            depth = max(0, depth - 1)
+        elif char in "+-*/%@&|^.":
+            chain += 1
+            if chain > _MAX_CHAIN:
+                return False
+        elif char == "\n" and depth == 0:
+            chain = 0
+    return True

@@ -1,0 +1,1 @@
+"""The ``gpusync`` command and its subcommands that run programs."""

@@ -1,0 +1,133 @@
+"""``gpusync doctor``: report what can be measured on this machine, plant syncs, and check that they are seen."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from typing import TYPE_CHECKING
+
+from pytest_gpusync.machine import devices
+from pytest_gpusync.measure.region import record
+from pytest_gpusync.model.measurement import MeasurementError
+from pytest_gpusync.model.site_counts import syncs_per_step
+from pytest_gpusync.recorders.obstacles import Fact, facts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpusync.model.measurement import Environment
+
+PLANTED = 3
+"""Syncs that the check makes: a scalar read, and a blocking copy in each direction."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return 0 if syncs can be counted here and the planted ones were seen, else 1."""
+    parser = argparse.ArgumentParser(
+        prog="gpusync doctor",
+        description="Report what can be measured on this machine, plant syncs, and check that each is seen.",
+        epilog="exit status: 0 if syncs can be counted on a GPU or on the simulated device, 1 if not.",
+        allow_abbrev=False,
+    )
+    parser.parse_args(list(argv))
+    _describe_machine()
+    found = devices.detect()
+    build = devices.torch_build()
+    if build is None:
+        print("\nNothing can be measured: torch is not installed in this environment.")
+        return 1
+    if found.kind == "cuda":
+        on_gpu = _check_gpu()
+        return 0 if on_gpu else 1
+    print(f"\nno GPU: {found.reason}")
+    return 0 if _check_simulated() else 1
+
+
+def _describe_machine() -> None:
+    from gpusync_lint import __version__
+
+    build = devices.torch_build()
+    torch = (
+        "not installed" if build is None else f"{build[0]} ({'CPU build' if build[1] is None else 'CUDA ' + build[1]})"
+    )
+    found = devices.detect()
+    gpu = f"{found.gpu} (driver {found.driver})" if found.kind == "cuda" else f"none: {found.reason}"
+    said = [
+        Fact("pytest-gpusync", __version__),
+        Fact("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        Fact("torch", torch),
+        Fact("GPU", gpu),
+        *facts(found),
+    ]
+    for fact in said:
+        print(f"{fact.name:<16}{fact.found}")
+        if fact.advice is not None:
+            print(f"{'':<16}to improve: {fact.advice}")
+
+
+def _check_gpu() -> bool:
+    import torch
+
+    good: list[Environment] = []
+    for name in ("cupti", "torch-hooks"):
+        try:
+            torch.zeros(1, device="cuda")
+            with record("doctor", recorder=name) as region:
+                _plant()
+        except MeasurementError as error:
+            print(f"\nrecorder {name}: cannot run: {error}")
+            continue
+        except RuntimeError as error:
+            print(f"\nthe GPU does not work with this torch: {str(error).splitlines()[0]}")
+            return False
+        if _verdict(name, region.result().problem, syncs_per_step(region.result())):
+            good.append(region.result().environment)
+    if not good:
+        _describe_use("nothing")
+    else:
+        _describe_use(f"a real GPU, with coverage {good[0].coverage}")
+    return bool(good)
+
+
+def _check_simulated() -> bool:
+    from pytest_gpusync.simulated import SimulationUnavailable, simulated_cuda
+
+    try:
+        with simulated_cuda(), record("doctor") as region:
+            _plant()
+    except (SimulationUnavailable, MeasurementError) as error:
+        print(f"recorder simulated: cannot run: {error}")
+        return False
+    good = _verdict("simulated", region.result().problem, syncs_per_step(region.result()))
+    from pytest_gpusync.simulated.native_path import shortcut
+
+    if shortcut.unavailable is not None:
+        print(f"{'':16}its kernels run in Python, 5 to 10 us slower each: {shortcut.unavailable}")
+    _describe_use("the simulated CUDA device" if good else "nothing")
+    return good
+
+
+def _plant() -> None:
+    """Make exactly :data:`PLANTED` syncs."""
+    import torch
+
+    value = torch.ones(4).to("cuda")
+    value.sum().item()
+    value.cpu()
+
+
+def _verdict(name: str, problem: str | None, counts: list[int]) -> bool:
+    seen = sum(counts)
+    if problem is None and seen == PLANTED:
+        print(f"\nrecorder {name}: {PLANTED} syncs planted, {seen} seen")
+        return True
+    print(
+        f"\nrecorder {name}: {PLANTED} syncs planted, {seen} seen: it cannot be trusted here {problem or ''}".rstrip()
+    )
+    return False
+
+
+def _describe_use(device: str) -> None:
+    print(f"`pytest --gpu-sync-budget=N` and `gpusync trace` will count on {device}.")
+    sys.stdout.flush()

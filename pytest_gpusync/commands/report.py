@@ -1,0 +1,189 @@
+"""``gpusync report``: merges the files of several runs, and draws the reports of a run from its file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpusync.model.document import Document
+
+USAGE_ERROR = 2
+
+_RUN = "a run file"
+
+_DRAWN: Final = {
+    "md": (".md", "Markdown"),
+    "html": (".html", "one HTML page"),
+    "trace": (".trace.json", "a Chrome trace, which Perfetto opens"),
+}
+"""The formats that have a command of their own, with their endings and names."""
+
+_MERGE = """\
+Write the files of several runs as one. They are all run files (gpusync trace --json, pytest --gpu-sync-report), all
+outputs of the linter in one format that can be merged, such as gpusync lint --output-format sarif. The result does not
+depend on their order.
+
+Regions with the same name in several files stay separate: the rank or the file is added to their names. Findings with
+the same key become one finding. A run is written in the format of OUT's ending: .json, .md, .html or .trace.json."""
+
+_EPILOG = "exit status: 0, or 2 if a file cannot be read, merged or written; then nothing is written."
+
+
+class _Refusal(Exception):
+    """A request that cannot be carried out, in one line."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    options = _parser().parse_args(list(argv))
+    try:
+        if options.action == "merge":
+            _merge(Path(options.out), options.files)
+        elif options.action == "show":
+            _show(options.file)
+        else:
+            _draw(options.file, _DRAWN[options.action][0], options.output)
+    except _Refusal as refusal:
+        print(f"gpusync report: {refusal}", file=sys.stderr)
+        return USAGE_ERROR
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpusync report",
+        description="Merge the files of several runs, or show a run from its file in another format.",
+        epilog=_EPILOG,
+        allow_abbrev=False,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    merge = actions.add_parser(
+        "merge",
+        help="merge the files of several ranks or shards into one",
+        description=_MERGE,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    merge.add_argument("out", metavar="OUT", help="the file to write")
+    merge.add_argument("files", metavar="FILE", nargs="+", help="the files to merge")
+    show = actions.add_parser("show", help="print a run file as pytest's summary does", epilog=_EPILOG)
+    show.add_argument("file", metavar="RUN.json", help="a run file")
+    for name, (_, what) in _DRAWN.items():
+        drawn = actions.add_parser(name, help=f"write a run file as {what}", epilog=_EPILOG)
+        drawn.add_argument("file", metavar="RUN.json", help="a run file")
+        drawn.add_argument("-o", dest="output", metavar="FILE", help="the file to write (default: standard output)")
+    return parser
+
+
+def _merge(out: Path, names: Sequence[str]) -> None:
+    """Merge files of one kind.
+
+    Raises:
+        _Refusal: a file cannot be read, the files are of different kinds, or OUT cannot be written.
+    """
+    _check_distinct(out, names)
+    found = [(name, *_read(name)) for name in names]
+    first, _, kind = found[0]
+    for name, _, other in found:
+        if other != kind:
+            raise _Refusal(f"{first} is {kind} and {name} is {other}; merge one kind at a time")
+    documents = [(name, document) for name, document, _ in found]
+    if kind == _RUN:
+        _write(out, _rendered(_merged_runs(documents), out.name))
+        return
+    from gpusync_lint.output import mergeable
+    from gpusync_lint.output.base.merging import MergeError
+
+    try:
+        merged = next(each for each in mergeable() if each.kind == kind).merge(documents)
+    except MergeError as error:
+        raise _Refusal(error) from None
+    _write(out, json.dumps(merged, indent=2) + "\n")
+
+
+def _check_distinct(out: Path, names: Sequence[str]) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        real = os.path.realpath(name)
+        if real in seen:
+            raise _Refusal(f"{name} is given twice, and would be counted twice")
+        seen[real] = name
+    if os.path.realpath(out) in seen:
+        raise _Refusal(f"{out} is both the file to write and a file to merge; give OUT another name")
+
+
+def _show(name: str) -> None:
+    """Print a run as pytest's summary does."""
+    from pytest_gpusync.reporting.summary import document_lines
+
+    print("\n".join(document_lines(_run(name))))
+
+
+def _draw(name: str, ending: str, output: str | None) -> None:
+    text = _rendered(_run(name), ending)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        _write(Path(output), text)
+
+
+def _rendered(document: Document, name: str) -> str:
+    from pytest_gpusync.reporting.files import ENDINGS, ending_of, render
+
+    ending = ending_of(name)
+    if ending is None:
+        raise _Refusal(f"{name}: a run can be written as {', '.join(ENDINGS)}; give the file one of these endings")
+    return render(document, ending)
+
+
+def _run(name: str) -> Document:
+    """Return a run object after checking it."""
+    document, kind = _read(name)
+    if kind != _RUN:
+        raise _Refusal(f"{name} is {kind}; give a run file (gpusync trace --json, pytest --gpu-sync-report)")
+    _merged_runs([(name, document)])
+    return document
+
+
+def _merged_runs(documents: Sequence[tuple[str, Document]]) -> Document:
+    from pytest_gpusync.reporting.merging import NotARunError, merge_runs
+
+    try:
+        return merge_runs(documents)
+    except NotARunError as error:
+        raise _Refusal(f"{error}: not a valid gpusync.run/1 file; write it again") from None
+
+
+def _read(name: str) -> tuple[Document, str]:
+    """Return the document of a file and its kind."""
+    try:
+        document: Any = json.loads(Path(name).read_bytes())
+    except OSError as error:
+        raise _Refusal(f"{name}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise _Refusal(f"{name}: not JSON ({error})") from None
+    if isinstance(document, dict) and document.get("schema") == "gpusync.run/1":
+        return document, _RUN
+    from gpusync_lint.output import mergeable
+
+    for each in mergeable():
+        if each.recognizes(document):
+            return document, each.kind
+    kinds = ", ".join(each.kind for each in mergeable())
+    raise _Refusal(f"{name}: neither a run file nor an output of the linter that can be merged ({kinds})")
+
+
+def _write(path: Path, text: str) -> None:
+    from pytest_gpusync.reporting.run_file import write_atomic
+
+    try:
+        write_atomic(path, text)
+    except OSError as error:
+        raise _Refusal(f"{path}: cannot be written ({error.strerror})") from None

@@ -1,0 +1,1 @@
+"""Runs of several ranks: exchanging measurements, and noticing a rank that died."""

@@ -1,0 +1,51 @@
+"""Import finders that wait for a module to be imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.abc import MetaPathFinder
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+
+class AfterImport(MetaPathFinder):
+    """Calls back once, right after a module was first imported. The usual finders find and load it.
+
+    It takes effect at the front of ``sys.meta_path``.
+    """
+
+    def __init__(self, name: str, callback: Callable[[], None]) -> None:
+        self._name = name
+        self._callback = callback
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the module as the other finders do, and call back after it has run."""
+        if fullname != self._name:
+            return None
+        self.remove()
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        loader = spec.loader
+        execute = loader.exec_module
+
+        def execute_and_call_back(module: ModuleType) -> None:
+            execute(module)
+            del loader.exec_module
+            self._callback()
+
+        # Set on the instance, because other modules use the same loader class.
+        loader.exec_module = execute_and_call_back  # type: ignore[method-assign]
+        return spec
+
+    def remove(self) -> None:
+        """Stop waiting; does nothing if the module was imported already."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)

@@ -1,0 +1,77 @@
+"""Which device a region is measured on, and the environment that its reports name."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from typing import TYPE_CHECKING, Literal
+
+from pytest_gpusync.machine import devices
+from pytest_gpusync.model.measurement import Environment, MeasurementError
+from pytest_gpusync.recorders.base import NO_GIL, free_threaded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpusync.recorders import Recorder
+
+DeviceChoice = Literal["auto", "cuda", "simulated"]
+
+
+def usable_device(choice: DeviceChoice, *, simulated: bool) -> devices.Device:
+    """Return the GPU to measure on; on the simulated device, a device of kind "none".
+
+    Args:
+        choice: the device that was asked for.
+        simulated: the simulated device is on.
+
+    Raises:
+        MeasurementError: that device cannot be measured here.
+    """
+    if simulated:
+        if choice == "cuda":
+            raise MeasurementError("the simulated CUDA device is on in this process, so the GPU cannot be measured")
+        return devices.Device("none", reason="the simulated CUDA device is on")
+    if choice == "simulated":
+        raise MeasurementError(
+            "the simulated CUDA device is not on; open the region under `with simulated_cuda(), record():`"
+        )
+    found = devices.detect()
+    if found.kind == "none":
+        raise MeasurementError(
+            f"no GPU to measure: {found.reason}; "
+            "use `with simulated_cuda(), record():` to count on the simulated device"
+        )
+    if free_threaded():
+        raise MeasurementError(NO_GIL)
+    return found
+
+
+def describe_environment(recorder: Recorder, found: devices.Device, refusals: Sequence[str]) -> Environment:
+    """Return where a recorder measures.
+
+    Args:
+        recorder: the recorder that runs.
+        found: the GPU, or why there is none.
+        refusals: why recorders that see more cannot run, one clause each.
+    """
+    build = devices.torch_build()
+    notes = [f"cannot see {recorder.blind_spots}"] if recorder.blind_spots else []
+    if refusals:
+        notes.insert(0, "; ".join(refusals))
+    return Environment(
+        torch=build[0] if build else None,
+        python=platform.python_version(),
+        device="simulated" if recorder.coverage == "simulated" else "cuda",
+        gpu=found.gpu,
+        driver=found.driver,
+        recorder=recorder.name,
+        coverage=recorder.coverage,
+        note="; ".join(notes) or None,
+    )
+
+
+def cuda_is_initialized() -> bool:
+    """Return whether torch has initialized CUDA in this process; does not import torch."""
+    cuda = sys.modules.get("torch.cuda")
+    return cuda is not None and bool(cuda.is_initialized())

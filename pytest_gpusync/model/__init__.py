@@ -1,0 +1,1 @@
+"""Plain data and pure functions: measurements, budgets, estimates. Imports neither torch nor pytest."""

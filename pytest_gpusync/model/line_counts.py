@@ -1,0 +1,84 @@
+"""The syncs of a measurement by source line and step, for budgets and reports."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_gpusync.model.measurement import Kind, Measurement, Sync
+
+
+@dataclass(frozen=True, slots=True)
+class LineCount:
+    """All syncs of one source line, of any kind, thread and library frame."""
+
+    path: str
+    line: int
+    function: str
+    kind: Kind
+    """Of the first sync."""
+    thread: str
+    """Of the first sync."""
+    by_step: tuple[int, ...]
+    """Syncs in each measured step, in order."""
+    outside_measured_steps: int
+    """Syncs in warm-up steps and after the last step."""
+    via: tuple[str, ...] = ()
+    """The library frames between the line and its syncs, the one with most syncs first."""
+    allowed: str | None = None
+    background: bool = False
+
+    @property
+    def counted(self) -> bool:
+        """True if budgets count these syncs: neither allowed nor made by a background thread."""
+        return self.allowed is None and not self.background
+
+
+def measured_steps(measurement: Measurement) -> range:
+    """Return the indices of the steps after warm-up; empty when all of them are warm-up."""
+    return range(min(measurement.warmup, measurement.steps), measurement.steps)
+
+
+def line_counts(measurement: Measurement) -> list[LineCount]:
+    """Return the lines that synced, ordered by most syncs in one measured step."""
+    groups: dict[tuple[object, ...], list[Sync]] = {}
+    for sync in measurement.all_syncs:
+        site = sync.site
+        groups.setdefault((site.path, site.line, sync.allowed, sync.background), []).append(sync)
+    found = [_line(group, measured_steps(measurement)) for group in groups.values()]
+    return sorted(
+        found,
+        key=lambda line: (-max(line.by_step, default=0), -sum(line.by_step), line.path, line.line),
+    )
+
+
+def counted_per_step(found: Iterable[LineCount], measurement: Measurement) -> list[int]:
+    """Return the number of counted syncs in each measured step, in order."""
+    counts = [0] * len(measured_steps(measurement))
+    for line in found:
+        if line.counted:
+            counts = [count + made for count, made in zip(counts, line.by_step, strict=True)]
+    return counts
+
+
+def _line(syncs: list[Sync], steps: range) -> LineCount:
+    first = syncs[0]
+    made = Counter(sync.step for sync in syncs)
+    by_step = tuple(made[step] for step in steps)
+    vias = Counter(sync.site.via for sync in syncs if sync.site.via is not None)
+    return LineCount(
+        path=first.site.path,
+        line=first.site.line,
+        function=first.site.function,
+        kind=first.kind,
+        thread=first.thread,
+        by_step=by_step,
+        outside_measured_steps=len(syncs) - sum(by_step),
+        via=tuple(via for via, _ in vias.most_common()),
+        allowed=first.allowed,
+        background=first.background,
+    )

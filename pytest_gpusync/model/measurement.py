@@ -1,0 +1,241 @@
+"""What a measurement is made of: plain data, without torch and pytest.
+
+Recorders produce :class:`RawSync` values while a region is open. The package ``measure`` attributes each of them to a
+:class:`Site` and a step, and closes the region as one :class:`Measurement`. Budgets and reports only read it. A
+quantity that was not measured is ``None``, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+Kind = Literal["stream", "device", "event", "copy", "pageable", "free"]
+"""The call the host blocked in: a stream, device or event synchronize; a copy call that blocks by itself; a
+``non_blocking`` copy of pageable memory that blocks anyway; freeing device memory. A blocking torch copy is an
+asynchronous copy followed by a stream synchronize: its kind is ``stream``, and its direction is set."""
+
+Direction = Literal["H2D", "D2H", "D2D"]
+
+Coverage = Literal["driver", "torch", "simulated"]
+"""What a recorder can see: every sync call of the process, only torch's own, or those of the simulated device."""
+
+
+PAGEABLE_H2D_WAITS_ABOVE: Final = 2 << 20
+"""Up to this many bytes, a ``non_blocking`` host-to-device copy of pageable memory returns at once. Measured on an H200
+with driver 580: 2 MiB returned behind a busy queue, 2.06 MiB waited. A copy from device to host waits at any size."""
+
+
+class RawSync(NamedTuple):
+    """One sync as a recorder saw it, on the thread that made the call."""
+
+    kind: Kind
+    frame: FrameType | None
+    """Innermost Python frame of the calling thread; None if the thread runs no Python (autograd's threads)."""
+    thread: int
+    """``threading.get_ident()`` of the calling thread."""
+    direction: Direction | None = None
+    nbytes: int | None = None
+    """Bytes of the copy that the sync completes; None without a copy."""
+    blocked_ns: int | None = None
+    """Time the host spent in the call; for a blocking copy, from the start of its first half. None if no clock was
+    read, always so on the simulated device."""
+    device: int | None = None
+    attribution: Attribution | None = None
+    """Its site and thread, if the recorder had to determine them before it delivered the sync."""
+    began_ns: int | None = None
+    """When the call was entered, on the clock of ``time.perf_counter_ns()``; None if no clock was read."""
+    sequence: int | None = None
+    """How many calls the recorder had buffered before this one, for a sync that is delivered later than it was made;
+    None for one that is delivered at once."""
+    stream: int | None = None
+    """Handle of the stream that was waited for, as ``torch.cuda.Stream.cuda_stream`` gives it, 0 for the default one;
+    None if the call waited for more than one stream, or the stream is unknown."""
+
+
+SyncSink = Callable[[RawSync], None]
+"""Receives each sync on the thread that made it, before the call returns to the user's code."""
+
+
+class MeasurementError(RuntimeError):
+    """Nothing can be measured; the message is one sentence that gives the cause and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The line charged with a sync: the innermost frame of the user's project."""
+
+    path: str
+    """Relative to the working directory if it is below it, with forward slashes."""
+    line: int
+    function: str
+    via: str | None = None
+    """The library frame between the site and the call, as ``package/file.py:line function``; None for a direct call."""
+
+
+class Attribution(NamedTuple):
+    """The site and the thread that a sync is charged to."""
+
+    site: Site
+    thread: int
+    """The thread whose line is charged: the caller's own, or the one inside ``backward()`` for an autograd thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """One counted sync."""
+
+    kind: Kind
+    site: Site
+    step: int | None
+    """Index of the step it belongs to, from 0; None after the last step of a region that has steps."""
+    direction: Direction | None = None
+    nbytes: int | None = None
+    blocked_ns: int | None = None
+    phase: str | None = None
+    thread: str = "MainThread"
+    device: int | None = None
+    allowed: str | None = None
+    """The reason given to ``allow()``, for a sync inside such a block; it is reported, not counted."""
+    background: bool = False
+    """True if another thread than the one that opened the region, or its autograd threads, made the sync; it is
+    reported, not counted."""
+    began_ns: int | None = None
+    """When the host entered the call, in nanoseconds after the region opened; None if no clock was read."""
+    stream: int | None = None
+    """See :attr:`RawSync.stream`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where a measurement was made; part of every report."""
+
+    torch: str | None
+    python: str
+    device: Literal["cuda", "simulated", "none"]
+    gpu: str | None
+    """Marketing name of the GPU, or None on the simulated device."""
+    driver: str | None
+    recorder: str
+    coverage: Coverage
+    note: str | None = None
+    """Why a recorder that sees more could not run, and what this one cannot see; one sentence, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteCount:
+    """All syncs of one site, kind and thread in a region."""
+
+    site: Site
+    kind: Kind
+    direction: Direction | None
+    syncs: int
+    """Syncs in the whole region, warm-up included."""
+    steps: int
+    """Number of measured steps (those after warm-up) in which the site made at least one sync."""
+    per_step_max: int
+    """Most syncs of the site in any measured step."""
+    blocked_ms: float | None
+    nbytes: int | None
+    phase: str | None
+    thread: str
+    allowed: str | None
+    background: bool
+
+
+class MemorySample(NamedTuple):
+    """Memory in use at the end of a step, in bytes."""
+
+    allocated: int | None
+    """Bytes of tensors on all GPUs, from torch's caching allocator; None before CUDA is initialized."""
+    reserved: int | None
+    """Bytes the allocator has reserved, including its cache."""
+    host: int | None
+    """Resident set size of the process; None if the system does not report it."""
+    device_mallocs: int | None
+    """Calls of ``cudaMalloc`` and similar functions since the process began; None if the allocator does not count
+    them."""
+    device_frees: int | None = None
+    """The same for ``cudaFree``."""
+    process: int | None = None
+    """Memory of the process on all GPUs, from the driver; None if it was not queried, or is not reported."""
+
+
+class StepTime(NamedTuple):
+    """Time of one step of gpu_train, in nanoseconds."""
+
+    issue: int
+    """Host time from the call of the step to its return."""
+    complete: int | None
+    """Device time from the start of the step to the end of its work, from events on the current stream; None for a step
+    that began before CUDA was initialized."""
+    ahead: int | None
+    """Time from the step's return on the host to the end of its work on the device; 0 if the work was done before."""
+    in_flight: int | None = None
+    """Steps that the device had not finished when this one returned, including itself; None if that was not checked."""
+
+
+class GrownLine(NamedTuple):
+    """A line whose allocations outlived the steps that made them."""
+
+    path: str
+    """Relative to the working directory if it is below it, with forward slashes."""
+    line: int
+    function: str
+    bytes_per_step: float
+
+
+class RegionTimes(NamedTuple):
+    """When a region's steps ended and when it closed, in nanoseconds after it opened."""
+
+    step_ends: tuple[int, ...]
+    closed: int
+
+
+class Disturbance(NamedTuple):
+    """Throttling and other processes on the GPU, as NVML saw them."""
+
+    note: str | None
+    """One clause for each disturbance; None if there was none."""
+    invalidates: bool
+    """True if times measured meanwhile cannot be trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The result of one region. See :mod:`~pytest_gpusync.model.site_counts` and
+    :mod:`~pytest_gpusync.model.line_counts` for sums over it.
+    """
+
+    name: str
+    environment: Environment
+    all_syncs: tuple[Sync, ...]
+    """Every sync of the region, warm-up included, in order."""
+    steps: int
+    """Number of steps seen, warm-up included; 1 for a region without any."""
+    warmup: int
+    """Steps left out of budgets; 0 for a region without steps."""
+    step_source: str
+    """What ended the steps, as reports show it: "optimizer.step()", "gpu_train", "whole region"."""
+    complete: bool = True
+    """False if the recorder stopped before the region ended; such a measurement satisfies no budget."""
+    problem: str | None = None
+    """Why nothing, or not everything, was measured; None if the measurement is complete."""
+    device_used: bool = True
+    """False if the process had not initialized CUDA by the end of the region: nothing ran on the device."""
+    memory: tuple[MemorySample, ...] | None = None
+    """Memory at the end of each step, including warm-up; None unless requested."""
+    grown: tuple[GrownLine, ...] | None = None
+    """The lines whose allocations made memory grow, most bytes first; None if memory did not grow, or nothing recorded
+    them."""
+    timing: tuple[StepTime, ...] | None = None
+    """Time of each step, including warm-up; None unless requested and run on a real GPU."""
+    disturbance: Disturbance | None = None
+    """What NVML saw of throttling and other processes while the steps were timed; None if it was not queried."""
+    times: RegionTimes | None = None
+    """None if the recorder reads no clock, as on the simulated device, where times of the host mean nothing."""

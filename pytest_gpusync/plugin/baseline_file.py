@@ -1,0 +1,174 @@
+"""The baseline file: how many syncs each test may make on each line, so that no change adds one unnoticed.
+
+An entry identifies its line by path, function, kind of call and source text, not by number, so edits above it change
+nothing. The file is JSON with one entry per line, sorted, each line starting with its comma: branches that add entries
+can be merged line by line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pytest_gpusync.model.line_counts import measured_steps
+from pytest_gpusync.reporting.site_rows import source_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_gpusync.model.measurement import Measurement, Site
+
+SCHEMA: Final = "gpusync.baseline/1"
+
+_PACKAGES: Final = ("site-packages", "dist-packages")
+
+
+class Key(NamedTuple):
+    """Identifies a line of a test."""
+
+    path: str
+    """Relative to pytest's rootdir; for an installed package, starting at site-packages."""
+    function: str
+    kind: str
+    source: str
+    """Source text of the line without extra white space and comment; empty if the file cannot be read."""
+
+    def __str__(self) -> str:
+        return f"{self.path} in {self.function}: {self.source or self.kind}"
+
+
+Counts = dict[Key, int]
+"""Syncs in the worst step after warm-up, by line; lines without syncs are left out."""
+
+
+class Folders(NamedTuple):
+    """The two folders that paths are relative to."""
+
+    root: Path
+    """pytest's rootdir: for node ids and the paths of a baseline."""
+    base: Path
+    """Where pytest was started: for the paths of a measurement."""
+
+
+class Baseline(NamedTuple):
+    """The content of a baseline file."""
+
+    tests: dict[str, Counts]
+    """Entries by node id; a test without entries made no sync."""
+    coverage: str | None
+    """What the recorder could see when the file was written."""
+
+
+class Change(NamedTuple):
+    """A line whose syncs differ from the baseline."""
+
+    key: Key
+    before: int
+    now: int
+
+
+class BaselineError(ValueError):
+    """A baseline file cannot be used; the message is one line with the cause and the remedy."""
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Return the content of a baseline file; if a merge left an entry twice, the stricter one counts.
+
+    Raises:
+        BaselineError: the file is missing, or is not a baseline.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise BaselineError(f"{path} does not exist; --gpu-sync-update-baseline creates it") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BaselineError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
+    if any(line.startswith(("<<<<<<<", ">>>>>>>")) for line in text.splitlines()):
+        raise BaselineError(f"{path} has conflict markers of a merge; keep the lines of both sides, or rewrite it")
+    try:
+        rows = json.loads(text)
+    except ValueError as error:
+        place = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        raise BaselineError(
+            f"{path} is not JSON{place}; repair or delete it to use --gpu-sync-update-baseline"
+        ) from None
+    head = rows[0] if isinstance(rows, list) and rows else None
+    if not isinstance(head, dict) or head.get("schema") != SCHEMA:
+        raise BaselineError(f"{path} is not a baseline of this version ({SCHEMA}); give another file")
+    tests: dict[str, Counts] = {}
+    for number, row in enumerate(rows[1:], start=1):
+        entry = _entry(row)
+        if entry is None:
+            raise BaselineError(f"{path}: entry {number} is not a baseline entry")
+        test, key, syncs = entry
+        counts = tests.setdefault(test, {})
+        counts[key] = min(syncs, counts.get(key, syncs))
+    return Baseline(tests, head.get("coverage"))
+
+
+def to_text(baseline: Baseline) -> str:
+    """Return a baseline as the text of its file."""
+    lines = [json.dumps({"schema": SCHEMA, "coverage": baseline.coverage})]
+    for test, counts in sorted(baseline.tests.items()):
+        for key, syncs in sorted(counts.items()):
+            row = {"test": test, **key._asdict(), "syncs_per_step": syncs}
+            lines.append("," + json.dumps(row, ensure_ascii=False))
+    return "[" + "\n".join(lines) + "\n]\n"
+
+
+def count(measurements: Iterable[Measurement], folders: Folders) -> Counts:
+    """Return the syncs of a test by line: the most that a step of any of its closed regions made."""
+    worst: Counts = {}
+    keys: dict[tuple[Site, str], Key] = {}
+    for measurement in measurements:
+        steps = measured_steps(measurement)
+        made: Counter[tuple[Key, int]] = Counter()
+        for sync in measurement.all_syncs:
+            if sync.allowed is None and not sync.background and sync.step is not None and sync.step in steps:
+                if (sync.site, sync.kind) not in keys:
+                    keys[sync.site, sync.kind] = key_of(sync.site, sync.kind, folders)
+                made[keys[sync.site, sync.kind], sync.step] += 1
+        for (key, _), syncs in made.items():
+            worst[key] = max(worst.get(key, 0), syncs)
+    return worst
+
+
+def key_of(site: Site, kind: str, folders: Folders) -> Key:
+    """Return the key of a site in a baseline."""
+    if site.path.startswith("<"):
+        return Key(site.path, site.function, kind, "")
+    # A test may have changed the working directory that the path was relative to.
+    there = folders.base / site.path
+    file = there if there.exists() else Path(site.path).absolute()
+    text = " ".join(source_text(str(file), site.line).split())
+    return Key(_portable(file, folders.root), site.function, kind, text)
+
+
+def increases(before: Mapping[Key, int], now: Mapping[Key, int]) -> list[Change]:
+    """Return the lines that make more syncs than the baseline, the largest increase first."""
+    found = [Change(key, before.get(key, 0), syncs) for key, syncs in now.items() if syncs > before.get(key, 0)]
+    return sorted(found, key=lambda change: (change.before - change.now, change.key))
+
+
+def decreases(before: Mapping[Key, int], now: Mapping[Key, int]) -> list[Change]:
+    """Return the lines that make fewer syncs than the baseline; with 0 now, the entry is stale."""
+    return [Change(key, syncs, now.get(key, 0)) for key, syncs in sorted(before.items()) if now.get(key, 0) < syncs]
+
+
+def _portable(file: Path, root: Path) -> str:
+    for name in _PACKAGES:
+        if name in file.parts:
+            return Path(*file.parts[file.parts.index(name) :]).as_posix()
+    return file.relative_to(root).as_posix() if file.is_relative_to(root) else file.as_posix()
+
+
+def _entry(row: Any) -> tuple[str, Key, int] | None:
+    if not isinstance(row, dict):
+        return None
+    names = [row.get(name) for name in ("test", *Key._fields)]
+    syncs = row.get("syncs_per_step")
+    if not all(isinstance(name, str) for name in names) or isinstance(syncs, bool) or not isinstance(syncs, int):
+        return None
+    return str(names[0]), Key(*(str(name) for name in names[1:])), syncs

@@ -1,0 +1,99 @@
+"""Finds the linter's rule for a line that synced, by linting its file together with the files in the same folder.
+
+It is used only when a report is drawn, because it loads the linter. If the linter cannot read a file, its lines have no
+rules: a report is never lost because of a missing name.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gpusync_lint.model.findings import Finding
+
+    from pytest_gpusync.model.measurement import Direction
+
+_HOST_TO_DEVICE: Final = "GS5"
+"""Codes of host-to-device copies and construction."""
+
+_NEIGHBORS: Final = 40
+"""Most files in a folder for all of them to be linted together: a loader or a model defined in the next file tells the
+linter what names hold. In a larger folder, files are rarely related that closely."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the linter knows about a line."""
+
+    code: str
+    name: str
+    remedy: str
+    end_column: int
+    """Column after the barrier on its line, from 1 and including indentation; if it spans several lines, after its
+    first."""
+
+
+def rules_for(path: str, line: int) -> tuple[Rule, ...]:
+    """Return the rules for a line of the file at `path`, the most certain first, each code once."""
+    resolved = Path(path).resolve()
+    try:
+        stamp = resolved.stat().st_mtime_ns
+    except OSError:
+        return ()
+    return _rules_by_line(str(resolved), path, stamp).get(line, ())
+
+
+def rule_for(path: str, line: int, direction: Direction | None = None) -> Rule | None:
+    """Return the rule for a sync of a line; if the line has several, the first one for copies in the same direction."""
+    rules = rules_for(path, line)
+    if direction is not None:
+        for rule in rules:
+            if rule.code.startswith(_HOST_TO_DEVICE) == (direction == "H2D"):
+                return rule
+    return rules[0] if rules else None
+
+
+@lru_cache(maxsize=256)
+def _rules_by_line(resolved: str, shown: str, stamp: int) -> dict[int, tuple[Rule, ...]]:
+    """Lint one file; `stamp` makes an edited file a different cache key."""
+    try:
+        findings = _findings(Path(resolved), shown)
+    except Exception:
+        # Whatever is wrong with the file or the linter, the syncs were counted and must be reported.
+        return {}
+    starting: dict[int, dict[str, Rule]] = {}
+    for finding in sorted(findings, key=lambda f: (f.confidence.rank, f.span)):
+        starting.setdefault(finding.span.line, {}).setdefault(finding.code, _rule(finding))
+    rules = {line: tuple(found.values()) for line, found in starting.items()}
+    # A finding that spans several lines also applies to those on which no other starts, the shortest finding first.
+    for finding in sorted(findings, key=lambda f: f.span.end_line - f.span.line):
+        for line in range(finding.span.line + 1, finding.span.end_line + 1):
+            rules.setdefault(line, (_rule(finding),))
+    return rules
+
+
+def _findings(file: Path, shown: str) -> list[Finding]:
+    from gpusync_lint.model.findings import EngineSettings, Source
+    from gpusync_lint.run.engine import analyze
+
+    sources = [Source(shown, file.read_text(encoding="utf-8"))]
+    for neighbor in _neighbors(file):
+        with suppress(OSError, UnicodeDecodeError):
+            beside = f"{shown.rpartition('/')[0]}/{neighbor.name}".lstrip("/")
+            sources.append(Source(beside, neighbor.read_text(encoding="utf-8")))
+    return [finding for finding in analyze(sources, EngineSettings()).findings if finding.path == shown]
+
+
+def _neighbors(file: Path) -> list[Path]:
+    beside = sorted(other for other in file.parent.glob("*.py") if other != file)
+    return beside if len(beside) <= _NEIGHBORS else []
+
+
+def _rule(finding: Finding) -> Rule:
+    span = finding.span
+    end = span.end_column if span.line == span.end_line else span.column
+    return Rule(finding.code, finding.name, finding.remedy, end)

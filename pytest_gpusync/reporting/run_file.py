@@ -1,0 +1,204 @@
+"""The run file: ``gpusync.run/1``, described field by field in docs/schemas/run-1.schema.json.
+
+Measurements also travel as its region objects: between the workers of a distributed run, from a test to the session's
+summary, and into every other report.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from gpusync_lint.files.atomic_write import replace_file
+
+from pytest_gpusync.distributed.rank_exchange import rank
+from pytest_gpusync.machine import devices
+from pytest_gpusync.model.budgets import why_not_measured
+from pytest_gpusync.model.site_counts import site_counts, syncs_per_step
+from pytest_gpusync.reporting.quantities import elapsed_document, estimate_document, memory_document, timing_document
+from pytest_gpusync.reporting.rule_names import rule_for
+from pytest_gpusync.reporting.sync_sequence import sequence_document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpusync.model.budgets import Verdict
+    from pytest_gpusync.model.document import Document
+    from pytest_gpusync.model.measurement import Environment, Measurement, SiteCount
+    from pytest_gpusync.reporting.quantities import Elapsed
+
+SCHEMA: Final = "gpusync.run/1"
+
+_COLUMN: Final = re.compile(r"\[\n[-+.\deE,\s]*(?:null[-+.\deE,\s]*)*\n *\]")
+"""A list of numbers over several lines of JSON; inside a JSON string there is no line break."""
+
+
+def environment_document(environment: Environment | None) -> Document:
+    """Return the environment object; without any measurement (None), device, recorder and coverage are null."""
+    if environment is not None:
+        return asdict(environment)
+    build = devices.torch_build()
+    return {
+        "torch": build[0] if build else None,
+        "python": platform.python_version(),
+        "device": None,
+        "gpu": None,
+        "driver": None,
+        "recorder": None,
+        "coverage": None,
+        "note": None,
+    }
+
+
+def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) -> Document:
+    """Return the region object of a measurement and its verdicts. Rule codes are null until the run is written."""
+    problem = why_not_measured(measurement)
+    per_step = None if problem is not None else syncs_per_step(measurement)
+    counts = site_counts(measurement)
+    outcome = _outcome(verdicts, problem)
+    if outcome == "not_measured" and problem is None:
+        sentence = next(verdict.sentence for verdict in verdicts if verdict.outcome == "not_measured")
+        problem = sentence.removeprefix("Not measured: ")
+    return {
+        "name": measurement.name,
+        "outcome": outcome,
+        "problem": problem,
+        "steps": measurement.steps,
+        "warmup": measurement.warmup,
+        "step_source": measurement.step_source,
+        "device_used": measurement.device_used,
+        "syncs": None if per_step is None else _counted(measurement),
+        "syncs_per_step": None if per_step is None else {"max": max(per_step), "median": median(per_step)},
+        "per_step": per_step,
+        "sites": [_site(count) for count in counts],
+        "order": sequence_document(measurement, counts),
+        "memory": memory_document(measurement),
+        "timing": timing_document(measurement),
+        "verdicts": [_verdict(verdict) for verdict in verdicts],
+    }
+
+
+def unmeasured_document(name: str, problem: str) -> Document:
+    """Return the region object of something that could not be measured at all."""
+    return {
+        "name": name,
+        "outcome": "not_measured",
+        "problem": problem,
+        "steps": None,
+        "warmup": None,
+        "step_source": None,
+        "device_used": None,
+        "syncs": None,
+        "syncs_per_step": None,
+        "per_step": None,
+        "sites": [],
+        "order": None,
+        "memory": None,
+        "timing": None,
+        "verdicts": [],
+    }
+
+
+def elapsed_region_document(name: str, found: Elapsed) -> Document:
+    """Return the region object of a result of gpu_elapsed, which counts no syncs."""
+    return {
+        **unmeasured_document(name, ""),
+        "outcome": "measured",
+        "problem": None,
+        "device_used": True,
+        "timing": elapsed_document(found),
+    }
+
+
+def run_document(
+    environment: Environment | Document | None, regions: Iterable[Document], lines: Document | None = None
+) -> Document:
+    """Return the run object, with the linter's rule code for each line that has one.
+
+    `lines`: which lines of the project ran, by path, as inclusive ranges; None if that was not recorded.
+    """
+    described = environment if isinstance(environment, dict) else environment_document(environment)
+    return {
+        "schema": SCHEMA,
+        "environment": described,
+        "regions": [{**region, "sites": [_named(site) for site in region["sites"]]} for region in regions],
+        "lines": lines,
+        "rank": rank(),
+    }
+
+
+def to_text(document: Document) -> str:
+    """Return a run object as the text of its file."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    return _COLUMN.sub(lambda column: " ".join(column[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
+
+
+def write_atomic(path: Path | str, text: str) -> None:
+    """Write `text` to `path` so that readers see the old file or the new one, never a part; missing folders are
+    created.
+
+    Raises:
+        OSError: the file cannot be written; an existing file is unchanged.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, text.encode())
+
+
+def _outcome(verdicts: Sequence[Verdict], problem: str | None) -> str:
+    if problem is not None:
+        return "not_measured"
+    if not verdicts:
+        return "measured"
+    outcomes = {verdict.outcome for verdict in verdicts}
+    return next(outcome for outcome in ("failed", "not_measured", "undecided", "passed") if outcome in outcomes)
+
+
+def _counted(measurement: Measurement) -> int:
+    return sum(1 for sync in measurement.all_syncs if sync.allowed is None and not sync.background)
+
+
+def _site(count: SiteCount) -> Document:
+    return {
+        "path": count.site.path,
+        "line": count.site.line,
+        "function": count.site.function,
+        "code": None,  # filled in when the run is written
+        "kind": count.kind,
+        "direction": count.direction,
+        "syncs": count.syncs,
+        "steps": count.steps,
+        "per_step_max": count.per_step_max,
+        "blocked_ms": count.blocked_ms,
+        "bytes": count.nbytes,
+        "via": count.site.via,
+        "phase": count.phase,
+        "thread": count.thread,
+        "allowed": count.allowed,
+        "background": count.background,
+    }
+
+
+def _named(site: Document) -> Document:
+    if site["code"] is not None:
+        return site
+    rule = rule_for(site["path"], site["line"], site["direction"])
+    return site if rule is None else {**site, "code": rule.code}
+
+
+def _verdict(verdict: Verdict) -> Document:
+    return {
+        "quantity": verdict.budget.quantity,
+        "outcome": verdict.outcome,
+        "max": verdict.budget.max,
+        "exact": verdict.budget.exact,
+        "source": verdict.budget.source,
+        "measured": verdict.syncs if verdict.estimate is None else verdict.estimate.value,
+        "interval": None if verdict.estimate is None else estimate_document(verdict.estimate),
+        "sentence": verdict.sentence,
+    }

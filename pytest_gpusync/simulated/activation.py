@@ -1,0 +1,131 @@
+"""Whether the simulated device is on in this process, and for how long."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pytest_gpusync.model.sizes import parse_size
+from pytest_gpusync.simulated.base.versions import SimulationUnavailable, check_supported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_gpusync.simulated.device import SimulatedDevice
+
+_lock = threading.RLock()
+_users = 0
+"""Number of open requests for the device; :func:`switch_on` never closes its own."""
+_on_until_exit = False
+_inherited = False
+"""True if the device is on because the parent process had it, and nobody in this process has requested it yet."""
+_device: SimulatedDevice | None = None
+
+
+@contextmanager
+def simulated_cuda(
+    devices: int | None = None, *, memory: int | str | None = None, values: bool = True
+) -> Iterator[None]:
+    """Simulate `devices` CUDA devices within a ``with`` block; None means one, or under torchrun one per local process.
+
+    `memory` is the memory of each device, in bytes or as text such as "80 GiB". None means as much as the host has, or
+    the current size if the device is on already.
+
+    With ``values=False`` operators compute only shapes, and memory is counted but not touched: for models that do not
+    fit the host. Syncs are those of a run with values. A program that needs a value, to branch or for a copy to the
+    host, is stopped with an error that names the line. Numbers that are read only to be printed are ``?``.
+
+    Blocks may be nested and repeated. When the outermost one ends, ``torch.cuda``, ``torch.Tensor`` and everything else
+    that was replaced is restored, and tensors of the device refuse further work. The kernels stay registered with
+    torch, and refuse: code that uses ``cuda`` afterwards gets torch's own error. A device guard that does nothing stays
+    too.
+
+    Raises:
+        SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices or another amount of
+            memory.
+        ValueError: `memory` is not a size.
+    """
+    _enter(devices, memory, values)
+    try:
+        yield
+    finally:
+        _leave()
+
+
+def switch_on(devices: int | None = None, *, memory: int | str | None = None, values: bool = True) -> None:
+    """Simulate `devices` CUDA devices from now on until the process ends. Does nothing when called again.
+
+    The arguments are those of :func:`simulated_cuda`.
+
+    Raises:
+        SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices or another amount of
+            memory.
+        ValueError: `memory` is not a size.
+    """
+    global _on_until_exit
+    with _lock:
+        already = _on_until_exit
+        _enter(devices, memory, values)
+        _on_until_exit = True
+        if already:
+            _leave()
+
+
+def inherit(devices: int, memory: int | None, values: bool) -> None:
+    """:func:`switch_on` for a process whose parent has the device.
+
+    Code that requests the device in this process before it is used may choose another memory size, or another `values`.
+    """
+    global _inherited
+    if not _users:
+        switch_on(devices, memory=memory, values=values)
+        _inherited = True
+
+
+def is_on() -> bool:
+    """Return whether the simulated device is on in this process."""
+    return _users > 0
+
+
+def _enter(devices: int | None, memory: int | str | None, values: bool) -> None:
+    global _users, _device
+    nbytes = None if memory is None else parse_size(memory)
+    if devices is None:
+        devices = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    if not _users:
+        # This imports torch, which may switch the device on by itself (see startup/).
+        check_supported()
+    with _lock:
+        if not _users:
+            if _device is None:
+                from pytest_gpusync.simulated.device import SimulatedDevice
+
+                _device = SimulatedDevice(inherit)
+            _device.switch_on(devices, nbytes, values)
+        elif _device is not None:
+            _require(_device, devices, nbytes, values)
+        _users += 1
+
+
+def _require(device: SimulatedDevice, devices: int, memory: int | None, values: bool) -> None:
+    global _inherited
+    import torch
+
+    try:
+        device.require(devices, memory, values)
+    except SimulationUnavailable:
+        if not _inherited or torch.cuda.is_initialized():
+            raise
+        device.switch_off()
+        device.switch_on(devices, memory, values)
+    _inherited = False
+
+
+def _leave() -> None:
+    global _users
+    with _lock:
+        _users -= 1
+        if not _users and _device is not None:
+            _device.switch_off()

@@ -1,0 +1,48 @@
+"""Runs work that a signal handler must not interrupt, because doing half of it would be worse than not doing it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_Result = TypeVar("_Result")
+_SIGNALS = sorted(
+    (number for number in signal.valid_signals() if isinstance(number, signal.Signals)),
+    key=lambda number: number == signal.SIGINT,
+)
+
+
+def with_signals_deferred(work: Callable[[], _Result]) -> _Result:
+    """Call `work` and return its result; signals with a Python handler are handled after it.
+
+    Such handlers run on the main thread, between any two bytecode instructions, and may raise there, as that of Ctrl-C
+    does. On other threads `work` is simply called.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    arrived: set[int] = set()
+    handlers: dict[signal.Signals, Any] = {}
+    try:
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                handlers[number] = handler
+                signal.signal(number, lambda number, frame: arrived.add(number))
+        return work()
+    finally:
+        interruption = None
+        while handlers:
+            try:
+                for number in list(handlers):
+                    signal.signal(number, handlers[number])
+                    del handlers[number]
+            except BaseException as error:  # raised by a handler that is already restored
+                interruption = error
+        for late in sorted(arrived):
+            signal.raise_signal(late)
+        if interruption is not None:
+            raise interruption

@@ -1,0 +1,81 @@
+"""Where every sync of the simulated device is announced.
+
+Kernels and the replaced parts of ``torch.cuda`` call :func:`announce`; recorders subscribe. The frame passed to them is
+the innermost Python frame, which may be in this package or in torch.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING
+
+from pytest_gpusync.model.measurement import RawSync
+
+if TYPE_CHECKING:
+    from pytest_gpusync.model.measurement import Direction, Kind, SyncSink
+
+_sinks: tuple[SyncSink, ...] = ()
+
+
+class _Conditions:
+    """Conditions that change the meaning of a sync."""
+
+    capturing = False
+    """A CUDA graph is being captured: a sync is an error."""
+    pool = (0, 0)
+    """The memory pool of new tensors: that of the graph being captured, otherwise the shared one."""
+    debug_mode = 0
+    """The mode set by ``torch.cuda.set_sync_debug_mode``: 0 silent, 1 warn, 2 raise."""
+
+
+conditions = _Conditions()
+
+
+def subscribe(sink: SyncSink) -> None:
+    """Call `sink` with each sync from now on, on the thread that makes it."""
+    global _sinks
+    _sinks = (*_sinks, sink)
+
+
+def unsubscribe(sink: SyncSink) -> None:
+    """Stop calling `sink`. Does nothing if it is not subscribed."""
+    global _sinks
+    remaining = list(_sinks)
+    if sink in remaining:
+        remaining.remove(sink)
+    _sinks = tuple(remaining)
+
+
+def announce(
+    kind: Kind,
+    count: int = 1,
+    *,
+    direction: Direction | None = None,
+    nbytes: int | None = None,
+    device: int | None = None,
+) -> None:
+    """Announce `count` syncs of one kind.
+
+    Raises:
+        RuntimeError: a CUDA graph is being captured, or the sync debug mode makes syncs errors.
+    """
+    if count <= 0:
+        return
+    if conditions.capturing:
+        raise RuntimeError(
+            "CUDA error: operation not permitted when stream is capturing (the operation makes the host wait)"
+        )
+    debug_mode = conditions.debug_mode if kind == "stream" else 0
+    if debug_mode == 2:
+        # torch raises before it waits, so there is no sync.
+        raise RuntimeError("called a synchronizing CUDA operation")
+    if _sinks:
+        raw = RawSync(kind, sys._getframe(1), threading.get_ident(), direction, nbytes, None, device)
+        for sink in _sinks:
+            for _ in range(count):
+                sink(raw)
+    if debug_mode:
+        for _ in range(count):
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=3)

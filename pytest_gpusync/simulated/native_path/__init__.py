@@ -1,0 +1,1 @@
+"""Native code that runs most kernels without entering Python."""

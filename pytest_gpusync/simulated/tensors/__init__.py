@@ -1,0 +1,1 @@
+"""Tensors of the simulated device: labels, memory, streams, generators, graphs."""

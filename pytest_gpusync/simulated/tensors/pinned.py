@@ -1,0 +1,40 @@
+"""Tracks which CPU tensors are pinned: page-locked memory, which a GPU copies without making the host wait."""
+
+from __future__ import annotations
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+_SWEEP_AT = 4096
+
+_pinned: dict[int, StorageWeakRef] = {}
+"""Pinned storages by address: an address alone may have been freed and reused by pageable memory."""
+
+
+def mark(tensor: torch.Tensor) -> torch.Tensor:
+    """Mark the memory of `tensor`, a CPU tensor, as pinned; return the tensor."""
+    if len(_pinned) >= _SWEEP_AT:
+        # Iterate over a copy: the pinning thread of a DataLoader may add entries meanwhile.
+        for address, storage_reference in list(_pinned.items()):
+            if storage_reference.expired():
+                _pinned.pop(address, None)
+    storage = tensor.untyped_storage()
+    _pinned[storage.data_ptr()] = StorageWeakRef(storage)
+    return tensor
+
+
+def is_pinned(tensor: torch.Tensor) -> bool:
+    """Return whether `tensor` is in pinned memory."""
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not _pinned:
+        return False
+    known = _pinned.get(tensor.untyped_storage().data_ptr())
+    return known is not None and not known.expired()
+
+
+def pin(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a pinned copy of `tensor`, or `tensor` itself if it is pinned already."""
+    if tensor.is_cuda:
+        raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
+    if is_pinned(tensor):
+        return tensor
+    return mark(tensor.clone(memory_format=torch.preserve_format))

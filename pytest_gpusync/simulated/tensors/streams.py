@@ -1,0 +1,272 @@
+"""Streams and events of the simulated device.
+
+Work is done when it is issued. So a stream is always idle, an event is reached when it is recorded, and waiting for
+either takes no time. The calls count as syncs anyway, as on a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+import time
+import warnings
+from typing import Any
+
+import torch
+
+from pytest_gpusync.simulated.base import sync_events
+from pytest_gpusync.simulated.base.state import device_index, process
+from pytest_gpusync.simulated.base.sync_events import conditions
+
+_identifiers = itertools.count(1)
+MODELLED_TIME = (
+    "Event.elapsed_time on the simulated CUDA device is modelled: it is the time the host took between the two "
+    "records, not time on a GPU"
+)
+
+
+class Stream:
+    """Replaces ``torch.cuda.Stream``."""
+
+    device_type = 1
+
+    def __init__(
+        self,
+        device: torch.device | int | str | None = None,
+        priority: int = 0,
+        stream_id: int | None = None,
+        device_index: int | None = None,
+        **_: Any,
+    ) -> None:
+        self.device_index = _ordinal(device) if device_index is None else device_index
+        self.stream_id = next(_identifiers) if stream_id is None else stream_id
+        self.priority = priority
+        self._outer: list[Stream] = []
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the stream."""
+        return torch.device("cuda", self.device_index)
+
+    @property
+    def cuda_stream(self) -> int:
+        """A number that identifies the stream; not the address of a CUDA stream."""
+        return self.stream_id
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.stream_id)
+
+    @property
+    def native_handle(self) -> int:
+        """The same as :attr:`cuda_stream`."""
+        return self.stream_id
+
+    def synchronize(self) -> None:
+        """Wait for the stream: one sync."""
+        sync_events.announce("stream", device=self.device_index)
+
+    def query(self) -> bool:
+        """Return True: the stream is idle."""
+        return True
+
+    def is_capturing(self) -> bool:
+        """Return whether a CUDA graph is being captured."""
+        return conditions.capturing
+
+    def wait_stream(self, stream: Any) -> None:
+        """Do nothing: streams are always idle."""
+
+    def wait_event(self, event: Any) -> None:
+        """Do nothing: recorded events are always reached."""
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Record `event`, or a new one, and return it."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the lowest and highest priority, as on a GPU."""
+        return (0, -5)
+
+    def __enter__(self) -> Stream:
+        self._outer.append(current_stream(self.device_index))
+        set_stream(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        set_stream(self._outer.pop())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and (other.stream_id, other.device_index) == (
+            self.stream_id,
+            self.device_index,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.stream_id, self.device_index))
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.stream_id:#x}>"
+
+
+class ExternalStream(Stream):
+    """Replaces ``torch.cuda.ExternalStream``."""
+
+    def __init__(self, stream_ptr: int, device: torch.device | int | str | None = None, **_: Any) -> None:
+        super().__init__(device=device, stream_id=stream_ptr)
+
+
+class Event:
+    """Replaces ``torch.cuda.Event``."""
+
+    _has_warned = False
+
+    def __init__(
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+        device: Any = None,
+    ) -> None:
+        self._timing = enable_timing
+        self._recorded_ns: int | None = None
+        self.cuda_event = id(self)
+        self.device = device
+
+    def record(self, stream: Any = None) -> None:
+        """Record the event; it is reached at once."""
+        self._recorded_ns = time.perf_counter_ns()
+
+    def wait(self, stream: Any = None) -> None:
+        """Do nothing: recorded events are always reached."""
+
+    def query(self) -> bool:
+        """Return True: the event has been reached."""
+        return True
+
+    def synchronize(self) -> None:
+        """Wait for the event: one sync."""
+        sync_events.announce("event")
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the milliseconds of host time between the two records; warns once that this time is modelled."""
+        if not (self._timing and end_event._timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._recorded_ns is None or end_event._recorded_ns is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        if not Event._has_warned:
+            Event._has_warned = True
+            warnings.warn(MODELLED_TIME, stacklevel=2)
+        return (end_event._recorded_ns - self._recorded_ns) / 1e6
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Event {self.cuda_event:#x}>"
+
+
+class _Generic(type):
+    """Metaclass of the replacements of ``torch.Stream`` and ``torch.Event``, which serve every kind of device."""
+
+    original: type
+    simulated: type
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, (cls.original, cls.simulated))
+
+    def __call__(cls, device: Any = None, *arguments: Any, **keywords: Any) -> Any:
+        if device is None or isinstance(device, int) or torch.device(device).type == "cuda":
+            return cls.simulated(*arguments, device=device, **keywords)
+        return cls.original(device, *arguments, **keywords)
+
+
+class AnyStream(metaclass=_Generic):
+    """Replaces ``torch.Stream``."""
+
+    original = torch.Stream
+    simulated = Stream
+
+
+class AnyEvent(metaclass=_Generic):
+    """Replaces ``torch.Event``."""
+
+    original = torch.Event
+    simulated = Event
+
+
+class StreamContext:
+    """Replaces ``torch.cuda.StreamContext``: makes a stream the current one of its device."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+        self._outer: Stream | None = None
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self._outer = current_stream(self.stream.device_index)
+            set_stream(self.stream)
+
+    def __exit__(self, *_: object) -> None:
+        if self._outer is not None:
+            set_stream(self._outer)
+
+
+class _PerThread(threading.local):
+    def __init__(self) -> None:
+        self.streams: dict[int, Stream] = {}
+
+
+_current = _PerThread()
+_defaults: dict[int, Stream] = {}
+_side_streams = 0
+"""Number of current streams, over all threads, that are not default streams."""
+
+
+def _ordinal(device: torch.device | int | str | None) -> int:
+    return device_index(device)
+
+
+def default_stream(device: torch.device | int | str | None = None) -> Stream:
+    """Return the default stream of `device`."""
+    index = device_index(device)
+    if index not in _defaults:
+        _defaults[index] = Stream(stream_id=0, device_index=index)
+    return _defaults[index]
+
+
+def current_stream(device: torch.device | int | str | None = None) -> Stream:
+    """Return the calling thread's current stream of `device`."""
+    index = device_index(device)
+    return _current.streams.get(index) or default_stream(index)
+
+
+def current_id(index: int) -> int:
+    """Return the id of the calling thread's current stream of ``cuda:index``."""
+    streams = _current.streams
+    return streams[index].stream_id if index in streams else 0
+
+
+def set_stream(stream: Stream | None) -> None:
+    """Make `stream` the calling thread's current one of its device; None changes nothing."""
+    global _side_streams
+    if stream is not None:
+        before = current_id(stream.device_index)
+        _current.streams[stream.device_index] = stream
+        _side_streams += bool(stream.stream_id) - bool(before)
+        process.changed()
+
+
+def any_side_stream() -> bool:
+    """Return whether any thread uses a stream other than the default one of its device."""
+    return _side_streams > 0
+
+
+def reset() -> None:
+    """Forget the calling thread's current streams, and that the warning was given."""
+    global _side_streams
+    _current.streams.clear()
+    _side_streams = 0
+    Event._has_warned = False

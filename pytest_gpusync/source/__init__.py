@@ -1,0 +1,1 @@
+"""Source lines: which line a Python frame is charged to, and which lines ran."""
