@@ -19,7 +19,7 @@ from pytest_gpusync.simulated.base.state import process
 from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.base.versions import INSTALL, SimulationUnavailable
 from pytest_gpusync.simulated.kernels import autotuning, registration
-from pytest_gpusync.simulated.native_path import shortcut
+from pytest_gpusync.simulated.native_path import dispatch
 from pytest_gpusync.simulated.tensors import memory, streams, unknown_values
 from pytest_gpusync.simulated.tensors.caching_allocator import SHARED
 from pytest_gpusync.simulated.torch_api import compilation, cuda_api, distributed, profiling, refusals, tensor_api
@@ -128,7 +128,7 @@ class SimulatedDevice:
         try:
             works = _trains()
             if works:
-                shortcut.install()
+                dispatch.install()
                 works = _trains()
         except Exception as error:
             raise SimulationUnavailable(

@@ -1,6 +1,6 @@
 /* Tests of the native path without torch: tensors, storages and kernels are made up here, laid out as the context says. */
 
-#include "../../pytest_gpusync/simulated/native_path/shortcut.cpp"
+#include "../../pytest_gpusync/simulated/native_path/native_path.cpp"
 
 #include "check.h"
 
@@ -575,7 +575,7 @@ static void the_death_of_a_structure_is_written_and_handed_on(void)
     int structure;
     deleted = 0;
     world.dlpack_deleter = [](void *) noexcept { deleted++; };
-    native_path_give_back(&structure);
+    native_path_release(&structure);
     CHECK(world.head == 1 && words[0] == (u64)&structure && deleted == 1);
 }
 

@@ -1,14 +1,14 @@
 /* The native path of the simulated device: most kernels of the CUDA key, without entering the interpreter.
  *
  * A kernel of the CUDA key is a Python function. torch calls it through a boxed function, with the arguments on a stack of tagged
- * values. shortcut.py puts compute() or view() in the place of that function and gives a plan for each operator. They do what the
- * Python kernel would do in the plain case: dense tensors of one device, values, no capture. Everything else, and every call that
- * fails or gives an unexpected result, goes to the Python kernel with the arguments as they came, which alone decides.
+ * values. dispatch.py puts native_path_enter() in the place of that function, with a plan for each operator. It does what the Python
+ * kernel would do in the plain case: dense tensors of one device, values, no capture. Everything else, and every call that fails or
+ * gives an unexpected result, goes to the Python kernel with the arguments as they came, which alone decides what an operator does.
  *
- * No header of torch is included: shortcut.py finds the offsets of torch's structures by looking at objects that it has made, and
- * writes them into the context. One library so serves every release, CPU and CUDA builds alike.
+ * No header of torch is included: torch_layout.py finds the offsets in torch's structures and writes them into the context. So one
+ * library serves every release, CPU and CUDA builds alike.
  *
- * give_back() is for tensors that Python has made: it tells lifetimes.py that their memory died.
+ * native_path_release() is for tensors that Python made: it notes that their memory was released, see lifetimes.py.
  */
 
 #include <cstdint>
@@ -475,7 +475,7 @@ EXPORT void native_path_enter(void *functor, const void *op, u64 keys, values *s
     }
 }
 
-/* Keep the nine arguments of the operator that shortcut.py looks for them with, the last two of which are lists; hand them on. */
+/* Keep the nine arguments of the operator that torch_layout.py finds their tags with, the last two of which are lists; hand them on. */
 EXPORT void native_path_inspect(void *functor, const void *op, u64 keys, values *stack)
 {
     enum { ARGUMENTS = 9 };
@@ -491,7 +491,7 @@ EXPORT void native_path_inspect(void *functor, const void *op, u64 keys, values 
 }
 
 /* The deleter of a DLPack structure that Python has handed to torch: tell that it died, then do what torch's own deleter does. */
-EXPORT void native_path_give_back(void *structure) noexcept
+EXPORT void native_path_release(void *structure) noexcept
 {
     context *c = current;
     died(c, structure);
