@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_gpusync import record, simulated_cuda
-from pytest_gpusync.elapsed.paired import measure_ratio, settle
+from pytest_gpusync.elapsed.paired import measure_ratio, wait_until_idle
 from pytest_gpusync.model.budgets import GrowthBudget, judge_growth
 from pytest_gpusync.model.estimates import median_estimate
 
@@ -263,7 +263,7 @@ def cost(quick: bool) -> Rows:
             f"({found.low:.4f} to {found.high:.4f}), {added:.0f} us more",
             flush=True,
         )
-        settle()
+        wait_until_idle()
     return rows
 
 

@@ -145,7 +145,7 @@ def trained(step: Callable[[], object], steps: int) -> float:
             region.mark_step()
         torch.cuda.synchronize()
         took = time.perf_counter() - began
-        region.time_steps(clock.collect())
+        region.set_step_times(clock.collect())
     _check(region)
     return took
 

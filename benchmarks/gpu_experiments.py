@@ -115,7 +115,7 @@ def _result(output: str, log: Path | None) -> dict[str, Any]:
 
 
 def ddp(times: int) -> dict[str, Any]:
-    """Repeat the reduction beside backward on two GPUs, in one launch without the hazard and one with it."""
+    """Repeat the reduction during backward on two GPUs, in one launch without the hazard and one with it."""
     rows: dict[str, Any] = {}
     for planted in (False, True):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -127,11 +127,11 @@ def ddp(times: int) -> dict[str, Any]:
             text=True,
             timeout=200,
         )
-        found = [tuple(map(float, row)) for row in re.findall(r"beside (\S+) after (\S+) alone (\S+)", done.stdout)]
+        found = [tuple(map(float, row)) for row in re.findall(r"during (\S+) after (\S+) without (\S+)", done.stdout)]
         if len(found) != times:
             raise RuntimeError(done.stdout + done.stderr)
-        held = sum(beside < after - 0.2 * (after - alone) for beside, after, alone in found)
-        rows["planted" if planted else "clean"] = {"passed": held, "failed": times - held, "ms": found}
+        passed = sum(during < after - 0.2 * (after - without) for during, after, without in found)
+        rows["planted" if planted else "clean"] = {"passed": passed, "failed": times - passed, "ms": found}
     return rows
 
 
@@ -141,7 +141,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0, help="of each session; 60 by default")
     parser.add_argument("--keep", default="", help="as pytest -k")
     parser.add_argument("--ddp", action="store_true")
-    parser.add_argument("--log", type=Path, help="where the sessions' output goes")
+    parser.add_argument("--log", type=Path, help="file for the sessions' output")
     parser.add_argument("--session", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json")
     options = parser.parse_args()
@@ -151,18 +151,18 @@ def main() -> int:
         run(options.times, options.minutes, options.keep)
         return 0
     if not torch.cuda.is_available():
-        print("gpu_experiments.py needs a GPU, and there is none", file=sys.stderr)
+        print("gpu_experiments.py needs a GPU", file=sys.stderr)
         return 2
     count = torch.cuda.device_count()
     result: dict[str, Any] = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "gpus": count}
     also = f" and ({options.keep})" if options.keep else ""
     two = "test_5_the_other_gpu"
-    asked = options.times, options.minutes
+    limits = options.times, options.minutes
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpus = (visible.split(",") if visible else [str(index) for index in range(count)])[:2]
-    parts = [sessions(*asked, f"not {two} and not reduction_hides{also}", gpus, options.log)]
+    parts = [sessions(*limits, f"not {two} and not reduction_overlaps{also}", gpus, options.log)]
     if count > 1:
-        parts.append(sessions(*asked, two + also, [",".join(gpus)], options.log))
+        parts.append(sessions(*limits, two + also, [",".join(gpus)], options.log))
     wrong = 0
     rows = []
     for clean, planted in parts:
@@ -179,11 +179,11 @@ def main() -> int:
         print(f"{clean['rounds']} rounds without the hazards, {planted['rounds']} with them", flush=True)
     result["tests"] = rows
     if options.ddp:
-        result["reduction beside backward"] = ddp(options.times)
-        for way, row in result["reduction beside backward"].items():
-            print(f"reduction beside backward, {way}: {row['passed']} of {options.times} passed")
-            wrong += row["passed"] != (options.times if way == "clean" else 0)
-    print(f"{len(rows)} tests, {wrong} not as they should be in every round")
+        result["reduction during backward"] = ddp(options.times)
+        for variant, row in result["reduction during backward"].items():
+            print(f"reduction during backward, {variant}: {row['passed']} of {options.times} passed")
+            wrong += row["passed"] != (options.times if variant == "clean" else 0)
+    print(f"{len(rows)} tests, {wrong} with an unexpected outcome in some round")
     if options.json:
         Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
     return 1 if wrong else 0

@@ -28,7 +28,7 @@ from torch.nn import functional
 from training_steps import GPT
 
 from pytest_gpusync import record
-from pytest_gpusync.model.line_counts import lines
+from pytest_gpusync.model.line_counts import line_counts
 
 SYNCHRONIZE = {
     "cudaStreamSynchronize": "stream",
@@ -397,8 +397,8 @@ def compare(name: str, make: Callable[[], Run], steps: int, own: Counter[str]) -
     mark = "" if seen == expected else "  DIFFER"
     print(f"{name:<14}{sum(seen.values()) / steps:>9.1f}  {seen!s:<28}{expected!s:<28}{mark}", flush=True)
     if mark:
-        for line in lines(measurement)[:12]:
-            print(f"    {line.path}:{line.line} {line.function} {sum(line.by_step) + line.elsewhere}")
+        for line in line_counts(measurement)[:12]:
+            print(f"    {line.path}:{line.line} {line.function} {sum(line.by_step) + line.outside_measured_steps}")
     if measurement.problem:
         print(f"    {measurement.problem}")
     return {"workload": name, "ours": seen, "profiler": expected, "problem": measurement.problem}

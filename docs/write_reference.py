@@ -11,29 +11,40 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-PUBLIC = {
-    "pytest_gpusync.measure.region": ["record", "Region"],
-    "pytest_gpusync.measure.recording": ["allow"],
-    "pytest_gpusync.simulated.activation": ["simulated_cuda"],
-    "pytest_gpusync.elapsed.in_flight": ["limit_in_flight"],
-    "pytest_gpusync.plugin.fixtures": [],
-    "pytest_gpusync.plugin.training": ["GpuTrain", "TrainingRun", "StepFigures"],
-    "pytest_gpusync.elapsed.paired": ["Ratio"],
-    "pytest_gpusync.elapsed.stalls": ["Stalls", "Stall"],
-    "pytest_gpusync.model.budgets": ["Budget", "Verdict", "BudgetExceeded", "NotMeasured"],
-    "pytest_gpusync.callbacks.guard": ["HeldTraining"],
-    "pytest_gpusync.callbacks.lightning": ["SyncBudget"],
-    "pytest_gpusync.callbacks.transformers": ["SyncBudget"],
-    "pytest_gpusync.model.measurement": ["Measurement", "MeasurementError", "Sync", "Site", "SiteCount", "Environment"],
+PUBLIC: dict[str, dict[str, list[str]]] = {
+    "Functions and exceptions": {
+        "measure.region": ["record"],
+        "measure.recording": ["allow"],
+        "simulated.activation": ["simulated_cuda"],
+        "elapsed.in_flight": ["limit_in_flight"],
+        "model.budgets": ["BudgetExceeded", "NotMeasured"],
+        "model.measurement": ["MeasurementError"],
+    },
+    "Regions and measurements": {
+        "measure.region": ["Region"],
+        "model.measurement": ["Measurement", "Sync", "Site", "SiteCount", "Environment"],
+        "model.budgets": ["Budget", "Verdict"],
+    },
+    "Fixtures": {
+        "plugin.fixtures": ["GpuSync", "GpuMemory", "GpuElapsed"],
+        "plugin.training": ["GpuTrain", "TrainingRun", "StepFigures"],
+        "elapsed.paired": ["Ratio"],
+        "elapsed.stalls": ["Stalls", "Stall"],
+    },
+    "Callbacks": {
+        "callbacks.guard": ["BudgetedTraining"],
+        "callbacks.lightning": ["SyncBudget"],
+        "callbacks.transformers": ["SyncBudget"],
+    },
 }
-"""The modules of the page and the names in each; of one without names, every public class."""
+"""The sections of the page: the names in each, by module within ``pytest_gpusync``."""
 
 HEAD = """\
 # Python reference
 
-Written from the docstrings by `docs/write_reference.py`. `record`, `allow`, `simulated_cuda`, `limit_in_flight`,
-`Measurement`, `BudgetExceeded`, `NotMeasured` and `MeasurementError` are imported from `pytest_gpusync`, the others
-from the modules named here.
+Written from the docstrings by `docs/write_reference.py`. The functions and exceptions, and `Measurement`, are imported
+from `pytest_gpusync`, the callbacks from the modules in their headings. The other classes are what these return, listed
+for their attributes and methods.
 """
 
 _SECTION = re.compile(r"^(Args|Returns|Yields|Raises|Attributes):$")
@@ -43,14 +54,13 @@ _ROLE = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
 def page() -> str:
     """Return the text of the page."""
     parts = [HEAD]
-    for module, names in PUBLIC.items():
-        tree = ast.parse(_source(module).read_text(encoding="utf-8"))
-        found = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-        shown = names or [
-            name for name, node in found.items() if isinstance(node, ast.ClassDef) and not name.startswith("_")
-        ]
-        parts.append(f"## {module}\n")
-        parts += [_entry(found[name]) for name in shown]
+    for section, modules in PUBLIC.items():
+        parts.append(f"## {section}\n")
+        for module, names in modules.items():
+            tree = ast.parse(_source(f"pytest_gpusync.{module}").read_text(encoding="utf-8"))
+            found = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+            prefix = f"pytest_gpusync.{module}." if section == "Callbacks" else ""
+            parts += [_entry(found[name], prefix) for name in names]
     return "\n".join(parts)
 
 
@@ -59,13 +69,13 @@ def _source(module: str) -> Path:
     return path.with_suffix(".py") if path.with_suffix(".py").is_file() else path / "__init__.py"
 
 
-def _entry(node: ast.FunctionDef | ast.ClassDef) -> str:
+def _entry(node: ast.FunctionDef | ast.ClassDef, prefix: str = "") -> str:
     if isinstance(node, ast.FunctionDef):
         return f"### `{_signature(node)}`\n\n{_prose(node)}\n"
     init = next((item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == "__init__"), None)
     is_data = any("dataclass" in ast.unparse(one) for one in node.decorator_list)
     title = f"{node.name}{_arguments(init)}" if init is not None and not is_data else node.name
-    lines = [f"### `{title}`", "", _prose(node), ""]
+    lines = [f"### `{prefix}{title}`", "", _prose(node), ""]
     members = [
         f"- `{_member(item)}`: {_first_line(item)}"
         for item in node.body

@@ -1,4 +1,4 @@
-"""For the tests of every example: its two scripts as modules, and what the linter says about them."""
+"""Fixtures for the tests of each example: its two scripts as modules, and the linter's findings in them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def slow(request: pytest.FixtureRequest) -> ModuleType:
-    """``train_slow.py`` of the example that the test stands in."""
+    """``train_slow.py`` of the example that the test belongs to."""
     return _script(request.path.with_name("train_slow.py"))
 
 
 @pytest.fixture
 def fast(request: pytest.FixtureRequest) -> ModuleType:
-    """``train_fast.py`` of the example that the test stands in."""
+    """``train_fast.py`` of the example that the test belongs to."""
     return _script(request.path.with_name("train_fast.py"))
 
 
 @pytest.fixture
 def lint() -> Callable[..., set[tuple[str, int]]]:
-    """Run ``gpusync lint`` over files or folders; the file name and line of every finding that fails a run."""
+    """Return a function that lints files or folders and returns the file name and line of each warning."""
 
     def run(*paths: str | Path) -> set[tuple[str, int]]:
         command = [sys.executable, "-m", "pytest_gpusync", "lint", "--output-format=json", "--exit-zero"]
@@ -48,7 +48,7 @@ def lint() -> Callable[..., set[tuple[str, int]]]:
 
 @pytest.fixture
 def lines_of_steps() -> Callable[[Measurement], set[tuple[str, int]]]:
-    """The file name and line of everything that waited in a step after warm-up, in the form of `lint`."""
+    """Return a function that returns the file name and line of each sync in a measured step, in the form of `lint`."""
 
     def lines(seen: Measurement) -> set[tuple[str, int]]:
         in_steps = [sync for sync in seen.all_syncs if sync.step is not None and sync.step >= seen.warmup]
@@ -58,7 +58,7 @@ def lines_of_steps() -> Callable[[Measurement], set[tuple[str, int]]]:
 
 
 def _script(path: Path) -> ModuleType:
-    # Every example has a train_slow and a train_fast: each gets a name of its own.
+    # Every example has a train_slow and a train_fast, so the module names include the example's name.
     spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""A text that needs no download: every sum of two numbers below 100, one to a line, such as ``07+58=065``."""
+"""A data set that needs no download: all sums of two numbers below 100, one per line, such as ``07+58=065``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 ALPHABET = "0123456789+=\n"
 QUESTION = len("07+58=")
-"""Characters of a line that are given; the model is graded on what follows them."""
+"""Length of the prompt; the model is graded on the characters after it."""
 CONTEXT = len("07+58=065")
 IGNORE = -100
-"""Target of a character that is not graded; the value that ``cross_entropy`` ignores by default."""
+"""Target of a character that is not graded: the default `ignore_index` of ``cross_entropy``."""
 
 
 def all_sums() -> TensorDataset:

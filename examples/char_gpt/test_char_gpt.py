@@ -1,4 +1,4 @@
-"""The script put right keeps its budget, the one as people write it breaks it, and both learn the same."""
+"""The fixed script keeps its budget, the original exceeds it, and both learn the same."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_reason_given_for_the_slow_training_is_exact(slow, gpu_sync):
 
 
 def test_both_learn_the_same_to_rounding(slow, fast, gpu_sync):
-    with gpu_sync.record(), gpu_sync.allow("the slow training is there to be compared with"):
+    with gpu_sync.record(), gpu_sync.allow("the slow training is the baseline"):
         one, other = slow.train(STEPS, "cuda"), fast.train(STEPS, "cuda")
     assert one["loss"][-1] < one["loss"][0]
     for name, values in one.items():
@@ -40,7 +40,7 @@ def test_both_learn_the_same_to_rounding(slow, fast, gpu_sync):
 
 
 def test_the_linter_names_the_lines_that_wait_and_no_others(slow, gpu_sync, lint, lines_of_steps):
-    with gpu_sync.record() as region, gpu_sync.allow("the waits are what is compared"):
+    with gpu_sync.record() as region, gpu_sync.allow("the syncs are what is compared"):
         slow.train(STEPS, "cuda")
     assert lint(Path(__file__).parent) == lines_of_steps(region.result())
 

@@ -1,7 +1,7 @@
-"""Train the character GPT without waiting for the GPU inside a step: one read of the results every few steps.
+"""Train the character GPT without waiting for the GPU inside a step: results are read once every few steps.
 
-The same data and the same mathematics as ``train_slow.py``; both learn the same losses. Run
-``python examples/char_gpt/train_fast.py --steps 50``.
+The data and the mathematics are those of ``train_slow.py``; both learn the same losses. Run ``python
+examples/char_gpt/train_fast.py --steps 50``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import nn
 def train(
     steps: int, device: str | torch.device, batch_size: int = 64, seed: int = 0, read_every: int = 10
 ) -> dict[str, list[float]]:
-    """Train for `steps` steps; loss, gradient norm and accuracy of every step, and the best loss so far."""
+    """Train for `steps` steps; return loss, gradient norm and accuracy of each step, and the best loss so far."""
     device = torch.device(device)
     torch.manual_seed(seed)
     model = CharGPT(GPTConfig(vocabulary=len(ALPHABET), context=CONTEXT)).to(device)
@@ -28,13 +28,13 @@ def train(
     pending: list[torch.Tensor] = []
     history: list[list[float]] = []
 
-    # Only a copy from pinned memory returns before it is done.
+    # Only a copy from pinned memory is asynchronous.
     for step, (x, y) in enumerate(batches(steps, batch_size, seed, pin_memory=device.type == "cuda")):
         x = x.to(device, non_blocking=True)
         y = y.to(device, non_blocking=True)
         logits = model(x)
         loss = F.cross_entropy(logits.flatten(0, 1), y.flatten(), ignore_index=IGNORE)
-        # A Python number travels with the kernel launch; a tensor made of it would be a copy.
+        # A Python number is passed with the kernel launch; a tensor made of it would need a copy.
         loss = loss + z_weight(step) * logits.logsumexp(-1).square().mean()
 
         optimizer.zero_grad()
@@ -43,13 +43,13 @@ def train(
         optimizer.step()
 
         graded = y != IGNORE
-        # Selecting by a mask has a length only the GPU knows; torch.where keeps the shape.
+        # The length of a selection by mask is known only on the GPU; torch.where keeps the shape.
         correct = torch.where(graded, logits.argmax(-1) == y, False)
         accuracy = correct.sum() / graded.sum()
         best = torch.minimum(best, loss.detach())
         pending.append(torch.stack((loss.detach(), norm, accuracy, best)))
 
-        # One read for all values of all pending steps. It also bounds how far the host runs ahead.
+        # One read for the values of all pending steps. It also limits how far the host runs ahead.
         if (step + 1) % read_every == 0:
             history += torch.stack(pending).tolist()
             pending.clear()

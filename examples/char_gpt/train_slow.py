@@ -1,6 +1,6 @@
-"""Train the character GPT as a first version is often written: ten waits for the GPU in every step.
+"""Train the character GPT as a first version is often written: the host waits for the GPU ten times per step.
 
-Run ``python examples/char_gpt/train_slow.py --steps 50``; ``train_fast.py`` is the same training put right.
+Run ``python examples/char_gpt/train_slow.py --steps 50``; ``train_fast.py`` is the same training without the waits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 
 def train(steps: int, device: str | torch.device, batch_size: int = 64, seed: int = 0) -> dict[str, list[float]]:
-    """Train for `steps` steps; loss, gradient norm and accuracy of every step, and the best loss so far."""
+    """Train for `steps` steps; return loss, gradient norm and accuracy of each step, and the best loss so far."""
     device = torch.device(device)
     torch.manual_seed(seed)
     model = CharGPT(GPTConfig(vocabulary=len(ALPHABET), context=CONTEXT)).to(device)

@@ -10,11 +10,11 @@ from torch.utils.data import DataLoader, TensorDataset
 CLASSES = 4
 SIZE = 16
 MEAN, STD = 0.5, 0.45
-"""Of the pixels, for normalisation."""
+"""Mean and standard deviation of the pixels, for normalization."""
 
 
 def images(count: int, seed: int) -> TensorDataset:
-    """`count` images as (pixels, class): float32 of shape [count, 1, SIZE, SIZE], about 0 to 1, and int64."""
+    """Return `count` images as (pixels, class): float32 of shape [count, 1, SIZE, SIZE], about 0 to 1, and int64."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(CLASSES, (count,), generator=generator)
     angle = (labels * (math.pi / CLASSES)).view(-1, 1, 1)
@@ -27,6 +27,6 @@ def images(count: int, seed: int) -> TensorDataset:
 
 
 def loader(data: TensorDataset, batch_size: int, seed: int, pin_memory: bool = False) -> DataLoader:
-    """Shuffled batches; the same seed gives the same order, epoch by epoch."""
+    """Return shuffled batches; the same seed gives the same order in each epoch."""
     generator = torch.Generator().manual_seed(seed)
     return DataLoader(data, batch_size, shuffle=True, generator=generator, pin_memory=pin_memory)

@@ -1,4 +1,4 @@
-"""The step put right never waits, the one as people write it breaks its budget, and both reach the same results."""
+"""The fixed step never waits, the original exceeds its budget, and both reach the same results."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ def test_fast_training_waits_once_an_epoch(fast):
 
 
 def test_both_reach_the_same_results(slow, fast, gpu_sync):
-    with gpu_sync.record(), gpu_sync.allow("the slow training is there to be compared with"):
+    with gpu_sync.record(), gpu_sync.allow("the slow training is the baseline"):
         one = slow.train(epochs=2, device="cuda", count=8 * BATCH, batch_size=BATCH)
         other = fast.train(epochs=2, device="cuda", count=8 * BATCH, batch_size=BATCH)
     assert one[-1]["accuracy"] > 0.5
     for before, after in zip(one, other, strict=True):
         assert after["loss"] == pytest.approx(before["loss"], rel=1e-3)
-        # Rounding may move an image or two across a border between classes.
+        # Rounding may change the class of an image or two.
         assert after["accuracy"] == pytest.approx(before["accuracy"], abs=2 / (8 * BATCH))
         assert [sum(row) for row in after["confusion"]] == [sum(row) for row in before["confusion"]]
 
 
 def test_the_linter_names_the_lines_that_wait_and_no_others(slow, gpu_sync, lint, lines_of_steps):
-    with gpu_sync.record() as region, gpu_sync.allow("the waits are what is compared"):
+    with gpu_sync.record() as region, gpu_sync.allow("the syncs are what is compared"):
         slow.train(epochs=1, device="cuda", count=8 * BATCH, batch_size=BATCH)
     assert lint(Path(__file__).parent) == lines_of_steps(region.result())
 

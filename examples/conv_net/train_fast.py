@@ -1,7 +1,7 @@
-"""Train the convolutional net without waiting for the GPU inside a step: one read of the counts per epoch.
+"""Train the convolutional net without waiting for the GPU inside a step: the counts are read once per epoch.
 
-The same data and the same mathematics as ``train_slow.py``; both reach the same results. Run
-``python examples/conv_net/train_fast.py --epochs 2``.
+The data and the mathematics are those of ``train_slow.py``; both reach the same results. Run ``python
+examples/conv_net/train_fast.py --epochs 2``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stripes import CLASSES, MEAN, STD, images, loader
 
 
 class Trainer:
-    """A model, its optimizer, and the counts of the running epoch, kept on the device."""
+    """A model, its optimizer, and the counts of the current epoch, kept on the device."""
 
     def __init__(self, device: str | torch.device, seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -29,12 +29,12 @@ class Trainer:
         self.confusion = torch.zeros(CLASSES * CLASSES, dtype=torch.int64, device=self.device)
 
     def step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """One training step on (pixels, labels) in pinned host memory."""
+        """Run one training step on (pixels, labels) in pinned host memory."""
         pixels, labels = batch
-        # Only a copy from pinned memory returns before it is done: see pin_memory in `train`.
+        # Only a copy from pinned memory is asynchronous: see pin_memory in `train`.
         pixels = pixels.to(self.device, non_blocking=True)
         labels = labels.to(self.device, non_blocking=True)
-        # Python numbers travel with the kernel launch; tensors made of them would be copies.
+        # Python numbers are passed with the kernel launch; tensors made of them would need copies.
         logits = self.model((pixels - MEAN) / STD)
         loss = F.cross_entropy(logits, labels)
         self.optimizer.zero_grad()
@@ -43,15 +43,15 @@ class Trainer:
 
         guesses = logits.argmax(1)
         self.loss_sum += loss.detach() * len(labels)
-        # bincount would wait for its own length; adding at known places does not.
+        # bincount waits, to know its length; adding at known indices does not.
         cells = labels * CLASSES + guesses
         self.confusion.scatter_add_(0, cells, torch.ones_like(cells))
 
     def finish_epoch(self) -> dict[str, float | list[list[int]]]:
-        """Mean loss, accuracy, and the confusion matrix (rows: true class) since `start_epoch`.
+        """Return mean loss, accuracy and the confusion matrix (rows: true class) since `start_epoch`.
 
-        One read brings all of it to the host: float64 holds the counts exactly. A loss that was not a number
-        in any step makes the sum one too, so this is also where that is seen.
+        One read copies all of it to the host: float64 holds the counts exactly. A NaN loss in any step makes the sum
+        NaN, so it is detected here.
         """
         loss_sum, *cells = torch.cat((self.loss_sum.double().view(1), self.confusion.double())).tolist()
         if loss_sum != loss_sum:
@@ -64,7 +64,7 @@ class Trainer:
 def train(
     epochs: int, device: str | torch.device, count: int = 512, batch_size: int = 64, seed: int = 0
 ) -> list[dict[str, float | list[list[int]]]]:
-    """Train on `count` images; the results of every epoch."""
+    """Train on `count` images; return the results of each epoch."""
     trainer = Trainer(device, seed)
     data = loader(images(count, seed), batch_size, seed, pin_memory=trainer.device.type == "cuda")
     results = []

@@ -1,6 +1,6 @@
-"""Train the convolutional net as a first version is often written: nine waits for the GPU in every step.
+"""Train the convolutional net as a first version is often written: the host waits for the GPU nine times per step.
 
-Run ``python examples/conv_net/train_slow.py --epochs 2``; ``train_fast.py`` is the same training put right.
+Run ``python examples/conv_net/train_slow.py --epochs 2``; ``train_fast.py`` is the same training without the waits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stripes import CLASSES, MEAN, STD, images, loader
 
 
 class Trainer:
-    """A model, its optimizer, and the counts of the running epoch."""
+    """A model, its optimizer, and the counts of the current epoch."""
 
     def __init__(self, device: str | torch.device, seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -30,7 +30,7 @@ class Trainer:
         self.confusion = np.zeros((CLASSES, CLASSES), dtype=np.int64)
 
     def step(self, batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """One training step on (pixels, labels) in host memory."""
+        """Run one training step on (pixels, labels) in host memory."""
         pixels, labels = batch
         pixels = pixels.to(self.device)
         labels = labels.to(self.device)
@@ -51,7 +51,7 @@ class Trainer:
         np.add.at(self.confusion, (truth, guesses.cpu().numpy()), 1)
 
     def finish_epoch(self) -> dict[str, float | list[list[int]]]:
-        """Mean loss, accuracy, and the confusion matrix (rows: true class) since `start_epoch`."""
+        """Return mean loss, accuracy and the confusion matrix (rows: true class) since `start_epoch`."""
         seen = int(self.confusion.sum())
         return {
             "loss": self.loss_sum / seen,
@@ -63,7 +63,7 @@ class Trainer:
 def train(
     epochs: int, device: str | torch.device, count: int = 512, batch_size: int = 64, seed: int = 0
 ) -> list[dict[str, float | list[list[int]]]]:
-    """Train on `count` images; the results of every epoch."""
+    """Train on `count` images; return the results of each epoch."""
     trainer = Trainer(device, seed)
     data = loader(images(count, seed), batch_size, seed)
     results = []

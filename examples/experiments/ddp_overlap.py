@@ -1,9 +1,9 @@
-"""Two ranks, as torchrun starts them: a step of DistributedDataParallel, its all-reduce beside backward or after it.
+"""Two ranks under torchrun: a DistributedDataParallel step whose all-reduce overlaps backward, or follows it.
 
 usage: torchrun --nproc-per-node=2 ddp_overlap.py [ROUNDS]
 
-Rank 0 prints, in each round, the milliseconds of a step with the gradients reduced as backward makes them, with all of
-them reduced after it, and without any reduction. With PLANT_HAZARDS=1 the first is like the second.
+In each round rank 0 prints the milliseconds of a step whose gradients are reduced during backward, of one whose
+gradients are all reduced after it, and of one without a reduction. With PLANT_HAZARDS=1 the first is like the second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LAYERS, WIDTH, BATCH, STEPS = 16, 4096, 512, 20
 
 
 def milliseconds(step) -> float:
-    """Return the time of a step on the device, in the mean of twenty after warm-up."""
+    """Return the device time of a step: the mean of twenty after warm-up."""
     for _ in range(5):
         step()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -34,7 +34,7 @@ def milliseconds(step) -> float:
 
 
 def main() -> None:
-    """Run the three kinds of step, as many times as asked."""
+    """Time the three kinds of step in each round."""
     rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl")
@@ -42,11 +42,11 @@ def main() -> None:
     ddp = DistributedDataParallel(model, device_ids=[rank])
     batch = torch.randn(BATCH, WIDTH, device="cuda")
 
-    def beside_backward():
+    def during_backward():
         ddp(batch).square().mean().backward()
         ddp.zero_grad()
 
-    def alone():
+    def without():
         with ddp.no_sync():
             ddp(batch).square().mean().backward()
         ddp.zero_grad()
@@ -60,10 +60,10 @@ def main() -> None:
 
     planted = os.environ.get("PLANT_HAZARDS", "0") not in ("", "0")
     for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 1):
-        steps = (after_backward if planted else beside_backward, after_backward, alone)
-        found = [milliseconds(step) for step in steps]
+        steps = (after_backward if planted else during_backward, after_backward, without)
+        times = [milliseconds(step) for step in steps]
         if rank == 0:
-            print("beside {:.3f} after {:.3f} alone {:.3f}".format(*found))
+            print("during {:.3f} after {:.3f} without {:.3f}".format(*times))
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Residual networks of 18 and 50 layers (He et al., 2015), as small a file as they fit in."""
+"""Residual networks with 18 and 50 layers (He et al., 2015), as short as possible."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Block(nn.Module):
-    """Convolutions beside a shortcut: two of 3 x 3, or 1 x 1, 3 x 3 and 1 x 1 to four times the channels."""
+    """Convolutions with a shortcut: two of 3 x 3, or 1 x 1, 3 x 3 and 1 x 1 with four times the channels."""
 
     def __init__(self, channels: int, width: int, stride: int, deep: bool) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Every way to look at a value waits for the queue before it; what differs is how long that queue is.
+"""Every way to read a value waits for the work queued before it; they differ in how long that queue is.
 
-`print`, `.item()`, `.numpy()` and a barrier cost the same where nothing else is queued behind the value. Where the
-value is an intermediate result, a barrier waits for all that was queued since, and an event for no more than the value.
+`print`, `.item()`, `.numpy()` and a barrier cost the same if nothing is queued after the value. For an intermediate
+result a barrier waits for everything queued since; an event waits for the value alone.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", ["print", "item", "numpy"])
-def test_a_value_that_nobody_reads_waits_for_nothing(reader, planted, weight, gpu_sync, figure):
+def test_a_value_that_is_not_read_costs_no_wait(reader, planted, weight, gpu_sync, report_result):
     value = queue(weight, weight, BEFORE).sum()
     READERS[reader](value)
     with gpu_sync.record() as seen:
         READERS[reader](value)
-    figure(f"{reader}: {seen.syncs} syncs")
+    report_result(f"{reader}: {seen.syncs} syncs")
     assert seen.syncs >= 1
     with gpu_sync.budget(max=0):
         value = queue(weight, weight, BEFORE).sum()
@@ -48,10 +48,10 @@ def test_a_value_that_nobody_reads_waits_for_nothing(reader, planted, weight, gp
 
 
 @pytest.mark.parametrize(("reader", "many"), [("print", 16), ("item", 300), ("numpy", 300)])
-def test_one_reading_costs_what_a_barrier_costs(reader, many, planted, gpu_elapsed, weight, figure):
+def test_one_read_costs_as_much_as_a_barrier(reader, many, planted, gpu_elapsed, weight, report_result):
     def read():
         value = queue(weight, weight, BEFORE).sum()
-        # One by one, a row costs as many waits as it is long.
+        # Read one by one, the elements of a row each cost a wait.
         for part in weight[0, :many] if planted else [value]:
             READERS[reader](part)
 
@@ -59,11 +59,11 @@ def test_one_reading_costs_what_a_barrier_costs(reader, many, planted, gpu_elaps
         READERS["synchronize"](queue(weight, weight, BEFORE).sum())
 
     ratio = gpu_elapsed.ratio(read, barrier, tolerance=0.1)
-    figure(ratio)
+    report_result(ratio)
     assert ratio.high < 1.4
 
 
-def test_an_intermediate_result_is_had_sooner_by_waiting_for_it_alone(planted, gpu_elapsed, weight, figure):
+def test_waiting_for_an_intermediate_result_alone_is_faster_than_a_barrier(planted, gpu_elapsed, weight, report_result):
     host = torch.empty((), pin_memory=True)
     ready = torch.cuda.Event()
     reader = torch.cuda.Stream()
@@ -83,7 +83,7 @@ def test_an_intermediate_result_is_had_sooner_by_waiting_for_it_alone(planted, g
 
     def value_alone():
         ahead(torch.cuda.synchronize if planted else reader.synchronize)
-        # What the host does with the value, while the device works on.
+        # The host's work on the value, while the device continues.
         queue_of_the_host()
 
     def queue_of_the_host():
@@ -94,5 +94,5 @@ def test_an_intermediate_result_is_had_sooner_by_waiting_for_it_alone(planted, g
         queue_of_the_host()
 
     ratio = gpu_elapsed.ratio(whole_device_then_host, value_alone, calls=1)
-    figure(ratio)
+    report_result(ratio)
     assert ratio.low > 1.05

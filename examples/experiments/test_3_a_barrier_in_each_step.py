@@ -1,7 +1,8 @@
-"""A thousand increments with a barrier in each against one at the end: n (t1 + t2 + t3) against t1 + n t2 + t3.
+"""A thousand increments with a barrier after each, compared with one at the end.
 
-t1 is the host's dispatch, t2 the device's work, t3 the reading of the result. Without barriers in between the host's
-part and the reading are hidden behind the work, or the work behind the host's part, whichever is longer.
+The first takes n (t1 + t2 + t3), the second t1 + n t2 + t3, where t1 is the host's dispatch, t2 the device's work and
+t3 the read of the result. Without barriers in between, dispatch and read overlap the device's work; the longer one
+determines the time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ INCREMENTS = 1000
 
 @pytest.fixture
 def increment(simulated):
-    """Return the step, and what reads its result."""
+    """Return the step, and the function that reads its result."""
     value = torch.zeros(1 << (4 if simulated else 22), device="cuda")
     return lambda: value.add_(1.0), lambda: value[0].item()
 
@@ -34,7 +35,7 @@ def test_a_thousand_barriers_or_one(increment, planted, gpu_sync):
         read()
 
 
-def test_the_parts_predict_both_ways(increment, planted, gpu_elapsed, figure):
+def test_the_parts_predict_both_ways(increment, planted, gpu_elapsed, report_result):
     step, read = increment
 
     def step_that_reads():
@@ -42,12 +43,12 @@ def test_the_parts_predict_both_ways(increment, planted, gpu_elapsed, figure):
         read()
 
     parts = gpu_elapsed.decompose(step_that_reads if planted else step, read, steps=INCREMENTS)
-    figure(parts)
+    report_result(parts)
     assert parts.each_ms > 1.2 * parts.end_ms
     assert parts.end_ms == pytest.approx(parts.end_predicted_ms, rel=0.25)
 
 
-def test_the_barriers_cost_time(increment, planted, gpu_elapsed, figure):
+def test_the_barriers_cost_time(increment, planted, gpu_elapsed, report_result):
     step, read = increment
 
     def in_each():
@@ -63,5 +64,5 @@ def test_the_barriers_cost_time(increment, planted, gpu_elapsed, figure):
         read()
 
     ratio = gpu_elapsed.ratio(in_each, at_the_end, rounds=12, tolerance=0.1)
-    figure(ratio)
+    report_result(ratio)
     assert ratio.low > 1.5

@@ -1,8 +1,8 @@
 """A deep network over 150 batches of 1024 x 512: a barrier in each batch, none at all, and one batch of overlap.
 
-Without any barrier the host issues all batches long before the device has done them. Tensors on the device are reused
-in the order of the queue, so they do not pile up; batches in pinned host memory do: none can be reused before its copy
-was made. One batch of overlap keeps the device busy and two batches in memory.
+Without a barrier the host queues all batches long before the device has run them. Tensors on the device are reused in
+stream order, so they do not accumulate. Batches in pinned host memory do: none can be reused before its copy has run.
+One batch of overlap keeps the device busy with two batches in memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BATCHES = {"steps": 150, "warmup": 20}
 
 @pytest.fixture
 def one_host_thread():
-    """Fill batches from one thread: of several some may wait for a core, and then the batch takes 8 ms."""
+    """Fill batches from one thread: if one of several threads waits for a core, a batch takes 8 ms."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -48,18 +48,18 @@ def test_no_barrier_is_no_sync_and_one_in_each_batch_is_one(infer, planted, gpu_
 
 
 @pytest.mark.gpu_only
-def test_one_batch_of_overlap_keeps_the_host_from_running_away(infer, planted, gpu_train, figure):
+def test_one_batch_of_overlap_keeps_the_host_from_running_away(infer, planted, gpu_train, report_result):
     for limit in (None, 2):
         run = gpu_train(infer, **BATCHES, in_flight=None if planted else limit)
-        figure(
-            f"{limit or 'any number of'} batches in flight allowed: {run.max_in_flight} were, "
-            f"issued in {run.dispatch_ratio.value:.2f} of the time to complete"
+        report_result(
+            f"{limit or 'any number of'} batches in flight allowed, {run.max_in_flight} reached; "
+            f"queued in {run.dispatch_ratio.value:.2f} of the run's time"
         )
     run.assert_max_in_flight(max=2)
     run.assert_memory_growth(max="64 KiB")
 
 
-def test_overlap_costs_less_than_a_barrier(infer, planted, gpu_elapsed, figure):
+def test_overlap_costs_less_than_a_barrier(infer, planted, gpu_elapsed, report_result):
     from pytest_gpusync import limit_in_flight
 
     def barrier_in_each():
@@ -74,7 +74,8 @@ def test_overlap_costs_less_than_a_barrier(infer, planted, gpu_elapsed, figure):
         for _ in range(10):
             infer()
 
-    figure(f"one batch of overlap against none: {gpu_elapsed.ratio(one_of_overlap, none, rounds=14, calls=1)}")
+    ratio = gpu_elapsed.ratio(one_of_overlap, none, rounds=14, calls=1)
+    report_result(f"one batch of overlap, compared with no limit: {ratio}")
     ratio = gpu_elapsed.ratio(barrier_in_each, one_of_overlap, rounds=24, calls=1)
-    figure(f"a barrier in each against one batch of overlap: {ratio}")
+    report_result(f"a barrier in each batch, compared with one batch of overlap: {ratio}")
     assert ratio.low > 1.0

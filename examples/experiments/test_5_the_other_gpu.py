@@ -1,6 +1,6 @@
-"""A thousand products on one GPU, with a synchronize of the other or of its own.
+"""A thousand products on one GPU, each followed by a synchronize of that GPU or of the other one.
 
-A synchronize waits for the device that it names. That of an idle one is a sync all the same, and waits for nothing.
+A synchronize waits for the device that it names. On an idle device it counts as a sync, but waits for nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PRODUCTS, SIZE = 1000, 512
 
 @pytest.fixture
 def matrix(two_gpus):
-    """Return a matrix that a product was made of: the first one waits, while cuBLAS takes its memory."""
+    """Return a matrix after one product: the first product waits, while cuBLAS allocates its workspace."""
     matrix = torch.randn(SIZE, SIZE, device="cuda:0")
     torch.mm(matrix, matrix)
     return matrix
@@ -35,11 +35,11 @@ def test_a_synchronize_counts_whichever_gpu_it_waits_for(matrix, planted, gpu_sy
 
 
 @pytest.mark.gpu_only
-def test_only_that_of_the_busy_gpu_waits(matrix, planted, gpu_sync, figure):
+def test_only_the_synchronize_of_the_busy_gpu_blocks(matrix, planted, gpu_sync, report_result):
     blocked = {}
     for synchronized in (0, 1):
         with gpu_sync.record() as seen:
             run(matrix, 0 if planted else synchronized)
         blocked[synchronized] = sum(site.blocked_ms or 0.0 for site in seen.sites)
-    figure(f"blocked {blocked[0]:.1f} ms on its own GPU, {blocked[1]:.1f} ms on the other")
+    report_result(f"blocked {blocked[0]:.1f} ms on its own GPU, {blocked[1]:.1f} ms on the other one")
     assert blocked[0] > 2 * blocked[1]

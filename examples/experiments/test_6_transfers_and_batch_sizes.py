@@ -1,7 +1,7 @@
-"""Inference with ResNet-18 and ResNet-50: blocking copies, pinned copies that do not block, and no copies at all.
+"""Inference with ResNet-18 and ResNet-50: blocking copies, asynchronous copies of pinned memory, and no copies.
 
-A blocking copy to the device waits for everything queued before it, and so does the copy back. From and into pinned
-memory both can be queued like any other work; the host then waits once, for the batch before the last.
+A blocking copy waits for everything queued before it, in both directions. Copies from and to pinned memory can be
+queued like kernels; the host then waits once, for the batch before the last.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Inference:
         self.pageable = torch.empty(self.shape)
         self.resident = torch.rand(self.shape, device="cuda")
         self.result = torch.empty((batch, 1000), pin_memory=True)
-        self.looks = False
-        """Whether every batch is looked at before the network has it."""
+        self.reads_input = False
+        """Whether to read a value of each batch before the network runs."""
         self.mean, self.std = (torch.full((3, 1, 1), value, device="cuda") for value in (0.45, 0.22))
 
     def generate(self):
-        # Into the other buffer: the copy of this one may still be queued.
+        # Fill the other buffer: the copy of this one may still be queued.
         self.pinned, self.next_pinned = self.next_pinned, self.pinned
         with record_function("random_generation"):
             self.pageable.uniform_()
@@ -58,7 +58,7 @@ class Inference:
     def run(self, images):
         with record_function("normalization"):
             images = (images - self.mean) / self.std
-            if self.looks:
+            if self.reads_input:
                 print(images.max().item())
         with record_function("model"):
             return self.network(images)
@@ -87,16 +87,16 @@ def test_syncs_of_a_batch(inference, planted, gpu_train, how, syncs):
         one.generate()
         out = getattr(one, how)()
         if planted:
-            # Where the result is on the host already, the batch is looked at on the device.
+            # If the result is on the host already, read the input on the device.
             (out if out.is_cuda else one.resident).max().item()
 
-    # A buffer is filled again when the batch before the last is done with it.
+    # A buffer is refilled when the batch before the last has finished with it.
     gpu_train(step, steps=6, warmup=3, in_flight=2).assert_syncs(exact=syncs)
 
 
-def test_the_waits_are_those_of_the_copies(inference, planted, gpu_sync):
+def test_only_the_copies_wait(inference, planted, gpu_sync):
     one = inference(16)
-    one.looks = planted
+    one.reads_input = planted
     one.blocking()
     with gpu_sync.record() as seen:
         one.generate()
@@ -105,10 +105,11 @@ def test_the_waits_are_those_of_the_copies(inference, planted, gpu_sync):
 
 
 @pytest.mark.parametrize("batch", [8, 32, 128])
-def test_what_the_copies_cost(inference, planted, gpu_elapsed, figure, batch):
+def test_blocking_copies_cost_time(inference, planted, gpu_elapsed, report_result, batch):
     one = inference(batch)
     one.generate()
-    figure(f"pinned copies against none: {gpu_elapsed.ratio(one.pipelined, one.resident_only, rounds=12)}")
+    ratio = gpu_elapsed.ratio(one.pipelined, one.resident_only, rounds=12)
+    report_result(f"pinned copies, compared with none: {ratio}")
     ratio = gpu_elapsed.ratio(one.blocking, one.blocking if planted else one.pipelined, rounds=24, tolerance=0.1)
-    figure(f"blocking copies against pinned ones: {ratio}")
+    report_result(f"blocking copies, compared with pinned ones: {ratio}")
     assert ratio.low > 1.0

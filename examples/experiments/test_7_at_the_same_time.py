@@ -1,4 +1,4 @@
-"""Work that need not wait for other work: copies beside kernels, graphs, reductions beside backward, tasks."""
+"""Work that can overlap other work: copies and kernels, graphs, reductions during backward, concurrent tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 
 class Pipeline:
-    """Batches that are copied on a stream of their own, into one buffer or, in turn, into two."""
+    """Batches copied on a separate stream, into one buffer or alternately into two."""
 
     def __init__(self, simulated: bool, buffers: int) -> None:
         rows, columns = (8, 8) if simulated else (4096, 2048)
@@ -61,17 +61,17 @@ def test_a_pipeline_never_makes_the_host_wait(simulated, planted, gpu_train, buf
     gpu_train(step, steps=12, warmup=4).assert_syncs(max=0)
 
 
-def test_two_buffers_let_copies_hide_behind_kernels(simulated, planted, gpu_elapsed, figure):
+def test_two_buffers_let_copies_hide_behind_kernels(simulated, planted, gpu_elapsed, report_result):
     for buffers in (1, 1 if planted else 2):
         pipeline = Pipeline(simulated, buffers)
         found = gpu_elapsed.overlap(pipeline.only_copy, pipeline.compute, pipeline.both, rounds=12, calls=5)
-        figure(f"{buffers} buffers: {found}")
+        report_result(f"{buffers} buffers: {found}")
     assert found.low > 0.5
 
 
 @pytest.fixture
 def small_layers():
-    """Return many small layers and their input: what takes longer to launch than to run."""
+    """Return many small layers and their input: they take longer to launch than to run."""
     layers = [
         layer for _ in range(32) for layer in (torch.nn.Linear(128, 128), torch.nn.LayerNorm(128), torch.nn.GELU())
     ]
@@ -79,7 +79,7 @@ def small_layers():
 
 
 @pytest.mark.gpu_only
-def test_a_replayed_graph_costs_one_launch(small_layers, planted, gpu_elapsed, figure):
+def test_a_replayed_graph_costs_one_launch(small_layers, planted, gpu_elapsed, report_result):
     layers, batch = small_layers
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad():
@@ -94,11 +94,11 @@ def test_a_replayed_graph_costs_one_launch(small_layers, planted, gpu_elapsed, f
                 layers(batch)
 
         ratio = gpu_elapsed.ratio(eager, eager if planted else graph.replay, rounds=12, tolerance=0.1)
-    figure(f"eager against replay: {ratio}")
+    report_result(f"eager, compared with replay: {ratio}")
     assert ratio.low > 1.25
 
 
-def test_inference_on_several_streams_waits_for_its_own(gpu_sync, simulated, planted):
+def test_inference_on_several_streams_blocks_none_of_them(gpu_sync, simulated, planted):
     size = 16 if simulated else 1024
     weight = torch.randn(size, size, device="cuda") / size**0.5
 
@@ -136,16 +136,16 @@ def test_ray_tasks_gathered_once_run_side_by_side(planted):
             time.sleep(seconds)
 
         ray.get([nap.remote(0.0) for _ in range(RAY_TASKS)])
-        begun = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(RAY_TASKS):
             ray.get(nap.remote(0.5))
-        in_the_loop = time.perf_counter() - begun
-        begun = time.perf_counter()
+        in_the_loop = time.perf_counter() - start
+        start = time.perf_counter()
         if planted:
             [ray.get(nap.remote(0.5)) for _ in range(RAY_TASKS)]
         else:
             ray.get([nap.remote(0.5) for _ in range(RAY_TASKS)])
-        gathered = time.perf_counter() - begun
+        gathered = time.perf_counter() - start
     finally:
         ray.shutdown()
     assert gathered < 0.6 * in_the_loop

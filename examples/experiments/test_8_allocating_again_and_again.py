@@ -1,7 +1,7 @@
-"""Memory that is given back in every batch is asked for again in every batch, and each time the whole device waits.
+"""Memory that is freed in each batch must be allocated again in each batch, and the whole device waits each time.
 
-torch keeps what is freed and hands it out again, so that a step in steady state calls no `cudaMalloc`. `empty_cache()`
-in the loop undoes that: it frees, which waits, and the next batch allocates anew.
+torch caches freed memory and reuses it, so that a step in steady state calls no `cudaMalloc`. `empty_cache()` in the
+loop defeats the cache: it frees, which waits, and the next batch allocates again.
 """
 
 from __future__ import annotations
@@ -16,30 +16,29 @@ def work():
     return (batch * 2).relu()
 
 
-def work_and_give_back():
+def work_and_empty_cache():
     work()
     torch.cuda.empty_cache()
 
 
 @pytest.fixture
 def step(planted):
-    """Return the step that is held to what a step ought to be."""
-    return work_and_give_back if planted else work
+    """Return the step under test."""
+    return work_and_empty_cache if planted else work
 
 
-def test_reuse_calls_no_malloc_and_giving_back_does(step, gpu_train, figure):
-    given_back, reused = (gpu_train(way, steps=20) for way in (work_and_give_back, step))
+def test_empty_cache_causes_mallocs_and_reuse_does_not(step, gpu_train, report_result):
+    emptied, reused = (gpu_train(step_function, steps=20) for step_function in (work_and_empty_cache, step))
     reused.assert_syncs(max=0)
-    if reused.device_mallocs is None or given_back.device_mallocs is None:
+    if reused.device_mallocs is None or emptied.device_mallocs is None:
         pytest.skip("calls of cudaMalloc are not counted here")
-    figure(
-        f"cudaMalloc per step: {given_back.device_mallocs.median:g} given back, {reused.device_mallocs.median:g} reused"
-    )
-    assert given_back.device_mallocs.median >= 1
-    assert reused.device_mallocs.max == 0
+    with_calls, without_calls = emptied.device_mallocs, reused.device_mallocs
+    report_result(f"cudaMalloc per step: {with_calls.median:g} with empty_cache(), {without_calls.median:g} without")
+    assert with_calls.median >= 1
+    assert without_calls.max == 0
 
 
-def test_giving_back_costs_time(step, gpu_elapsed, figure):
-    ratio = gpu_elapsed.ratio(work_and_give_back, step, rounds=12, tolerance=0.1)
-    figure(ratio)
+def test_empty_cache_costs_time(step, gpu_elapsed, report_result):
+    ratio = gpu_elapsed.ratio(work_and_empty_cache, step, rounds=12, tolerance=0.1)
+    report_result(ratio)
     assert ratio.low > 1.5

@@ -369,6 +369,7 @@ def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str
         allow_reason=arguments.add_ignores,
         unsafe=arguments.unsafe_fixes,
         write=not arguments.diff,
+        edits=output.named(arguments.output_format).shows_edits,
     )
 
 

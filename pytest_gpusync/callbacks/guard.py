@@ -1,4 +1,4 @@
-"""What the callbacks share: the first steps of a training are measured, and then held to a budget."""
+"""What the callbacks share: the first steps of a training are measured, and then compared with a budget."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ logger = logging.getLogger("pytest_gpusync")
 
 
 class TrainingGuard:
-    """Measures the steps of one training, and says at their end whether they kept the budget.
+    """Measures the steps of one training, and then checks the budget.
 
-    The measurement ends with the last of `steps` steps after warm-up, or with the training; from then on nothing is
-    subscribed and nothing costs anything.
+    The measurement ends after `steps` steps following warm-up, or with the training; from then on nothing is subscribed
+    and nothing costs anything.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class TrainingGuard:
         source: str,
     ) -> None:
         if action not in ("raise", "warn"):
-            raise ValueError(f'action is "raise" or "warn", not {action!r}')
+            raise ValueError(f'action must be "raise" or "warn", not {action!r}')
         if steps is not None and steps < 1:
-            raise ValueError(f"steps is a number of steps from 1 on, or None for the whole training, not {steps}")
+            raise ValueError(f"steps must be at least 1, or None for the whole training, not {steps}")
         if warmup < 0:
-            raise ValueError(f"warmup is a number of steps from 0 on, not {warmup}")
+            raise ValueError(f"warmup must be at least 0, not {warmup}")
         self.budget = None if max is None and exact is None else Budget(max, exact, source=source)
         self._last = None if steps is None else warmup + steps
         self._warmup = warmup
@@ -59,18 +59,18 @@ class TrainingGuard:
         self._reports = [Path(path) for path in ([report] if isinstance(report, (str, Path)) else report or [])]
         self._source = source
         self._open = ExitStack()
-        self._excused = ExitStack()
+        self._allowed = ExitStack()
         self._region: Region | None = None
         self._marked = 0
         self.measurement: Measurement | None = None
-        """What was measured; None before the measurement has ended."""
+        """What was measured; None until the measurement has ended."""
         self.verdict: Verdict | None = None
 
     def begin(self, name: str) -> None:
-        """Begin to measure; where nothing can be measured, say so and let the training go on.
+        """Start to measure. If nothing can be measured, report that and let the training go on.
 
         Raises:
-            NotMeasured: nothing can be measured, and the budget is required to be.
+            NotMeasured: nothing can be measured, and `require` was set.
         """
         self.abandon()
         self.measurement = self.verdict = None
@@ -78,10 +78,10 @@ class TrainingGuard:
         try:
             self._region = self._open.enter_context(record(name, warmup=self._warmup))
         except MeasurementError as error:
-            self._say_unmeasured(str(error))
+            self._report_unmeasured(str(error))
 
     def end_step(self) -> None:
-        """End a step of the training, and the measurement with the last that is wanted.
+        """End a step of the training, and the measurement with the last requested one.
 
         Raises:
             BudgetExceeded: a step broke the budget.
@@ -93,28 +93,28 @@ class TrainingGuard:
         if self._marked == self._last:
             self.end()
 
-    def excuse(self, reason: str) -> None:
+    def allow(self, reason: str) -> None:
         """Report the syncs from here to :meth:`resume` with a reason, and do not count them."""
         self.resume()
         if self._region is not None:
-            self._excused.enter_context(allow(reason))
+            self._allowed.enter_context(allow(reason))
 
     def resume(self) -> None:
-        """Count again. Harmless where nothing was excused."""
-        self._excused.close()
+        """Count again. Does nothing if no syncs were allowed."""
+        self._allowed.close()
 
     def abandon(self) -> None:
-        """Stop measuring, without a verdict. Harmless where nothing is measured."""
-        self._excused.close()
+        """Stop measuring, without a verdict. Does nothing if nothing is measured."""
+        self._allowed.close()
         self._open.close()
         self._region = None
 
     def end(self) -> None:
-        """Stop measuring, write the reports, and hold what was measured to the budget. Harmless when it has ended.
+        """Stop measuring, write the reports, and check the budget. Does nothing if the measurement has ended.
 
         Raises:
             BudgetExceeded: a step broke the budget.
-            NotMeasured: the budget was required to be decided, and nothing was measured.
+            NotMeasured: nothing was measured, and `require` was set.
         """
         region = self._region
         if region is None:
@@ -127,15 +127,15 @@ class TrainingGuard:
         if self.budget is None:
             return
         if self.verdict is None:
-            self._say_unmeasured("nothing of the training ran on the GPU")
+            self._report_unmeasured("nothing of the training ran on the GPU")
         elif self.verdict.outcome == "not_measured":
-            self._say_unmeasured(self.verdict.sentence.removeprefix("Not measured: "))
+            self._report_unmeasured(self.verdict.sentence.removeprefix("Not measured: "))
         elif self.verdict.outcome == "failed":
-            self._say_broken(measurement, self.verdict)
+            self._report_failure(measurement, self.verdict)
         else:
             logger.info(self.verdict.sentence)
 
-    def _say_broken(self, measurement: Measurement, verdict: Verdict) -> None:
+    def _report_failure(self, measurement: Measurement, verdict: Verdict) -> None:
         from pytest_gpusync.reporting.terminal import render_verdict
 
         text = "\n".join(render_verdict(verdict, measurement))
@@ -143,7 +143,7 @@ class TrainingGuard:
             raise BudgetExceeded(text, verdict)
         warnings.warn(text, RuntimeWarning, stacklevel=4)
 
-    def _say_unmeasured(self, problem: str) -> None:
+    def _report_unmeasured(self, problem: str) -> None:
         text = f"Not measured: {problem}"
         if self._require:
             raise NotMeasured(text)
@@ -152,29 +152,30 @@ class TrainingGuard:
     def _write(self, measurement: Measurement) -> None:
         if not self._reports:
             return
-        from pytest_gpusync.reporting.files import of_rank, write_report
+        from pytest_gpusync.reporting.files import path_of_rank, write_report
         from pytest_gpusync.reporting.run_file import region_document, run_document
 
         verdicts = [self.verdict] if self.verdict is not None else []
         document = run_document(measurement.environment, [region_document(measurement, verdicts)])
         for path in self._reports:
             try:
-                write_report(document, of_rank(path))
+                write_report(document, path_of_rank(path))
             except OSError as error:
                 warnings.warn(f"{path} cannot be written ({error.strerror})", RuntimeWarning, stacklevel=4)
 
 
-class HeldTraining:
-    """What every callback is: a training held to a budget of syncs per step.
+class BudgetedTraining:
+    """Base of the callbacks: a training with a budget of syncs per step.
 
     Args:
-        max: most syncs of a step after warm-up. Without `max` and `exact` the training is measured only.
-        exact: exactly so many.
-        steps: how many steps after warm-up are measured; None for the whole training, which keeps every sync in memory.
+        max: most syncs of a step after warm-up. Without `max` and `exact` the training is only measured.
+        exact: exact number of syncs of a step.
+        steps: number of steps measured after warm-up; None for the whole training, which keeps every sync in memory.
         warmup: first steps, which are left out.
         action: "raise" ends the training with :class:`~pytest_gpusync.BudgetExceeded`; "warn" warns.
-        require: raise :class:`~pytest_gpusync.NotMeasured` where nothing can be measured, instead of warning.
-        report: file or files to write, by ending, as ``--gpu-sync-report`` does; of several ranks each writes its own.
+        require: raise :class:`~pytest_gpusync.NotMeasured` instead of warning if nothing can be measured.
+        report: file or files to write, in the format of their endings as for ``--gpu-sync-report``; with several ranks,
+            each writes its own.
     """
 
     step: ClassVar[str]
@@ -191,7 +192,7 @@ class HeldTraining:
         require: bool = False,
         report: str | Path | Sequence[str | Path] | None = None,
     ) -> None:
-        super().__init__()  # the framework's own class
+        super().__init__()  # the framework's class
         self._guard = TrainingGuard(
             max,
             exact,

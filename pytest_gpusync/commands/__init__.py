@@ -1,1 +1,1 @@
-"""The ``gpusync`` command and the subcommands that run programs."""
+"""The ``gpusync`` command and its subcommands that run programs."""

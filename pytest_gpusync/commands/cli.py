@@ -1,6 +1,6 @@
-"""The ``gpusync`` command: hands its arguments to one of its subcommands.
+"""The ``gpusync`` command: passes its arguments to one of its subcommands.
 
-Nothing of a subcommand is imported before it is named, so that ``gpusync lint`` starts without what ``gpusync trace``
+A subcommand's modules are imported only when it is named, so ``gpusync lint`` starts without what ``gpusync trace``
 needs.
 """
 
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 COMMANDS = {
     "lint": ("gpusync_lint.cli", "main", "find the lines that make the host wait for the GPU on every step"),
     "rule": ("gpusync_lint.cli", "rule", "explain a rule of the linter, or list them all"),
-    "trace": ("pytest_gpusync.commands.trace", "main", "run a program unmodified and report where it waited"),
+    "trace": (
+        "pytest_gpusync.commands.trace",
+        "main",
+        "run a program unmodified and report where it waits for the GPU",
+    ),
     "report": (
         "pytest_gpusync.commands.report",
         "main",
@@ -34,13 +38,13 @@ COMMANDS = {
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141
-"""What a shell reports of a program that SIGPIPE ended."""
+"""Exit status that a shell reports for a program ended by SIGPIPE."""
 
 USAGE_ERROR = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the ``gpusync`` command and return its exit code. `argv` leaves out the program's name."""
+    """Run the ``gpusync`` command and return its exit code. `argv` does not include the program's name."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _dispatch(arguments)
@@ -49,11 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("gpusync: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Python flushes standard output once more at exit; give it somewhere to go.
+        # Python flushes standard output again at exit; redirect it to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
     if argv is None and arguments[:1] == ["lint"]:
-        gc.freeze()  # the process ends here: there is no garbage to be looked for among all that was read
+        gc.freeze()  # the process ends here: do not search its memory for garbage
     return code
 
 
@@ -80,7 +84,7 @@ def _help() -> str:
     lines = ["usage: gpusync COMMAND [ARGUMENT...]", ""]
     lines += ["Find, count and budget the lines that make a GPU training step wait.", ""]
     lines += [f"  {name:<{width}}  {purpose}" for name, (_, _, purpose) in COMMANDS.items()]
-    lines += ["", "gpusync COMMAND --help explains a command; gpusync --version names this version."]
+    lines += ["", "gpusync COMMAND --help describes a command; gpusync --version prints the version."]
     return "\n".join(lines) + "\n"
 
 

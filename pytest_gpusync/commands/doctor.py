@@ -1,4 +1,4 @@
-"""``gpusync doctor``: say what can be measured on this machine, plant a sync, and check that it is seen."""
+"""``gpusync doctor``: report what can be measured on this machine, plant syncs, and check that they are seen."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.measurement import Environment
 
 PLANTED = 3
-"""Syncs that the check makes: a scalar read, a blocking copy each way."""
+"""Syncs that the check makes: a scalar read, and a blocking copy in each direction."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; 0 if syncs can be counted here and the planted ones were, 1 if not."""
+    """Run the command; return 0 if syncs can be counted here and the planted ones were seen, else 1."""
     parser = argparse.ArgumentParser(
         prog="gpusync doctor",
-        description="Say what can be measured on this machine, plant syncs, and check that each is seen.",
+        description="Report what can be measured on this machine, plant syncs, and check that each is seen.",
         epilog="exit status: 0 if syncs can be counted on a GPU or on the simulated device, 1 if not.",
         allow_abbrev=False,
     )
@@ -103,7 +103,7 @@ def _check_simulated() -> bool:
     from pytest_gpusync.simulated.native_path import shortcut
 
     if shortcut.unavailable is not None:
-        print(f"{'':16}its kernels are in Python, which takes some 5 us more for each: {shortcut.unavailable}")
+        print(f"{'':16}its kernels run in Python, which takes about 5 us longer for each: {shortcut.unavailable}")
     _describe_use("the simulated CUDA device" if good else "nothing")
     return good
 
@@ -122,7 +122,9 @@ def _verdict(name: str, problem: str | None, counts: list[int]) -> bool:
     if problem is None and seen == PLANTED:
         print(f"\nrecorder {name}: {PLANTED} syncs planted, {seen} seen")
         return True
-    print(f"\nrecorder {name}: {PLANTED} syncs planted, {seen} seen: not to be trusted here {problem or ''}".rstrip())
+    print(
+        f"\nrecorder {name}: {PLANTED} syncs planted, {seen} seen: it cannot be trusted here {problem or ''}".rstrip()
+    )
     return False
 
 

@@ -1,4 +1,4 @@
-"""``gpusync report``: merge the files of several runs, and draw the pages of a run from its file."""
+"""``gpusync report``: merges the files of several runs, and draws the reports of a run from its file."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _DRAWN: Final = {
     "html": (".html", "one HTML page"),
     "trace": (".trace.json", "a Chrome trace, which Perfetto opens"),
 }
-"""The formats that have a command of their own, each with its ending and name."""
+"""The formats that have a command of their own, with their endings and names."""
 
 _MERGE = """\
 Write the files of several runs as one. They are all run files (gpusync trace --json, pytest --gpu-sync-report), all
-outputs of the linter in one format (gpusync lint --output-format json, sarif or gitlab). The result does not depend on
-their order.
+outputs of the linter in one format that can be merged, such as gpusync lint --output-format sarif. The result does not
+depend on their order.
 
-Regions of one name from several files are kept apart: their names get the rank or the file. Findings of one key are one
-finding. A run is written in the format of OUT's ending: .json, .md, .html or .trace.json."""
+Regions with the same name in several files stay separate: the rank or the file is added to their names. Findings with
+the same key become one finding. A run is written in the format of OUT's ending: .json, .md, .html or .trace.json."""
 
 _EPILOG = "exit status: 0, or 2 if a file cannot be read, merged or written; then nothing is written."
 
 
 class _Refusal(Exception):
-    """What cannot be done, in one line."""
+    """A request that cannot be carried out, in one line."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -59,26 +59,26 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpusync report",
-        description="Merge the files of several runs, and show or draw a run from its file.",
+        description="Merge the files of several runs, or show a run from its file in another format.",
         epilog=_EPILOG,
         allow_abbrev=False,
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     merge = actions.add_parser(
         "merge",
-        help="write the files of several ranks or shards as one",
+        help="merge the files of several ranks or shards into one",
         description=_MERGE,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     merge.add_argument("out", metavar="OUT", help="the file to write")
     merge.add_argument("files", metavar="FILE", nargs="+", help="the files to merge")
-    show = actions.add_parser("show", help="show a run file as pytest's summary does", epilog=_EPILOG)
+    show = actions.add_parser("show", help="print a run file as pytest's summary does", epilog=_EPILOG)
     show.add_argument("file", metavar="RUN.json", help="a run file")
     for name, (_, what) in _DRAWN.items():
         drawn = actions.add_parser(name, help=f"write a run file as {what}", epilog=_EPILOG)
         drawn.add_argument("file", metavar="RUN.json", help="a run file")
-        drawn.add_argument("-o", dest="output", metavar="FILE", help="the file to write; standard output without it")
+        drawn.add_argument("-o", dest="output", metavar="FILE", help="the file to write (default: standard output)")
     return parser
 
 
@@ -113,10 +113,10 @@ def _check_distinct(out: Path, names: Sequence[str]) -> None:
     for name in names:
         real = os.path.realpath(name)
         if real in seen:
-            raise _Refusal(f"{name} is given twice; its figures would be counted twice")
+            raise _Refusal(f"{name} is given twice, and would be counted twice")
         seen[real] = name
     if os.path.realpath(out) in seen:
-        raise _Refusal(f"{out} is the file to write and one of those to merge; give OUT another name")
+        raise _Refusal(f"{out} is both the file to write and a file to merge; give OUT another name")
 
 
 def _show(name: str) -> None:
@@ -139,12 +139,12 @@ def _rendered(document: Document, name: str) -> str:
 
     ending = ending_of(name)
     if ending is None:
-        raise _Refusal(f"{name}: a run is written as {', '.join(ENDINGS)}; give the file one of these endings")
+        raise _Refusal(f"{name}: a run can be written as {', '.join(ENDINGS)}; give the file one of these endings")
     return render(document, ending)
 
 
 def _run(name: str) -> Document:
-    """Return a run object that was checked."""
+    """Return a run object after checking it."""
     document, kind = _read(name)
     if kind != _RUN:
         raise _Refusal(f"{name} is {kind}; give a run file (gpusync trace --json, pytest --gpu-sync-report)")
@@ -158,11 +158,11 @@ def _merged_runs(documents: Sequence[tuple[str, Document]]) -> Document:
     try:
         return merge_runs(documents)
     except NotARunError as error:
-        raise _Refusal(f"{error}: not a run as gpusync.run/1 describes it; write the file anew") from None
+        raise _Refusal(f"{error}: not a valid gpusync.run/1 file; write it again") from None
 
 
 def _read(name: str) -> tuple[Document, str]:
-    """Return the document of a file and what it is."""
+    """Return the document of a file and its kind."""
     try:
         document: Any = json.loads(Path(name).read_bytes())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""``gpusync trace``: run a program unmodified and report where it waited for the GPU."""
+"""``gpusync trace``: runs a program unmodified and reports where it waits for the GPU."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pytest_gpusync.distributed.rank_exchange import rank
 from pytest_gpusync.machine import devices
 from pytest_gpusync.measure.region import record
 from pytest_gpusync.model.measurement import MeasurementError
-from pytest_gpusync.reporting.files import of_rank
-from pytest_gpusync.source.line_coverage import LinesRan, RecordingUnavailable
+from pytest_gpusync.reporting.files import path_of_rank
+from pytest_gpusync.source.line_coverage import CoverageUnavailable, LineCoverage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,18 +35,18 @@ _DESCRIPTION = """\
 Run a program as `python SCRIPT` or `python -m MODULE` would, count the calls that made the host wait for the GPU, and
 report the lines that made them. The program is not changed. Without a GPU it runs on a simulated CUDA device.
 
-Of `torchrun ...` (-m torch.distributed.run) and `accelerate launch ...` each rank is traced, and the report is of all
-ranks. Started by such a launcher itself, as in `torchrun -m pytest_gpusync trace SCRIPT`, each rank writes files of its
-own (run-rank3.json), for `gpusync report merge`."""
+For `torchrun ...` (-m torch.distributed.run) and `accelerate launch ...`, every rank is traced, and the report covers
+all of them. If a launcher starts the trace, as in `torchrun -m pytest_gpusync trace SCRIPT`, each rank writes its own
+files (run-rank3.json), which `gpusync report merge` merges."""
 
 _EPILOG = """\
-exit status: the program's own; 1 if it raised; 2 if it could not be run or nothing could be measured; 130 after Ctrl-C,
-143 after SIGTERM.
-The report goes to standard output after whatever the program printed."""
+exit status: that of the program; 1 if it raised an exception; 2 if it could not be run or nothing could be measured;
+130 after Ctrl-C, 143 after SIGTERM.
+The report is printed to standard output after the program's own output."""
 
 
 _ENDINGS = {"--json": ".json", "--html": ".html", "--md": ".md", "--trace": ".trace.json"}
-"""The options that write a report, and the ending that its format has."""
+"""The options that write a report, and the ending of each format."""
 
 
 class _Terminated(BaseException):
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     parser = _parser()
     options = parser.parse_args(_split_module(argv))
     if options.target is None:
-        parser.error("name the program: SCRIPT, or -m MODULE")
+        parser.error("the program is missing: give SCRIPT, or -m MODULE")
     target: str = options.target
     if not options.is_module and not Path(target).is_file():
         return _refuse(f"{target}: no such file; give the path of a Python script, or -m MODULE")
@@ -71,9 +71,9 @@ def main(argv: Sequence[str]) -> int:
             return _refuse(f"{flag} {path}: the folder does not exist; create it first")
         if Path(path).is_dir():
             return _refuse(f"{flag} {path} is a folder; name a file")
-    # The program may leave the working directory before its report is written.
+    # The program may change the working directory before its report is written.
     for flag, path in _reports(options):
-        setattr(options, flag.lstrip("-"), str(of_rank(Path(path).absolute())))
+        setattr(options, flag.lstrip("-"), str(path_of_rank(Path(path).absolute())))
     if trace_launcher.is_launcher(target, options.arguments, is_module=options.is_module):
         return _trace_ranks(options)
     try:
@@ -81,14 +81,14 @@ def main(argv: Sequence[str]) -> int:
     except MeasurementError as error:
         return _refuse(str(error))
     name = f"-m {target}" if options.is_module else target
-    lines = LinesRan() if options.lines else None
+    lines = LineCoverage() if options.lines else None
     try:
         with (
             lines.recording() if lines is not None else nullcontext(),
             record(name, all_threads=options.all_threads) as region,
         ):
             code = _run(options, region_limit=options.limit)
-    except RecordingUnavailable as error:
+    except CoverageUnavailable as error:
         return _refuse(f"--lines: {error}")
     except MeasurementError as error:
         return _refuse(str(error))
@@ -113,28 +113,32 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-values",
         action="store_true",
-        help="the simulated device computes shapes only: for models that do not fit, as far as nothing needs a value",
+        help="compute only shapes on the simulated device, for models that do not fit; stops where a value is needed",
     )
     parser.add_argument(
-        "--memory", metavar="SIZE", help='memory of the simulated device, as in "80 GiB" (default: that of the host)'
+        "--memory", metavar="SIZE", help='memory of the simulated device, such as "80 GiB" (default: that of the host)'
     )
     parser.add_argument("--json", metavar="FILE", help="write the run to FILE as JSON")
     parser.add_argument("--html", metavar="FILE", help="write the run to FILE as one HTML page")
     parser.add_argument("--md", metavar="FILE", help="write the run to FILE as Markdown")
     parser.add_argument("--trace", metavar="FILE", help="write the run to FILE as a Chrome trace, for Perfetto")
     parser.add_argument(
-        "--limit", type=_seconds, metavar="SECONDS", help="stop the program after this long and report what was seen"
+        "--limit", type=_seconds, metavar="SECONDS", help="stop the program after SECONDS and report what was seen"
     )
     parser.add_argument(
         "--lines",
         action="store_true",
-        help="also record which lines ran, for gpusync lint --observed; slows every line down before Python 3.12",
+        help="also record which lines ran, for gpusync lint --observed; before Python 3.12 this slows down every line",
     )
     parser.add_argument(
-        "--all-threads", action="store_true", help="count the syncs of every thread, not of the program's own alone"
+        "--all-threads", action="store_true", help="count the syncs of all threads, not only of the main thread"
     )
-    parser.add_argument("--quiet", action="store_true", help="print no report, only write those that are asked for")
-    parser.add_argument("--all", action="store_true", help="show every line, and those outside the measured steps")
+    parser.add_argument("--quiet", action="store_true", help="print no report; only write the requested files")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="show every line, including lines that synced only outside the measured steps",
+    )
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
     parser.add_argument("target", nargs="?", metavar="SCRIPT|MODULE", help="the program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
@@ -152,7 +156,7 @@ def _seconds(text: str) -> float:
 
 
 def _split_module(argv: Sequence[str]) -> list[str]:
-    """Accept ``-mMODULE`` as python does."""
+    """Accept ``-mMODULE`` as Python does."""
     arguments = list(argv)
     for index, argument in enumerate(arguments):
         if argument.startswith("-m") and argument != "-m" and not argument.startswith("--"):
@@ -164,10 +168,10 @@ def _split_module(argv: Sequence[str]) -> list[str]:
 
 
 def _prepare_device(choice: str, *, values: bool, memory: str | None) -> None:
-    """Switch the simulated device on where it is wanted.
+    """Switch the simulated device on if needed.
 
     Raises:
-        MeasurementError: the device that was asked for is not to be had.
+        MeasurementError: the requested device is not available.
     """
     if devices.torch_build() is None:
         raise MeasurementError("torch is not installed in this environment; install it next to pytest-gpusync")
@@ -177,7 +181,7 @@ def _prepare_device(choice: str, *, values: bool, memory: str | None) -> None:
     if choice == "simulated" or found.kind == "none":
         from pytest_gpusync.simulated import SimulationUnavailable, switch_on
 
-        # On a machine with a GPU it must be hidden before the driver is first asked: from children, too.
+        # On a machine with a GPU, hide it before the driver is first called, also from child processes.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         try:
             switch_on(values=values, memory=memory)
@@ -188,7 +192,7 @@ def _prepare_device(choice: str, *, values: bool, memory: str | None) -> None:
         why = "" if choice == "simulated" else f" ({found.reason})"
         print(f"gpusync: running on the simulated CUDA device{why}", file=sys.stderr)
     else:
-        # Steps and phases are followed through torch's Python code, which must be there when the region opens.
+        # Steps and phases are followed through torch's Python code, which must be loaded when the region opens.
         import torch  # noqa: F401
 
 
@@ -203,9 +207,9 @@ def _trace_ranks(options: argparse.Namespace) -> int:
         passed.append("--all-threads")
     runs = trace_launcher.run(lambda: _run(options, region_limit=None), passed)
     for lost in runs.lost:
-        print(f"gpusync: {lost} was started and left no run: it was killed", file=sys.stderr)
+        print(f"gpusync: {lost} was started but wrote no run: it was killed", file=sys.stderr)
     if runs.document is None:
-        print("gpusync: no rank left a run", file=sys.stderr)
+        print("gpusync: no rank wrote a run", file=sys.stderr)
         return runs.code or USAGE_ERROR
     if not options.quiet:
         from pytest_gpusync.reporting.summary import document_lines
@@ -216,9 +220,9 @@ def _trace_ranks(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, region_limit: float | None) -> int:
-    """Run the program to its end and return the exit code it asked for."""
+    """Run the program to its end and return its exit code."""
     try:
-        with _limit(region_limit), _terminable(), _as_main(options):
+        with _limit(region_limit), _terminable(), _as_main_program(options):
             if options.is_module:
                 runpy.run_module(options.target, run_name="__main__", alter_sys=True)
             else:
@@ -241,7 +245,7 @@ def _run(options: argparse.Namespace, region_limit: float | None) -> int:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the program so that its report is written; a program that handles it itself does so."""
+    """Let SIGTERM end the program so that its report is written, unless the program handles it itself."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         raise _Terminated
@@ -257,11 +261,11 @@ def _terminable() -> Iterator[None]:
 
 
 @contextmanager
-def _as_main(options: argparse.Namespace) -> Iterator[None]:
-    """Give the program the argv and the import path that python would give it."""
+def _as_main_program(options: argparse.Namespace) -> Iterator[None]:
+    """Set argv and the import path as Python would for the program."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [options.target, *options.arguments]
-    # python puts the script's folder first, or the working directory for -m, where the console script stands now.
+    # Python puts the script's folder first; for -m, the working directory, where the console script's folder is now.
     sys.path[0] = os.getcwd() if options.is_module else str(Path(options.target).resolve().parent)
     try:
         yield
@@ -297,14 +301,14 @@ def _exit_code(leave: SystemExit) -> int:
 
 
 def _print_as_python_would(error: BaseException) -> None:
-    """Print the traceback of the program, from its own first frame on."""
+    """Print the traceback of the program, starting at its own first frame."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>", runpy.__file__):
         frames = frames.tb_next
     traceback.print_exception(type(error), error, frames or error.__traceback__)
 
 
-def _report(measurement: Measurement, code: int, options: argparse.Namespace, lines: LinesRan | None) -> int:
+def _report(measurement: Measurement, code: int, options: argparse.Namespace, lines: LineCoverage | None) -> int:
     from shutil import get_terminal_size
 
     from pytest_gpusync.reporting.terminal import render_measurement
@@ -319,7 +323,7 @@ def _report(measurement: Measurement, code: int, options: argparse.Namespace, li
         hint="--all shows all",
     )
     sys.stdout.flush()
-    # Of several ranks, which print to one terminal, the first speaks.
+    # With several ranks, which share one terminal, only the first prints.
     if not options.quiet and rank() in (None, 0):
         print("\n" + "\n".join(rows))
     if measurement.problem is not None:
@@ -336,7 +340,7 @@ def _report(measurement: Measurement, code: int, options: argparse.Namespace, li
 
 
 def _write_reports(document: Document, options: argparse.Namespace, code: int) -> int:
-    """Write the report files that were asked for; return the exit code, which is not 0 if one could not be."""
+    """Write the requested report files; return the exit code, which is not 0 if one could not be written."""
     from pytest_gpusync.reporting.files import render
     from pytest_gpusync.reporting.run_file import write_atomic
 
@@ -350,7 +354,7 @@ def _write_reports(document: Document, options: argparse.Namespace, code: int) -
 
 
 def _reports(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """Return the report files that were asked for, each with its option."""
+    """Return the requested report files, each with its option."""
     asked = [(flag, getattr(options, flag.lstrip("-"))) for flag in _ENDINGS]
     return [(flag, path) for flag, path in asked if path is not None]
 

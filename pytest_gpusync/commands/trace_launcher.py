@@ -1,8 +1,8 @@
-"""Tracing what a launcher starts: the ranks of ``torchrun`` or ``accelerate launch``, and not the launcher itself.
+"""Traces the ranks that ``torchrun`` or ``accelerate launch`` start, but not the launcher itself.
 
-A launcher starts each rank as ``sys.executable [-u] SCRIPT``. While it runs under ``gpusync trace`` that is the name of
-a small script, which traces what it is told to run and executes Python as it is for everything else. Each rank writes
-its run into a folder; when the launcher has ended they are merged.
+A launcher starts each rank as ``sys.executable [-u] SCRIPT``. While it runs under ``gpusync trace``, ``sys.executable``
+is a small script that traces the program it is given, and runs everything else with the real interpreter. Each rank
+writes its run into a folder; when the launcher has ended, the runs are merged.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 _MODULES: Final = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
 _RANK: Final = "pytest_gpusync.commands.trace_rank"
-"""The module that a rank runs."""
+"""The module that each rank runs."""
 OPTIONS: Final = "GPUSYNC_TRACE_WORKER"
-"""Environment variable that tells a worker how to trace: its interpreter and the options, as JSON."""
+"""Environment variable with the interpreter and the trace options of a worker, as JSON."""
 _PYTHON_OF_TORCHRUN: Final = "PYTHON_EXEC"
-"""Environment variable in which torchrun looks for an interpreter before it takes ``sys.executable``."""
+"""Environment variable in which torchrun looks for an interpreter before it uses ``sys.executable``."""
 
 
 class Runs(NamedTuple):
@@ -38,11 +38,11 @@ class Runs(NamedTuple):
     document: Document | None
     """The runs of all ranks as one; None if no rank wrote one."""
     lost: list[str]
-    """Ranks that were started and wrote nothing: they were killed."""
+    """Ranks that were started and wrote nothing, because they were killed."""
 
 
 def is_launcher(target: str, arguments: Sequence[str], *, is_module: bool) -> bool:
-    """Tell whether a program starts the ranks of a distributed run."""
+    """Return whether a program starts the ranks of a distributed run."""
     if is_module:
         return target in _MODULES
     name = Path(target).name
@@ -57,21 +57,21 @@ def run(launch: Callable[[], int], options: Sequence[str]) -> Runs:
         options: options of ``gpusync trace`` for each rank.
     """
     with tempfile.TemporaryDirectory(prefix="gpusync-") as folder:
-        with _workers_traced(Path(folder), options):
+        with _trace_workers(Path(folder), options):
             code = launch()
-        return _gathered(code, Path(folder))
+        return _merged(code, Path(folder))
 
 
 @contextmanager
-def _workers_traced(folder: Path, options: Sequence[str]) -> Iterator[None]:
+def _trace_workers(folder: Path, options: Sequence[str]) -> Iterator[None]:
     wrapper = folder / "python"
     wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {_RANK} "$@"\n')
     wrapper.chmod(0o700)
     python = os.environ.get(_PYTHON_OF_TORCHRUN, sys.executable)
-    told = {"python": python, "folder": str(folder), "options": list(options)}
+    settings = {"python": python, "folder": str(folder), "options": list(options)}
     before = {name: os.environ.get(name) for name in (OPTIONS, _PYTHON_OF_TORCHRUN)}
     executable, sys.executable = sys.executable, str(wrapper)
-    os.environ[OPTIONS] = json.dumps(told)
+    os.environ[OPTIONS] = json.dumps(settings)
     os.environ.pop(_PYTHON_OF_TORCHRUN, None)
     try:
         yield
@@ -84,18 +84,18 @@ def _workers_traced(folder: Path, options: Sequence[str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _gathered(code: int, folder: Path) -> Runs:
+def _merged(code: int, folder: Path) -> Runs:
     from pytest_gpusync.reporting.merging import merge_runs
 
     runs = [(path.name, json.loads(path.read_bytes())) for path in sorted(folder.glob("*.json"))]
     written = {path.stem for path in folder.glob("*.json")}
-    lost = sorted(_spoken(path.stem) for path in folder.glob("*.started") if path.stem not in written)
+    lost = sorted(_process_name(path.stem) for path in folder.glob("*.started") if path.stem not in written)
     if not runs:
         return Runs(code, None, lost)
     return Runs(code, runs[0][1] if len(runs) == 1 else merge_runs(runs), lost)
 
 
-def _spoken(stem: str) -> str:
-    """Return what people call the process that writes ``run-rank3.json``."""
+def _process_name(stem: str) -> str:
+    """Return the name of the process that writes ``run-rank3.json``."""
     name = stem.removeprefix("run").removeprefix("-rank")
     return f"rank {name}" if name else "the process"

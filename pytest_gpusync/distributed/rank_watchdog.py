@@ -1,9 +1,10 @@
-"""While tests of a distributed run go on: the ranks watch over each other, and a run that is ended still reports.
+"""Watches the ranks of a distributed run while tests run, so that a run that is ended still reports.
 
-A rank that dies leaves the others in a collective that never ends. torchrun sends SIGTERM to those of the same node; on
-other nodes nobody hears of it. So each rank gives signs of life to the store, the first rank watches over all and all
-over the first, and a rank that learns of the end, by SIGTERM or by silence, ends its session: pytest stops as for
-Ctrl-C and the reports are written. Where the main thread does not come back from a call, that is done from here.
+A rank that dies leaves the others in a collective that never returns. torchrun sends SIGTERM to the ranks of the same
+node; ranks on other nodes are not notified. So each rank sends heartbeats to the store; the first rank watches all
+others, and each of them the first. A rank that learns of the end, by SIGTERM or by silence, ends its session: pytest
+stops as for Ctrl-C, and the reports are written. If the main thread does not return from a call, the watchdog's thread
+writes them.
 """
 
 from __future__ import annotations
@@ -25,127 +26,128 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from pytest_gpusync.distributed.rank_exchange import Ranks
+    from pytest_gpusync.distributed.rank_exchange import RankGroup
 
 BEAT_SECONDS: Final = 2.0
-"""Between two signs of life."""
+"""Time between two heartbeats."""
 
 SILENCE_SECONDS: Final = 30.0
-"""A rank that was silent for so long is gone. Loading a library, the longest that a thread is held up, takes less."""
+"""A rank that was silent this long is dead. Loading a library, the longest block of a thread, takes less."""
 
 REACTION_SECONDS: Final = 5.0
-"""In which the main thread must come back from what it waits for, or the session is ended without it."""
+"""Time in which the main thread must return from what it waits for; after it, the session is ended without it."""
 
 CLOSING_SECONDS: Final = 20.0
-"""From then on to the end of the process: fixtures that are torn down may wait for the rank that is gone."""
+"""Time from then to the end of the process: fixtures being torn down may wait for the dead rank."""
 
-_NOBODYS: Final = ("<", sys.base_prefix, os.path.dirname(os.path.dirname(__file__)))
-"""Files that no caller wrote begin so."""
+_NOT_USER_CODE: Final = ("<", sys.base_prefix, os.path.dirname(os.path.dirname(__file__)))
+"""Prefixes of files that are not user code."""
 
 TORCHRUN_ENDS: Final = "torchrun ended the run (SIGTERM)"
 ANOTHER_ENDS: Final = "another rank ended the run"
 
 
-class Signs:
-    """Signs of life of the ranks, in their store."""
+class Heartbeats:
+    """Heartbeats of the ranks, in their store."""
 
     def __init__(self, rank: int, size: int, store: Any) -> None:
-        """Take a connection of its own: a wait on one holds up what others ask of it."""
+        """Take a separate connection: a wait on a connection delays its other requests."""
         self._rank = rank
         self._size = size
         self._store = store
-        self._heard: dict[int, tuple[int, float]] = {}
-        """The last sign of a rank, and when it came."""
+        self._last_beats: dict[int, tuple[int, float]] = {}
+        """The last heartbeat of a rank, and when it was seen."""
 
-    def give(self) -> None:
-        """Give a sign of this rank."""
+    def beat(self) -> None:
+        """Send a heartbeat of this rank."""
         self._store.add(f"alive/{self._rank}", 1)
 
-    def end(self) -> None:
-        """Tell the others that this rank ends its run."""
+    def announce_end(self) -> None:
+        """Announce that this rank ends its run."""
         self._store.add("ending", 1)
 
     def is_ending(self) -> bool:
-        """Tell whether a rank has ended its run."""
+        """Return whether a rank has ended its run."""
         return int(self._store.add("ending", 0)) > 0
 
-    def silent(self, now: float) -> list[int]:
-        """Return the ranks that gave signs and have stopped, of those that this one watches over.
+    def silent_ranks(self, now: float) -> list[int]:
+        """Return the watched ranks that have sent heartbeats and stopped.
 
-        A rank that has sent its run home has done what it came for.
+        A rank that has stored its run may be silent: it is done.
         """
         watched = range(1, self._size) if self._rank == 0 else (0,)
         found = []
         for number in watched:
             sign = int(self._store.add(f"alive/{number}", 0))
-            last, when = self._heard.get(number, (0, now))
+            last, when = self._last_beats.get(number, (0, now))
             if sign != last:
-                self._heard[number] = sign, now
+                self._last_beats[number] = sign, now
             elif sign and now - when > SILENCE_SECONDS and not self._store.check([f"run/{number}"]):
                 found.append(number)
         return found
 
 
-class Watch:
+class RankWatchdog:
     """Watches from a thread, from the first test until this rank has reported."""
 
-    def __init__(self, ranks: Ranks, signs: Signs, finish: Callable[[], None]) -> None:
-        """Take this rank's place among the others.
+    def __init__(self, ranks: RankGroup, heartbeats: Heartbeats, finish: Callable[[], None]) -> None:
+        """Watch for this rank.
 
         Args:
-            ranks: learns which of them are gone.
-            signs: over a connection of their own.
-            finish: called on the watching thread where the main thread does not come back: writes and prints reports.
+            ranks: told which ranks are dead.
+            heartbeats: over a separate connection.
+            finish: writes and prints reports; called on the watching thread if the main thread does not return.
         """
         self.reason: str | None = None
-        """Why the session is ended; None while it is not."""
+        """Why the session is being ended; None while it is not."""
         self._ranks = ranks
-        self._signs = signs
+        self._heartbeats = heartbeats
         self._finish = finish
         self._claim = threading.Lock()
         self._claimed = False
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="gpusync-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="gpusync-watch", daemon=True)
         self._ended_at = 0.0
         self._wake_read, self._wake_write = -1, -1
         self._handles = False
 
     def start(self) -> None:
-        """Begin. SIGTERM is taken only where nobody else has."""
+        """Start. SIGTERM is handled only if nobody else handles it."""
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             self._wake_read, self._wake_write = os.pipe()
             os.set_blocking(self._wake_write, False)
-            # Python runs a handler once the main thread is back in Python; this tells the watching thread at once.
+            # Python runs a handler once the main thread executes bytecode again; this wakes the watching thread at
+            # once.
             before = signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
             if before == -1:
                 signal.signal(signal.SIGTERM, self._on_sigterm)
                 self._handles = True
-                _in_children_let_go()
+                _release_sigterm_in_children()
             else:
                 signal.set_wakeup_fd(before)
-        self._look_around()  # a rank that dies in its first seconds was there
+        self._check_ranks()  # otherwise a rank that dies in its first seconds would never have been seen
         self._thread.start()
 
     def claim(self) -> bool:
-        """Take it upon the caller's thread to report; False if the other thread has."""
+        """Claim reporting for the caller's thread; False if the other thread has claimed it."""
         with self._claim:
             mine, self._claimed = not self._claimed, True
         return mine
 
-    def wait_for_the_end(self) -> None:
-        """Leave the rest to the watching thread, which ends the process."""
+    def wait_for_exit(self) -> None:
+        """Wait for the watching thread, which ends the process."""
         self._stopped.wait(2 * CLOSING_SECONDS)
 
     def stop(self) -> None:
-        """Stop, and give SIGTERM back. Harmless a second time."""
+        """Stop, and restore the handling of SIGTERM. Does nothing a second time."""
         self._stopped.set()
         if self._handles:
             if self._is_handled():
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.set_wakeup_fd(-1)
             self._handles = False
-            os.write(self._wake_write, b"\0")  # not to wait for the next beat
+            os.write(self._wake_write, b"\0")  # wakes the thread before the next heartbeat
         self._thread.join(2 * BEAT_SECONDS)
         if not self._thread.is_alive():
             for end in (self._wake_read, self._wake_write):
@@ -153,30 +155,30 @@ class Watch:
                     os.close(end)
             self._wake_read = self._wake_write = -1
 
-    def waits_at(self) -> str | None:
-        """Return the line of the caller's that the main thread is in, as ``path:line``; None if it is in none."""
+    def current_user_line(self) -> str | None:
+        """Return the line of user code that the main thread is in, as ``path:line``; None if it is in none."""
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         if frame is None:
             return None
         for entry in reversed(traceback.extract_stack(frame)):
-            if "site-packages" not in entry.filename and not entry.filename.startswith(_NOBODYS):
+            if "site-packages" not in entry.filename and not entry.filename.startswith(_NOT_USER_CODE):
                 return f"{os.path.relpath(entry.filename)}:{entry.lineno}"
         return None
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         self.reason = self.reason or TORCHRUN_ENDS
-        self._ranks.hurry()
+        self._ranks.shorten_waits()
         if not self._claimed:
             raise pytest.exit.Exception(self.reason)
 
-    def _watch(self) -> None:
+    def _run(self) -> None:
         while not self._stopped.is_set():
-            told = signal.SIGTERM in self._sleep() and self._is_handled()
+            by_sigterm = signal.SIGTERM in self._sleep() and self._is_handled()
             if self._stopped.is_set():
                 return
-            reason = TORCHRUN_ENDS if told else self._look_around()
+            reason = TORCHRUN_ENDS if by_sigterm else self._check_ranks()
             if reason is not None and not self._ended_at:
-                self._end(reason, told=told)
+                self._end(reason, by_sigterm=by_sigterm)
             if self._ended_at and time.monotonic() - self._ended_at > REACTION_SECONDS and self.claim():
                 try:
                     self._finish()
@@ -193,31 +195,35 @@ class Watch:
         ready, _, _ = select.select([self._wake_read], [], [], seconds)
         return os.read(self._wake_read, 64) if ready else b""
 
-    def _look_around(self) -> str | None:
-        """Give a sign, and return why the session must end; None if it need not."""
+    def _check_ranks(self) -> str | None:
+        """Send a heartbeat, and return why the session must end; None if it need not."""
         try:
-            self._signs.give()
-            silent = self._signs.silent(time.monotonic())
-            self._ranks.gone.update(silent)
-            if silent:
-                which = f"rank {silent[0]}" if len(silent) == 1 else f"ranks {', '.join(map(str, silent))}"
-                return f"{which} gave no sign of life for {SILENCE_SECONDS:g} s"
-            return ANOTHER_ENDS if self._signs.is_ending() else None
-        except Exception:  # torchrun is gone, and its store with it: nobody is left to watch over
+            self._heartbeats.beat()
+            silent_ranks = self._heartbeats.silent_ranks(time.monotonic())
+            self._ranks.dead.update(silent_ranks)
+            if silent_ranks:
+                which = (
+                    f"rank {silent_ranks[0]}"
+                    if len(silent_ranks) == 1
+                    else f"ranks {', '.join(map(str, silent_ranks))}"
+                )
+                return f"{which} sent no heartbeat for {SILENCE_SECONDS:g} s"
+            return ANOTHER_ENDS if self._heartbeats.is_ending() else None
+        except Exception:  # torchrun has ended, and its store with it: nobody is left to watch
             return None
 
-    def _end(self, reason: str, *, told: bool) -> None:
+    def _end(self, reason: str, *, by_sigterm: bool) -> None:
         """Make the main thread end the session, if it can."""
         self._ended_at = time.monotonic()
         self.reason = self.reason or reason
-        self._ranks.hurry()
-        with suppress(Exception):  # as above
-            self._signs.end()
-        if not told and self._is_handled():
+        self._ranks.shorten_waits()
+        with suppress(Exception):  # torchrun has ended
+            self._heartbeats.announce_end()
+        if not by_sigterm and self._is_handled():
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _is_handled(self) -> bool:
-        """Tell whether SIGTERM still comes here: a test may have taken it for something of its own."""
+        """Return whether SIGTERM is still handled here: a test may have replaced the handler."""
         return self._handles and signal.getsignal(signal.SIGTERM) == self._on_sigterm
 
     @staticmethod
@@ -229,18 +235,18 @@ class Watch:
 
 
 @cache
-def _in_children_let_go() -> None:
-    """See to it that processes forked from here on end by SIGTERM as others do, and wake nobody here."""
+def _release_sigterm_in_children() -> None:
+    """Restore the default handling of SIGTERM in processes forked from now on."""
     sigterm, was = {signal.SIGTERM}, threading.local()
 
-    def hold() -> None:  # one that comes to the child before it has let go waits
+    def hold() -> None:  # a SIGTERM that arrives before the child has restored it waits
         was.blocked = signal.pthread_sigmask(signal.SIG_BLOCK, sigterm)
 
     def take() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, was.blocked)
 
     def let_go() -> None:
-        if isinstance(getattr(signal.getsignal(signal.SIGTERM), "__self__", None), Watch):
+        if isinstance(getattr(signal.getsignal(signal.SIGTERM), "__self__", None), RankWatchdog):
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         take()

@@ -1,1 +1,1 @@
-"""Elapsed times on a real GPU: steps, comparisons, decompositions, and the cost of each wait."""
+"""Elapsed times on a real GPU: of steps, of two functions compared, of the parts of a step, and of each wait."""

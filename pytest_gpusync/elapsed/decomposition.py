@@ -1,8 +1,8 @@
-"""What a step is made of: host dispatch t1, device work t2, read-back t3, and what a barrier in each of n steps costs.
+"""The parts of a step: host dispatch t1, device work t2, read-back t3, and the cost of a barrier in each of n steps.
 
-With a barrier in each step nothing overlaps: n (t1 + t2 + t3). With one at the end the device works while the host
-dispatches: t1 + n t2 + t3 where the device is the slower, n t1 + t2 + t3 where the host is. Both are predicted from the
-parts and measured, so that a step for which the picture is wrong shows it.
+With a barrier in each step nothing overlaps: n (t1 + t2 + t3). With one barrier at the end, the device works while the
+host dispatches: t1 + n t2 + t3 if the device is slower, n t1 + t2 + t3 if the host is. Both are predicted from the
+parts and measured, so a step that does not fit this model shows it.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.elapsed.paired import no_garbage_collection, settle
+from pytest_gpusync.elapsed.paired import no_garbage_collection, wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ROUNDS: Final = 9
-"""Times that each part is taken; the median counts."""
-_MOST_CALLS: Final = 64
-"""Calls queued behind a kernel that keeps the device busy: the driver's queue holds some thousand launches."""
-_MOST_LATE: Final = 4
+"""Measurements of each part; the median counts."""
+_MAX_CALLS: Final = 64
+"""Most calls queued behind a kernel that keeps the device busy: the driver's queue holds about a thousand launches."""
+_MAX_LATE: Final = 4
 _QUEUED_MS: Final = 4.0
 """Host time that a sample of queued calls may take."""
 
 
-class StepWaits(ValueError):
-    """A step that was to be dispatched only makes the host wait; one line."""
+class StepSynchronizes(ValueError):
+    """A step that should only be dispatched makes the host wait; one line."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Decomposition:
-    """The parts of a step, in milliseconds, and the two ways to run `steps` of them."""
+    """The parts of a step, in milliseconds, and two ways to run `steps` of them."""
 
     steps: int
     dispatch_ms: float
     """t1: host time to issue a step."""
     device_ms: float
-    """t2: device time of its work, the host not in its way."""
+    """t2: device time of its work, with the host out of the way."""
     read_ms: float
-    """t3: host time to read the result when the device is done."""
+    """t3: host time to read the result once the device is done."""
     each_ms: float
     """Measured: every step is read before the next is issued."""
     end_ms: float
@@ -55,7 +55,7 @@ class Decomposition:
 
     @property
     def end_predicted_ms(self) -> float:
-        """t1 + n t2 + t3; where issuing takes longer than the work, n t1 + t2 + t3."""
+        """t1 + n t2 + t3; if issuing takes longer than the work, n t1 + t2 + t3."""
         slower, quicker = max(self.dispatch_ms, self.device_ms), min(self.dispatch_ms, self.device_ms)
         return self.steps * slower + quicker + self.read_ms
 
@@ -69,47 +69,47 @@ class Decomposition:
 
 
 def decompose(step: Callable[[], object], read: Callable[[], object], *, steps: int, warmup: int) -> Decomposition:
-    """Take a step apart on the current GPU; see :meth:`pytest_gpusync.plugin.fixtures.GpuElapsed.decompose`.
+    """Measure the parts of a step on the current GPU; see :meth:`pytest_gpusync.plugin.fixtures.GpuElapsed.decompose`.
 
     Raises:
-        StepWaits: `step` makes the host wait, so that it cannot be told from its read-back.
+        StepSynchronizes: `step` makes the host wait, so it cannot be separated from its read-back.
     """
-    from pytest_gpusync.machine.nvml import watch_current
+    from pytest_gpusync.machine.nvml import monitor_current_gpu
     from pytest_gpusync.measure.recording import uncounted
 
     with no_garbage_collection(), uncounted():
         for _ in range(max(warmup, 1)):
             step()
             read()
-        settle()
-        watch = watch_current()
+        wait_until_idle()
+        watch = monitor_current_gpu()
         try:
-            t1, t2 = _queued(step)
-            t3 = median(_reading(step, read) for _ in range(_ROUNDS))
+            t1, t2 = _dispatch_and_device_ms(step)
+            t3 = median(_read_ms(step, read) for _ in range(_ROUNDS))
             each, end = [], []
             for _ in range(_ROUNDS):
-                each.append(_timed(step, read, steps, each_is_read=True))
-                end.append(_timed(step, read, steps, each_is_read=False))
-                watch.look()
+                each.append(_total_ms(step, read, steps, each_is_read=True))
+                end.append(_total_ms(step, read, steps, each_is_read=False))
+                watch.sample()
         finally:
             disturbance = watch.close()
     parts = Decomposition(steps, t1, t2, t3, median(each), median(end))
     return replace(parts, note=disturbance.note)
 
 
-def _queued(step: Callable[[], object]) -> tuple[float, float]:
-    """Return the host's and the device's milliseconds for one step, each without the other in its way.
+def _dispatch_and_device_ms(step: Callable[[], object]) -> tuple[float, float]:
+    """Return the host's and the device's milliseconds for one step, each measured without the other in its way.
 
-    The steps are issued behind a kernel that keeps the device busy until all are queued: the host waits for nothing,
-    and the device finds its work at hand.
+    The steps are issued behind a kernel that keeps the device busy until all of them are queued: the host waits for
+    nothing, and the device has all its work queued.
     """
     import torch
 
     begun = time.perf_counter()
     step()
     once = max((time.perf_counter() - begun) * 1e3, 1e-3)
-    settle()
-    calls = max(1, min(_MOST_CALLS, int(_QUEUED_MS / once)))
+    wait_until_idle()
+    calls = max(1, min(_MAX_CALLS, int(_QUEUED_MS / once)))
     cycles_per_ms = _cycles_per_ms()
     busy_ms = 2.0 + 3 * calls * once
     dispatch: list[float] = []
@@ -125,21 +125,21 @@ def _queued(step: Callable[[], object]) -> tuple[float, float]:
         issued = (time.perf_counter() - begun) * 1e3
         still_busy = not start.query()
         end.record()
-        settle()
+        wait_until_idle()
         if still_busy:
             dispatch.append(issued / calls)
             device.append(start.elapsed_time(end) / calls)
             continue
-        # A host that was only held up is in time when the device is kept busy for longer; one that waits never is.
+        # A host that was only delayed is in time when the device is kept busy for longer; one that waits never is.
         too_late += 1
         busy_ms *= 2
-        if too_late == _MOST_LATE:
-            raise StepWaits("step() makes the host wait for the GPU; leave what reads its result to read()")
+        if too_late == _MAX_LATE:
+            raise StepSynchronizes("step() makes the host wait for the GPU; read its result in read()")
     return median(dispatch), median(device)
 
 
 def _cycles_per_ms() -> float:
-    """Return the cycles for which ``torch.cuda._sleep`` keeps the current GPU busy for a millisecond."""
+    """Return the cycles for which ``torch.cuda._sleep`` keeps the current GPU busy for one millisecond."""
     import torch
 
     tries: list[float] = []
@@ -148,23 +148,23 @@ def _cycles_per_ms() -> float:
         start.record()
         torch.cuda._sleep(2_000_000)
         end.record()
-        settle()
+        wait_until_idle()
         tries.append(2_000_000 / max(start.elapsed_time(end), 1e-3))
     return median(tries)
 
 
-def _reading(step: Callable[[], object], read: Callable[[], object]) -> float:
-    """Return the milliseconds that reading takes when the device has done the step."""
+def _read_ms(step: Callable[[], object], read: Callable[[], object]) -> float:
+    """Return the milliseconds that reading takes once the device has finished the step."""
     step()
-    settle()
+    wait_until_idle()
     begun = time.perf_counter()
     read()
     return (time.perf_counter() - begun) * 1e3
 
 
-def _timed(step: Callable[[], object], read: Callable[[], object], steps: int, *, each_is_read: bool) -> float:
+def _total_ms(step: Callable[[], object], read: Callable[[], object], steps: int, *, each_is_read: bool) -> float:
     """Return the milliseconds from an idle device to the last value read."""
-    settle()
+    wait_until_idle()
     begun = time.perf_counter()
     for _ in range(steps):
         step()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpusync.elapsed.paired import Comparison, disturbed, look, measure_rounds
+from pytest_gpusync.elapsed.paired import Comparison, interim_estimate, measure_rounds, with_disturbance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.measurement import Disturbance
 
 TOLERANCE: Final = 0.1
-"""Width of the interval, as a part of the shorter piece of work, at which a measurement is complete."""
+"""Width of the interval, as a share of the shorter piece of work, at which a measurement is complete."""
 
 
 class Triple(NamedTuple):
@@ -27,16 +27,16 @@ class Triple(NamedTuple):
 
     @property
     def overlap(self) -> float:
-        """The part of the shorter that ran while the other did: 0 one after the other, 1 all of it."""
+        """The share of the shorter piece that ran while the other did: 0 if one after the other, 1 if all of it."""
         return (self.a + self.b - self.both) / min(self.a, self.b)
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Overlap(Comparison):
-    """The part of the shorter of two pieces of work that ran while the other did.
+    """The share of the shorter of two pieces of work that ran while the other did.
 
-    `value` is 0 if one ran after the other, 1 if the shorter cost no time, and below 0 if the two are slower together
-    than one after the other.
+    `value` is 0 if one ran after the other, 1 if the shorter one took no extra time, and below 0 if the two together
+    take longer than one after the other.
     """
 
     both_ms: float
@@ -50,8 +50,8 @@ class Overlap(Comparison):
 
 
 def overlap_of(rounds: Sequence[Triple], tolerance: float, disturbance: Disturbance) -> Overlap:
-    """Return the overlap that the rounds give; nothing can be claimed of it if the machine was disturbed."""
-    estimate = look([one.overlap for one in rounds])
+    """Return the overlap that the rounds show. If the machine was disturbed, its interval is unbounded."""
+    estimate = interim_estimate([one.overlap for one in rounds])
     found = Overlap(
         value=estimate.value,
         low=estimate.low,
@@ -62,7 +62,7 @@ def overlap_of(rounds: Sequence[Triple], tolerance: float, disturbance: Disturba
         b_ms=median(one.b for one in rounds),
         both_ms=median(one.both for one in rounds),
     )
-    return disturbed(found, disturbance)
+    return with_disturbance(found, disturbance)
 
 
 def measure_overlap(
@@ -75,13 +75,13 @@ def measure_overlap(
     calls: int | None,
     tolerance: float,
 ) -> Overlap:
-    """Time the three in turn on the current GPU; see :meth:`pytest_gpusync.plugin.fixtures.GpuElapsed.overlap`."""
+    """Time the three alternately on the current GPU; see :meth:`pytest_gpusync.plugin.fixtures.GpuElapsed.overlap`."""
 
-    def is_enough(taken: Sequence[Mapping[str, float]], _: int) -> bool:
-        return _is_tight(look([Triple(**one).overlap for one in taken]), tolerance)
+    def is_sufficient(taken: Sequence[Mapping[str, float]], _: int) -> bool:
+        return _is_tight(interim_estimate([Triple(**one).overlap for one in taken]), tolerance)
 
     taken, _, disturbance = measure_rounds(
-        {"a": a, "b": b, "both": both}, rounds=rounds, warmup=warmup, calls=calls, is_enough=is_enough
+        {"a": a, "b": b, "both": both}, rounds=rounds, warmup=warmup, calls=calls, is_sufficient=is_sufficient
     )
     return overlap_of([Triple(**one) for one in taken], tolerance, disturbance)
 

@@ -1,7 +1,7 @@
-"""Elapsed times against each other, from rounds in which each side has its turn; the ratio of two.
+"""Compares elapsed times in rounds in which each side is timed once; the ratio of two times.
 
-Two runs of the same code on a shared machine differ by 4 to 11 %. So all sides are timed in turn, the order changing
-from round to round, and the median of what the rounds say is taken: what slows all for a while cancels out.
+Two runs of the same code on a shared machine differ by 4 to 11 %. So all sides are timed alternately, in an order that
+changes from round to round, and the median over the rounds is taken: what slows everything for a while cancels out.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ if TYPE_CHECKING:
 Outcome = Literal["measured", "too noisy to tell"]
 
 ROUNDS: Final = 100
-"""Rounds after which an interval that is still wide is given up, unless told otherwise."""
+"""Default number of rounds after which measuring stops, even if the interval is still wide."""
 
 TOLERANCE: Final = 0.02
-"""Width of the interval, as a part of the ratio, at which a measurement is complete, unless told otherwise."""
+"""Default width of the interval, as a share of the ratio, at which a measurement is complete."""
 
-LEAST_ROUNDS: Final = 12
-"""Rounds before an interval is looked at."""
+MIN_ROUNDS: Final = 12
+"""Rounds before an interval is computed for the first time."""
 
 EDGE_MS: Final = 0.012
-"""What a sample may hold besides its work: on an idle H200 the first launch takes 9 to 12 us to arrive. The interval of
-a ratio is widened by as much, for a difference that small is none of the work's."""
+"""Time in a sample that is not its work: on an idle H200 the first launch takes 9 to 12 us to arrive. The interval of a
+ratio is widened by this much, because so small a difference is not due to the work."""
 
-_LOOK_CONFIDENCE: Final = 0.999
-"""Of each look at an interval. Rounds end when one is narrow, so it is looked at again and again: the stated confidence
-holds for all looks together if each has more."""
+_INTERIM_CONFIDENCE: Final = 0.999
+"""Confidence of each interim interval. Measuring stops once an interval is narrow, so it is computed repeatedly: each
+needs a higher confidence for the stated one to hold for all of them together."""
 
-_LEAST_CALLS: Final = 3
+_MIN_CALLS: Final = 3
 """Calls in one sample: from the second on, the host may run ahead of the device as it does in a training loop."""
 _SAMPLE_MS: Final = 10.0
-"""Least time of one sample: what starting and ending it costs is small against this."""
+"""Least time of one sample, compared to which the cost of starting and ending it is small."""
 
 Side = TypeVar("Side", bound=str)
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Comparison:
-    """What rounds of timing say, with an interval."""
+    """The result of timing rounds, with an interval."""
 
-    NOTHING: ClassVar[tuple[float, float]] = (-inf, inf)
-    """The interval that claims nothing."""
+    UNBOUNDED: ClassVar[tuple[float, float]] = (-inf, inf)
+    """The unbounded interval."""
 
     value: float
     """Median over the rounds."""
     low: float
     high: float
-    """The truth lies between `low` and `high` with the stated confidence. Where the machine was disturbed (see `note`)
-    they are the ends of all there can be: nothing can be claimed."""
+    """The true value lies between `low` and `high` with the stated confidence. If the machine was disturbed (see
+    `note`), the interval is unbounded."""
     rounds: int
     outcome: Outcome
     confidence: float = CONFIDENCE
@@ -86,7 +86,7 @@ Compared = TypeVar("Compared", bound=Comparison)
 class Ratio(Comparison):
     """How many times as long as `b` `a` took."""
 
-    NOTHING: ClassVar[tuple[float, float]] = (0.0, inf)
+    UNBOUNDED: ClassVar[tuple[float, float]] = (0.0, inf)
 
     calls: int
     """Calls in each sample."""
@@ -105,43 +105,44 @@ class Pair(NamedTuple):
     b: float
 
 
-def take_rounds(
+def run_rounds(
     take: Callable[[Side], float],
     sides: Sequence[Side],
     rounds: int,
-    is_enough: Callable[[Sequence[Mapping[Side, float]]], bool],
+    is_sufficient: Callable[[Sequence[Mapping[Side, float]]], bool],
 ) -> list[dict[Side, float]]:
-    """Take rounds until they are enough, `rounds` of them at most.
+    """Run rounds until they are sufficient, but at most `rounds`.
 
     Args:
-        take: takes one sample of a side: milliseconds per call.
-        sides: what is timed. The order turns from round to round: what warms or cools the GPU falls on each alike.
-        rounds: rounds to take at most.
-        is_enough: whether these tell what is to be told; asked when each side was first as often as the others.
+        take: times one sample of a side and returns milliseconds per call.
+        sides: what is timed. The order rotates from round to round, so that warming or cooling of the GPU affects each
+            side equally.
+        rounds: most rounds.
+        is_sufficient: whether the rounds so far show the result; called when each side was first equally often.
     """
     taken: list[dict[Side, float]] = []
     while len(taken) < rounds:
         turn = len(taken) % len(sides)
         taken.append({side: take(side) for side in (*sides[turn:], *sides[:turn])})
-        if len(taken) >= LEAST_ROUNDS and len(taken) % len(sides) == 0 and is_enough(taken):
+        if len(taken) >= MIN_ROUNDS and len(taken) % len(sides) == 0 and is_sufficient(taken):
             break
     return taken
 
 
-def look(samples: Sequence[float]) -> Estimate:
-    """Return the median with the interval that looking at it after every few rounds leaves."""
-    return median_estimate(samples, _LOOK_CONFIDENCE)
+def interim_estimate(samples: Sequence[float]) -> Estimate:
+    """Return the median, with an interval that holds although it is computed repeatedly while rounds run."""
+    return median_estimate(samples, _INTERIM_CONFIDENCE)
 
 
 def ratio_estimate(pairs: Sequence[Pair], calls: int) -> Estimate:
-    """Return the ratio that pairs of samples of so many calls give, with its interval."""
-    found = look([pair.a / pair.b for pair in pairs])
+    """Return the ratio from pairs of samples of `calls` calls, with its interval."""
+    found = interim_estimate([pair.a / pair.b for pair in pairs])
     edges = sum(EDGE_MS / (calls * median(times)) for times in zip(*pairs, strict=True))
     return replace(found, low=max(0.0, found.low * (1 - edges)), high=found.high * (1 + edges))
 
 
 def ratio_of(pairs: Sequence[Pair], calls: int, tolerance: float) -> Ratio:
-    """Return the ratio that `pairs` give."""
+    """Return the ratio from `pairs`."""
     estimate = ratio_estimate(pairs, calls)
     return Ratio(
         value=estimate.value,
@@ -159,11 +160,11 @@ def _is_tight(estimate: Estimate, tolerance: float) -> bool:
     return estimate.high - estimate.low <= tolerance * estimate.value
 
 
-def disturbed(found: Compared, disturbance: Disturbance) -> Compared:
-    """Return what was found with what NVML saw meanwhile; nothing can be claimed from it if that spoils it."""
-    if not disturbance.spoils:
+def with_disturbance(found: Compared, disturbance: Disturbance) -> Compared:
+    """Return a result with what NVML saw meanwhile; its interval is unbounded if that invalidates it."""
+    if not disturbance.invalidates:
         return replace(found, note=disturbance.note)
-    low, high = found.NOTHING
+    low, high = found.UNBOUNDED
     return replace(found, low=low, high=high, outcome="too noisy to tell", note=disturbance.note)
 
 
@@ -176,15 +177,15 @@ def measure_ratio(
     calls: int | None = None,
     tolerance: float = TOLERANCE,
 ) -> Ratio:
-    """Time `a` against `b` on the current GPU; see :meth:`pytest_gpusync.plugin.fixtures.GpuElapsed.ratio`."""
+    """Time `a` and `b` alternately on the current GPU; see :meth:`pytest_gpusync.plugin.fixtures.GpuElapsed.ratio`."""
 
-    def is_enough(taken: Sequence[Mapping[str, float]], number: int) -> bool:
+    def is_sufficient(taken: Sequence[Mapping[str, float]], number: int) -> bool:
         return _is_tight(ratio_estimate([Pair(**one) for one in taken], number), tolerance)
 
     taken, number, disturbance = measure_rounds(
-        {"a": a, "b": b}, rounds=rounds, warmup=warmup, calls=calls, is_enough=is_enough
+        {"a": a, "b": b}, rounds=rounds, warmup=warmup, calls=calls, is_sufficient=is_sufficient
     )
-    return disturbed(ratio_of([Pair(**one) for one in taken], number, tolerance), disturbance)
+    return with_disturbance(ratio_of([Pair(**one) for one in taken], number, tolerance), disturbance)
 
 
 def measure_rounds(
@@ -193,51 +194,51 @@ def measure_rounds(
     rounds: int,
     warmup: int,
     calls: int | None,
-    is_enough: Callable[[Sequence[Mapping[str, float]], int], bool],
+    is_sufficient: Callable[[Sequence[Mapping[str, float]], int], bool],
 ) -> tuple[list[dict[str, float]], int, Disturbance]:
-    """Time sides in turn on the current GPU.
+    """Time sides alternately on the current GPU.
 
     Args:
         sides: what is timed, by name.
         rounds: most rounds.
         warmup: calls of each side before anything is timed.
-        calls: calls of a side in one sample; None: as many as take 10 ms, and at least three.
-        is_enough: whether the rounds taken, in samples of so many calls, tell what is to be told.
+        calls: calls of a side in one sample; None for as many as take 10 ms, at least three.
+        is_sufficient: whether the rounds so far, in samples of this many calls, show the result.
 
     Returns:
-        the rounds in milliseconds per call, the calls in each sample, and what NVML saw meanwhile.
+        The rounds in milliseconds per call, the calls in each sample, and what NVML saw meanwhile.
     """
-    from pytest_gpusync.machine.nvml import watch_current
+    from pytest_gpusync.machine.nvml import monitor_current_gpu
     from pytest_gpusync.measure.recording import uncounted
 
     names = list(sides)
 
     def take(name: str) -> float:
         if name == names[0]:
-            watch.look()
-        return sample(sides[name], number)
+            watch.sample()
+        return time_per_call(sides[name], number)
 
     with uncounted(), no_garbage_collection():
         for _ in range(warmup):
             for side in sides.values():
                 side()
-        settle()
-        number = calls if calls is not None else calls_of(sides.values())
-        watch = watch_current()
+        wait_until_idle()
+        number = calls if calls is not None else calls_per_sample(sides.values())
+        watch = monitor_current_gpu()
         try:
-            taken = take_rounds(take, names, rounds, lambda taken: is_enough(taken, number))
+            taken = run_rounds(take, names, rounds, lambda taken: is_sufficient(taken, number))
         finally:
             disturbance = watch.close()
     return taken, number, disturbance
 
 
-def calls_of(sides: Iterable[Callable[[], object]]) -> int:
-    """Return how many calls one sample takes, so that the shortest side takes long enough to be timed."""
-    shortest = min(sample(side, 1) for side in sides)
-    return max(_LEAST_CALLS, ceil(_SAMPLE_MS / max(shortest, 1e-3)))
+def calls_per_sample(sides: Iterable[Callable[[], object]]) -> int:
+    """Return how many calls one sample needs for the shortest side to take long enough."""
+    shortest = min(time_per_call(side, 1) for side in sides)
+    return max(_MIN_CALLS, ceil(_SAMPLE_MS / max(shortest, 1e-3)))
 
 
-def sample(function: Callable[[], object], calls: int) -> float:
+def time_per_call(function: Callable[[], object], calls: int) -> float:
     """Return the milliseconds per call from an idle device to the end of the work of the last of `calls` calls."""
     import torch
 
@@ -246,14 +247,14 @@ def sample(function: Callable[[], object], calls: int) -> float:
     for _ in range(calls):
         function()
     end.record()
-    settle()
+    wait_until_idle()
     elapsed: Any = start.elapsed_time(end)
-    # An event resolves half a microsecond; a ratio of nothing by nothing would be no number.
+    # An event has a resolution of half a microsecond; a ratio of two zeros would be undefined.
     return max(float(elapsed), 1e-3) / calls
 
 
-def settle() -> None:
-    """Wait until the device is idle. It is the measurement's own wait: no region counts it."""
+def wait_until_idle() -> None:
+    """Wait until the device is idle. No region counts this wait."""
     import torch
 
     from pytest_gpusync.measure.recording import uncounted
@@ -264,7 +265,7 @@ def settle() -> None:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Collect garbage now, and not in the ``with`` block."""
+    """Collect garbage now, and not inside the ``with`` block."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()

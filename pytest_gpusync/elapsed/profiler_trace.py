@@ -1,7 +1,7 @@
-"""What torch.profiler sees of steps: the host's calls into the driver, and the device's work that each of them queued.
+"""Steps as torch.profiler records them: the host's calls into the driver, and the device work that each of them queued.
 
-Only device activities are asked for, runtime calls among them: that costs about a microsecond per launch, and the times
-of the device's work are right. The host is slowed by it; its times are taken from a run that was not traced.
+Only device activities are recorded, runtime calls among them. That costs about a microsecond per launch, and the times
+of the device's work are right. The host is slowed down; its times are taken from a run without the profiler.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pytest_gpusync.elapsed.paired import settle
+from pytest_gpusync.elapsed.paired import wait_until_idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpusync.model.measurement import Kind
 
-WAITS: Final[dict[str, Kind]] = {
+SYNC_CALLS: Final[dict[str, Kind]] = {
     "cudaStreamSynchronize": "stream",
     "cudaDeviceSynchronize": "device",
     "cudaEventSynchronize": "event",
@@ -31,14 +31,14 @@ WAITS: Final[dict[str, Kind]] = {
 _COPY: Final = "cudaMemcpyAsync"
 _MARK: Final = "cudaDeviceSynchronize"
 _CLOCKS_AGREE_NS: Final = 200_000
-"""By how much the profiler's clock may differ, from mark to mark, from the host's."""
+"""Most difference of the profiler's clock from the host's between two marks."""
 
 
 class TraceUnreadable(RuntimeError):
-    """The profiler did not see the steps as they ran; one clause."""
+    """The profiler did not record the steps as they ran; one clause."""
 
 
-class Event(NamedTuple):
+class TraceEvent(NamedTuple):
     """One activity as the profiler lists it."""
 
     name: str
@@ -47,17 +47,17 @@ class Event(NamedTuple):
     """Nanoseconds."""
     end: int
     correlation: int
-    """A call of the host and the work that it queued have the same."""
+    """A call of the host and the work it queued have the same number."""
     resource: int
-    """Stream of work, thread of a call."""
+    """The stream of device work, the thread of a call."""
 
 
-class Work(NamedTuple):
-    """What one call queued."""
+class DeviceWork(NamedTuple):
+    """The work that one call queued."""
 
     name: str
     start: int
-    """Nanoseconds after the beginning of the step, as all times here."""
+    """Nanoseconds after the start of the step, as all times here."""
     end: int
     stream: int
 
@@ -69,7 +69,7 @@ class Call(NamedTuple):
     entered: int
     left: int
     thread: int
-    work: Work | None
+    work: DeviceWork | None
 
     @property
     def is_copy(self) -> bool:
@@ -77,13 +77,13 @@ class Call(NamedTuple):
         return self.name == _COPY and self.work is not None and ("HtoD" in self.work.name or "DtoH" in self.work.name)
 
     @property
-    def waits_by_itself(self) -> bool:
-        """Whether it copies into host memory that is not pinned: then it waits, whatever is asked of it."""
+    def blocks_host(self) -> bool:
+        """Whether it copies into host memory that is not pinned: then it always waits."""
         return self.is_copy and self.work is not None and "DtoH" in self.work.name and "Pageable" in self.work.name
 
 
 class TracedStep(NamedTuple):
-    """The calls of one step, in their order, and its length on the host."""
+    """The calls of one step, in order, and its length on the host."""
 
     calls: tuple[Call, ...]
     length: int
@@ -93,7 +93,7 @@ def trace_steps(step: Callable[[], object], count: int) -> list[TracedStep]:
     """Run `count` steps under torch.profiler, each from an idle device to an idle device.
 
     Raises:
-        TraceUnreadable: the profiler saw nothing of them, or other calls than were made.
+        TraceUnreadable: the profiler recorded nothing, or other calls than were made.
     """
     from torch.autograd.profiler import profile
 
@@ -103,12 +103,12 @@ def trace_steps(step: Callable[[], object], count: int) -> list[TracedStep]:
             step()
             marks.append(_mark())
     listed: Any = profiler.kineto_results
-    # The first step bears what a trace costs once.
-    return split([_event(event) for event in listed.events()], marks)[1:]
+    # The first step includes the one-time cost of tracing.
+    return split_steps([_event(event) for event in listed.events()], marks)[1:]
 
 
 def busy_ms(steps: Sequence[TracedStep]) -> float | None:
-    """Return the milliseconds in which the device had work in a step, whatever the stream, in the median."""
+    """Return the median milliseconds per step in which the device had work, on any stream."""
     found = []
     for step in steps:
         spans = sorted((call.work.start, call.work.end) for call in step.calls if call.work is not None)
@@ -121,26 +121,26 @@ def busy_ms(steps: Sequence[TracedStep]) -> float | None:
 
 
 def _mark() -> int:
-    """Leave a device synchronize in the trace, and return when it was called by the host's wall clock."""
+    """Leave a device synchronize in the trace, and return the host's wall-clock time of the call."""
     at = time.time_ns()
-    settle()
+    wait_until_idle()
     return at
 
 
-def _event(event: Any) -> Event:
+def _event(event: Any) -> TraceEvent:
     on_device = "CUDA" in str(event.device_type())
     start = event.start_ns()
     end = start + event.duration_ns()
     resource = event.device_resource_id() if on_device else event.start_thread_id()
-    return Event(event.name(), on_device, start, end, event.correlation_id(), resource)
+    return TraceEvent(event.name(), on_device, start, end, event.correlation_id(), resource)
 
 
-def split(events: Sequence[Event], marks: Sequence[int]) -> list[TracedStep]:
+def split_steps(events: Sequence[TraceEvent], marks: Sequence[int]) -> list[TracedStep]:
     """Return the steps between the marks.
 
     Args:
         events: what the profiler listed.
-        marks: when each device synchronize between steps was called, by a clock that may be off by a constant.
+        marks: when each device synchronize between steps was called, on a clock that may be off by a constant.
 
     Raises:
         TraceUnreadable: the marks are not among the events.
@@ -159,8 +159,8 @@ def split(events: Sequence[Event], marks: Sequence[int]) -> list[TracedStep]:
     return steps
 
 
-def _find_marks(candidates: Sequence[Event], marks: Sequence[int]) -> list[Event]:
-    """Return the synchronizes that are the marks: those that stand apart as the marks do."""
+def _find_marks(candidates: Sequence[TraceEvent], marks: Sequence[int]) -> list[TraceEvent]:
+    """Return the synchronizes that are the marks: those with the same distances between them."""
     for first in candidates:
         offset = first.start - marks[0]
         found = []
@@ -176,6 +176,6 @@ def _find_marks(candidates: Sequence[Event], marks: Sequence[int]) -> list[Event
     )
 
 
-def _call(event: Event, work: Event | None, begin: int) -> Call:
-    queued = None if work is None else Work(work.name, work.start - begin, work.end - begin, work.resource)
+def _call(event: TraceEvent, work: TraceEvent | None, begin: int) -> Call:
+    queued = None if work is None else DeviceWork(work.name, work.start - begin, work.end - begin, work.resource)
     return Call(event.name, event.start - begin, event.end - begin, event.resource, queued)

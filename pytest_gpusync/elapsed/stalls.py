@@ -1,9 +1,9 @@
 """What each wait of a step costs: how long the device is idle because of it, and what the step would gain without it.
 
-Both are told from a replay. Steps run in blocks, in turn without any instrument, for their true time, and with their
-waits recorded, for the times of the host. Then a block runs under torch.profiler, for the device's work. The replay
-puts the host's times and the device's work together again; that it takes as long as the steps did is what its word on a
-step without a wait rests on. By how much it does not is added to the interval of every gain.
+Both come from a replay. Blocks of steps run alternately without instrumentation, for their true time, and with their
+waits recorded, for the host's times. Then one block runs under torch.profiler, for the device's work. The replay
+combines the host's times with the device's work. Its predictions are as good as its reproduction of the measured time,
+so the difference between the two is added to the interval of every gain.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from math import ceil, inf
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpusync.elapsed.paired import no_garbage_collection, settle
+from pytest_gpusync.elapsed.paired import no_garbage_collection, wait_until_idle
 from pytest_gpusync.elapsed.profiler_trace import TraceUnreadable, trace_steps
 from pytest_gpusync.elapsed.queue_replay import (
     CannotReplay,
-    SeenWait,
-    check,
+    ObservedWait,
+    check_single_stream,
     delays_of,
     fit_gap,
     operations,
@@ -37,33 +37,33 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.measurement import Disturbance, Kind, Measurement, Site, Sync
 
 ROUNDS: Final = 16
-"""Blocks of either kind, unless told otherwise."""
+"""Default number of blocks of either kind."""
 
 TOLERANCE: Final = 0.04
-"""Width of a gain's interval, as a part of the step, up to which it is told."""
+"""Largest width of a gain's interval, as a share of the step, for which the gain counts as measured."""
 
 _BLOCK_MS: Final = 60.0
-_LEAST_STEPS: Final = 4
-_MOST_STEPS: Final = 60
+_MIN_STEPS: Final = 4
+_MAX_STEPS: Final = 60
 _REPLAYED_STEPS: Final = 40
-"""Steps in one replay: what beginning and ending cost is small against so many."""
+"""Steps in one replay, so many that the cost of its start and end is small."""
 
 _READINGS: Final = 9
-_SETTLING: Final = 2
-"""Steps before a block: the first ones of a region meet a driver that CUPTI was attached to just now."""
+_LEAD_IN_STEPS: Final = 2
+"""Steps before a block: the first steps of a region meet a driver to which CUPTI was just attached."""
 
 
-_FITTED: Final = 8
-"""Rounds that the gap between pieces of work is fitted to."""
+_FIT_BLOCKS: Final = 8
+"""Rounds used to fit the gap between pieces of work."""
 
 _CALL_NS: Final = 10_000
-"""Most host time that a call takes which has nothing to wait for."""
+"""Most host time of a call that has nothing to wait for."""
 
 _REASON: Final = "gpu_elapsed.stalls runs the step"
 
 
-class CannotTell(ValueError):
-    """The stalls of these steps cannot be told; one line."""
+class StallsUnavailable(ValueError):
+    """The stalls of these steps cannot be determined; one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +75,20 @@ class Stall:
     blocked_ms: float
     """Host time in the waits."""
     idle_ms: float
-    """Device time with nothing to do after them."""
+    """Device idle time after them."""
     gain_ms: float
-    """By how much shorter a step would be without them."""
+    """How much shorter a step would be without them."""
     low_ms: float
     high_ms: float
-    """The gain lies between these with the stated confidence; minus and plus infinity where nothing can be claimed."""
+    """The gain lies between these with the stated confidence; minus and plus infinity if the GPU was disturbed."""
     outcome: Outcome
 
     def __str__(self) -> str:
         where = f"{self.site.path}:{self.site.line}"
         rate = f"{self.syncs:g} {'sync' if self.syncs == 1 else 'syncs'} per step"
         text = (
-            f"{where}: {rate}, the device idle for {self.idle_ms:.3g} ms after them; without "
-            f"{self.gain_ms:.3g} ms less ({self.low_ms:.3g} to {self.high_ms:.3g} ms)"
+            f"{where}: {rate}, device idle for {self.idle_ms:.3g} ms after them; a step would gain "
+            f"{self.gain_ms:.3g} ms without them ({self.low_ms:.3g} to {self.high_ms:.3g} ms)"
         )
         return text if self.outcome == "measured" else f"too noisy to tell: {text}"
 
@@ -98,13 +98,13 @@ class Stalls:
     """Where a step leaves the device idle."""
 
     step_ms: float
-    """Time of a step, in the median, measured without any instrument."""
+    """Median time of a step without instrumentation."""
     replayed_ms: float
-    """What the replay makes of it."""
+    """The same time in the replay."""
     busy_ms: float
     """Device time of its work."""
     sites: tuple[Stall, ...]
-    """The lines that wait, those with most to gain first."""
+    """The lines that wait, those with the largest gain first."""
     rounds: int
     steps: int
     """Steps in each block."""
@@ -114,12 +114,12 @@ class Stalls:
 
     @property
     def idle_ms(self) -> float:
-        """Time of a step in which the device has nothing to do, whatever the reason."""
+        """Time of a step in which the device is idle, for any reason."""
         return max(0.0, self.step_ms - self.busy_ms)
 
     def __repr__(self) -> str:
         head = (
-            f"a step takes {self.step_ms:.4g} ms, {self.busy_ms:.4g} ms of it work of the device "
+            f"a step takes {self.step_ms:.4g} ms, of which the device works {self.busy_ms:.4g} ms "
             f"({self.rounds} rounds of {self.steps} steps; {self.replayed_ms:.4g} ms replayed)"
         )
         lines = [head + (f"; {self.note}" if self.note else ""), *(f"  {stall}" for stall in self.sites)]
@@ -130,69 +130,72 @@ class Block(NamedTuple):
     """Steps that ran with their waits recorded."""
 
     steps: tuple[tuple[int, tuple[Sync, ...]], ...]
-    """Host time of each in nanoseconds, and its syncs, in the order of their beginning, times after the step began."""
+    """Host time of each step in nanoseconds, and its syncs ordered by start, with times after the step began."""
     length: int
     """Nanoseconds from an idle device to an idle device."""
 
 
-class Seen(NamedTuple):
+class Observations(NamedTuple):
     """What was measured of the steps."""
 
-    bare: list[int]
-    """Nanoseconds of each block without an instrument, from an idle device to an idle device."""
+    uninstrumented: list[int]
+    """Nanoseconds of each block without instrumentation, from an idle device to an idle device."""
     blocks: list[Block]
-    """Those with the waits recorded, one beside each of the others."""
+    """Blocks with the waits recorded, one for each of the others."""
     traced: list[TracedStep]
     number: int
     """Steps in each block."""
     read: int
-    """Nanoseconds that the host takes to read a value that is there."""
+    """Nanoseconds that the host takes to read a value that is ready."""
 
 
 def measure_stalls(step: Callable[[], object], *, rounds: int, warmup: int, steps: int | None) -> Stalls:
-    """Take the waits of a step apart on the current GPU; see :meth:`pytest_gpusync.plugin.fixtures.GpuElapsed.stalls`.
+    """Measure the stalls of a step on the current GPU; see :meth:`pytest_gpusync.plugin.fixtures.GpuElapsed.stalls`.
 
     Raises:
-        CannotTell: the steps are of a kind for which this cannot be told.
+        StallsUnavailable: they cannot be determined for steps of this kind.
     """
-    from pytest_gpusync.machine.nvml import watch_current
+    from pytest_gpusync.machine.nvml import monitor_current_gpu
     from pytest_gpusync.measure.recording import allow
 
     with allow(_REASON), no_garbage_collection():
         for _ in range(max(warmup, 1)):
             step()
-        number = steps if steps is not None else _steps_of(step)
-        watch = watch_current()
-        bare: list[int] = []
+        number = steps if steps is not None else _steps_per_block(step)
+        watch = monitor_current_gpu()
+        uninstrumented: list[int] = []
         blocks: list[Block] = []
         try:
             for turn in range(rounds):
-                watch.look()
+                watch.sample()
                 for kind in ("bare", "recorded") if turn % 2 else ("recorded", "bare"):
                     if kind == "bare":
-                        bare.append(_timed(step, number))
+                        uninstrumented.append(_timed(step, number))
                     else:
                         blocks.append(_recorded(step, number))
             read = _time_to_read(step)
             traced = trace_steps(step, number)
         except TraceUnreadable as error:
-            raise CannotTell(str(error)) from None
+            raise StallsUnavailable(str(error)) from None
         finally:
             disturbance = watch.close()
-    return conclude(Seen(bare, blocks, traced, number, read), disturbance)
+    return estimate_stalls(Observations(uninstrumented, blocks, traced, number, read), disturbance)
 
 
-def conclude(seen: Seen, disturbance: Disturbance) -> Stalls:
-    """Return what blocks and trace tell.
+def estimate_stalls(seen: Observations, disturbance: Disturbance) -> Stalls:
+    """Return the stalls that the blocks and the trace show.
 
     Raises:
-        CannotTell: the steps wait differently from one another, or in a way that two queues do not describe.
+        StallsUnavailable: the steps wait differently from one another, or in a way that two queues do not describe.
     """
-    sites = _sites(seen.blocks)
-    rounds, bare = _replayable(seen, sites)
-    fitted = fit_gap(rounds[:_FITTED], delays_of(seen.traced), median(bare[:_FITTED]))
-    step_ns = median(seen.bare) / seen.number
-    off = abs(median(replay(ops, fitted).length - alone for ops, alone in zip(rounds, bare, strict=True)) / seen.number)
+    sites = _sites_by_index(seen.blocks)
+    rounds, uninstrumented = _replayable(seen, sites)
+    fitted = fit_gap(rounds[:_FIT_BLOCKS], delays_of(seen.traced), median(uninstrumented[:_FIT_BLOCKS]))
+    step_ns = median(seen.uninstrumented) / seen.number
+    off = abs(
+        median(replay(ops, fitted).length - alone for ops, alone in zip(rounds, uninstrumented, strict=True))
+        / seen.number
+    )
     repeats = ceil(_REPLAYED_STEPS / seen.number)
     each = seen.number * repeats
     whole = [replay(ops * repeats, fitted) for ops in rounds]
@@ -200,7 +203,7 @@ def conclude(seen: Seen, disturbance: Disturbance) -> Stalls:
     for site, index in sites.items():
         without = [replay(ops * repeats, fitted, {index}) for ops in rounds]
         gain = median_estimate([(a.length - b.length) / each for a, b in zip(whole, without, strict=True)])
-        low, high = (gain.low - off, gain.high + off) if not disturbance.spoils else (-inf, inf)
+        low, high = (gain.low - off, gain.high + off) if not disturbance.invalidates else (-inf, inf)
         syncs = [sync for block in seen.blocks for _, all_ in block.steps for sync in all_ if sync.site == site]
         steps = len(seen.blocks) * seen.number
         found.append(
@@ -227,74 +230,74 @@ def conclude(seen: Seen, disturbance: Disturbance) -> Stalls:
     )
 
 
-def _replayable(seen: Seen, sites: dict[Site, int]) -> tuple[list[list[list[Op]]], list[int]]:
-    """Return the blocks as the calls of their steps, and beside each what a block without an instrument took."""
+def _replayable(seen: Observations, sites: dict[Site, int]) -> tuple[list[list[list[Op]]], list[int]]:
+    """Return the blocks as lists of calls, and for each the time of an uninstrumented block."""
     if not sites:
-        raise CannotTell("the steps make no sync")
+        raise StallsUnavailable("the steps make no sync")
     try:
-        check(seen.traced)
+        check_single_stream(seen.traced)
     except CannotReplay as error:
-        raise CannotTell(str(error)) from None
+        raise StallsUnavailable(str(error)) from None
     like: dict[tuple[Kind, ...], list[TracedStep]] = {}
     for step in seen.traced:
         like.setdefault(waits_of(step), []).append(step)
-    calls = _calls(seen.blocks)
+    calls = _call_costs(seen.blocks)
     cost = _cost_of_counting(seen)
     rounds: list[list[list[Op]]] = []
-    bare: list[int] = []
-    for block, alone in zip(seen.blocks, seen.bare, strict=True):
+    uninstrumented: list[int] = []
+    for block, alone in zip(seen.blocks, seen.uninstrumented, strict=True):
         ops = []
         for turn, (length, syncs) in enumerate(block.steps):
             templates = like.get(tuple(sync.kind for sync in syncs))
             if templates is None:
                 break
-            waits = [_seen_wait(sync, sites, calls, seen.read) for sync in syncs]
+            waits = [_observed_wait(sync, sites, calls, seen.read) for sync in syncs]
             ops.append(operations(templates[turn % len(templates)], waits, length, cost))
         else:
             rounds.append(ops)
-            bare.append(alone)
+            uninstrumented.append(alone)
     if 2 * len(rounds) < len(seen.blocks):
-        raise CannotTell("the steps wait differently from one another")
-    return rounds, bare
+        raise StallsUnavailable("the steps wait differently from one another")
+    return rounds, uninstrumented
 
 
-def _cost_of_counting(seen: Seen) -> float:
-    """Return the host time that recording adds to each wait, in the median of the pairs of blocks."""
+def _cost_of_counting(seen: Observations) -> float:
+    """Return the median host time that recording adds to each wait."""
     waits = sum(len(syncs) for block in seen.blocks for _, syncs in block.steps) / len(seen.blocks)
-    added = median(block.length - alone for block, alone in zip(seen.blocks, seen.bare, strict=True))
+    added = median(block.length - alone for block, alone in zip(seen.blocks, seen.uninstrumented, strict=True))
     return max(0.0, added / max(1.0, waits))
 
 
 def _time_to_read(step: Callable[[], object]) -> int:
-    """Return the host time of reading a value that is there, in nanoseconds, out of steps as it is read in them."""
+    """Return the host time of reading a value that is ready, in nanoseconds, with caches as cold as in a step."""
     import torch
 
     value = torch.zeros((), device="cuda")
     took = []
     for _ in range(_READINGS):
         step()
-        settle()
+        wait_until_idle()
         begun = time.perf_counter_ns()
         value.item()
         took.append(time.perf_counter_ns() - begun)
     return int(median(took))
 
 
-def _steps_of(step: Callable[[], object]) -> int:
+def _steps_per_block(step: Callable[[], object]) -> int:
     """Return how many steps make a block."""
     took = _timed(step, 2) / 2e6
-    return max(_LEAST_STEPS, min(_MOST_STEPS, ceil(_BLOCK_MS / max(took, 1e-3))))
+    return max(_MIN_STEPS, min(_MAX_STEPS, ceil(_BLOCK_MS / max(took, 1e-3))))
 
 
 def _timed(step: Callable[[], object], number: int) -> int:
     """Return the nanoseconds of a block."""
-    for _ in range(_SETTLING):
+    for _ in range(_LEAD_IN_STEPS):
         step()
-    settle()
+    wait_until_idle()
     begun = time.perf_counter_ns()
     for _ in range(number):
         step()
-    settle()
+    wait_until_idle()
     return time.perf_counter_ns() - begun
 
 
@@ -306,26 +309,26 @@ def _recorded(step: Callable[[], object], number: int) -> Block:
     ends: list[int] = []
     try:
         with record("stalls", recorder="cupti") as region:
-            for _ in range(_SETTLING):
+            for _ in range(_LEAD_IN_STEPS):
                 step()
-            settle()
+            wait_until_idle()
             begun = time.perf_counter_ns()
             for _ in range(number):
                 step()
                 ends.append(time.perf_counter_ns())
-            settle()
+            wait_until_idle()
             closed = time.perf_counter_ns()
     except MeasurementError as error:
-        raise CannotTell(str(error)) from None
+        raise StallsUnavailable(str(error)) from None
     return _block(region.result(), begun - region.opened_ns, [end - region.opened_ns for end in ends], closed - begun)
 
 
 def _block(measurement: Measurement, begun: int, ends: Sequence[int], length: int) -> Block:
     if measurement.problem is not None:
-        raise CannotTell(measurement.problem)
+        raise StallsUnavailable(measurement.problem)
     syncs = [sync for sync in measurement.all_syncs if sync.began_ns is not None and sync.blocked_ns is not None]
     if len(syncs) < len(measurement.all_syncs) or any(sync.background for sync in syncs):
-        raise CannotTell("another thread waits for the device beside the steps")
+        raise StallsUnavailable("another thread waits for the device during the steps")
     syncs.sort(key=lambda sync: sync.began_ns or 0)
     steps: list[tuple[int, tuple[Sync, ...]]] = []
     position, start = 0, begun
@@ -341,7 +344,7 @@ def _block(measurement: Measurement, begun: int, ends: Sequence[int], length: in
     return Block(tuple(steps), length)
 
 
-def _sites(blocks: Sequence[Block]) -> dict[Site, int]:
+def _sites_by_index(blocks: Sequence[Block]) -> dict[Site, int]:
     """Number the lines that wait."""
     sites: dict[Site, int] = {}
     for block in blocks:
@@ -349,13 +352,13 @@ def _sites(blocks: Sequence[Block]) -> dict[Site, int]:
             for sync in syncs:
                 if sync.kind == "event":
                     where = f"{sync.site.path}:{sync.site.line}"
-                    raise CannotTell(f"{where} waits for an event, and behind which work that stands is unknown")
+                    raise StallsUnavailable(f"{where} waits for an event, and which work the event follows is unknown")
                 sites.setdefault(sync.site, len(sites))
     return sites
 
 
-def _calls(blocks: Sequence[Block]) -> dict[Site, int]:
-    """Return for each line what its call costs the host where there is nothing to wait for, as far as it was seen."""
+def _call_costs(blocks: Sequence[Block]) -> dict[Site, int]:
+    """Return for each line the least host time of its call, as the cost if there is nothing to wait for."""
     calls: dict[Site, int] = {}
     for block in blocks:
         for _, syncs in block.steps:
@@ -364,9 +367,9 @@ def _calls(blocks: Sequence[Block]) -> dict[Site, int]:
     return calls
 
 
-def _seen_wait(sync: Sync, sites: dict[Site, int], calls: dict[Site, int], read: int) -> SeenWait:
+def _observed_wait(sync: Sync, sites: dict[Site, int], calls: dict[Site, int], read: int) -> ObservedWait:
     entered, reads = sync.began_ns or 0, sync.direction == "D2H"
-    return SeenWait(
+    return ObservedWait(
         kind=sync.kind,
         entered=entered,
         left=entered + (sync.blocked_ns or 0),
@@ -374,5 +377,5 @@ def _seen_wait(sync: Sync, sites: dict[Site, int], calls: dict[Site, int], read:
         reads=reads,
         copies=sync.direction is not None,
         call=calls[sync.site],
-        around=max(0, read - calls[sync.site]) if reads else 0,
+        overhead=max(0, read - calls[sync.site]) if reads else 0,
     )

@@ -1,1 +1,1 @@
-"""The machine: GPUs, NVML, native memory, and hooks into the import system."""
+"""The machine: GPUs, drivers, native memory, and hooks into the import system."""

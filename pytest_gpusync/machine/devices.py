@@ -1,4 +1,4 @@
-"""Which device steps can run on here, found without importing torch and without creating a CUDA context."""
+"""Which device steps can run on, found without importing torch and without creating a CUDA context."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What was found."""
+    """The GPU that was found, or why there is none."""
 
     kind: Literal["cuda", "none"]
     gpu: str | None = None
@@ -20,7 +20,7 @@ class Device:
     uuid: str | None = None
     """NVML's identifier of that GPU."""
     reason: str | None = None
-    """Why there is no usable GPU, as a clause; None when there is one."""
+    """Why there is no usable GPU, as a clause; None if there is one."""
 
 
 def detect() -> Device:
@@ -34,16 +34,16 @@ def detect() -> Device:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return Device("none", reason="CUDA_VISIBLE_DEVICES hides every GPU")
-    return _ask_nvml(visible)
+    return _query_nvml(visible)
 
 
 def count_gpus() -> int:
-    """Return how many GPUs the driver lists, whatever CUDA_VISIBLE_DEVICES says; 0 where NVML does not answer."""
+    """Return how many GPUs the driver lists, ignoring CUDA_VISIBLE_DEVICES; 0 if NVML does not respond."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # no driver, or no pynvml: then there is no GPU to count
+    except Exception:  # no driver or no pynvml: no GPU
         return 0
     try:
         return int(pynvml.nvmlDeviceGetCount())
@@ -54,13 +54,15 @@ def count_gpus() -> int:
 
 
 def simulation_is_on() -> bool:
-    """Tell whether the simulated device is on in this process; asking must not import it, and through it torch."""
+    """Return whether the simulated device is on in this process; does not import it, and so not torch."""
     simulated = sys.modules.get("pytest_gpusync.simulated")
     return simulated is not None and bool(simulated.is_on())
 
 
 def torch_build() -> tuple[str, str | None] | None:
-    """Return torch's version and the CUDA version it was built for (None: a CPU build); None if it is not installed."""
+    """Return torch's version and the CUDA version it was built for (None for a CPU build); None if it is
+    not installed.
+    """
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "version"):
         # The simulated device sets torch.version.cuda on CPU builds; __version__ keeps the build's own suffix.
@@ -77,7 +79,7 @@ def torch_build() -> tuple[str, str | None] | None:
 
 
 def _read_version_file(path: str) -> tuple[str, str | None] | None:
-    """Read torch/version.py, which is generated and holds plain assignments, without importing torch."""
+    """Read torch/version.py, a generated file of plain assignments, without importing torch."""
     import ast
 
     try:
@@ -99,7 +101,7 @@ def _read_version_file(path: str) -> tuple[str, str | None] | None:
     return (version, cuda if isinstance(cuda, str) else None) if isinstance(version, str) else None
 
 
-def _ask_nvml(visible: str | None) -> Device:
+def _query_nvml(visible: str | None) -> Device:
     try:
         import pynvml
     except ImportError:
@@ -107,7 +109,7 @@ def _ask_nvml(visible: str | None) -> Device:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return Device("none", reason=f"no NVIDIA driver answers ({error})")
+        return Device("none", reason=f"the NVIDIA driver does not respond ({error})")
     try:
         if pynvml.nvmlDeviceGetCount() == 0:
             return Device("none", reason="the NVIDIA driver lists no GPU")

@@ -1,7 +1,8 @@
-"""GPU memory of this process as the driver sees it: torch's, and what libraries and contexts take besides.
+"""GPU memory of this process as the driver sees it: torch's, and what libraries and contexts take in addition.
 
-NVML lists memory by the process ids of the host system. Where this process is not found by its id, as in a container,
-but no more than one is listed, all that is used on the GPU is its own, but for what the driver keeps for itself.
+NVML lists memory by the process ids of the host system. In a container this process is not found by its id; then, if at
+most one process is listed, all used memory of the GPU is counted as its own, including what the driver reserves for
+itself.
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from pytest_gpusync.machine.nvml import uuid_of
+from pytest_gpusync.machine.nvml import gpu_uuid
 
 
 class DriverMemory:
-    """Asks the driver; takes some tenths of a millisecond each time."""
+    """Queries the driver, which takes some tenths of a millisecond each time."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
         self._handles: list[Any] = []
 
     def bytes(self) -> int | None:
-        """Return what this process holds on all of torch's GPUs; None where that is not told from others' memory."""
+        """Return the memory of this process on all of torch's GPUs; None if it cannot be separated from that
+        of others.
+        """
         if self._nvml is None:
             self._open()
         total = 0
@@ -32,7 +35,7 @@ class DriverMemory:
         return total if self._handles else None
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Shut NVML down."""
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
             self._nvml = None
@@ -45,13 +48,13 @@ class DriverMemory:
             import pynvml
 
             pynvml.nvmlInit()
-        except Exception:  # no driver, no permission: not told
+        except Exception:  # no driver or no permission: unknown
             return
         self._nvml = pynvml
         try:
             count = torch.cuda.device_count()
-            self._handles = [pynvml.nvmlDeviceGetHandleByUUID(uuid_of(index)) for index in range(count)]
-        except Exception:  # a MIG slice, a GPU that NVML does not list
+            self._handles = [pynvml.nvmlDeviceGetHandleByUUID(gpu_uuid(index)) for index in range(count)]
+        except Exception:  # a MIG instance, or a GPU that NVML does not list
             self._handles = []
 
     def _used(self, handle: Any) -> int | None:

@@ -1,8 +1,8 @@
-"""Workers of pytest-xdist share the GPUs: each has one of its own as far as they go, and where times are taken the
-others keep off.
+"""GPUs shared by pytest-xdist workers: each worker gets a GPU of its own as long as there are enough, and timed tests
+have their GPU to themselves.
 
-A worker sees all the GPUs that the caller made visible, its own first: what says ``cuda`` runs there, and a test of two
-GPUs still finds two. The lease is a lock on a file, which the system gives up with the process, however that ends.
+A worker sees every GPU that the caller made visible, its own first: ``cuda`` means that one, and a test that needs two
+GPUs still finds two. The lease is a lock on a file, which the system releases when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _TAKEN: Final = "PYTEST_GPUSYNC_WORKER"
-"""Set once a worker has put its GPU first: what it starts inherits both, and must not turn the list again."""
+"""Set once a worker has put its GPU first. Processes it starts inherit both variables and must not reorder the list
+again."""
 
 
 def worker_number() -> int | None:
-    """Return which worker of pytest-xdist this process is, from 0; None if it is none."""
+    """Return the number of this pytest-xdist worker, from 0; None if this process is not a worker."""
     found = re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", ""))
     return int(found[1]) if found else None
 
 
 def own_gpu_first(visible: str | None, count: int, worker: int) -> str:
-    """Return the value of CUDA_VISIBLE_DEVICES with the GPU of a worker first.
+    """Return the value of CUDA_VISIBLE_DEVICES with a worker's GPU first.
 
     Args:
-        visible: the value as the caller set it; None: all GPUs.
-        count: GPUs of the machine.
+        visible: the value set by the caller; None for all GPUs.
+        count: number of GPUs of the machine.
         worker: number of the worker, from 0.
     """
     gpus = [gpu.strip() for gpu in visible.split(",")] if visible else [str(number) for number in range(count)]
@@ -40,7 +41,9 @@ def own_gpu_first(visible: str | None, count: int, worker: int) -> str:
 
 
 def take_own_gpu() -> None:
-    """Put this worker's GPU first for torch, which must not have asked for GPUs yet. Elsewhere nothing happens."""
+    """Put this worker's GPU first for torch, which must not have queried GPUs yet. Does nothing
+    outside pytest-xdist.
+    """
     worker = worker_number()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if worker is None or _TAKEN in os.environ or (visible is not None and visible.strip() in ("", "-1")):
@@ -55,18 +58,18 @@ def take_own_gpu() -> None:
 
 @contextmanager
 def lease(gpu: str | None, *, exclusive: bool) -> Iterator[None]:
-    """Hold a GPU while the block runs: with others, or alone where `exclusive`. Waits for as long as it takes.
+    """Hold a GPU while the block runs, shared or exclusively. Waits without a time limit.
 
     Args:
-        gpu: NVML's identifier of the GPU; None: there is nothing to hold.
-        exclusive: nobody else holds it meanwhile.
+        gpu: NVML's identifier of the GPU; None if there is nothing to hold.
+        exclusive: nobody else may hold it at the same time.
     """
     if gpu is None:
         yield
         return
     import fcntl
 
-    # For reading: the file may be another user's, and a lock needs no more.
+    # Opened for reading: the file may belong to another user, and a lock needs no more.
     name = f"pytest-gpusync-{re.sub(r'[^A-Za-z0-9-]', '_', gpu)}.lock"
     file = os.open(os.path.join(tempfile.gettempdir(), name), os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

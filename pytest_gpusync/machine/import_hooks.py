@@ -1,4 +1,4 @@
-"""Finders that wait for a module to be imported."""
+"""Import finders that wait for a module to be imported."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class AfterImport(MetaPathFinder):
-    """Calls back once, right after a module was first imported. Finding and loading it stay with the usual finders.
+    """Calls back once, right after a module was first imported. The usual finders find and load it.
 
-    It takes effect where it is put at the front of ``sys.meta_path``.
+    It takes effect at the front of ``sys.meta_path``.
     """
 
     def __init__(self, name: str, callback: Callable[[], None]) -> None:
@@ -26,7 +26,7 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find that module as the other finders do, and call back once it has run."""
+        """Find the module as the other finders do, and call back after it has run."""
         if fullname != self._name:
             return None
         self.remove()
@@ -41,11 +41,11 @@ class AfterImport(MetaPathFinder):
             del loader.exec_module
             self._callback()
 
-        # On the instance: the loader's class serves every other module.
+        # Set on the instance, because other modules use the same loader class.
         loader.exec_module = execute_and_call_back  # type: ignore[method-assign]
         return spec
 
     def remove(self) -> None:
-        """Stop waiting; harmless when it is over."""
+        """Stop waiting; does nothing if the module was imported already."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)

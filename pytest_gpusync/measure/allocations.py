@@ -1,9 +1,9 @@
-"""Which lines allocated what grew from step to step.
+"""Which lines allocated the memory that grows from step to step.
 
-Nothing is recorded until memory is seen to grow. Then, from the end of a step on, the stack of each allocation is kept,
-by torch's memory history, or on the simulated device by the note of each tensor's birth. What is alive at the end of
-the next step and at the end of the last is summed up by line; what a line has more of at the end, grew there. So a
-tensor that each step replaces is none, however new.
+Nothing is recorded until memory grows. Then, from the end of a step on, the stack of each allocation is kept: by
+torch's memory history, or on the simulated device when a tensor is created. Live allocations are summed by line at the
+end of the next step and at the end of the last one. What a line has more of at the end has grown there. A tensor that
+every step replaces does not count, however new it is.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ if TYPE_CHECKING:
 
 _Line = tuple[str, int, str]
 
-_LOOKED_AT: Final = 6
-"""Steps after warm-up that are looked at before anything is recorded."""
+_STEPS_OBSERVED: Final = 6
+"""Steps after warm-up that must have ended before anything is recorded."""
 
 
 class _History(Protocol):
-    """What keeps the stacks of allocations while it is on."""
+    """Keeps the stacks of allocations while it is on."""
 
     def start(self) -> bool:
-        """Begin; False where it cannot."""
+        """Start; False if it cannot."""
 
-    def alive(self) -> Counter[_Line]:
-        """Return the bytes that are allocated since, and alive, by line."""
+    def live_bytes(self) -> Counter[_Line]:
+        """Return, by line, the bytes that were allocated since the start and are still live."""
 
     def stop(self) -> None:
-        """End, and leave everything as it was."""
+        """Stop, and restore everything as it was."""
 
 
-class Allocations:
-    """Follows the memory of a region at the ends of its steps; records allocations once it grows."""
+class AllocationTracker:
+    """Follows the memory of a region at the ends of its steps, and records allocations once it grows."""
 
     def __init__(self, warmup: int, not_before: int = 0) -> None:
-        """Look at the steps after `warmup`, and record from the end of step `not_before` on at the earliest."""
+        """Observe the steps after `warmup`, and record from the end of step `not_before` at the earliest."""
         self._first = warmup
         self.not_before = not_before
-        """Step from whose end on allocations may be recorded."""
+        """The step from whose end allocations may be recorded."""
         self._history: _History | None = None
         self._before: Counter[_Line] | None = None
         self._since = 0
         self._has_tried = False
 
-    def look(self, samples: Sequence[MemorySample]) -> None:
-        """A step has ended, with the last of `samples`."""
+    def step_ended(self, samples: Sequence[MemorySample]) -> None:
+        """Handle the end of a step; its sample is the last of `samples`."""
         if self._history is not None:
             if self._before is None:
-                self._before, self._since = self._history.alive(), len(samples)
+                self._before, self._since = self._history.live_bytes(), len(samples)
             return
-        if self._has_tried or len(samples) < max(self._first + _LOOKED_AT, self.not_before):
+        if self._has_tried or len(samples) < max(self._first + _STEPS_OBSERVED, self.not_before):
             return
-        if not _grows([sample.allocated for sample in samples[-_LOOKED_AT:]]):
+        if not _grows([sample.allocated for sample in samples[-_STEPS_OBSERVED:]]):
             return
         self._has_tried = True
         history: _History = _SimulatedHistory() if simulation_is_on() else _TorchHistory()
@@ -70,10 +70,10 @@ class Allocations:
             self._history = history
 
     def close(self, steps: int) -> tuple[GrownLine, ...] | None:
-        """Stop, and return the lines that grew, most bytes per step first; None where that was not recorded.
+        """Stop, and return the lines that grew, most bytes per step first; None if nothing was recorded.
 
         Args:
-            steps: steps that ended.
+            steps: number of steps that ended.
         """
         history, self._history = self._history, None
         if history is None:
@@ -81,7 +81,7 @@ class Allocations:
         try:
             if self._before is None or steps <= self._since:
                 return None
-            grown = history.alive()
+            grown = history.live_bytes()
             grown.subtract(self._before)
         finally:
             history.stop()
@@ -94,7 +94,7 @@ class Allocations:
 
 
 def _grows(allocated: Sequence[int | None]) -> bool:
-    """Tell whether memory grew over these steps, and in most of them."""
+    """Return whether memory grew over these steps, and in most of them."""
     known = [nbytes for nbytes in allocated if nbytes is not None]
     if len(known) < len(allocated):
         return False
@@ -103,19 +103,19 @@ def _grows(allocated: Sequence[int | None]) -> bool:
 
 
 class _TorchHistory:
-    """torch's memory history: the stacks of what is allocated now, and nothing of what was."""
+    """torch's memory history: the stacks of live allocations, without those already freed."""
 
     def start(self) -> bool:
         torch: Any = sys.modules["torch"]
         try:
             if torch._C._cuda_isHistoryEnabled():
-                return False  # somebody else's, with settings of its own
+                return False  # recorded by someone else, with other settings
             torch.cuda.memory._record_memory_history(enabled="state", context="state", stacks="python")
         except (AttributeError, RuntimeError, TypeError):
             return False
         return True
 
-    def alive(self) -> Counter[_Line]:
+    def live_bytes(self) -> Counter[_Line]:
         torch: Any = sys.modules["torch"]
         found: Counter[_Line] = Counter()
         for segment in torch.cuda.memory._snapshot()["segments"]:
@@ -130,15 +130,17 @@ class _TorchHistory:
 
 
 def _line_of(frames: Sequence[dict[str, Any]]) -> _Line:
-    """Return the user's innermost line of a stack, innermost frame first; the innermost of all if none is theirs."""
+    """Return the innermost line of user code of a stack, innermost frame first; without user code, the
+    innermost line.
+    """
     for frame in frames:
-        if attribution.is_users(frame["filename"]):
-            return attribution.shown_path(frame["filename"]), frame["line"], frame["name"]
-    return attribution.shown_path(frames[0]["filename"]), frames[0]["line"], frames[0]["name"]
+        if attribution.is_user_code(frame["filename"]):
+            return attribution.display_path(frame["filename"]), frame["line"], frame["name"]
+    return attribution.display_path(frames[0]["filename"]), frames[0]["line"], frames[0]["name"]
 
 
 class _SimulatedHistory:
-    """The births of the simulated device's tensors, each with its line."""
+    """The allocations of the simulated device's tensors, each with its line."""
 
     def __init__(self) -> None:
         self._lines: dict[int, _Line] = {}
@@ -146,7 +148,7 @@ class _SimulatedHistory:
     def start(self) -> bool:
         from pytest_gpusync.simulated.tensors import memory
 
-        memory.watch(self._born)
+        memory.watch_births(self._born)
         return True
 
     def _born(self, key: int) -> None:
@@ -155,11 +157,11 @@ class _SimulatedHistory:
         site = attribution.charge(sys._getframe(2), threading.get_ident()).site
         self._lines[key] = (site.path, site.line, site.function)
 
-    def alive(self) -> Counter[_Line]:
+    def live_bytes(self) -> Counter[_Line]:
         from pytest_gpusync.simulated.tensors import memory
 
         found: Counter[_Line] = Counter()
-        for key, nbytes in memory.living().items():
+        for key, nbytes in memory.live_bytes().items():
             line = self._lines.get(key)
             if line is not None:
                 found[line] += nbytes
@@ -168,4 +170,4 @@ class _SimulatedHistory:
     def stop(self) -> None:
         from pytest_gpusync.simulated.tensors import memory
 
-        memory.watch(None)
+        memory.watch_births(None)

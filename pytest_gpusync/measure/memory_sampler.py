@@ -1,8 +1,4 @@
-"""Memory at the end of steps, and its growth.
-
-To sample is to read counters: nothing is synchronized, nothing allocated on a device. Growth is the slope over the
-steps after warm-up, so that neither one late allocation nor a varying batch size is taken for a leak.
-"""
+"""Samples memory at the ends of steps. Sampling reads counters: it neither synchronizes nor allocates on a device."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpusync.machine.devices import simulation_is_on
 from pytest_gpusync.machine.driver_memory import DriverMemory
-from pytest_gpusync.measure.allocations import Allocations
+from pytest_gpusync.measure.allocations import AllocationTracker
 from pytest_gpusync.model.measurement import MemorySample
 
 if TYPE_CHECKING:
@@ -24,19 +20,21 @@ _STATM_BYTES: Final = 128
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 
 
-class Counters:
-    """Reads what is in use. Between steps this is cold code: what it does in each of them it does in as little."""
+class MemoryCounters:
+    """Reads the memory in use. It runs between steps with cold caches, so it does as little as possible."""
 
     def __init__(self) -> None:
         self._statistics: Callable[[int], dict[str, Any]] | None = None
-        """Of torch's allocator, by GPU; None until CUDA is initialised."""
+        """Returns the statistics of torch's allocator for a GPU; None until CUDA is initialized."""
         self._gpus: list[int] = []
         self._unused: list[int] = []
-        """GPUs on which this process has no context so far, and so no memory."""
+        """GPUs on which this process has no context yet, and so no memory."""
         self._host_file: int | None = None
 
     def read(self, process: int | None = None) -> MemorySample:
-        """Return the memory in use now, with what the driver told of the process. Initialises nothing."""
+        """Return the memory in use now; `process` is the memory of the process as the driver reported it. Initializes
+        nothing.
+        """
         host = self._resident()
         if self._statistics is None and not self._find():
             return MemorySample(None, None, host, None, None, process)
@@ -54,18 +52,18 @@ class Counters:
                 reserved += found["reserved_bytes"]["all"]["current"]
                 mallocs = _sum(mallocs, found.get("num_device_alloc"))
                 frees = _sum(frees, found.get("num_device_free"))
-        except (RuntimeError, NotImplementedError):  # a pluggable allocator need not keep statistics
+        except (RuntimeError, NotImplementedError):  # a pluggable allocator may have no statistics
             return MemorySample(None, None, host, None, None, process)
         return MemorySample(allocated, reserved, host, mallocs, frees, process)
 
     def close(self) -> None:
-        """Let go of the system's file."""
+        """Close the file of the operating system."""
         if self._host_file is not None:
             os.close(self._host_file)
             self._host_file = None
 
     def _find(self) -> bool:
-        """Find torch's allocator; False before CUDA is initialised."""
+        """Find torch's allocator; False before CUDA is initialized."""
         torch: Any = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return False
@@ -87,27 +85,29 @@ class Counters:
             return None
 
 
-class Sampler:
+class MemorySampler:
     """Samples memory at the ends of a region's steps."""
 
     def __init__(self, warmup: int, process: bool = False) -> None:
-        """Sample for a region with so many steps of warm-up; ask the driver for the process's memory if `process`."""
+        """Sample for a region with `warmup` steps of warm-up; query the driver for the process's memory
+        if `process`.
+        """
         self._driver = DriverMemory() if process else None
-        self.allocations = Allocations(warmup)
-        self._counters = Counters()
+        self.allocations = AllocationTracker(warmup)
+        self._counters = MemoryCounters()
         self._steps = 0
         self.grown: tuple[GrownLine, ...] | None = None
-        """Once closed, the lines that allocated what grew; None where that was not recorded."""
+        """After closing, the lines whose allocations made memory grow; None if they were not recorded."""
 
     def take(self, samples: list[MemorySample]) -> None:
-        """Append what is in use now, and look at how that grows."""
+        """Append the memory in use now, and check how it grows."""
         process = self._driver.bytes() if self._driver is not None and _on_a_gpu() else None
         samples.append(self._counters.read(process))
         self._steps = len(samples)
-        self.allocations.look(samples)
+        self.allocations.step_ended(samples)
 
     def close(self) -> None:
-        """Stop. Harmless when stopped."""
+        """Stop. Does nothing if stopped."""
         found = self.allocations.close(self._steps)
         self.grown = self.grown if found is None else found
         self._counters.close()

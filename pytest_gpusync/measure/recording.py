@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.measurement import Environment, RawSync
     from pytest_gpusync.recorders import Recorder
 
-_JAX_NOT_SEEN: Final = "cannot see waits of JAX, which is loaded: this version does not wait where it is known to"
+_JAX_NOT_SEEN: Final = "cannot see waits of JAX, which is loaded: this version does not wait in the known places"
 _COUNTED_AT_THE_DRIVER: Final = {"cupy": "CuPy", "numba.cuda": "Numba"}
 """Frameworks other than torch that wait by calls of the driver, by module."""
 
@@ -190,7 +190,7 @@ class Recording:
         if found and environment.coverage == "driver":
             yield f"{' and '.join(found)} {'is' if len(found) == 1 else 'are'} counted at the driver"
         if self._jax_was_followed:
-            yield jax_waits.SEEN
+            yield jax_waits.COUNTED
         elif "jaxlib" in sys.modules:
             yield _JAX_NOT_SEEN
 
@@ -219,7 +219,7 @@ class Recording:
                 refusals.append(f"{name}: {refusal}")
                 continue
             self._recorder = recorder
-            phases.count_by(recorder.calls)
+            phases.use_call_counter(recorder.calls)
             self._environment = device_choice.describe_environment(recorder, found, refusals)
             self.reads_clock = recorder.reads_clock
             return
@@ -273,7 +273,7 @@ class Recording:
             return
         for region in self._regions:
             region.fail(
-                f"the {recorder.name} recorder is not to be trusted here: it saw {len(seen)} of 1 planted sync; "
+                f"the {recorder.name} recorder cannot be trusted here: it saw {len(seen)} of 1 planted sync; "
                 "run `gpusync doctor`"
             )
 
@@ -293,7 +293,7 @@ class Recording:
             kind, frame, thread, direction, nbytes, blocked, device, charged, began, sequence, stream = raw
             site, owner = charged or attribution.charge(frame, thread)
             if sequence is not None:
-                phase = phases.at(sequence)
+                phase = phases.at_call(sequence)
             else:
                 phase = (phases.current(thread) or phases.current(owner)) if phases.are_open() else None
             reasons = _allowed.get(owner)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pytest_gpusync.measure import recording
-from pytest_gpusync.measure.memory_sampler import Sampler
+from pytest_gpusync.measure.memory_sampler import MemorySampler
 from pytest_gpusync.measure.region_log import DEFAULT_WARMUP, RegionLog, StepEnd
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.model.site_counts import site_counts
@@ -42,19 +42,19 @@ class Region:
             log.sampler.take(log.explicit_samples)
 
     def record_allocations_from(self, step: int) -> None:
-        """If memory grows, record which lines allocate, but not before the end of this step."""
+        """If memory grows, record which lines allocate, but not before the end of step `step`."""
         if self._log.sampler is not None:
             self._log.sampler.allocations.not_before = step
 
-    def time_steps(self, times: Sequence[StepTime] | None, disturbance: Disturbance | None = None) -> None:
-        """Keep how long each step took, and what NVML saw meanwhile; None where steps could not be timed."""
+    def set_step_times(self, times: Sequence[StepTime] | None, disturbance: Disturbance | None = None) -> None:
+        """Keep how long each step took and what NVML saw meanwhile; None if steps could not be timed."""
         self._log.timing = None if times is None else tuple(times)
         self._log.disturbance = disturbance
 
     def warm_up(self, count: int) -> None:
         """Leave the first `count` steps out of budgets."""
         if count < 0:
-            raise ValueError(f"warm-up takes a number of steps from 0 on, not {count}")
+            raise ValueError(f"warm_up() takes a number of steps of at least 0, not {count}")
         self._log.warmup = count
 
     def result(self) -> Measurement:
@@ -62,9 +62,8 @@ class Region:
         if self._log.result is not None:
             return self._log.result
         recording.current.flush()
-        return self._log.measurement(
-            recording.current.environment(), reads_clock=recording.current.reads_clock, complete=False
-        )
+        current = recording.current
+        return self._log.measurement(current.environment(), reads_clock=current.reads_clock, complete=False)
 
     @property
     def opened_ns(self) -> int:
@@ -73,7 +72,7 @@ class Region:
 
     @property
     def syncs(self) -> int:
-        """Syncs of the region so far, warm-up included, allowed ones and background threads left out.
+        """Syncs of the region so far, including warm-up, without allowed ones and those of background threads.
 
         Raises:
             MeasurementError: the region was not measured; not measured is not zero.
@@ -90,7 +89,7 @@ class Region:
 
     @property
     def steps(self) -> int:
-        """Steps seen so far, warm-up included; 1 for a region without steps."""
+        """Steps seen so far, including warm-up; 1 for a region without steps."""
         return self.result().steps
 
     def __repr__(self) -> str:
@@ -118,22 +117,22 @@ def record(
     """Measure the syncs of a ``with`` block.
 
     Args:
-        name: what reports call the region.
+        name: the region's name in reports.
         warmup: steps to leave out of budgets; 1 by default, 0 for a region without steps.
         recorder: "auto", or one of :data:`pytest_gpusync.recorders.NAMES`.
-        device: "auto" takes the simulated device if it is on, else the GPU.
-        memory: read the memory counters at the end of each step, for its growth.
-        process_memory: then also ask the driver what the process holds, which takes some tenths of a millisecond.
-        all_threads: count the syncs of other threads too; otherwise only those of the thread that opens the region, and
-            of autograd's threads for it, count, and the others are reported as background.
+        device: "auto" is the simulated device if it is on, else the GPU.
+        memory: read the memory counters at the end of each step, to estimate growth.
+        process_memory: also query the driver for the memory of the process, which takes some tenths of a millisecond.
+        all_threads: count the syncs of all threads. By default only the thread that opens the region and autograd's
+            threads working for it count; syncs of other threads are reported as background.
 
     Yields:
-        The open region; its ``syncs``, ``sites`` and ``result()`` are final once the block is left.
+        The open region; its ``syncs``, ``sites`` and ``result()`` are final after the block.
 
     Raises:
         MeasurementError: nothing can be measured here.
     """
-    sampler = Sampler(DEFAULT_WARMUP if warmup is None else warmup, process_memory) if memory else None
+    sampler = MemorySampler(DEFAULT_WARMUP if warmup is None else warmup, process_memory) if memory else None
     log = RegionLog(name, warmup, sampler, all_threads=all_threads)
     recording.current.open(log, recorder, device)
     try:

@@ -1,7 +1,7 @@
-"""What a region keeps while it is open, and the measurement that is made of it.
+"""What a region keeps while it is open, and the measurement made of it.
 
-Recording runs inside the user's steps, so it only appends to lists. Steps are assigned to syncs when a measurement is
-made: a recorder may deliver a sync after the step that made it has ended.
+Recording runs inside the user's steps, so it only appends to lists. Syncs are assigned to steps when a measurement is
+made, because a recorder may deliver a sync after the step that made it has ended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pytest_gpusync.model.measurement import Measurement, RegionTimes, Sync
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpusync.measure.memory_sampler import Sampler
+    from pytest_gpusync.measure.memory_sampler import MemorySampler
     from pytest_gpusync.model.measurement import (
         Direction,
         Disturbance,
@@ -74,7 +74,7 @@ class OptimizerCall(NamedTuple):
 class RegionLog:
     """The data of one region. The recording appends to it; :class:`~pytest_gpusync.measure.region.Region` reads it."""
 
-    def __init__(self, name: str, warmup: int | None, sampler: Sampler | None, *, all_threads: bool) -> None:
+    def __init__(self, name: str, warmup: int | None, sampler: MemorySampler | None, *, all_threads: bool) -> None:
         self.name = name
         self.warmup = warmup
         self.sampler = sampler
@@ -139,7 +139,7 @@ class RegionLog:
             warmup = DEFAULT_WARMUP if self.warmup is None else self.warmup
         problem = self.problem
         if problem is None and ends and warmup >= len(ends):
-            problem = f"no step was measured: {len(ends)} ran and warm-up takes {warmup}"
+            problem = f"no step was measured: {len(ends)} ran, and warm-up takes {warmup}"
         return Measurement(
             name=self.name,
             environment=environment,

@@ -1,8 +1,8 @@
 """Where a step ends.
 
-A step ends when an optimizer's ``step()`` returns, or where the caller says so. With several optimizers (a GAN's two,
-one per parameter group) one iteration makes several calls: a step then lasts until an optimizer that has stepped in it
-steps again, and ends at the last call before that.
+A step ends when an optimizer's ``step()`` returns, or where the caller says so. With several optimizers (a GAN has two,
+others have one per parameter group) one iteration makes several calls. A step then lasts until an optimizer that was
+already called in it is called again, and ends at the last call before that.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class OptimizerSteps:
-    """Follows every ``optimizer.step()`` of the process while attached, through torch's own global hook."""
+    """Follows every ``optimizer.step()`` of the process while attached, through torch's global hook."""
 
     def __init__(self, on_step: Callable[[object, object, object], None]) -> None:
-        """Take what is called with an optimizer, and the arguments of its ``step()``, after each."""
+        """Call `on_step` after each ``optimizer.step()``, with the optimizer and the arguments of the call."""
         self._on_step = on_step
         self.handle: Any = None
-        """What removes the hook; None while it is not registered."""
+        """Removes the hook; None while it is not registered."""
 
     def attach(self) -> bool:
-        """Register the hook; False while torch's optimizers are not loaded. Harmless when attached."""
+        """Register the hook; False if torch's optimizers are not loaded. Does nothing if attached."""
         if self.handle is None:
             module = sys.modules.get("torch.optim.optimizer")
             register = getattr(module, "register_optimizer_step_post_hook", None)
@@ -34,7 +34,7 @@ class OptimizerSteps:
         return True
 
     def detach(self) -> None:
-        """Remove the hook. Harmless when not attached."""
+        """Remove the hook. Does nothing if not attached."""
         if self.handle is not None:
             self.handle.remove()
             self.handle = None
@@ -44,10 +44,10 @@ def boundaries(marks: list[tuple[int, int]]) -> list[int]:
     """Return the positions at which steps end.
 
     Args:
-        marks: (position, optimizer) for every ``optimizer.step()``, in order.
+        marks: (position, optimizer) of every ``optimizer.step()``, in order.
 
     Returns:
-        One position per step: that of the last call before an optimizer of the step steps again.
+        One position per step: that of the last call before an optimizer of the step is called again.
     """
     ends: list[int] = []
     stepped: set[int] = set()

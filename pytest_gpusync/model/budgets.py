@@ -1,9 +1,9 @@
-"""Budgets and verdicts: pure functions over a measurement.
+"""Budgets and verdicts: pure functions of a measurement.
 
 A sync budget limits the syncs of one step, in the worst step after warm-up; a region without steps is one step. Budgets
-of memory and time are held against an estimate with an interval: they fail only where the whole interval lies beyond
-the limit, and are undecided where it straddles it. What was not measured keeps no budget: it is neither passed nor
-zero.
+of memory and time are compared with an estimate and its interval: they fail only if the whole interval lies beyond the
+limit, and are undecided if the limit lies inside it. What was not measured satisfies no budget: it has neither passed
+nor is it zero.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pytest_gpusync.model import memory_growth, sizes, step_times
-from pytest_gpusync.model.estimates import LEAST_SAMPLES, Estimate
-from pytest_gpusync.model.line_counts import counted_per_step, lines, measured_steps
+from pytest_gpusync.model.estimates import MIN_SAMPLES, Estimate
+from pytest_gpusync.model.line_counts import counted_per_step, line_counts, measured_steps
 
 if TYPE_CHECKING:
-    from pytest_gpusync.model.line_counts import Line
+    from pytest_gpusync.model.line_counts import LineCount
     from pytest_gpusync.model.measurement import Measurement
 
 Outcome = Literal["passed", "failed", "not_measured", "undecided"]
-"""``undecided``: what was measured is too uncertain to tell on which side of the limit the truth lies."""
+"""``undecided``: the estimate is too uncertain to show on which side of the limit the true value lies."""
 
 WHOLE_REGION: Final = "whole region"
-"""``Measurement.step_source`` of a region in which no step was told apart."""
+"""``Measurement.step_source`` of a region without steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit on the syncs of one step: either at most `max` or exactly `exact`."""
+    """A limit on the syncs of one step: at most `max`, or exactly `exact`."""
 
     max: int | None = None
     exact: int | None = None
@@ -39,13 +39,15 @@ class Budget:
     def __post_init__(self) -> None:
         if (self.max is None) == (self.exact is None):
             given = "neither" if self.max is None else "both"
-            raise ValueError(f"a sync budget takes either max or exact, and was given {given}")
+            raise ValueError(f"a sync budget takes either max or exact, not {given}")
         for name, value in (("max", self.max), ("exact", self.exact)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-                raise ValueError(f"{name} of a sync budget is a whole number from 0 on, not {value!r}")
+                raise ValueError(f"{name} of a sync budget must be an integer of at least 0, not {value!r}")
 
     def excess(self, syncs: int) -> int:
-        """Return how far `syncs` lies beyond the limit, on either side of an exact one; above 0 is too far."""
+        """Return how far `syncs` lies beyond the limit, in either direction for an exact one; above 0 breaks the
+        budget.
+        """
         if self.exact is not None:
             return abs(syncs - self.exact)
         assert self.max is not None
@@ -61,26 +63,26 @@ class GrowthBudget:
 
     max: int
     """Bytes per step."""
-    of: memory_growth.Of = "allocated"
+    of: memory_growth.MemoryKind = "allocated"
     source: str = "budget"
     exact: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if self.of not in memory_growth.OF:
-            raise ValueError(f"memory is of {', '.join(map(repr, memory_growth.OF))}, not {self.of!r}")
+        if self.of not in memory_growth.MEMORY_KINDS:
+            raise ValueError(f"of must be {' or '.join(map(repr, memory_growth.MEMORY_KINDS))}, not {self.of!r}")
 
     @classmethod
-    def parse(cls, size: int | str, of: memory_growth.Of = "allocated", source: str = "budget") -> GrowthBudget:
-        """Return a budget of `size` per step, as in "1 MiB".
+    def parse(cls, size: int | str, of: memory_growth.MemoryKind = "allocated", source: str = "budget") -> GrowthBudget:
+        """Return a budget of `size` per step, such as "1 MiB".
 
         Raises:
-            ValueError: there is no such size, or no such memory.
+            ValueError: `size` is not a size, or `of` not a kind of memory.
         """
         return cls(sizes.parse_size(size), of, source)
 
     @property
     def quantity(self) -> str:
-        """What is limited, as the run file names it."""
+        """The limited quantity, by its name in the run file."""
         return f"{self.of}_growth"
 
     def __str__(self) -> str:
@@ -89,7 +91,7 @@ class GrowthBudget:
 
 @dataclass(frozen=True, slots=True)
 class DispatchBudget:
-    """A limit on the time to issue a step, as a part of the time to complete it."""
+    """A limit on the time to issue a step, as a share of the time to complete it."""
 
     max: float
     source: str = "budget"
@@ -98,7 +100,7 @@ class DispatchBudget:
 
     def __post_init__(self) -> None:
         if isinstance(self.max, bool) or not isinstance(self.max, (int, float)) or not 0 < self.max < float("inf"):
-            raise ValueError(f"max of a dispatch ratio is a number above 0, as in 0.5, not {self.max!r}")
+            raise ValueError(f"max of a dispatch ratio must be a number above 0, such as 0.5, not {self.max!r}")
 
     def __str__(self) -> str:
         return f"budget {self.max:g}"
@@ -106,7 +108,7 @@ class DispatchBudget:
 
 @dataclass(frozen=True, slots=True)
 class FlightBudget:
-    """A limit on the steps that the host has issued and the device has not done."""
+    """A limit on the steps that the host has issued and the device has not finished."""
 
     max: int
     source: str = "budget"
@@ -115,7 +117,7 @@ class FlightBudget:
 
     def __post_init__(self) -> None:
         if isinstance(self.max, bool) or not isinstance(self.max, int) or self.max < 1:
-            raise ValueError(f"max of steps in flight is a whole number from 1 on, not {self.max!r}")
+            raise ValueError(f"max of steps in flight must be an integer of at least 1, not {self.max!r}")
 
     def __str__(self) -> str:
         return f"budget {self.max}"
@@ -123,25 +125,25 @@ class FlightBudget:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of holding a budget against a measurement."""
+    """The outcome of comparing a measurement with a budget."""
 
     outcome: Outcome
     sentence: str
     budget: Budget | GrowthBudget | DispatchBudget | FlightBudget
     syncs: int | None = None
-    """Syncs of the worst measured step; None when nothing was measured."""
+    """Syncs of the worst measured step; None if nothing was measured."""
     step: int | None = None
-    """Index of that step, warm-up counted."""
-    offenders: tuple[Line, ...] = ()
-    """For a failed budget, the lines that made the syncs of that step, those with most syncs in it first."""
-    excused: tuple[Line, ...] = ()
+    """Index of that step, counting warm-up."""
+    offenders: tuple[LineCount, ...] = ()
+    """For a failed budget, the lines that made the syncs of that step, ordered by their syncs in it."""
+    uncounted: tuple[LineCount, ...] = ()
     """Lines that were allowed or ran on other threads: reported, not counted."""
     estimate: Estimate | None = None
-    """For a budget of memory or time, what was measured and how surely; None when nothing was measured."""
+    """For a budget of memory or time, the estimate; None if nothing was measured."""
 
 
 class BudgetExceeded(AssertionError):
-    """A budget was broken. The text is the sentence and, for syncs, the offending lines."""
+    """A budget was broken. The text is the sentence and, for syncs, the lines that made them."""
 
     def __init__(self, text: str, verdict: Verdict) -> None:
         super().__init__(text)
@@ -149,21 +151,21 @@ class BudgetExceeded(AssertionError):
 
 
 class NotMeasured(AssertionError):
-    """A budget was asked for and could not be decided, most often because nothing was measured: that is not zero."""
+    """A budget could not be decided, usually because nothing was measured. Not measured is not zero."""
 
 
 def judge(measurement: Measurement, budget: Budget, *, subject: str = "Region") -> Verdict:
-    """Hold `budget` against `measurement`.
+    """Compare `measurement` with `budget`.
 
     Args:
         measurement: a closed region.
         budget: the limit for each measured step.
-        subject: how the sentence names a region without steps: "Test made 7 syncs".
+        subject: what the sentence calls a region without steps: "Test made 7 syncs".
     """
     problem = why_not_measured(measurement)
     if problem is not None:
         return Verdict("not_measured", f"Not measured: {problem}", budget)
-    found = lines(measurement)
+    found = line_counts(measurement)
     counts = counted_per_step(found, measurement)
     worst = max(range(len(counts)), key=lambda index: budget.excess(counts[index]))
     passed = budget.excess(counts[worst]) <= 0
@@ -175,12 +177,12 @@ def judge(measurement: Measurement, budget: Budget, *, subject: str = "Region") 
         syncs=counts[worst],
         step=measured_steps(measurement)[worst],
         offenders=tuple(sorted(offenders, key=lambda line: -line.by_step[worst])),
-        excused=tuple(line for line in found if not line.counted and any(line.by_step)),
+        uncounted=tuple(line for line in found if not line.counted and any(line.by_step)),
     )
 
 
 def judge_growth(measurement: Measurement, budget: GrowthBudget) -> Verdict:
-    """Hold `budget` against the growth of memory over the steps after warm-up."""
+    """Compare the growth of memory over the steps after warm-up with `budget`."""
     estimate = memory_growth.growth(measurement, budget.of)
     if estimate is None:
         return Verdict("not_measured", f"Not measured: {_why_no_growth(measurement, budget)}", budget)
@@ -189,39 +191,44 @@ def judge_growth(measurement: Measurement, budget: GrowthBudget) -> Verdict:
     value, low, high = (sizes.format_number(part, unit) for part in (estimate.value, estimate.low, estimate.high))
     text = (
         f"{budget.of.capitalize()} memory grew {value} {unit} per step, {budget} "
-        f"(slope over {_span(measurement)}, {_confidence(estimate)} interval {low} to {high} {unit})"
+        f"(slope over {_steps_text(measurement)}, {_confidence(estimate)} interval {low} to {high} {unit})"
     )
-    return Verdict(outcome, _told(outcome, text), budget, estimate=estimate)
+    return Verdict(outcome, _sentence_of(outcome, text), budget, estimate=estimate)
 
 
-_PROCESS: Final = "gpu_train(..., process=True) asks the driver, and NVML has to tell this process from others"
+_PROCESS_HINT: Final = "gpu_train(..., process=True) queries the driver, and NVML must list this process"
 
 
 def judge_dispatch(measurement: Measurement, budget: DispatchBudget) -> Verdict:
-    """Hold `budget` against the ratio of time to issue by time to complete of the steps after warm-up."""
+    """Compare the dispatch ratio (time to issue divided by time to complete) of the steps after warm-up
+    with `budget`.
+    """
     estimate = step_times.dispatch_ratio(measurement)
-    if estimate is None or estimate.samples < LEAST_SAMPLES:
+    if estimate is None or estimate.samples < MIN_SAMPLES:
         return Verdict("not_measured", f"Not measured: {_why_no_dispatch(measurement)}", budget)
     outcome = _decide(estimate, budget.max)
     text = (
         f"Time to issue was {estimate.value:.2f} of time to complete, {budget} "
-        f"(median of {_span(measurement)}, {_confidence(estimate)} interval {estimate.low:.2f} to {estimate.high:.2f})"
+        f"(median of {_steps_text(measurement)}, {_confidence(estimate)} interval "
+        f"{estimate.low:.2f} to {estimate.high:.2f})"
     )
-    if measurement.disturbance is not None and measurement.disturbance.spoils:
-        text = f"Not to be told: {measurement.disturbance.note}. {text}"
+    if measurement.disturbance is not None and measurement.disturbance.invalidates:
+        text = f"Undecided: {measurement.disturbance.note}. {text}"
         return Verdict("undecided", text, budget, estimate=estimate)
-    if outcome == "failed" and step_times.may_have_waited_for_room(measurement):
+    if outcome == "failed" and step_times.launch_queue_may_be_full(measurement):
         waited = "the host ran so far ahead that launches may have waited for room in the driver's queue"
-        return Verdict("undecided", f"Not to be told: {waited}. {text}", budget, estimate=estimate)
-    return Verdict(outcome, _told(outcome, text), budget, estimate=estimate)
+        return Verdict("undecided", f"Undecided: {waited}. {text}", budget, estimate=estimate)
+    return Verdict(outcome, _sentence_of(outcome, text), budget, estimate=estimate)
 
 
 def judge_in_flight(measurement: Measurement, budget: FlightBudget) -> Verdict:
-    """Hold `budget` against the most steps that were in flight when one after warm-up returned."""
+    """Compare the most steps in flight, when a step after warm-up returned, with `budget`."""
     most = step_times.most_in_flight(measurement)
     if most is None:
         return Verdict("not_measured", f"Not measured: {_why_not_timed(measurement)}", budget)
-    text = f"{most} {'step was' if most == 1 else 'steps were'} in flight, {budget} (most of {_span(measurement)})"
+    text = (
+        f"{most} {'step was' if most == 1 else 'steps were'} in flight, {budget} (most of {_steps_text(measurement)})"
+    )
     exact = Estimate(most, most, most, len(measured_steps(measurement)), 1.0)
     return Verdict("failed" if most > budget.max else "passed", text, budget, estimate=exact)
 
@@ -232,7 +239,7 @@ def _decide(estimate: Estimate, limit: float) -> Outcome:
     return "passed" if estimate.high <= limit else "undecided"
 
 
-def _told(outcome: Outcome, text: str) -> str:
+def _sentence_of(outcome: Outcome, text: str) -> str:
     return f"Too noisy to tell: {text[0].lower()}{text[1:]}" if outcome == "undecided" else text
 
 
@@ -240,7 +247,7 @@ def _confidence(estimate: Estimate) -> str:
     return f"{estimate.confidence * 100:g} %"
 
 
-def _span(measurement: Measurement) -> str:
+def _steps_text(measurement: Measurement) -> str:
     steps = len(measured_steps(measurement))
     return f"{steps} steps{' after warm-up' if measurement.warmup else ''}"
 
@@ -250,7 +257,7 @@ def _why_no_growth(measurement: Measurement, budget: GrowthBudget) -> str:
         _why_too_few("memory growth", measurement)
         or (measurement.memory is None and "memory was not sampled in this region")
         or (not measurement.device_used and "nothing ran on the device")
-        or (budget.of == "process" and f"process memory is not told here: {_PROCESS}")
+        or (budget.of == "process" and f"process memory is not known here: {_PROCESS_HINT}")
         or f"{budget.of} memory is not counted here"
     )
 
@@ -265,27 +272,27 @@ def _why_not_timed(measurement: Measurement) -> str:
         return step_times.SIMULATED
     return (
         measurement.timing is None and "the steps of this region were not timed on a device"
-    ) or "CUDA was initialised inside a step after warm-up"
+    ) or "CUDA was initialized inside a step after warm-up"
 
 
 def _why_too_few(what: str, measurement: Measurement) -> str | None:
-    """Return why the steps do not suffice for an estimate, as a clause; None if they do."""
+    """Return why there are too few steps for an estimate, as a clause; None if there are enough."""
     if measurement.step_source == WHOLE_REGION:
-        return f"{what} is told from steps, and no step was seen: optimizer.step(), mark_step() and gpu_train end one"
+        return f"{what} needs steps, and none was seen: optimizer.step(), mark_step() and gpu_train end one"
     ran = len(measured_steps(measurement))
-    if ran >= LEAST_SAMPLES:
+    if ran >= MIN_SAMPLES:
         return None
-    return f"{what} takes {LEAST_SAMPLES} steps after warm-up, and {ran} ran (warm-up took {measurement.warmup})"
+    return f"{what} needs {MIN_SAMPLES} steps after warm-up, and {ran} ran (warm-up took {measurement.warmup})"
 
 
 def why_not_measured(measurement: Measurement) -> str | None:
-    """Return why `measurement` can satisfy no budget, as a clause; None when it can."""
+    """Return why `measurement` can satisfy no budget, as a clause; None if it can."""
     if measurement.problem is not None:
         return measurement.problem
     if not measurement.complete:
         return "the recorder stopped before the region ended"
     if not measured_steps(measurement):
-        return f"no step was measured: {measurement.steps} ran and warm-up takes {measurement.warmup}"
+        return f"no step was measured: {measurement.steps} ran, and warm-up takes {measurement.warmup}"
     return None
 
 

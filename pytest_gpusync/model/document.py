@@ -1,4 +1,4 @@
-"""The type of JSON documents: how measurements travel between processes and into files."""
+"""The type of JSON documents, in which measurements travel between processes and into files."""
 
 from __future__ import annotations
 

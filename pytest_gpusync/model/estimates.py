@@ -1,7 +1,7 @@
-"""Estimates with an interval, from few and disturbed samples. Pure functions; no random numbers.
+"""Estimates with an interval, from few and disturbed samples. Pure functions, no random numbers.
 
-Both estimates are medians, and both intervals are exact or nearly so whatever the distribution of the disturbances:
-a clean pause of the machine or one large allocation moves neither.
+Both estimates are medians. Both intervals are exact, or nearly so, for any distribution of the disturbances: one pause
+of the machine or one large allocation moves neither.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CONFIDENCE: Final = 0.99
-"""Probability that an interval covers the truth. A false alarm needs the truth to lie on one side of the interval:
-one run in 200 at most, where nothing is wrong."""
+"""Probability that an interval covers the true value. A budget fails only if the interval lies beyond the limit, so
+where nothing is wrong at most one run in 200 fails."""
 
-LEAST_SAMPLES: Final = 8
+MIN_SAMPLES: Final = 8
 """Fewest samples that bound a median with this confidence, and in which two jumps do not look like a trend."""
 
 _PARTS: Final = 4
-_MOST_SAMPLES: Final = 400
-"""Samples that a slope is taken from; there are half their square of pairs."""
+_MAX_SAMPLES: Final = 400
+"""Samples used for a slope; the number of pairs grows with the square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class Estimate:
 
     value: float
     low: float
-    """Minus infinity where the samples are too few to bound it."""
+    """Minus infinity if there are too few samples to bound the value."""
     high: float
-    """Infinity where the samples are too few to bound it."""
+    """Infinity if there are too few samples to bound the value."""
     samples: int
     confidence: float = CONFIDENCE
 
 
 def median_estimate(samples: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """Return the median of independent samples with its interval between order statistics (that of the sign test).
+    """Return the median of independent samples, with its interval between order statistics (that of the sign test).
 
-    It is what a bootstrap of the median approaches, but needs no resampling, and its coverage is at least
+    A bootstrap of the median approaches this interval. This one needs no resampling, and its coverage is at least
     `confidence` for every number of samples and every distribution.
 
     Raises:
@@ -52,37 +52,37 @@ def median_estimate(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     if not samples:
         raise ValueError("a median takes at least one sample")
     ordered = sorted(samples)
-    left_out = _left_out(len(ordered), (1 - confidence) / 2)
+    left_out = _excluded_per_side(len(ordered), (1 - confidence) / 2)
     if left_out is None:
         return Estimate(median(ordered), -inf, inf, len(ordered), confidence)
     return Estimate(median(ordered), ordered[left_out], ordered[-1 - left_out], len(ordered), confidence)
 
 
 def slope_estimate(samples: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """Return the slope of equally spaced samples, per sample: Theil and Sen's, the median slope of all pairs.
+    """Return the slope of equally spaced samples, per sample: the Theil-Sen estimator, the median slope of all pairs.
 
-    The interval is Sen's (J. Am. Stat. Assoc. 63, 1968): the pairwise slopes between the ranks that Kendall's
-    statistic, in its normal approximation, gives. Its low end is lowered to the least slope of up to four equal parts
-    of the series: what lasts, rises in every part; one or two jumps do not, in however long a series.
+    The interval is Sen's (J. Am. Stat. Assoc. 63, 1968): the pairwise slopes between the ranks given by Kendall's
+    statistic in its normal approximation. Its low end is lowered to the smallest slope of up to four equal parts of the
+    series: a lasting trend rises in every part; one or two jumps do not, however long the series is.
 
     Raises:
         ValueError: there are fewer than two samples.
     """
     if len(samples) < 2:
         raise ValueError("a slope takes at least two samples")
-    positions = _spread(len(samples))
+    positions = _evenly_spaced(len(samples))
     n = len(positions)
     slopes = _slopes(samples, positions)
     reach = NormalDist().inv_cdf((1 + confidence) / 2) * sqrt(n * (n - 1) * (2 * n + 5) / 18)
     outside = int((len(slopes) - reach) // 2)
     if outside < 1:
         return Estimate(median(slopes), -inf, inf, len(samples), confidence)
-    low = min(slopes[outside - 1], *(median(_slopes(samples, part)) for part in _parts(positions)))
+    low = min(slopes[outside - 1], *(median(_slopes(samples, part)) for part in _equal_parts(positions)))
     return Estimate(median(slopes), low, slopes[-outside], len(samples), confidence)
 
 
 def _slopes(samples: Sequence[float], positions: Sequence[int]) -> list[float]:
-    """Return the slopes of all pairs of the samples at `positions`, the least first."""
+    """Return the slopes of all pairs of the samples at `positions`, in ascending order."""
     return sorted(
         (samples[later] - samples[sooner]) / (later - sooner)
         for index, sooner in enumerate(positions)
@@ -90,24 +90,26 @@ def _slopes(samples: Sequence[float], positions: Sequence[int]) -> list[float]:
     )
 
 
-def _parts(positions: Sequence[int]) -> list[Sequence[int]]:
-    """Return up to four equal parts of `positions`, none with fewer samples than an estimate takes."""
-    count = max(1, min(_PARTS, len(positions) // LEAST_SAMPLES))
+def _equal_parts(positions: Sequence[int]) -> list[Sequence[int]]:
+    """Return up to four equal parts of `positions`, each with enough samples for an estimate."""
+    count = max(1, min(_PARTS, len(positions) // MIN_SAMPLES))
     ends = [len(positions) * part // count for part in range(count + 1)]
     return [positions[start:end] for start, end in pairwise(ends)]
 
 
-def _spread(count: int) -> list[int]:
-    """Return all positions below `count`, or as many as a slope is taken from, evenly spread, first and last among."""
-    if count <= _MOST_SAMPLES:
+def _evenly_spaced(count: int) -> list[int]:
+    """Return all positions below `count`; if there are too many, evenly spaced ones including the first and
+    the last.
+    """
+    if count <= _MAX_SAMPLES:
         return list(range(count))
-    return [round(index * (count - 1) / (_MOST_SAMPLES - 1)) for index in range(_MOST_SAMPLES)]
+    return [round(index * (count - 1) / (_MAX_SAMPLES - 1)) for index in range(_MAX_SAMPLES)]
 
 
-def _left_out(count: int, tail: float) -> int | None:
-    """Return how many of `count` ordered samples lie outside the interval on either side; None: there is none.
+def _excluded_per_side(count: int, tail: float) -> int | None:
+    """Return how many of `count` ordered samples lie outside the interval on either side; None without an interval.
 
-    The largest k for which a binomial(count, 1/2) is below k with a probability of at most `tail`, less one.
+    This is the largest k for which a binomial(count, 1/2) is below k with a probability of at most `tail`, less one.
     """
     below = 0.0
     for k in range(count // 2 + 1):

@@ -1,4 +1,4 @@
-"""The syncs of a measurement by source line and step: what budgets and reports say about a line."""
+"""The syncs of a measurement by source line and step, for budgets and reports."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """All syncs of one source line, whatever their kind, their thread and the library frames between."""
+class LineCount:
+    """All syncs of one source line, of any kind, thread and library frame."""
 
     path: str
     line: int
@@ -25,16 +25,16 @@ class Line:
     """Of the first sync."""
     by_step: tuple[int, ...]
     """Syncs in each measured step, in order."""
-    elsewhere: int
+    outside_measured_steps: int
     """Syncs in warm-up steps and after the last step."""
     via: tuple[str, ...] = ()
-    """The library frames between the line and its syncs, that with most syncs first."""
+    """The library frames between the line and its syncs, the one with most syncs first."""
     allowed: str | None = None
     background: bool = False
 
     @property
     def counted(self) -> bool:
-        """True if a budget limits these syncs: neither allowed nor made by another thread."""
+        """True if budgets count these syncs: neither allowed nor made by a background thread."""
         return self.allowed is None and not self.background
 
 
@@ -43,8 +43,8 @@ def measured_steps(measurement: Measurement) -> range:
     return range(min(measurement.warmup, measurement.steps), measurement.steps)
 
 
-def lines(measurement: Measurement) -> list[Line]:
-    """Return the lines that synced, those with most syncs in one measured step first."""
+def line_counts(measurement: Measurement) -> list[LineCount]:
+    """Return the lines that synced, ordered by most syncs in one measured step."""
     groups: dict[tuple[object, ...], list[Sync]] = {}
     for sync in measurement.all_syncs:
         site = sync.site
@@ -56,8 +56,8 @@ def lines(measurement: Measurement) -> list[Line]:
     )
 
 
-def counted_per_step(found: Iterable[Line], measurement: Measurement) -> list[int]:
-    """Return how many syncs of the lines of a measurement a budget counts in each measured step, in order."""
+def counted_per_step(found: Iterable[LineCount], measurement: Measurement) -> list[int]:
+    """Return the number of counted syncs in each measured step, in order."""
     counts = [0] * len(measured_steps(measurement))
     for line in found:
         if line.counted:
@@ -65,19 +65,19 @@ def counted_per_step(found: Iterable[Line], measurement: Measurement) -> list[in
     return counts
 
 
-def _line(syncs: list[Sync], steps: range) -> Line:
+def _line(syncs: list[Sync], steps: range) -> LineCount:
     first = syncs[0]
     made = Counter(sync.step for sync in syncs)
     by_step = tuple(made[step] for step in steps)
     vias = Counter(sync.site.via for sync in syncs if sync.site.via is not None)
-    return Line(
+    return LineCount(
         path=first.site.path,
         line=first.site.line,
         function=first.site.function,
         kind=first.kind,
         thread=first.thread,
         by_step=by_step,
-        elsewhere=len(syncs) - sum(by_step),
+        outside_measured_steps=len(syncs) - sum(by_step),
         via=tuple(via for via, _ in vias.most_common()),
         allowed=first.allowed,
         background=first.background,

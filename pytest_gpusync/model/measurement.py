@@ -1,7 +1,7 @@
-"""What a measurement is made of: plain data, no torch, no pytest.
+"""What a measurement is made of: plain data, without torch and pytest.
 
-Recorders produce :class:`RawSync` values while a region is open. The package ``measure`` attributes each to a
-:class:`Site` and a step, and closes the region as one :class:`Measurement`, which budgets and reports only read. A
+Recorders produce :class:`RawSync` values while a region is open. The package ``measure`` attributes each of them to a
+:class:`Site` and a step, and closes the region as one :class:`Measurement`. Budgets and reports only read it. A
 quantity that was not measured is ``None``, never 0.
 """
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 Kind = Literal["stream", "device", "event", "copy", "pageable", "free"]
-"""What the host called: a stream, device or event synchronize; a copy call that blocks by itself; a ``non_blocking``
-copy of pageable memory that waits all the same; freeing device memory. A blocking torch copy is an asynchronous copy
-and a stream synchronize: its kind is ``stream`` and its direction is set."""
+"""The call the host blocked in: a stream, device or event synchronize; a copy call that blocks by itself; a
+``non_blocking`` copy of pageable memory that blocks anyway; freeing device memory. A blocking torch copy is an
+asynchronous copy followed by a stream synchronize: its kind is ``stream``, and its direction is set."""
 
 Direction = Literal["H2D", "D2H", "D2D"]
 
@@ -27,8 +27,8 @@ Coverage = Literal["driver", "torch", "simulated"]
 
 
 PAGEABLE_H2D_WAITS_ABOVE: Final = 2 << 20
-"""Bytes up to which a ``non_blocking`` host-to-device copy of pageable memory returns at once. Measured on an H200
-with driver 580: 2 MiB returned behind a busy queue, 2.06 MiB waited. From device to host it waits at any size."""
+"""Up to this many bytes, a ``non_blocking`` host-to-device copy of pageable memory returns at once. Measured on an H200
+with driver 580: 2 MiB returned behind a busy queue, 2.06 MiB waited. A copy from device to host waits at any size."""
 
 
 class RawSync(NamedTuple):
@@ -36,26 +36,26 @@ class RawSync(NamedTuple):
 
     kind: Kind
     frame: FrameType | None
-    """Innermost Python frame of the calling thread; None where the thread runs no Python (autograd's threads)."""
+    """Innermost Python frame of the calling thread; None if the thread runs no Python (autograd's threads)."""
     thread: int
     """``threading.get_ident()`` of the calling thread."""
     direction: Direction | None = None
     nbytes: int | None = None
-    """Bytes of the copy that the sync completes; None where there is none."""
+    """Bytes of the copy that the sync completes; None without a copy."""
     blocked_ns: int | None = None
-    """Time the host spent in the call, a blocking copy's from its first half on; None where no clock was read, always
-    None on the simulated device."""
+    """Time the host spent in the call; for a blocking copy, from the start of its first half. None if no clock was
+    read, always so on the simulated device."""
     device: int | None = None
-    charged: Charge | None = None
-    """Where it belongs, when the recorder had to settle that before it handed the sync over."""
+    attribution: Attribution | None = None
+    """Its site and thread, if the recorder had to determine them before it delivered the sync."""
     began_ns: int | None = None
-    """When the call was entered, by the clock of ``time.perf_counter_ns()``; None where no clock was read."""
+    """When the call was entered, on the clock of ``time.perf_counter_ns()``; None if no clock was read."""
     sequence: int | None = None
-    """How many calls the recorder had noted before this one, where it is delivered later than it was made; None where
-    it is handed over at once."""
+    """How many calls the recorder had buffered before this one, for a sync that is delivered later than it was made;
+    None for one that is delivered at once."""
     stream: int | None = None
     """Handle of the stream that was waited for, as ``torch.cuda.Stream.cuda_stream`` gives it, 0 for the default one;
-    None where more than a stream was waited for, or nobody told."""
+    None if the call waited for more than one stream, or the stream is unknown."""
 
 
 SyncSink = Callable[[RawSync], None]
@@ -63,7 +63,7 @@ SyncSink = Callable[[RawSync], None]
 
 
 class MeasurementError(RuntimeError):
-    """Nothing can be measured; the message is one sentence that says why and what would help."""
+    """Nothing can be measured; the message is one sentence that gives the cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +71,19 @@ class Site:
     """The line charged with a sync: the innermost frame of the user's project."""
 
     path: str
-    """Relative to the working directory where it lies below it, with forward slashes."""
+    """Relative to the working directory if it is below it, with forward slashes."""
     line: int
     function: str
     via: str | None = None
     """The library frame between the site and the call, as ``package/file.py:line function``; None for a direct call."""
 
 
-class Charge(NamedTuple):
-    """Whom a sync is charged to."""
+class Attribution(NamedTuple):
+    """The site and the thread that a sync is charged to."""
 
     site: Site
     thread: int
-    """Thread whose line is charged: the caller's own, or the one inside ``backward()`` for an autograd thread."""
+    """The thread whose line is charged: the caller's own, or the one inside ``backward()`` for an autograd thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +101,14 @@ class Sync:
     thread: str = "MainThread"
     device: int | None = None
     allowed: str | None = None
-    """The reason given by the author of the allow region it fell into; such a sync is reported, not counted."""
+    """The reason given to ``allow()``, for a sync inside such a block; it is reported, not counted."""
     background: bool = False
-    """True for a thread other than the one that opened the region and its autograd threads: reported, not budgeted."""
+    """True if another thread than the one that opened the region, or its autograd threads, made the sync; it is
+    reported, not counted."""
     began_ns: int | None = None
-    """When the host entered the call, after the region opened; None where no clock was read."""
+    """When the host entered the call, in nanoseconds after the region opened; None if no clock was read."""
     stream: int | None = None
-    """As :attr:`RawSync.stream` is."""
+    """See :attr:`RawSync.stream`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +124,12 @@ class Environment:
     recorder: str
     coverage: Coverage
     note: str | None = None
-    """Why this recorder and not a better one, and what it cannot see; one sentence, or None."""
+    """Why a recorder that sees more could not run, and what this one cannot see; one sentence, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class SiteCount:
-    """All syncs of one site, kind and thread in a region, as the run file and the terminal show them."""
+    """All syncs of one site, kind and thread in a region."""
 
     site: Site
     kind: Kind
@@ -136,9 +137,9 @@ class SiteCount:
     syncs: int
     """Syncs in the whole region, warm-up included."""
     steps: int
-    """Number of measured steps (after warm-up) in which the site made at least one sync."""
+    """Number of measured steps (those after warm-up) in which the site made at least one sync."""
     per_step_max: int
-    """Most syncs of the site in one measured step."""
+    """Most syncs of the site in any measured step."""
     blocked_ms: float | None
     nbytes: int | None
     phase: str | None
@@ -151,17 +152,18 @@ class MemorySample(NamedTuple):
     """Memory in use at the end of a step, in bytes."""
 
     allocated: int | None
-    """Bytes of tensors on all GPUs, as torch's caching allocator accounts for them; None before CUDA is initialised."""
+    """Bytes of tensors on all GPUs, from torch's caching allocator; None before CUDA is initialized."""
     reserved: int | None
-    """Bytes the allocator holds, its cache included."""
+    """Bytes the allocator has reserved, including its cache."""
     host: int | None
-    """Resident set of the process; None where the system does not tell."""
+    """Resident set size of the process; None if the system does not report it."""
     device_mallocs: int | None
-    """Calls of ``cudaMalloc`` and its like since the process began; None where the allocator does not count them."""
+    """Calls of ``cudaMalloc`` and similar functions since the process began; None if the allocator does not count
+    them."""
     device_frees: int | None = None
-    """Calls of ``cudaFree`` and its like, likewise."""
+    """The same for ``cudaFree``."""
     process: int | None = None
-    """Memory of the process on all GPUs as the driver sees it; None where it was not asked, or does not tell."""
+    """Memory of the process on all GPUs, from the driver; None if it was not queried, or is not reported."""
 
 
 class StepTime(NamedTuple):
@@ -170,43 +172,45 @@ class StepTime(NamedTuple):
     issue: int
     """Host time from the call of the step to its return."""
     complete: int | None
-    """Device time from the beginning of the step to the end of its work, by events on the current stream; None for a
-    step that began before CUDA was initialised."""
+    """Device time from the start of the step to the end of its work, from events on the current stream; None for a step
+    that began before CUDA was initialized."""
     ahead: int | None
-    """How much longer than the host the device was at it: from the step's return to the end of its work."""
+    """Time from the step's return on the host to the end of its work on the device; 0 if the work was done before."""
     in_flight: int | None = None
-    """Steps that the device had not done when this one returned, itself included; None where that was not asked."""
+    """Steps that the device had not finished when this one returned, including itself; None if that was not checked."""
 
 
 class GrownLine(NamedTuple):
-    """A line whose allocations outlived their steps."""
+    """A line whose allocations outlived the steps that made them."""
 
     path: str
-    """Relative to the working directory where it lies below it, with forward slashes."""
+    """Relative to the working directory if it is below it, with forward slashes."""
     line: int
     function: str
     bytes_per_step: float
 
 
 class RegionTimes(NamedTuple):
-    """When a region's steps ended and the region closed, in nanoseconds after it opened."""
+    """When a region's steps ended and when it closed, in nanoseconds after it opened."""
 
     step_ends: tuple[int, ...]
     closed: int
 
 
 class Disturbance(NamedTuple):
-    """What NVML saw."""
+    """Throttling and other processes on the GPU, as NVML saw them."""
 
     note: str | None
-    """One clause for each thing seen; None if there is nothing to tell."""
-    spoils: bool
-    """True if times taken meanwhile are not to be trusted."""
+    """One clause for each disturbance; None if there was none."""
+    invalidates: bool
+    """True if times measured meanwhile cannot be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one region did; :mod:`pytest_gpusync.measure.region` has the sums over it."""
+    """The result of one region. See :mod:`~pytest_gpusync.model.site_counts` and
+    :mod:`~pytest_gpusync.model.line_counts` for sums over it.
+    """
 
     name: str
     environment: Environment
@@ -217,20 +221,21 @@ class Measurement:
     warmup: int
     """Steps left out of budgets; 0 for a region without steps."""
     step_source: str
-    """How steps were told apart, as a report says it: "optimizer.step()", "gpu_train", "whole region"."""
+    """What ended the steps, as reports show it: "optimizer.step()", "gpu_train", "whole region"."""
     complete: bool = True
-    """False when the recorder stopped before the region ended; such a measurement satisfies no budget."""
+    """False if the recorder stopped before the region ended; such a measurement satisfies no budget."""
     problem: str | None = None
-    """Why nothing, or not everything, was measured; None when all is well."""
+    """Why nothing, or not everything, was measured; None if the measurement is complete."""
     device_used: bool = True
-    """False when the process had not initialised CUDA by the end of the region: nothing ran on the device."""
+    """False if the process had not initialized CUDA by the end of the region: nothing ran on the device."""
     memory: tuple[MemorySample, ...] | None = None
-    """Memory at the end of each step, warm-up included; None unless it was asked for."""
+    """Memory at the end of each step, including warm-up; None unless requested."""
     grown: tuple[GrownLine, ...] | None = None
-    """The lines that allocated what grew, most first; None where memory was not seen to grow, or nothing kept them."""
+    """The lines whose allocations made memory grow, most bytes first; None if memory did not grow, or nothing recorded
+    them."""
     timing: tuple[StepTime, ...] | None = None
-    """Time of each step, warm-up included; None unless it was asked for and steps ran on a real GPU."""
+    """Time of each step, including warm-up; None unless requested and run on a real GPU."""
     disturbance: Disturbance | None = None
-    """What NVML saw of throttling and other processes while the steps were timed; None where it was not asked."""
+    """What NVML saw of throttling and other processes while the steps were timed; None if it was not queried."""
     times: RegionTimes | None = None
-    """None where the recorder reads no clock, as on the simulated device: times of the host would say nothing there."""
+    """None if the recorder reads no clock, as on the simulated device, where times of the host mean nothing."""

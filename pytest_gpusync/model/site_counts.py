@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_gpusync.model.line_counts import counted_per_step, lines
+from pytest_gpusync.model.line_counts import counted_per_step, line_counts
 from pytest_gpusync.model.measurement import SiteCount
 
 if TYPE_CHECKING:
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def syncs_per_step(measurement: Measurement) -> list[int]:
-    """Return the syncs that count in each measured step, in order; warm-up and what follows the last step left out."""
-    return counted_per_step(lines(measurement), measurement)
+    """Return the counted syncs of each measured step, in order: without warm-up and what follows the last step."""
+    return counted_per_step(line_counts(measurement), measurement)
 
 
 def site_counts(measurement: Measurement) -> list[SiteCount]:
-    """Return one entry per line, kind, thread and allow reason, most syncs per step first."""
+    """Return one entry per line, kind, thread and allow reason, ordered by most syncs per step."""
     groups: dict[tuple[object, ...], list[Sync]] = {}
     for sync in measurement.all_syncs:
         key = (sync.site, sync.kind, sync.direction, sync.thread, sync.allowed, sync.background)

@@ -1,7 +1,7 @@
-"""What the times of steps tell. A step takes time to issue on the host, to complete on the device.
+"""What the times of steps show. A step takes time to issue on the host, and time to complete on the device.
 
-The host can run ahead of the device only until the driver's queue of launches (some thousand) is full; from then on a
-launch waits for room, and the time to issue is no longer the host's own. :func:`may_have_waited_for_room` tells.
+The host can run ahead of the device until the driver's launch queue (about a thousand launches) is full. Then a launch
+waits for room, and the time to issue no longer is the host's own: see :func:`launch_queue_may_be_full`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.estimates import Estimate
     from pytest_gpusync.model.measurement import Measurement
 
-SIMULATED: Final = "time is not simulated: it takes a real GPU"
+SIMULATED: Final = "time is not simulated: times need a real GPU"
 """Why nothing is timed on the simulated device."""
 
-_AHEAD: Final = 0.25
-"""Part of a step that the device is behind when the step returns, from which its queue may be full."""
+_FULL_QUEUE_SHARE: Final = 0.25
+"""If the device is this share of a step behind when the step returns, the launch queue may be full."""
 
 
 class Times(NamedTuple):
-    """The steps after warm-up that were timed, each with its time on the device."""
+    """Times of the steps after warm-up."""
 
     issue: list[int]
     complete: list[int]
@@ -33,7 +33,7 @@ class Times(NamedTuple):
 
 
 def times(measurement: Measurement) -> Times | None:
-    """Return the times of the steps after warm-up; None if they were not all timed."""
+    """Return the times of the steps after warm-up; None if not all of them were timed."""
     if measurement.timing is None:
         return None
     steps = measurement.timing[measurement.warmup :]
@@ -45,9 +45,9 @@ def times(measurement: Measurement) -> Times | None:
 
 
 def dispatch_ratio(measurement: Measurement) -> Estimate | None:
-    """Return the median over the steps after warm-up of time to issue by time to complete; None if not timed.
+    """Return the median, over the steps after warm-up, of time to issue divided by time to complete; None if not timed.
 
-    Near 1 the device is kept waiting by the host, or the host by the device; well below 1 the host runs ahead.
+    Near 1 the device waits for the host, or the host for the device; well below 1 the host runs ahead.
     """
     found = times(measurement)
     if found is None:
@@ -56,24 +56,24 @@ def dispatch_ratio(measurement: Measurement) -> Estimate | None:
 
 
 def most_in_flight(measurement: Measurement) -> int | None:
-    """Return the most steps that were in flight when one after warm-up returned, itself included; None if not timed."""
+    """Return the most steps in flight when a step after warm-up returned, including itself; None if not timed."""
     steps = (measurement.timing or ())[measurement.warmup :]
     counts = [step.in_flight for step in steps if step.in_flight is not None]
     return max(counts) if steps and len(counts) == len(steps) else None
 
 
-def may_have_waited_for_room(measurement: Measurement) -> bool:
-    """Tell whether launches may have waited because the driver's queue was full.
+def launch_queue_may_be_full(measurement: Measurement) -> bool:
+    """Return whether launches may have waited because the driver's queue was full.
 
-    So it is where no step made a sync and yet the device was well behind when the steps returned: then nothing but
-    the queue can have held the host back, and the time to issue is an upper bound of what issuing took.
+    This may be so if no step made a sync and the device was still well behind when the steps returned. Then only the
+    queue can have held the host back, and the time to issue is an upper bound of the host's own time.
     """
     found = times(measurement)
     if found is None or any(sync.step is None or sync.step >= measurement.warmup for sync in measurement.all_syncs):
         return False
-    return _behind(found.ahead, found.complete) >= _AHEAD
+    return _steps_behind(found.ahead, found.complete) >= _FULL_QUEUE_SHARE
 
 
-def _behind(ahead: Sequence[int], complete: Sequence[int]) -> float:
-    """Return by how many steps the device was behind, in the median."""
+def _steps_behind(ahead: Sequence[int], complete: Sequence[int]) -> float:
+    """Return the median share of a step that the device was behind."""
     return median(late / whole for late, whole in zip(ahead, complete, strict=True))

@@ -1,4 +1,4 @@
-"""Budgets and numbers as a test gives them: the traceback of one that cannot be meant ends at the line that gave it."""
+"""Checks budgets and numbers given by a test. The traceback of an invalid one ends at the line that gave it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pytest_gpusync.model.budgets import Budget, DispatchBudget, FlightBudget, G
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpusync.model.memory_growth import Of
+    from pytest_gpusync.model.memory_growth import MemoryKind
 
-Made = TypeVar("Made", DispatchBudget, FlightBudget)
+BudgetType = TypeVar("BudgetType", DispatchBudget, FlightBudget)
 
 
 def check_numbers(source: str, **numbers: tuple[int | None, int]) -> None:
-    """Refuse what is no whole number from its least on."""
+    """Check that each number is an integer of at least its minimum."""
     __tracebackhide__ = True
     for name, (value, least) in numbers.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise ValueError(f"{source}: {name} is a whole number from {least} on, not {value!r}")
+            raise ValueError(f"{source}: {name} must be an integer of at least {least}, not {value!r}")
 
 
-def growth_budget(max: int | str, of: Of, source: str) -> GrowthBudget:
-    """Return a budget of memory growth; the traceback of a wrong one ends at the line that asked for it."""
+def growth_budget(max: int | str, of: MemoryKind, source: str) -> GrowthBudget:
+    """Return a budget of memory growth."""
     __tracebackhide__ = True
     try:
         return GrowthBudget.parse(max, of, source)
@@ -32,8 +32,8 @@ def growth_budget(max: int | str, of: Of, source: str) -> GrowthBudget:
     raise ValueError(f"{source}: {complaint}")
 
 
-def made(kind: Callable[[Any, str], Made], max: float, source: str) -> Made:
-    """Return a budget of this kind; the traceback of a wrong one ends at the line that asked for it."""
+def checked_budget(kind: Callable[[Any, str], BudgetType], max: float, source: str) -> BudgetType:
+    """Return a budget of this kind."""
     __tracebackhide__ = True
     try:
         return kind(max, source)
@@ -43,7 +43,7 @@ def made(kind: Callable[[Any, str], Made], max: float, source: str) -> Made:
 
 
 def sync_budget(max: int | None, exact: int | None, source: str) -> Budget:
-    """Return a budget; the traceback of a wrong one ends at the line that asked for it."""
+    """Return a budget of syncs."""
     __tracebackhide__ = True
     try:
         return Budget(max=max, exact=exact, source=source)

@@ -1,8 +1,8 @@
-"""The baseline file: how many syncs each test may make on each line, so that no change adds one unseen.
+"""The baseline file: how many syncs each test may make on each line, so that no change adds one unnoticed.
 
-An entry names its line by path, function, kind of call and text, never by number, so that edits above it change
-nothing. The file is JSON with one entry per line, sorted, each line beginning with its comma: two branches that add
-entries can be merged line by line.
+An entry identifies its line by path, function, kind of call and source text, not by number, so edits above it change
+nothing. The file is JSON with one entry per line, sorted, each line starting with its comma: branches that add entries
+can be merged line by line.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ _PACKAGES: Final = ("site-packages", "dist-packages")
 
 
 class Key(NamedTuple):
-    """What identifies a line of a test."""
+    """Identifies a line of a test."""
 
     path: str
-    """Relative to pytest's rootdir; for an installed package from site-packages on."""
+    """Relative to pytest's rootdir; for an installed package, starting at site-packages."""
     function: str
     kind: str
     source: str
-    """Text of the line, white space and comment aside; empty where the file cannot be read."""
+    """Source text of the line without extra white space and comment; empty if the file cannot be read."""
 
     def __str__(self) -> str:
         return f"{self.path} in {self.function}: {self.source or self.kind}"
 
 
 Counts = dict[Key, int]
-"""Syncs in the worst step after warm-up, by line; a line that made none is left out."""
+"""Syncs in the worst step after warm-up, by line; lines without syncs are left out."""
 
 
 class Folders(NamedTuple):
     """The two folders that paths are relative to."""
 
     root: Path
-    """pytest's rootdir: node ids and the paths of a baseline."""
+    """pytest's rootdir: for node ids and the paths of a baseline."""
     base: Path
-    """Where pytest was started: the paths of a measurement."""
+    """Where pytest was started: for the paths of a measurement."""
 
 
 class Baseline(NamedTuple):
     """The content of a baseline file."""
 
     tests: dict[str, Counts]
-    """By node id; a test without entries made no sync."""
+    """Entries by node id; a test without entries made no sync."""
     coverage: str | None
     """What the recorder could see when the file was written."""
 
 
 class Change(NamedTuple):
-    """A line whose syncs are not those of the baseline."""
+    """A line whose syncs differ from the baseline."""
 
     key: Key
     before: int
@@ -70,38 +70,38 @@ class Change(NamedTuple):
 
 
 class BaselineError(ValueError):
-    """A baseline file cannot be used; the message is one line that says why and what to do."""
+    """A baseline file cannot be used; the message is one line with the cause and the remedy."""
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Return the content of a baseline file; of an entry that stands there twice after a merge, the stricter counts.
+    """Return the content of a baseline file; if a merge left an entry twice, the stricter one counts.
 
     Raises:
-        BaselineError: the file is missing, or is no baseline.
+        BaselineError: the file is missing, or is not a baseline.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise BaselineError(f"{path} does not exist; --gpu-sync-update-baseline creates it") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise BaselineError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+        raise BaselineError(f"{path} cannot be read: {getattr(error, 'strerror', None) or 'it is not text'}") from None
     if any(line.startswith(("<<<<<<<", ">>>>>>>")) for line in text.splitlines()):
-        raise BaselineError(f"{path} has conflict markers of a merge; keep the lines of both sides, or write it anew")
+        raise BaselineError(f"{path} has conflict markers of a merge; keep the lines of both sides, or rewrite it")
     try:
         rows = json.loads(text)
     except ValueError as error:
         place = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
         raise BaselineError(
-            f"{path} is no JSON{place}; --gpu-sync-update-baseline needs it repaired or deleted"
+            f"{path} is not JSON{place}; repair or delete it to use --gpu-sync-update-baseline"
         ) from None
     head = rows[0] if isinstance(rows, list) and rows else None
     if not isinstance(head, dict) or head.get("schema") != SCHEMA:
-        raise BaselineError(f"{path} is no baseline of this version ({SCHEMA}); name another file")
+        raise BaselineError(f"{path} is not a baseline of this version ({SCHEMA}); give another file")
     tests: dict[str, Counts] = {}
     for number, row in enumerate(rows[1:], start=1):
         entry = _entry(row)
         if entry is None:
-            raise BaselineError(f"{path}: entry {number} is no entry of a baseline")
+            raise BaselineError(f"{path}: entry {number} is not a baseline entry")
         test, key, syncs = entry
         counts = tests.setdefault(test, {})
         counts[key] = min(syncs, counts.get(key, syncs))
@@ -119,7 +119,7 @@ def to_text(baseline: Baseline) -> str:
 
 
 def count(measurements: Iterable[Measurement], folders: Folders) -> Counts:
-    """Return the syncs of a test by line, the most that a step of any of its closed regions made."""
+    """Return the syncs of a test by line: the most that a step of any of its closed regions made."""
     worst: Counts = {}
     keys: dict[tuple[Site, str], Key] = {}
     for measurement in measurements:
@@ -136,10 +136,10 @@ def count(measurements: Iterable[Measurement], folders: Folders) -> Counts:
 
 
 def key_of(site: Site, kind: str, folders: Folders) -> Key:
-    """Return what identifies a site in a baseline."""
+    """Return the key of a site in a baseline."""
     if site.path.startswith("<"):
         return Key(site.path, site.function, kind, "")
-    # A test may have left the working directory that the path was relative to.
+    # A test may have changed the working directory that the path was relative to.
     there = folders.base / site.path
     file = there if there.exists() else Path(site.path).absolute()
     text = " ".join(source_text(str(file), site.line).split())
@@ -147,7 +147,7 @@ def key_of(site: Site, kind: str, folders: Folders) -> Key:
 
 
 def increases(before: Mapping[Key, int], now: Mapping[Key, int]) -> list[Change]:
-    """Return the lines that make more syncs than the baseline, the worst first."""
+    """Return the lines that make more syncs than the baseline, the largest increase first."""
     found = [Change(key, before.get(key, 0), syncs) for key, syncs in now.items() if syncs > before.get(key, 0)]
     return sorted(found, key=lambda change: (change.before - change.now, change.key))
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpusync.elapsed.overlap import TOLERANCE as OVERLAP_TOLERANCE
-from pytest_gpusync.elapsed.paired import LEAST_ROUNDS, ROUNDS, TOLERANCE, Ratio, measure_ratio
+from pytest_gpusync.elapsed.paired import MIN_ROUNDS, ROUNDS, TOLERANCE, Ratio, measure_ratio
 from pytest_gpusync.elapsed.stalls import ROUNDS as STALL_ROUNDS
 from pytest_gpusync.model.budgets import judge_growth
-from pytest_gpusync.model.estimates import LEAST_SAMPLES
+from pytest_gpusync.model.estimates import MIN_SAMPLES
 from pytest_gpusync.plugin.arguments import check_numbers, growth_budget, sync_budget
 from pytest_gpusync.plugin.progress import Progress
 from pytest_gpusync.plugin.training import GpuTrain, TrainingRun
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from pytest_gpusync.measure.region import Region
     from pytest_gpusync.model.budgets import Budget
     from pytest_gpusync.model.estimates import Estimate
-    from pytest_gpusync.model.memory_growth import Of
-    from pytest_gpusync.plugin.measured_test import Record, TestRun
+    from pytest_gpusync.model.memory_growth import MemoryKind
+    from pytest_gpusync.plugin.measured_test import MeasuredTest, RegionRecord
 
 __all__ = ["GpuElapsed", "GpuMemory", "GpuSync", "GpuTrain", "TrainingRun"]
 
 
 class GpuSync:
-    """What the fixture ``gpu_sync`` gives: regions of a test, with or without a budget of their own."""
+    """The value of the fixture ``gpu_sync``: regions of a test, with or without a budget of their own."""
 
-    def __init__(self, run: TestRun) -> None:
+    def __init__(self, run: MeasuredTest) -> None:
         self._run = run
 
     def budget(
@@ -45,20 +45,20 @@ class GpuSync:
         warmup: int | None = None,
         name: str | None = None,
     ) -> AbstractContextManager[Region]:
-        """Fail the test if a step of the ``with`` block makes more than `max` syncs, or another number than `exact`.
+        """Fail the test if a step of the ``with`` block makes more than `max` syncs, or a number other than `exact`.
 
-        A block without ``optimizer.step()`` is one step. An exception of the block's own is left alone.
+        A block without ``optimizer.step()`` is one step. If the block raises an exception, that is the failure.
 
         Raises:
-            BudgetExceeded: with the sentence and the offending lines.
+            BudgetExceeded: with the sentence and the lines that made the syncs.
             NotMeasured: the syncs could not be counted.
             ValueError: neither or both of `max` and `exact` were given.
         """
         __tracebackhide__ = True
-        return self._hold(sync_budget(max, exact, "gpu_sync.budget"), warmup, name)
+        return self._check(sync_budget(max, exact, "gpu_sync.budget"), warmup, name)
 
     @contextmanager
-    def _hold(self, budget: Budget, warmup: int | None, name: str | None) -> Iterator[Region]:
+    def _check(self, budget: Budget, warmup: int | None, name: str | None) -> Iterator[Region]:
         __tracebackhide__ = True
         region = None
         try:
@@ -68,11 +68,11 @@ class GpuSync:
             if region is not None:
                 self._run.keep(region)
             raise
-        self._run.hold(self._run.keep(region), budget, subject=f"Region {name!r}" if name else "Region")
+        self._run.check_budget(self._run.keep(region), budget, subject=f"Region {name!r}" if name else "Region")
 
     @contextmanager
     def record(self, name: str | None = None, warmup: int | None = None) -> Iterator[Region]:
-        """Measure the ``with`` block and only look: ``syncs``, ``sites`` and ``result()`` of what it yields.
+        """Measure the ``with`` block without a budget: see ``syncs``, ``sites`` and ``result()`` of what it yields.
 
         Raises:
             NotMeasured: nothing can be measured here.
@@ -94,17 +94,17 @@ class GpuSync:
 
 
 class GpuMemory:
-    """What the fixture ``gpu_memory`` gives: regions of a test in which memory is sampled at the end of each step."""
+    """The value of the fixture ``gpu_memory``: regions of a test in which memory is sampled at the end of each step."""
 
-    def __init__(self, run: TestRun) -> None:
+    def __init__(self, run: MeasuredTest) -> None:
         self._run = run
 
     @contextmanager
     def record(self, name: str | None = None, warmup: int | None = None, process: bool = False) -> Iterator[Region]:
-        """Sample memory in the ``with`` block and only look: ``result().memory`` of what it yields.
+        """Sample memory in the ``with`` block without a budget: see ``result().memory`` of what it yields.
 
-        A step ends at ``optimizer.step()``, or where ``mark_step()`` of what it yields is called. With `process` the
-        driver is asked as well what the process holds, which takes some tenths of a millisecond per step.
+        A step ends at ``optimizer.step()``, or where ``mark_step()`` of what it yields is called. With `process`, the
+        driver is also queried for the memory of the process, which takes some tenths of a millisecond per step.
 
         Raises:
             NotMeasured: nothing can be measured here.
@@ -115,27 +115,27 @@ class GpuMemory:
 
     @contextmanager
     def budget(
-        self, max: int | str, of: Of = "allocated", warmup: int | None = None, name: str | None = None
+        self, max: int | str, of: MemoryKind = "allocated", warmup: int | None = None, name: str | None = None
     ) -> Iterator[Region]:
-        """Fail the test if memory surely grew by more than `max` per step of the ``with`` block, after warm-up.
+        """Fail the test if memory certainly grew by more than `max` per step of the ``with`` block, after warm-up.
 
-        Arguments and errors are those of :meth:`TrainingRun.assert_memory_growth`; steps those of :meth:`record`. An
-        exception of the block's own is left alone.
+        Arguments and errors are those of :meth:`TrainingRun.assert_memory_growth`, steps those of :meth:`record`. If
+        the block raises an exception, that is the failure.
         """
         __tracebackhide__ = True
         budget = growth_budget(max, of, "gpu_memory.budget")
         with self._open(name, "gpu_memory.budget", warmup, of == "process") as (region, kept):
             yield region
-        self._run.settle(kept[0], judge_growth(kept[0].measurement, budget))
+        self._run.apply_verdict(kept[0], judge_growth(kept[0].measurement, budget))
 
     @contextmanager
     def _open(
         self, name: str | None, kind: str, warmup: int | None, process: bool
-    ) -> Iterator[tuple[Region, list[Record]]]:
+    ) -> Iterator[tuple[Region, list[RegionRecord]]]:
         """Open a region; its record is in the list once it is closed."""
         __tracebackhide__ = True
         region: Region | None = None
-        kept: list[Record] = []
+        kept: list[RegionRecord] = []
         try:
             with self._run.region(name, kind, warmup, memory=True, process_memory=process) as region:
                 yield region, kept
@@ -145,9 +145,9 @@ class GpuMemory:
 
 
 class GpuElapsed:
-    """What the fixture ``gpu_elapsed`` gives: elapsed times on a real GPU, against each other."""
+    """The value of the fixture ``gpu_elapsed``: comparisons of elapsed times on a real GPU."""
 
-    def __init__(self, run: TestRun) -> None:
+    def __init__(self, run: MeasuredTest) -> None:
         self._run = run
 
     def ratio(
@@ -162,28 +162,28 @@ class GpuElapsed:
     ) -> Ratio:
         """Return how many times as long as `b` `a` takes, with an interval.
 
-        Both are timed in turn, the order changing from round to round. A sample is the time from an idle device to the
-        end of the work of several calls, by CUDA events; the device is waited for between samples. The garbage
-        collector is off meanwhile. Rounds end when the interval is tight, or after `rounds` of them: then the outcome
-        is "too noisy to tell", and ``low`` and ``high`` hold all the same. Nothing can be claimed where the GPU was
-        throttled or another process kept it busy: then they are 0 and infinity, and ``note`` says so.
+        Both are timed alternately, in an order that changes from round to round. A sample is the time from an idle
+        device to the end of the work of several calls, measured with CUDA events; the device is idle between samples,
+        and the garbage collector is off. Measuring stops when the interval is narrow enough, or after `rounds` rounds;
+        then the outcome is "too noisy to tell", and ``low`` and ``high`` still hold. If the GPU was throttled or
+        another process kept it busy, they are 0 and infinity, and ``note`` says so.
 
-        Without a real GPU the test is skipped here; under ``--gpu-require`` it fails.
+        Without a real GPU the test is skipped here; with ``--gpu-require`` it fails.
 
         Args:
-            a: called without arguments; its work is issued to the current stream, or waited for by it.
+            a: called without arguments; its work must be issued to the current stream, or the stream must wait for it.
             b: likewise.
-            rounds: most rounds, from 12 on.
+            rounds: most rounds, at least 12.
             warmup: calls of each side before anything is timed.
-            calls: calls of a side in one sample; by default as many as take 10 ms, and at least three.
-            tolerance: width of the interval, as a part of the ratio, that is tight.
+            calls: calls of a side in one sample; by default as many as take 10 ms, at least three.
+            tolerance: width of the interval, as a share of the ratio, that is narrow enough.
 
         Raises:
-            NotMeasured: there is no real GPU, and ``--gpu-require`` asks for one.
-            ValueError: an argument cannot be meant.
+            NotMeasured: there is no real GPU, and ``--gpu-require`` was given.
+            ValueError: an argument is invalid.
         """
         __tracebackhide__ = True
-        self._need("ratio", tolerance, rounds=(rounds, LEAST_ROUNDS), warmup=(warmup, 0), calls=(calls, 1))
+        self._require_time("ratio", tolerance, rounds=(rounds, MIN_ROUNDS), warmup=(warmup, 0), calls=(calls, 1))
         ratio = measure_ratio(a, b, rounds=rounds, warmup=warmup, calls=calls, tolerance=tolerance)
         self._run.keep_elapsed("ratio", ratio)
         return ratio
@@ -199,14 +199,14 @@ class GpuElapsed:
         calls: int | None = None,
         tolerance: float = OVERLAP_TOLERANCE,
     ) -> Overlap:
-        """Return which part of the shorter of two pieces of work runs while the other does.
+        """Return which share of the shorter of two pieces of work runs while the other does.
 
-        `a` and `b` do one piece each, `both` does the two as the program does them: on two streams, say. 0 is one after
-        the other, 1 all of the shorter beside the longer. Timing, arguments and errors are those of :meth:`ratio`; the
-        `tolerance` is a part of the shorter piece.
+        `a` and `b` do one piece each; `both` does the two as the program does them, for example on two streams. 0 means
+        one after the other, 1 that all of the shorter one overlaps the longer. Timing, arguments and errors are those
+        of :meth:`ratio`; the `tolerance` is a share of the shorter piece.
         """
         __tracebackhide__ = True
-        self._need("overlap", tolerance, rounds=(rounds, LEAST_ROUNDS), warmup=(warmup, 0), calls=(calls, 1))
+        self._require_time("overlap", tolerance, rounds=(rounds, MIN_ROUNDS), warmup=(warmup, 0), calls=(calls, 1))
         from pytest_gpusync.elapsed.overlap import measure_overlap
 
         found = measure_overlap(a, b, both, rounds=rounds, warmup=warmup, calls=calls, tolerance=tolerance)
@@ -216,30 +216,30 @@ class GpuElapsed:
     def decompose(
         self, step: Callable[[], object], read: Callable[[], object], *, steps: int = 100, warmup: int = 3
     ) -> Decomposition:
-        """Take a step apart: host dispatch t1, device work t2, read-back t3.
+        """Measure the parts of a step: host dispatch t1, device work t2, read-back t3.
 
-        Beside them stands what `steps` of them take, with a read in each step, n (t1 + t2 + t3), and with one at the
+        The result also has the time of `steps` steps with a read in each, n (t1 + t2 + t3), and with one read at the
         end, t1 + n t2 + t3: as predicted from the parts, and as measured.
 
-        Without a real GPU the test is skipped here; under ``--gpu-require`` it fails.
+        Without a real GPU the test is skipped here; with ``--gpu-require`` it fails.
 
         Args:
             step: called without arguments; issues the work and must not wait for it.
-            read: called without arguments; brings the result to the host.
-            steps: n, from 1 on.
-            warmup: steps, read each, before anything is timed.
+            read: called without arguments; copies the result to the host.
+            steps: n, at least 1.
+            warmup: steps, each with a read, before anything is timed.
 
         Raises:
-            NotMeasured: there is no real GPU, and ``--gpu-require`` asks for one.
-            ValueError: an argument cannot be meant, or `step` makes the host wait.
+            NotMeasured: there is no real GPU, and ``--gpu-require`` was given.
+            ValueError: an argument is invalid, or `step` makes the host wait.
         """
         __tracebackhide__ = True
-        self._need("decompose", steps=(steps, 1), warmup=(warmup, 0))
-        from pytest_gpusync.elapsed.decomposition import StepWaits, decompose
+        self._require_time("decompose", steps=(steps, 1), warmup=(warmup, 0))
+        from pytest_gpusync.elapsed.decomposition import StepSynchronizes, decompose
 
         try:
             found = decompose(step, read, steps=steps, warmup=warmup)
-        except StepWaits as error:
+        except StepSynchronizes as error:
             complaint = str(error)
         else:
             self._run.keep_elapsed("decompose", found)
@@ -247,24 +247,25 @@ class GpuElapsed:
         raise ValueError(f"gpu_elapsed.decompose: {complaint}")
 
     def dispatch_ratio(self, step: Callable[[], object], *, steps: int = 20, warmup: int = 3) -> Estimate:
-        """Return the time to issue a step by the time to complete it, in the median of `steps`, with an interval.
+        """Return the median, over `steps` steps, of the time to issue a step divided by the time to complete it, with
+        an interval.
 
-        Near 1 the device is kept waiting by the host, or the host by the device; well below 1 the host runs ahead.
-        :meth:`GpuTrain.__call__` tells the same of real batches, beside syncs and memory.
+        Near 1 the device waits for the host, or the host for the device; well below 1 the host runs ahead.
+        :meth:`GpuTrain.__call__` measures the same with real batches, together with syncs and memory.
 
-        Without a real GPU the test is skipped here; under ``--gpu-require`` it fails.
+        Without a real GPU the test is skipped here; with ``--gpu-require`` it fails.
 
         Args:
             step: called without arguments.
-            steps: steps that are timed, from 8 on.
-            warmup: steps before anything is timed, from 1 on.
+            steps: steps that are timed, at least 8.
+            warmup: steps before anything is timed, at least 1.
 
         Raises:
-            NotMeasured: there is no real GPU, and ``--gpu-require`` asks for one.
-            ValueError: an argument cannot be meant.
+            NotMeasured: there is no real GPU, and ``--gpu-require`` was given.
+            ValueError: an argument is invalid.
         """
         __tracebackhide__ = True
-        self._need("dispatch_ratio", steps=(steps, LEAST_SAMPLES), warmup=(warmup, 1))
+        self._require_time("dispatch_ratio", steps=(steps, MIN_SAMPLES), warmup=(warmup, 1))
         from pytest_gpusync.elapsed.step_clock import measure_dispatch
 
         found = measure_dispatch(step, steps=steps, warmup=warmup)
@@ -279,51 +280,52 @@ class GpuElapsed:
         warmup: int = 3,
         steps: int | None = None,
     ) -> Stalls:
-        """Return for each line at which a step waits how long the device is idle after it, and what a step would gain.
+        """Return, for each line at which a step waits, how long the device is idle after it and what a step would gain
+        without it.
 
-        The step runs some hundred times: in blocks without any instrument, in blocks with its waits recorded, and once
-        under torch.profiler. From this a replay tells how long a step would take without the waits of a line. What a
-        line reads from the device is then not read; what it copies to the device is copied without waiting. By how much
-        the replay misses the measured time of the step widens the interval of each gain. Where that is wider than 4 %
-        of the step the outcome is "too noisy to tell". On a GPU that was disturbed nothing can be claimed, as in
-        :meth:`ratio`.
+        The step runs some hundred times: in blocks without instrumentation, in blocks with its waits recorded, and in
+        one block under torch.profiler. A replay of these computes the time of a step without the waits of a line. What
+        such a line reads from the device is then not read; what it copies to the device is copied without waiting. The
+        difference between the replayed and the measured time of the step widens the interval of each gain. If it is
+        wider than 4 % of the step, the outcome is "too noisy to tell". If the GPU was disturbed, the interval is
+        unbounded, as in :meth:`ratio`.
 
-        The waits are reported as allowed and count against no budget. Without a real GPU the test is skipped here;
-        under ``--gpu-require`` it fails.
+        The syncs are reported as allowed and count against no budget. Without a real GPU the test is skipped here; with
+        ``--gpu-require`` it fails.
 
         Args:
             step: called without arguments; the same work each time.
-            rounds: blocks of either kind, from 12 on.
+            rounds: blocks of either kind, at least 12.
             warmup: steps before anything is timed.
-            steps: steps in a block; by default as many as take 60 ms, and 4 to 60.
+            steps: steps in a block; by default as many as take 60 ms, between 4 and 60.
 
         Raises:
-            NotMeasured: there is no real GPU, and ``--gpu-require`` asks for one.
-            ValueError: an argument cannot be meant, or the stalls of such steps cannot be told: they make no sync, work
-                on several streams, wait for events or on several threads.
+            NotMeasured: there is no real GPU, and ``--gpu-require`` was given.
+            ValueError: an argument is invalid, or the stalls of such steps cannot be determined: they make no sync, use
+                several streams, wait for events, or wait on several threads.
         """
         __tracebackhide__ = True
-        self._need("stalls", rounds=(rounds, LEAST_ROUNDS), warmup=(warmup, 0), steps=(steps, 1))
-        from pytest_gpusync.elapsed.stalls import CannotTell, measure_stalls
+        self._require_time("stalls", rounds=(rounds, MIN_ROUNDS), warmup=(warmup, 0), steps=(steps, 1))
+        from pytest_gpusync.elapsed.stalls import StallsUnavailable, measure_stalls
 
         try:
             found = measure_stalls(step, rounds=rounds, warmup=warmup, steps=steps)
-        except CannotTell as error:
+        except StallsUnavailable as error:
             complaint = str(error)
         else:
             self._run.keep_elapsed("stalls", found)
             return found
         raise ValueError(f"gpu_elapsed.stalls: {complaint}")
 
-    def _need(self, method: str, tolerance: float = TOLERANCE, **numbers: tuple[int | None, int]) -> None:
-        """Refuse arguments that cannot be meant; skip the test, or fail it, where no time can be measured."""
+    def _require_time(self, method: str, tolerance: float = TOLERANCE, **numbers: tuple[int | None, int]) -> None:
+        """Check the arguments; skip the test, or fail it, if times cannot be measured."""
         __tracebackhide__ = True
         check_numbers(f"gpu_elapsed.{method}", **numbers)
         if not isinstance(tolerance, (int, float)) or not 0 < tolerance < 1:
             raise ValueError(
-                f"gpu_elapsed.{method}: tolerance is a part between 0 and 1, as in 0.02, not {tolerance!r}"
+                f"gpu_elapsed.{method}: tolerance must be between 0 and 1, such as 0.02, not {tolerance!r}"
             )
-        self._run.need_time()
+        self._run.require_time()
 
 
 @pytest.fixture
@@ -335,7 +337,7 @@ def gpu_sync(request: pytest.FixtureRequest) -> GpuSync:
 @pytest.fixture
 def gpu_train(request: pytest.FixtureRequest) -> GpuTrain:
     """Run real training steps and count their syncs: gpu_train(step, batches, steps=20).assert_syncs(max=1)."""
-    # A worker of pytest-xdist has no reporter; --color=yes gives a log file the markup of a terminal.
+    # A pytest-xdist worker has no reporter; --color=yes writes terminal markup into log files.
     reporter = request.config.pluginmanager.get_plugin("terminalreporter")
     writer = request.config.get_terminal_writer() if getattr(reporter, "isatty", False) else None
     capture = request.config.pluginmanager.get_plugin("capturemanager")
@@ -345,7 +347,7 @@ def gpu_train(request: pytest.FixtureRequest) -> GpuTrain:
 
 @pytest.fixture
 def gpu_memory(request: pytest.FixtureRequest) -> GpuMemory:
-    """Hold the growth of GPU memory per step to a budget: gpu_memory.budget(max="1 MiB"), gpu_memory.record()."""
+    """Limit the growth of GPU memory per step: gpu_memory.budget(max="1 MiB"), gpu_memory.record()."""
     return GpuMemory(_run_of(request))
 
 
@@ -355,9 +357,9 @@ def gpu_elapsed(request: pytest.FixtureRequest) -> GpuElapsed:
     return GpuElapsed(_run_of(request))
 
 
-def _run_of(request: pytest.FixtureRequest) -> TestRun:
-    from pytest_gpusync.plugin.stash_keys import RUN
+def _run_of(request: pytest.FixtureRequest) -> MeasuredTest:
+    from pytest_gpusync.plugin.stash_keys import MEASURED_TEST
 
-    run: TestRun = request.node.stash[RUN]
+    run: MeasuredTest = request.node.stash[MEASURED_TEST]
     run.device.switch_on()
     return run

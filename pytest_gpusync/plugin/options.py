@@ -1,6 +1,6 @@
-"""Command line, ini file and markers, read into plain values; what cannot be meant is refused in one line.
+"""Command line, ini file and markers, read into plain values. An invalid value is an error in one line.
 
-A closer setting beats a farther one: marker, then command line, then ini.
+A closer setting takes precedence: marker, then command line, then ini file.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ GROWTH_MARKER: Final = "gpu_memory_growth"
 GPU_ONLY_MARKER: Final = "gpu_only"
 GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_train", "gpu_elapsed", "gpu_memory"})
 TIMING_FIXTURES: Final = frozenset({"gpu_train", "gpu_elapsed"})
-"""Those that take times: of a GPU that another worker uses they would be wrong."""
+"""Fixtures that take times, which would be wrong on a GPU that another worker uses."""
 
 MARKERS: Final = (
     (
         f"{BUDGET_MARKER}(max=None, exact=None, warmup=1): fail the test when a step after warm-up makes more than max "
-        "GPU syncs, or another number than exact; a test without steps is one step."
+        "GPU syncs, or a number other than exact; a test without steps is one step."
     ),
     (
         f"{GROWTH_MARKER}(max): fail the test when the memory of its GPU tensors grows by more than max per step, "
-        'a size like "1 MiB"; told from the slope over the steps after warm-up.'
+        'a size such as "1 MiB"; estimated from the slope over the steps after warm-up.'
     ),
-    f"{GPU_ONLY_MARKER}: skip the test where there is no real GPU (pytest-gpusync).",
+    f"{GPU_ONLY_MARKER}: skip the test if there is no real GPU (pytest-gpusync).",
 )
 
 _TRUE = ("1", "true", "yes", "on")
@@ -48,7 +48,7 @@ _FALSE = ("0", "false", "no", "off")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user asked of the session."""
+    """Options of the session."""
 
     budget: Budget | None = None
     growth: GrowthBudget | None = None
@@ -56,27 +56,28 @@ class Options:
     require: bool = False
     reports: tuple[Path, ...] = ()
     baseline: Path | None = None
-    """The file that the session is held to."""
+    """The session's baseline file."""
     update_baseline: bool = False
     values: bool = True
-    """The simulated device computes values, not shapes only."""
+    """The simulated device computes values, not only shapes."""
     memory: int | None = None
-    """Bytes of the simulated device; None for as many as the host has."""
+    """Memory of the simulated device in bytes; None for as much as the host has."""
     all_threads: bool = False
-    """Hold the syncs of other threads than the test's own to the budgets as well."""
+    """Count the syncs of other threads than the test's own as well."""
     lines: bool = False
     """Record which lines of the project ran."""
-    asked: bool = False
-    """True if any option or ini key was given; otherwise only markers and fixtures make the plugin do anything."""
-    insistent: bool = False
-    """True if the command line itself sets a budget, a baseline or a device: then it is an error to find none.
+    any_given: bool = False
+    """True if any option or ini key was given; otherwise the plugin acts only on markers and fixtures."""
+    must_measure: bool = False
+    """True if the command line itself sets a budget, a baseline or a device: then it is an error if nothing can be
+    measured.
 
-    An ini file is shared with machines that can neither run nor simulate a GPU; there it asks for nothing.
+    An ini file is also read on machines that can neither run nor simulate a GPU; there it must not fail the session.
     """
 
     @property
     def measures_every_test(self) -> bool:
-        """True if tests without marker are measured too."""
+        """True if tests without a marker are measured too."""
         return bool(self.budget or self.growth or self.baseline or self.reports)
 
 
@@ -85,17 +86,17 @@ class MarkerBudget:
     """The arguments of one ``gpu_sync_budget`` marker."""
 
     budget: Budget | None
-    """None: the test is held to none, not even to one for every test."""
+    """None: the test is exempt from all budgets, including one for every test."""
     warmup: int | None
-    """None where the marker does not say."""
+    """None if the marker does not set it."""
 
 
 class MarkerError(ValueError):
-    """A marker has arguments that cannot be meant; the message says which and what it takes."""
+    """A marker has invalid arguments; the message says which, and what is valid."""
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Register the options and their ini keys. No option has a default of its own, or it would hide its ini key."""
+    """Register the options and their ini keys. No option has a default value, which would hide its ini key."""
     group = parser.getgroup("gpusync", "GPU syncs of training steps")
     group.addoption(
         "--gpu-sync-budget",
@@ -105,58 +106,58 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--gpu-memory-growth",
         metavar="SIZE",
-        help='fail tests in which the memory of GPU tensors grows by more than SIZE per step, as in "1 MiB"',
+        help='fail tests in which the memory of GPU tensors grows by more than SIZE per step, such as "1 MiB"',
     )
     group.addoption(
         "--gpu-device",
         metavar="{auto,cuda,simulated}",
-        help="what steps run on; auto: a real GPU if there is one, else a simulated CUDA device",
+        help="where steps run; auto: on a real GPU if there is one, else on a simulated CUDA device",
     )
     group.addoption(
         "--gpu-require",
         action="store_const",
         const="true",
-        help="fail without a real GPU, and when no test was measured",
+        help="fail if there is no real GPU, or if no test was measured",
     )
     group.addoption(
         "--gpu-sync-report",
         metavar="PATH",
         action="append",
-        help="write what was measured to PATH (.json, .md, .html); may be given several times",
+        help="write a report to PATH (.json, .trace.json, .md or .html); may be given several times",
     )
     group.addoption(
         "--gpu-sync-baseline",
         metavar="PATH",
-        help="fail tests that make more syncs on a line than PATH has for it, and the session if entries are stale",
+        help="fail tests with more syncs on a line than PATH allows, and the session if entries are stale",
     )
     group.addoption(
         "--gpu-sync-update-baseline",
         action="store_true",
         default=None,
-        help="write what the tests made to the baseline; tests that did not run keep their entries",
+        help="write the syncs of this session to the baseline; tests that did not run keep their entries",
     )
     group.addoption(
         "--gpu-sync-lines",
         action="store_const",
         const="true",
-        help="put into the .json report which lines of the project ran, for gpusync lint --observed",
+        help="add to the .json report which lines of the project ran, for gpusync lint --observed",
     )
     group.addoption(
         "--gpu-sync-all-threads",
         action="store_const",
         const="true",
-        help="hold the syncs of other threads (loaders, background transfers) to the budgets as well",
+        help="also count the syncs of other threads (loaders, background transfers)",
     )
     group.addoption(
         "--gpu-no-values",
         action="store_const",
         const="true",
-        help="the simulated device computes shapes only; a test that needs a value fails at the line that does",
+        help="compute only shapes on the simulated device; a test that needs a value fails at that line",
     )
     group.addoption(
         "--gpu-simulated-memory",
         metavar="SIZE",
-        help='memory of the simulated device, as in "80 GiB" (default: as much as the host has)',
+        help='memory of the simulated device, such as "80 GiB" (default: that of the host)',
     )
     parser.addini("gpu_sync_budget", "like --gpu-sync-budget")
     parser.addini("gpu_memory_growth", "like --gpu-memory-growth")
@@ -174,11 +175,11 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     """Return the options of a session.
 
     Args:
-        config: for the ini file.
-        namespace: the parsed command line; ``config.known_args_namespace`` while the first conftest is not yet loaded.
+        config: provides the ini file.
+        namespace: the parsed command line; ``config.known_args_namespace`` until the first conftest is loaded.
 
     Raises:
-        pytest.UsageError: a value cannot be meant; one line that names the option and what it takes.
+        pytest.UsageError: a value is invalid; one line that names the option and what it takes.
     """
     budget, budget_source = _closest(config, namespace, "gpu_sync_budget")
     growth, growth_source = _closest(config, namespace, "gpu_memory_growth")
@@ -192,33 +193,33 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     memory, memory_source = _closest(config, namespace, "gpu_simulated_memory")
     update = bool(getattr(namespace, "gpu_sync_update_baseline", None))
     if update and not baseline_source:
-        raise pytest.UsageError("--gpu-sync-update-baseline needs to know the file: --gpu-sync-baseline=PATH")
+        raise pytest.UsageError("--gpu-sync-update-baseline needs the file: add --gpu-sync-baseline=PATH")
     return Options(
         budget=_budget(budget, budget_source) if budget_source else None,
         growth=_growth(growth, growth_source) if growth_source else None,
         device=_device(device, device_source) if device_source else "auto",
-        require=_truth(require, require_source) if require_source else False,
+        require=_boolean(require, require_source) if require_source else False,
         reports=tuple(_report(config, path, reports_source) for path in reports) if reports_source else (),
         baseline=_baseline(config, baseline, baseline_source) if baseline_source else None,
         update_baseline=update,
-        values=not (no_values_source and _truth(no_values, no_values_source)),
+        values=not (no_values_source and _boolean(no_values, no_values_source)),
         memory=_size(memory, memory_source) if memory_source else None,
-        all_threads=_truth(threads, threads_source) if threads_source else False,
-        lines=_truth(lines, lines_source) if lines_source else False,
-        asked=bool(
+        all_threads=_boolean(threads, threads_source) if threads_source else False,
+        lines=_boolean(lines, lines_source) if lines_source else False,
+        any_given=bool(
             budget_source or growth_source or device_source or require_source or reports_source or baseline_source
         ),
-        insistent=any(
+        must_measure=any(
             source.startswith("--") for source in (budget_source, growth_source, device_source, baseline_source)
         ),
     )
 
 
 def marker_budget(item: pytest.Item) -> MarkerBudget | None:
-    """Return the budget of the closest ``gpu_sync_budget`` marker of a test, if it has one.
+    """Return the budget of the closest ``gpu_sync_budget`` marker of a test, if there is one.
 
     Raises:
-        MarkerError: the marker's arguments cannot be meant.
+        MarkerError: the marker's arguments are invalid.
     """
     mark = item.get_closest_marker(BUDGET_MARKER)
     if mark is None:
@@ -232,10 +233,10 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     limit = mark.args[0] if mark.args else arguments.get("max")
     warmup = arguments.get("warmup")
     if warmup is not None and not _is_count(warmup):
-        raise MarkerError(f"warmup of the marker {BUDGET_MARKER} is a number of steps from 0 on, not {warmup!r}")
+        raise MarkerError(f"warmup of the marker {BUDGET_MARKER} must be an integer of at least 0, not {warmup!r}")
     exact = arguments.get("exact")
     if limit is None and exact is None and (mark.args or "max" in arguments):
-        return MarkerBudget(None, warmup)  # max=None: none, whatever the others are held to
+        return MarkerBudget(None, warmup)  # max=None exempts the test from all budgets
     try:
         budget = Budget(max=limit, exact=exact, source=f"marker {BUDGET_MARKER}")
     except ValueError as error:
@@ -244,17 +245,17 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
 
 
 def marker_growth(item: pytest.Item) -> GrowthBudget | None:
-    """Return the budget of the closest ``gpu_memory_growth`` marker of a test, if it has one.
+    """Return the budget of the closest ``gpu_memory_growth`` marker of a test, if there is one.
 
     Raises:
-        MarkerError: the marker's arguments cannot be meant.
+        MarkerError: the marker's arguments are invalid.
     """
     mark = item.get_closest_marker(GROWTH_MARKER)
     if mark is None:
         return None
     arguments = [*mark.args, *mark.kwargs.values()]
     if len(arguments) != 1 or not set(mark.kwargs) <= {"max"}:
-        raise MarkerError(f'the marker {GROWTH_MARKER} takes one argument, max, a size like "1 MiB"')
+        raise MarkerError(f'the marker {GROWTH_MARKER} takes one argument, max, a size such as "1 MiB"')
     try:
         return GrowthBudget.parse(arguments[0], source=f"marker {GROWTH_MARKER}")
     except ValueError as error:
@@ -262,7 +263,7 @@ def marker_growth(item: pytest.Item) -> GrowthBudget | None:
 
 
 def _closest(config: pytest.Config, namespace: argparse.Namespace, name: str) -> tuple[Any, str]:
-    """Return the value of an option and where it comes from; an empty source: it was not given."""
+    """Return the value of an option and its source; an empty source if it was not given."""
     value = getattr(namespace, name, None)
     if value is not None:
         return value, "--" + name.replace("_", "-")
@@ -281,7 +282,7 @@ def _budget(value: str, source: str) -> Budget:
     try:
         return Budget(max=int(value), source=source)
     except ValueError:
-        raise pytest.UsageError(f"{source} takes a number of syncs per step from 0 on, not {value!r}") from None
+        raise pytest.UsageError(f"{source} takes a number of syncs per step of at least 0, not {value!r}") from None
 
 
 def _growth(value: str, source: str) -> GrowthBudget:
@@ -305,7 +306,7 @@ def _size(value: str, source: str) -> int:
         raise pytest.UsageError(f"{source}: {error}") from None
 
 
-def _truth(value: str, source: str) -> bool:
+def _boolean(value: str, source: str) -> bool:
     if value.lower() in _TRUE:
         return True
     if value.lower() in _FALSE:

@@ -1,6 +1,6 @@
-"""A pytest session: what was asked, on which device, and what the tests measured.
+"""A pytest session: its options, its device, and what the tests measured.
 
-Every start of pytest makes one, so what draws reports is imported when there is something to report.
+Every start of pytest makes one, so the code that draws reports is imported only when there is something to report.
 """
 
 from __future__ import annotations
@@ -19,68 +19,71 @@ from pytest_gpusync.reporting.files import ending_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpusync.distributed.rank_exchange import Ranks
-    from pytest_gpusync.distributed.rank_watchdog import Watch
+    from pytest_gpusync.distributed.rank_exchange import RankGroup
+    from pytest_gpusync.distributed.rank_watchdog import RankWatchdog
     from pytest_gpusync.model.document import Document
-    from pytest_gpusync.plugin.baseline_check import Ratchet
+    from pytest_gpusync.plugin.baseline_check import BaselineCheck
     from pytest_gpusync.plugin.options import Options
 
 
 class GpuSession:
-    """State of one session. In a distributed run every worker has one to measure with, the controller one to report."""
+    """State of one session. In a distributed run, every worker has one to measure with, and the controller one to
+    report with.
+    """
 
-    def __init__(self, options: Options, ratchet: Ratchet | None = None) -> None:
+    def __init__(self, options: Options, baseline: BaselineCheck | None = None) -> None:
         self.options = options
-        self.ratchet = ratchet
-        """The baseline, where the session is held to one."""
+        self.baseline = baseline
+        """The baseline, if the session has one."""
         self.device = SessionDevice(options.device, values=options.values, memory=options.memory)
         self.environment: Document | None = None
         """Where the tests were measured; None until the first was."""
         self.tests: dict[str, list[Document]] = {}
-        """Region objects by node id; a test that is run again replaces its own."""
+        """Region objects by node id; a repeated test replaces its own."""
         self.failed: dict[str, tuple[str, int] | None] = {}
-        """By node id, where a failed test is defined (relative to rootdir, the line from 0); None for the others."""
+        """By node id, where a failed test is defined (relative to rootdir, line counted from 0); None for
+        the others."""
         self.lines: Document | None = {} if options.lines else None
-        """Lines of the project that ran, by path; None unless they are recorded."""
+        """Lines of the project that ran, by path; None unless recorded."""
         self.notes: list[str] = []
-        """Lines that a person should read and no exit code depends on."""
-        self.complaints: list[str] = []
-        """Lines that explain an exit code which no test explains."""
+        """Lines for the user that no exit code depends on."""
+        self.errors: list[str] = []
+        """Lines that explain an exit code that no test explains."""
         self.measures = options.measures_every_test
         """True if a test of the session may be measured."""
         self.rank = rank()
-        """Rank of this process in a distributed run; None in a run of one."""
-        self._ranks: Ranks | None = None
-        self._watch: Watch | None = None
+        """Rank of this process in a distributed run; None if there is only one process."""
+        self._ranks: RankGroup | None = None
+        self._watchdog: RankWatchdog | None = None
         self._current: str | None = None
-        """The test that is running, where other ranks are told."""
+        """The running test, if other ranks are told."""
         self._reporting_rank = 0
         """The rank that reports for all, once they have met."""
-        self._united: Document | None = None
+        self._merged_run: Document | None = None
         """The run of all ranks, once they have met."""
 
     def check(self) -> None:
-        """Refuse what cannot work, before any test runs.
+        """Refuse options that cannot work, before any test runs.
 
         Raises:
             pytest.UsageError: one line that says what is missing.
         """
         device, options = self.device, self.options
         if options.lines and ".json" not in map(ending_of, (path.name for path in options.reports)):
-            raise pytest.UsageError("--gpu-sync-lines goes into a run file: add --gpu-sync-report=PATH.json")
+            raise pytest.UsageError("--gpu-sync-lines needs a JSON report: add --gpu-sync-report=PATH.json")
         if options.require and device.choice == "simulated":
             raise pytest.UsageError(
-                "gpu_require asks for a real GPU and gpu_device=simulated for none; drop one of them "
-                "(-o gpu_require=false overrules the ini file)"
+                "gpu_require needs a real GPU, and gpu_device=simulated excludes it; remove one of them "
+                "(-o gpu_require=false overrides the ini file)"
             )
         if device.choice == "simulated" and device.found.reason == "torch is not installed":
             raise pytest.UsageError("--gpu-device=simulated needs torch, which is not installed: pip install torch")
-        if device.missing is not None and (options.require or device.choice == "cuda"):
+        if device.no_gpu_reason is not None and (options.require or device.choice == "cuda"):
             asked = "--gpu-require" if options.require else "--gpu-device=cuda"
-            raise pytest.UsageError(f"{asked}: there is no GPU to run on: {device.missing}")
+            raise pytest.UsageError(f"{asked}: there is no GPU to run on: {device.no_gpu_reason}")
 
     def header(self, workers: int = 0) -> str:
-        """Return the line for the head of the session; `workers`: processes that the tests are spread over."""
+        """Return the line for the session's header; `workers`: number of processes that the tests are spread over."""
         device = self.device
         if device.is_simulated:
             why = f" (no GPU: {device.found.reason})" if device.choice == "auto" else ""
@@ -103,9 +106,9 @@ class GpuSession:
         return f"gpusync: {', '.join(parts)}"
 
     def take(self, nodeid: str, document: Document) -> None:
-        """Take what a test measured, as its report brought it home."""
-        if self.ratchet is not None:
-            self.ratchet.take(nodeid, document["ratchet"])
+        """Add the measurements of a test from its report."""
+        if self.baseline is not None:
+            self.baseline.take(nodeid, document["ratchet"])
         if document["regions"]:
             self.tests[nodeid] = document["regions"]
         if document["lines"] is not None:
@@ -116,18 +119,18 @@ class GpuSession:
             self.environment = self.environment or document["environment"]
 
     def take_interrupted(self, nodeid: str, document: Document) -> None:
-        """Take what a test had shown when the session was interrupted in it."""
+        """Add what was measured of a test in which the session was interrupted."""
         self.tests[nodeid] = document["regions"]
         self.environment = self.environment or document["environment"]
 
     def take_crash(self, nodeid: str) -> None:
-        """Take a test that its process did not survive."""
+        """Add a test whose process crashed."""
         from pytest_gpusync.reporting.run_file import unmeasured_document
 
         self.tests[nodeid] = [unmeasured_document(nodeid, "the worker crashed while it ran this test")]
 
     def annotations(self, base: Path, root: Path) -> list[str]:
-        """Return the budgets that failed tests broke as commands for a GitHub job; none elsewhere.
+        """Return the budgets broken by failed tests as commands for a GitHub job; none outside of one.
 
         Args:
             base: the folder that paths of measurements are relative to.
@@ -135,9 +138,9 @@ class GpuSession:
         """
         if not self.tests:
             return []
-        from pytest_gpusync.reporting.github import FailedTest, commands, is_wanted
+        from pytest_gpusync.reporting.github import FailedTest, commands, runs_in_github
 
-        if not is_wanted(os.environ):
+        if not runs_in_github(os.environ):
             return []
         workspace = os.environ.get("GITHUB_WORKSPACE")
         failed = [
@@ -155,54 +158,54 @@ class GpuSession:
         return not any(is_measured(region) for regions in self.tests.values() for region in regions)
 
     def watch_ranks(self, finish: Callable[[], None]) -> None:
-        """Watch over the other ranks of a distributed run, if there are any, until :meth:`leave_ranks`.
+        """Watch the other ranks of a distributed run, if there are any, until :meth:`leave_ranks`.
 
         Args:
-            finish: reports for this rank, on another thread, if the run ends and a test does not.
+            finish: reports for this rank, on another thread, if the run ends and a test does not return.
         """
         if self.rank is None or not self.measures:
             return
-        from pytest_gpusync.distributed.rank_exchange import Ranks, connect
-        from pytest_gpusync.distributed.rank_watchdog import Signs, Watch
+        from pytest_gpusync.distributed.rank_exchange import RankGroup, connect
+        from pytest_gpusync.distributed.rank_watchdog import Heartbeats, RankWatchdog
 
         found, again = connect(), connect()
         if found is not None and again is not None:
-            self._ranks = Ranks(*found)
-            self._watch = Watch(self._ranks, Signs(*again), finish)
-            self._watch.start()
+            self._ranks = RankGroup(*found)
+            self._watchdog = RankWatchdog(self._ranks, Heartbeats(*again), finish)
+            self._watchdog.start()
 
     def enter_test(self, nodeid: str) -> None:
         """Tell the other ranks which test this one is in."""
-        if self._watch is not None and self._ranks is not None:
+        if self._watchdog is not None and self._ranks is not None:
             self._current = nodeid
             self._ranks.note_test(nodeid)
 
     @property
     def ended(self) -> str | None:
         """Why a distributed run is ended before its tests; None if it is not."""
-        return self._watch.reason if self._watch is not None else None
+        return self._watchdog.reason if self._watchdog is not None else None
 
     def claim_report(self) -> None:
-        """Take it upon this thread to report; where the watching thread has, wait until it ends the process."""
-        if self._watch is not None and not self._watch.claim():
-            self._watch.wait_for_the_end()
+        """Claim reporting for this thread; if the watching thread has claimed it, wait until it ends the process."""
+        if self._watchdog is not None and not self._watchdog.claim():
+            self._watchdog.wait_for_exit()
 
     def give_up_test(self) -> None:
-        """Note of the test that is running that it did not return before the run ended."""
-        if self._watch is None or self._current is None:
+        """Report that the running test did not return before the run ended."""
+        if self._watchdog is None or self._current is None:
             return
         from pytest_gpusync.reporting.run_file import unmeasured_document
 
-        where = self._watch.waits_at()
+        where = self._watchdog.current_user_line()
         waits = f" and still waits at {where}" if where else ""
         problem = f"{self.ended}: the test had not returned{waits}"
-        self.complaints.append(f"{self._current}: {problem}")
+        self.errors.append(f"{self._current}: {problem}")
         self.tests[self._current] = [unmeasured_document(self._current, problem)]
 
-    def meet_ranks(self, *, passed: bool) -> bool:
-        """Exchange runs with the other ranks of a distributed run; False if one of them failed or did not come.
+    def exchange_with_ranks(self, *, passed: bool) -> bool:
+        """Exchange runs with the other ranks of a distributed run; False if one of them failed or did not respond.
 
-        The first rank that came reports for all from here on. Where there are no ranks, or no way to reach them,
+        From then on, the first rank that responded reports for all. Without other ranks, or if they cannot be reached,
         nothing happens.
         """
         if self.rank is None or not self.measures:
@@ -215,7 +218,7 @@ class GpuSession:
         from pytest_gpusync.reporting.merging import merge_runs
 
         if self.ended is not None:
-            self._ranks.hurry()
+            self._ranks.shorten_waits()
         found = self._ranks.exchange({"passed": passed, "ended": self.ended is not None, "run": self._own_run()})
         there = [(number, document) for number, document in enumerate(found) if document is not None]
         late = [number for number, document in enumerate(found) if document is None]
@@ -224,30 +227,30 @@ class GpuSession:
         runs = [(f"rank {number}", document["run"]) for number, document in there]
         for number in late:
             runs.append((f"rank {number}", self._run_of_lost_rank(self._ranks, number)))
-        self._united = merge_runs(runs)
+        self._merged_run = merge_runs(runs)
         self._reporting_rank = there[0][0]
         for number in failed:
-            self.complaints.append(f"rank {number} failed{_first_broken(found[number])}")
+            self.errors.append(f"rank {number} failed{_first_broken(found[number])}")
         return not late and not failed and self.ended is None
 
-    def _run_of_lost_rank(self, ranks: Ranks, number: int) -> Document:
-        """Complain about a rank that sent nothing home, and return what stands for it in the report."""
+    def _run_of_lost_rank(self, ranks: RankGroup, number: int) -> Document:
+        """Report a rank that sent nothing, and return its part of the merged run."""
         from pytest_gpusync.distributed.rank_exchange import EXCHANGE_SECONDS
         from pytest_gpusync.reporting.run_file import run_document, unmeasured_document
 
-        if self.ended is None and number not in ranks.gone:
-            problem = f"rank {number} sent nothing home within {EXCHANGE_SECONDS:g} s"
+        if self.ended is None and number not in ranks.dead:
+            problem = f"rank {number} sent no results within {EXCHANGE_SECONDS:g} s"
         else:
-            problem = f"rank {number} is gone: it died or was killed"
+            problem = f"rank {number} died or was killed"
         test = ranks.last_test(number)
-        self.complaints.append(f"{problem}; it was in {test}" if test else problem)
+        self.errors.append(f"{problem}; its last test was {test}" if test else problem)
         document = run_document(None, [unmeasured_document(test or f"rank {number}", problem)])
         return {**document, "rank": number}
 
     def leave_ranks(self) -> None:
-        """Wait, not for long, until all ranks are about to end."""
-        if self._watch is not None:
-            self._watch.stop()
+        """Wait, for a limited time, until all ranks are about to end."""
+        if self._watchdog is not None:
+            self._watchdog.stop()
         if self._ranks is not None and self.ended is None:
             self._ranks.leave()
 
@@ -258,67 +261,69 @@ class GpuSession:
         return run_document(self.environment, regions, self.lines)
 
     def write_reports(self) -> bool:
-        """Write every report that was asked for; False if one could not be, with a complaint that says where it is.
+        """Write every requested report; False if one could not be written, with an error that says where it is instead.
 
-        Of ranks that have met, the first writes the reports of all; ranks on their own write one each.
+        If ranks have met, the first one writes the reports of all; otherwise each rank writes its own.
         """
-        if not self.options.reports or (self._united is not None and self.rank != self._reporting_rank):
+        if not self.options.reports or (self._merged_run is not None and self.rank != self._reporting_rank):
             return True
-        from pytest_gpusync.reporting.files import of_rank, write_report
+        from pytest_gpusync.reporting.files import path_of_rank, write_report
 
-        document = self._united or self._own_run()
+        document = self._merged_run or self._own_run()
         written = True
         for wanted in self.options.reports:
-            path = wanted if self._united is not None else of_rank(wanted)
+            path = wanted if self._merged_run is not None else path_of_rank(wanted)
             try:
                 write_report(document, path)
             except OSError as error:
                 written = False
-                self.complaints.append(f"{path} cannot be written ({error.strerror}){_rescue(path, document)}")
+                self.errors.append(f"{path} cannot be written ({error.strerror}){_rescue(path, document)}")
         return written
 
-    def settle_baseline(self) -> bool:
-        """Hold the session to its baseline, or write it anew; False if that failed, with complaints that say why."""
-        ratchet = self.ratchet
-        if ratchet is None or (ratchet.update and self.rank not in (None, 0)):
+    def check_baseline(self) -> bool:
+        """Compare the session with its baseline, or rewrite it; False if that failed, with errors that say why."""
+        baseline = self.baseline
+        if baseline is None or (baseline.update and self.rank not in (None, 0)):
             return True
         coverage = self.environment["coverage"] if self.environment is not None else None
-        if ratchet.update:
+        if baseline.update:
             try:
-                self.notes.append(ratchet.write(coverage))
+                self.notes.append(baseline.write(coverage))
             except OSError as error:
-                self.complaints.append(f"{ratchet.path} cannot be written ({error.strerror})")
+                self.errors.append(f"{baseline.path} cannot be written ({error.strerror})")
                 return False
             return True
-        self.notes += ratchet.notes(coverage)
-        stale = ratchet.stale()
-        self.complaints += stale
+        self.notes += baseline.notes(coverage)
+        stale = baseline.stale()
+        self.errors += stale
         return not stale
 
     def summary(self) -> list[str]:
-        """Return the lines of the terminal summary; empty when there is nothing to say."""
+        """Return the lines of the terminal summary; empty if there is nothing to report."""
         if not self.tests and self.options.measures_every_test:
             return ["nothing was measured: no test used the GPU"]
         if not self.tests:
             return []
         from pytest_gpusync.reporting.summary import summary_lines
 
-        if self._united is not None and self.rank == self._reporting_rank:
-            of_all = {region["name"]: [region] for region in self._united["regions"]}
-            return summary_lines(self._united["environment"], of_all)
+        if self._merged_run is not None and self.rank == self._reporting_rank:
+            of_all = {region["name"]: [region] for region in self._merged_run["regions"]}
+            return summary_lines(self._merged_run["environment"], of_all)
         return summary_lines(self.environment, self.tests)
 
 
 def _first_broken(sent: Document | None) -> str:
-    """Return the first budget that a rank broke, as the end of a sentence; empty for a failure of another kind."""
-    from pytest_gpusync.reporting.page_model import broken
+    """Return the first budget broken on another rank, as the end of a sentence; empty if it failed for
+    another reason.
+    """
+    from pytest_gpusync.reporting.page_model import failed_sentences
 
     regions = sent["run"]["regions"] if sent is not None else []
-    return next((f": {region['name']}: {said}" for region in regions for said in broken(region)), "")
+    return next((f": {region['name']}: {said}" for region in regions for said in failed_sentences(region)), "")
 
 
 def _rescue(path: Path, document: Document) -> str:
-    """Put a report that cannot be written where it was wanted into the folder for temporary files; say where."""
+    """Write a report that cannot be written to its path into the folder for temporary files instead; return where."""
     from pytest_gpusync.reporting.files import write_report
 
     rescued = Path(tempfile.mkdtemp(prefix="gpusync-")) / path.name

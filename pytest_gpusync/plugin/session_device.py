@@ -1,8 +1,8 @@
-"""The device of a pytest session: the GPU that is there, or the simulated one, switched on when it is needed.
+"""The device of a pytest session: the real GPU, or the simulated one, which is switched on when it is needed.
 
-Test modules ask ``torch.cuda.is_available()`` while they are imported, so the simulated device has to be on by then;
-but pytest must not import torch for a project that does not use it. So it is switched on at the moment that torch has
-been imported, by whomever.
+Test modules call ``torch.cuda.is_available()`` while they are imported, so the simulated device must be on by then. But
+pytest must not import torch for a project that does not use it. So the device is switched on right after torch has been
+imported, by whatever code.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 class SessionDevice:
-    """Which device the steps of a session run on."""
+    """The device that the steps of a session run on."""
 
     def __init__(self, choice: DeviceChoice, *, values: bool = True, memory: int | None = None) -> None:
-        """Decide nothing yet.
+        """Keep the choice; nothing is decided yet.
 
         Args:
-            choice: the device that was asked for.
+            choice: the requested device.
             values: whether the simulated device computes values.
             memory: bytes of the simulated device; None for as many as the host has.
         """
         self.choice = choice
         self._values = values
         self._memory = memory
-        self.refusal: str | None = None
-        """Why the simulated device could not be switched on."""
+        self.unavailable: str | None = None
+        """Why the simulated device could not be switched on; None if it could."""
         self._open = ExitStack()
         self._is_on = False
 
@@ -51,14 +51,14 @@ class SessionDevice:
         return self.choice == "simulated" or (self.choice == "auto" and self.found.kind == "none")
 
     @property
-    def missing(self) -> str | None:
+    def no_gpu_reason(self) -> str | None:
         """Why a test that needs a real GPU cannot run, as a clause; None if it can."""
         if self.choice == "simulated":
             return "--gpu-device=simulated"
         return self.found.reason if self.found.kind == "none" else None
 
     def switch_on_with_torch(self) -> None:
-        """Switch the simulated device on as soon as torch is imported; at once if it is."""
+        """Switch the simulated device on as soon as torch is imported; at once if it is already."""
         if not self.is_simulated:
             return
         self._hide_gpu()
@@ -70,11 +70,11 @@ class SessionDevice:
         self._open.callback(finder.remove)
 
     def switch_on(self) -> None:
-        """Switch the simulated device on if steps run on it, importing torch; harmless when it is on.
+        """Switch the simulated device on if steps run on it, importing torch. Does nothing if it is on.
 
-        Sets :attr:`refusal` where it cannot be switched on: who needs the device finds it there.
+        Sets :attr:`unavailable` if it cannot be switched on.
         """
-        if self._is_on or self.refusal is not None or not self.is_simulated:
+        if self._is_on or self.unavailable is not None or not self.is_simulated:
             return
         self._hide_gpu()
         try:
@@ -82,12 +82,12 @@ class SessionDevice:
 
             self._open.enter_context(simulated_cuda(values=self._values, memory=self._memory))
         except (ImportError, RuntimeError) as error:
-            self.refusal = f"the simulated CUDA device cannot be switched on: {error}"
+            self.unavailable = f"the simulated CUDA device cannot be switched on: {error}"
         else:
             self._is_on = True
 
     def _hide_gpu(self) -> None:
-        """Hide a real GPU from this process before the driver is first asked: the simulated device wants its place."""
+        """Hide a real GPU from this process before the driver is first called: the simulated device takes its place."""
         if self.found.kind == "none" or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
             return
         before = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -102,6 +102,6 @@ class SessionDevice:
         self._open.callback(show_again)
 
     def close(self) -> None:
-        """Switch the simulated device off and leave the import system as it was."""
+        """Switch the simulated device off and restore the import system."""
         self._open.close()
         self._is_on = False

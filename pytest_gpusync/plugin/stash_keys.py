@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_gpusync.plugin.baseline_check import TestRatchet
-    from pytest_gpusync.plugin.measured_test import TestRun
+    from pytest_gpusync.plugin.baseline_check import BaselineResult
+    from pytest_gpusync.plugin.measured_test import MeasuredTest
     from pytest_gpusync.plugin.session import GpuSession
-    from pytest_gpusync.source.line_coverage import LinesRan
+    from pytest_gpusync.source.line_coverage import LineCoverage
 
 SESSION: pytest.StashKey[GpuSession] = pytest.StashKey()
-RUN: pytest.StashKey[TestRun] = pytest.StashKey()
+MEASURED_TEST: pytest.StashKey[MeasuredTest] = pytest.StashKey()
 DESELECTED: pytest.StashKey[bool] = pytest.StashKey()
-RATCHET: pytest.StashKey[TestRatchet] = pytest.StashKey()
-LINES: pytest.StashKey[LinesRan] = pytest.StashKey()
+BASELINE_RESULT: pytest.StashKey[BaselineResult] = pytest.StashKey()
+LINE_COVERAGE: pytest.StashKey[LineCoverage] = pytest.StashKey()

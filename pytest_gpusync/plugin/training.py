@@ -1,4 +1,4 @@
-"""Real training steps inside a test: what the fixture ``gpu_train`` runs, and what it tells of the steps."""
+"""Real training steps inside a test: what the fixture ``gpu_train`` runs, and the results."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from pytest_gpusync.model.budgets import (
     judge_growth,
     judge_in_flight,
 )
-from pytest_gpusync.plugin.arguments import check_numbers, growth_budget, made, sync_budget
+from pytest_gpusync.plugin.arguments import check_numbers, checked_budget, growth_budget, sync_budget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pytest_gpusync.elapsed.in_flight import EventRing
+    from pytest_gpusync.elapsed.in_flight import InFlightLimiter
     from pytest_gpusync.measure.region import Region
     from pytest_gpusync.model.estimates import Estimate
     from pytest_gpusync.model.measurement import GrownLine, Measurement, SiteCount
-    from pytest_gpusync.model.memory_growth import Mallocs, Of
-    from pytest_gpusync.plugin.measured_test import Record, TestRun
+    from pytest_gpusync.model.memory_growth import CallsPerStep, MemoryKind
+    from pytest_gpusync.plugin.measured_test import MeasuredTest, RegionRecord
     from pytest_gpusync.plugin.progress import Progress
 
 _HISTORY_STEPS = 5
-"""Last steps of a run in which allocations are recorded if memory grows: the times of the others are without that."""
+"""Last steps of a run, in which allocations are recorded if memory grows: the other steps are timed without that."""
 
 
 class StepFigures(NamedTuple):
-    """One step after warm-up. What was not measured is None."""
+    """Measurements of one step after warm-up. What was not measured is None."""
 
     syncs: int
     blocked_ms: float | None
-    """Host time in the syncs that count."""
+    """Host time in the counted syncs."""
     issue_ms: float | None
     """Host time from the call of the step to its return."""
     complete_ms: float | None
-    """Device time from the beginning of the step to the end of its work."""
+    """Device time from the start of the step to the end of its work."""
     in_flight: int | None
-    """Steps that the device had not done when this one returned, itself included."""
+    """Steps that the device had not finished when this one returned, including itself."""
     allocated: int | None
-    """Bytes at the end of the step; the following likewise."""
+    """Bytes at the end of the step, as for the following fields."""
     reserved: int | None
     process: int | None
     host: int | None
@@ -53,36 +53,36 @@ class StepFigures(NamedTuple):
 
 
 class TrainingRun:
-    """Steps that ran, and what they made the host wait for."""
+    """Steps that ran, and what was measured of them."""
 
-    def __init__(self, run: TestRun, kept: Record, note: str | None, busy_ms: float | None = None) -> None:
+    def __init__(self, run: MeasuredTest, record: RegionRecord, note: str | None, busy_ms: float | None = None) -> None:
         self._run = run
-        self._kept = kept
+        self._record = record
         self.note = note
-        """Why fewer steps ran than were asked for, or None."""
+        """Why fewer steps ran than requested, or None."""
         self.busy_ms = busy_ms
-        """Device time of the work of a step, in the median of the steps that were traced; None if none were."""
+        """Median device time of the work of a step, over the traced steps; None if none was traced."""
 
     @property
     def measurement(self) -> Measurement:
-        """All that was measured, warm-up included."""
-        return self._kept.measurement
+        """The whole measurement, including warm-up."""
+        return self._record.measurement
 
     @property
     def steps(self) -> int:
-        """Steps that ran, warm-up included."""
+        """Steps that ran, including warm-up."""
         return self.measurement.steps
 
     @property
     def syncs_per_step(self) -> list[int]:
-        """Syncs of each step after warm-up, in order; allowed ones and those of other threads left out."""
+        """Syncs of each step after warm-up, in order, without allowed ones and those of other threads."""
         from pytest_gpusync.model.site_counts import syncs_per_step
 
         return syncs_per_step(self.measurement)
 
     @property
     def per_step(self) -> list[StepFigures]:
-        """What was measured of each step after warm-up, in order."""
+        """Measurements of each step after warm-up, in order."""
         return step_figures(self.measurement)
 
     @property
@@ -93,113 +93,115 @@ class TrainingRun:
         return site_counts(self.measurement)
 
     def assert_syncs(self, max: int | None = None, exact: int | None = None) -> None:
-        """Fail the test if a step after warm-up made more than `max` syncs, or another number than `exact`.
+        """Fail the test if a step after warm-up made more than `max` syncs, or a number other than `exact`.
 
         Raises:
-            BudgetExceeded: with the sentence and the offending lines.
+            BudgetExceeded: with the sentence and the lines that made the syncs.
             NotMeasured: the syncs could not be counted.
             ValueError: neither or both of `max` and `exact` were given.
         """
         __tracebackhide__ = True
-        self._run.hold(self._kept, sync_budget(max, exact, "assert_syncs"), subject="Run")
+        self._run.check_budget(self._record, sync_budget(max, exact, "assert_syncs"), subject="Run")
 
-    def memory_growth(self, of: Of = "allocated") -> Estimate | None:
-        """Return the bytes that memory grew by per step after warm-up, with an interval; None if not measured."""
+    def memory_growth(self, of: MemoryKind = "allocated") -> Estimate | None:
+        """Return the growth of memory in bytes per step after warm-up, with an interval; None if not measured."""
         from pytest_gpusync.model.memory_growth import growth
 
         return growth(self.measurement, of)
 
-    def assert_memory_growth(self, max: int | str, of: Of = "allocated") -> None:
-        """Fail the test if memory surely grew by more than `max` per step after warm-up.
+    def assert_memory_growth(self, max: int | str, of: MemoryKind = "allocated") -> None:
+        """Fail the test if memory certainly grew by more than `max` per step after warm-up.
 
-        Where the interval of the growth straddles `max` the test goes on, and the summary of the session says that it
-        could not be told; under ``--gpu-require`` it fails.
+        If `max` lies inside the interval of the growth, the test goes on, and the session's summary lists it as
+        undecided; with ``--gpu-require`` it fails.
 
         Args:
-            max: bytes, or a size like "1 MiB".
-            of: "allocated": tensors on the GPU; "reserved": torch's cache as well; "process": all that the driver gave
-                the process, of a run with ``process=True``; "host": the process's resident set.
+            max: bytes, or a size such as "1 MiB".
+            of: "allocated": tensors on the GPU; "reserved": also torch's cache; "process": all that the driver gave the
+                process, for a run with ``process=True``; "host": the process's resident set.
 
         Raises:
             BudgetExceeded: with the sentence.
             NotMeasured: too few steps ran, or nothing was measured.
-            ValueError: `max` is no size, or `of` no memory.
+            ValueError: `max` is not a size, or `of` not a kind of memory.
         """
         __tracebackhide__ = True
         budget = growth_budget(max, of, "assert_memory_growth")
-        self._run.settle(self._kept, judge_growth(self.measurement, budget))
+        self._run.apply_verdict(self._record, judge_growth(self.measurement, budget))
 
-    def peak_over_baseline(self, of: Of = "allocated") -> int | None:
-        """Return the bytes by which memory rose above that at the end of warm-up; None if not measured."""
+    def peak_over_baseline(self, of: MemoryKind = "allocated") -> int | None:
+        """Return the most bytes at the end of a step above those at the end of warm-up; None if not measured."""
         from pytest_gpusync.model.memory_growth import peak_over_baseline
 
         return peak_over_baseline(self.measurement, of)
 
     @property
     def grown(self) -> tuple[GrownLine, ...] | None:
-        """The lines that allocated what grew, most bytes per step first; None where nothing was seen to grow."""
+        """The lines whose allocations made memory grow, most bytes per step first; None if memory did not grow."""
         return self.measurement.grown
 
     @property
-    def device_mallocs(self) -> Mallocs | None:
-        """Calls of ``cudaMalloc`` and its like per step after warm-up, median and most; None where not counted."""
+    def device_mallocs(self) -> CallsPerStep | None:
+        """Calls of ``cudaMalloc`` and similar functions per step after warm-up, median and maximum; None if not
+        counted.
+        """
         from pytest_gpusync.model.memory_growth import device_mallocs_per_step
 
         return device_mallocs_per_step(self.measurement)
 
     @property
     def dispatch_ratio(self) -> Estimate | None:
-        """Time to issue a step by time to complete it, in the median, with an interval; None without a real GPU."""
+        """Median of time to issue a step divided by time to complete it, with an interval; None without a real GPU."""
         from pytest_gpusync.model.step_times import dispatch_ratio
 
         return dispatch_ratio(self.measurement)
 
     def assert_dispatch_ratio(self, max: float) -> None:
-        """Fail the test if the time to issue a step is surely more than `max` of the time to complete it.
+        """Fail the test if the time to issue a step is certainly more than `max` times the time to complete it.
 
-        Where that cannot be told the test goes on, as in :meth:`assert_memory_growth`. On the simulated device the test
-        is skipped here: time is not simulated.
+        If that is undecided the test goes on, as in :meth:`assert_memory_growth`. On the simulated device the test is
+        skipped here: time is not simulated.
 
         Raises:
             BudgetExceeded: with the sentence.
             NotMeasured: too few steps ran, or they could not be timed.
-            ValueError: `max` is no ratio.
+            ValueError: `max` is not a valid ratio.
         """
         __tracebackhide__ = True
-        budget = made(DispatchBudget, max, "assert_dispatch_ratio")
+        budget = checked_budget(DispatchBudget, max, "assert_dispatch_ratio")
         if self.measurement.environment.device == "simulated":
             self._run.skip_untimed()
-        self._run.settle(self._kept, judge_dispatch(self.measurement, budget))
+        self._run.apply_verdict(self._record, judge_dispatch(self.measurement, budget))
 
     @property
     def max_in_flight(self) -> int | None:
-        """The most steps that the device had not done when one after warm-up returned; None without a real GPU."""
+        """Most steps that the device had not finished when one after warm-up returned; None without a real GPU."""
         from pytest_gpusync.model.step_times import most_in_flight
 
         return most_in_flight(self.measurement)
 
     def assert_max_in_flight(self, max: int) -> None:
-        """Fail the test if more than `max` steps were in flight: issued by the host and not done by the device.
+        """Fail the test if more than `max` steps were in flight: issued by the host and not finished by the device.
 
-        A step counts itself, so 1 is the least there is. On the simulated device the test is skipped here: what runs
-        at once is a matter of time, and time is not simulated.
+        A step counts itself, so 1 is the minimum. On the simulated device the test is skipped here, because time is not
+        simulated.
 
         Raises:
             BudgetExceeded: with the sentence.
             NotMeasured: the steps could not be timed.
-            ValueError: `max` is no number of steps.
+            ValueError: `max` is not an integer of at least 1.
         """
         __tracebackhide__ = True
-        budget = made(FlightBudget, max, "assert_max_in_flight")
+        budget = checked_budget(FlightBudget, max, "assert_max_in_flight")
         if self.measurement.environment.device == "simulated":
             self._run.skip_untimed()
-        self._run.settle(self._kept, judge_in_flight(self.measurement, budget))
+        self._run.apply_verdict(self._record, judge_in_flight(self.measurement, budget))
 
 
 class GpuTrain:
-    """What the fixture ``gpu_train`` gives: call it to run real steps."""
+    """The value of the fixture ``gpu_train``: call it to run real steps."""
 
-    def __init__(self, run: TestRun, progress: Callable[[int | None], Progress]) -> None:
+    def __init__(self, run: MeasuredTest, progress: Callable[[int | None], Progress]) -> None:
         self._run = run
         self._progress = progress
 
@@ -220,14 +222,14 @@ class GpuTrain:
             step: called as ``step(batch)``, or as ``step()`` without batches. It need not call an optimizer. The step
                 of a Lightning module is called as ``training_step(batch, number)``, that of a Hugging Face Trainer as
                 ``training_step(model, batch)``.
-            batches: a DataLoader, a list, a generator. What can be iterated again is, until `steps` have run; a
-                generator that ends before ends the run, and ``note`` of the result says so.
-            steps: steps to run, warm-up included; by default one pass over `batches`.
+            batches: a DataLoader, a list, a generator. It is iterated again, if possible, until `steps` steps have run.
+                If a generator ends earlier, so does the run, and ``note`` of the result says so.
+            steps: steps to run, including warm-up; by default one pass over `batches`.
             warmup: steps that are run first and left out of budgets.
-            in_flight: let the host run no further ahead than this: a step begins when the one so many before it is
-                done. The waits are the fixture's own and not counted. By default nothing holds the host back.
-            process: ask the driver after each step what memory the process holds; takes some tenths of a millisecond.
-            trace: so many more steps run under torch.profiler afterwards, for the device time of their work
+            in_flight: most steps that the host may run ahead: a step begins when the step this many before it is done.
+                These waits belong to the fixture and are not counted. By default the host is not held back.
+            process: query the driver after each step for the memory of the process; takes some tenths of a millisecond.
+            trace: number of additional steps run under torch.profiler afterwards, for the device time of their work
                 (``busy_ms`` of the result).
 
         Raises:
@@ -240,9 +242,9 @@ class GpuTrain:
         from pytest_gpusync.elapsed.step_clock import Timekeeper
         from pytest_gpusync.measure.recording import uncounted
 
-        ring, call = _ring(in_flight), _calling(step)
+        limiter, call = _limiter(in_flight), _adapted(step)
         region, ran, timekeeper = None, 0, Timekeeper()
-        arguments = _arguments(batches, steps, trace + 1 if trace else 0)
+        arguments = _step_arguments(batches, steps, trace + 1 if trace else 0)
         progress = self._progress(steps)
         try:
             with self._run.region(None, "gpu_train", warmup, memory=True, process_memory=process) as region, timekeeper:
@@ -251,27 +253,27 @@ class GpuTrain:
                     batch = next(arguments, None)
                     if batch is None:
                         break
-                    event = None if ring is None else ring.due()
+                    event = None if limiter is None else limiter.event_to_wait_for()
                     if event is not None:
                         with uncounted():
                             event.synchronize()
                     timekeeper.clock.begin()
                     call(ran, *batch)
                     timekeeper.clock.end()
-                    if ring is not None:
-                        ring.mark()
+                    if limiter is not None:
+                        limiter.mark_step()
                     region.mark_step("gpu_train")
                     ran += 1
                     progress.show(ran)
-                timekeeper.tell(region)
+                timekeeper.give_times_to(region)
         finally:
             progress.close()
-            kept = self._keep(region, ran > warmup)
+            record = self._keep(region, ran > warmup)
         note = None if ran == steps else f"{ran} of {steps} steps ran: the batches ran out"
         if ran <= warmup:
             raise NotMeasured(f"Not measured: {note}, and the first {warmup} are warm-up")
-        assert kept is not None
-        return TrainingRun(self._run, kept, note, self._busy(call, arguments, steps, trace))
+        assert record is not None
+        return TrainingRun(self._run, record, note, self._busy(call, arguments, steps, trace))
 
     def whole(
         self, function: Callable[..., object], *arguments: Any, warmup: int = 3, process: bool = False, **named: Any
@@ -279,18 +281,18 @@ class GpuTrain:
         """Run a whole training and measure its steps: each ends at ``optimizer.step()``.
 
         ``gpu_train.whole(trainer.train)`` for a Trainer of Hugging Face, ``gpu_train.whole(trainer.fit, module,
-        loader)`` for Lightning's, or any function that trains. With several optimizers a step lasts until one that has
-        stepped in it steps again; such steps are not timed.
+        loader)`` for Lightning's, or any function that trains. With several optimizers, a step lasts until one that was
+        already called in it is called again; such steps are not timed.
 
         Args:
             function: called once, with the other arguments.
-            arguments: given on, and so are `named`.
+            arguments: passed to `function`, and so are `named`.
             warmup: first steps, which are left out of budgets.
-            process: as in a run of single steps.
+            process: as for single steps.
 
         Raises:
-            ValueError: `warmup` cannot be meant.
-            NotMeasured: nothing can be measured here, or no more steps than the warm-up were seen.
+            ValueError: `warmup` is invalid.
+            NotMeasured: nothing can be measured here, or there were no more steps than the warm-up.
         """
         __tracebackhide__ = True
         check_numbers("gpu_train.whole", warmup=(warmup, 0))
@@ -313,25 +315,25 @@ class GpuTrain:
                 optimizers.attach()
                 timekeeper.clock.begin()
                 function(*arguments, **named)
-                timekeeper.tell(region, only_if=seen)
+                timekeeper.give_times_to(region, only_if=seen)
         finally:
             optimizers.detach()
             progress.close()
-            kept = self._keep(region, seen > warmup)
-        assert kept is not None
-        if seen < 2 or kept.measurement.steps <= warmup:
+            record = self._keep(region, seen > warmup)
+        assert record is not None
+        if seen < 2 or record.measurement.steps <= warmup:
             ran = f"{seen} calls of optimizer.step() were seen, and the first {warmup} steps are warm-up"
             raise NotMeasured(f"Not measured: {ran}")
-        return TrainingRun(self._run, kept, None)
+        return TrainingRun(self._run, record, None)
 
-    def _keep(self, region: Region | None, suffices: bool) -> Record | None:
-        """Keep what a region measured; hold it to the test's budgets if steps were measured."""
+    def _keep(self, region: Region | None, suffices: bool) -> RegionRecord | None:
+        """Keep the measurement of a region; the test's budgets apply to it if `suffices`."""
         if region is None:
             return None
-        kept = self._run.keep(region)
+        record = self._run.keep(region)
         if suffices:
-            self._run.runs.append(kept)
-        return kept
+            self._run.runs.append(record)
+        return record
 
     def _busy(
         self, call: Callable[..., object], arguments: Iterator[tuple[Any, ...]], steps: int, trace: int
@@ -350,7 +352,7 @@ class GpuTrain:
 
 
 def step_figures(measurement: Measurement) -> list[StepFigures]:
-    """Return what was measured of each step after warm-up, in order."""
+    """Return the measurements of each step after warm-up, in order."""
     from pytest_gpusync.model.site_counts import syncs_per_step
 
     warmup = measurement.warmup
@@ -386,12 +388,12 @@ def _calls(before: object, after: object, name: str) -> int | None:
     return None if first is None or last is None else last - first
 
 
-def _calling(step: Callable[..., object]) -> Callable[..., object]:
-    """Return how a step is called: with its number and what there is of a batch.
+def _adapted(step: Callable[..., object]) -> Callable[..., object]:
+    """Return a function that calls a step, given its number and its batch, if any.
 
-    A step that asks for two values is that of a trainer: a Trainer's wants its model first, a module's the number last.
+    A step with two parameters belongs to a trainer: a Trainer's takes its model first, a module's the number last.
     """
-    names = _needed(step)
+    names = _required_parameters(step)
     owner = getattr(step, "__self__", None)
     if owner is not None and len(names) == 2 and names[0] == "model" and hasattr(owner, "model"):
         return lambda number, *batch: step(owner.model, *batch)
@@ -400,8 +402,8 @@ def _calling(step: Callable[..., object]) -> Callable[..., object]:
     return lambda number, *batch: step(*batch)
 
 
-def _needed(step: Callable[..., object]) -> list[str]:
-    """Return the names of the values that a step must be given."""
+def _required_parameters(step: Callable[..., object]) -> list[str]:
+    """Return the names of the required parameters of a step."""
     try:
         parameters = inspect.signature(step).parameters.values()
     except (TypeError, ValueError):
@@ -410,14 +412,14 @@ def _needed(step: Callable[..., object]) -> list[str]:
     return [one.name for one in parameters if one.kind in positional and one.default is inspect.Parameter.empty]
 
 
-def _ring(limit: int | None) -> EventRing | None:
+def _limiter(limit: int | None) -> InFlightLimiter | None:
     __tracebackhide__ = True
     if limit is None:
         return None
-    from pytest_gpusync.elapsed.in_flight import EventRing
+    from pytest_gpusync.elapsed.in_flight import InFlightLimiter
 
     try:
-        return EventRing(limit)
+        return InFlightLimiter(limit)
     except ValueError as error:
         complaint = str(error)
     raise ValueError(f"gpu_train: in_flight: {complaint}")
@@ -427,7 +429,7 @@ def _number_of_steps(batches: Iterable[Any] | None, steps: int | None, warmup: i
     __tracebackhide__ = True
     for name, value in (("steps", steps), ("warmup", warmup)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise ValueError(f"gpu_train: {name} is a whole number from 0 on, not {value!r}")
+            raise ValueError(f"gpu_train: {name} must be an integer of at least 0, not {value!r}")
     if steps is None:
         try:
             steps = len(batches)  # type: ignore[arg-type]
@@ -440,8 +442,8 @@ def _number_of_steps(batches: Iterable[Any] | None, steps: int | None, warmup: i
     return steps
 
 
-def _arguments(batches: Iterable[Any] | None, steps: int, more: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the arguments of each step, and of `more`, going over `batches` again where that gives anything."""
+def _step_arguments(batches: Iterable[Any] | None, steps: int, more: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the arguments of each step, and of `more` steps, iterating over `batches` again if that yields anything."""
     steps += more
     if batches is None:
         yield from ((),) * steps

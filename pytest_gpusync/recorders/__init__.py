@@ -1,4 +1,4 @@
-"""Recorders, one interface, chosen by name and imported only then."""
+"""Recorders: one interface, chosen by name and imported only when chosen."""
 
 from __future__ import annotations
 

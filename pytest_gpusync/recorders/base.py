@@ -23,11 +23,11 @@ class CallCounter(Protocol):
 
 
 class RecorderUnavailable(RuntimeError):
-    """This recorder cannot run here; the message is one sentence that names the cause and the remedy."""
+    """This recorder cannot run here; the message is one sentence with the cause and the remedy."""
 
 
 class Recorder(ABC):
-    """Sees host-blocking calls between :meth:`start` and :meth:`stop`, and costs nothing outside them."""
+    """Sees host-blocking calls between :meth:`start` and :meth:`stop`. Costs nothing outside them."""
 
     name: ClassVar[str]
     coverage: ClassVar[Coverage]
@@ -35,15 +35,15 @@ class Recorder(ABC):
     """What this recorder cannot see, as one clause for reports."""
 
     reads_clock: ClassVar[bool] = False
-    """True if every sync comes with the time at which it began and how long the host waited."""
+    """True if every sync has the time at which it began and how long the host waited."""
 
     on_eviction: Callable[[str], None] | None = None
-    """Called by a recorder that has to make room for another tool while it runs, with the reason: whoever started it
-    stops it then and carries on with another one."""
+    """Called with the reason by a recorder that has to make room for another tool while it runs. Whoever started it
+    then stops it and carries on with another one."""
 
     @abstractmethod
     def start(self, sink: SyncSink) -> None:
-        """Begin to call `sink` for each sync.
+        """Start calling `sink` for each sync.
 
         Raises:
             RecorderUnavailable: the recorder cannot run now; nothing was changed.
@@ -51,29 +51,29 @@ class Recorder(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop calling the sink and restore what :meth:`start` changed. Harmless when not started."""
+        """Stop calling the sink, and restore what :meth:`start` changed. Does nothing if not started."""
 
     def forget_in_forked_child(self) -> None:
-        """Undo in a forked child what :meth:`start` did, without touching the device: it is the parent's."""
+        """Undo in a forked child what :meth:`start` did, without touching the device, which belongs to the parent."""
         self.stop()
 
     def flush(self) -> None:
-        """Deliver to the sink what was seen but not delivered yet; called at the end of a step and of a region."""
+        """Deliver syncs that were seen but not delivered yet; called at the end of a step and of a region."""
 
     calls: CallCounter = SimpleNamespace(value=0)
-    """How many calls of the main thread were noted so far; each may be delivered as a sync later."""
+    """Number of calls of the main thread buffered so far; each may be delivered as a sync later."""
 
     def mark(self) -> int:
-        """Deliver as :meth:`flush` does, but for calls of the main thread that were only noted; return their number.
+        """Deliver as :meth:`flush` does, except for buffered calls of the main thread; return their number.
 
-        It is for the ends of steps, which are many: what is delivered later tells by its ``sequence`` whether it came
-        before.
+        It runs at the end of every step, so it must be cheap. Whether a call delivered later came before the step's end
+        is decided by its ``sequence``.
         """
         self.flush()
         return self.calls.value
 
     def plant(self) -> None:
-        """Make exactly one known sync, for the self-check: wait for the current stream. Called while started."""
+        """Make exactly one known sync for the self-check: wait for the current stream. Called while started."""
         import torch
 
         torch.cuda.current_stream().synchronize()

@@ -1,19 +1,19 @@
 """Counts every sync call of the process at the driver, through a CUPTI callback subscriber.
 
-Only the host-blocking calls and the copies before them are enabled, so a kernel launch costs nothing. A runtime call
-that enters the driver counts once. A blocking torch copy is an asynchronous copy and a stream synchronize from the same
+Only host-blocking calls and the copies before them are enabled, so a kernel launch costs nothing. A runtime call that
+enters the driver counts once. A blocking torch copy is an asynchronous copy and a stream synchronize from the same
 Python instruction: one sync, with the copy's direction and bytes. A ``non_blocking`` copy of pageable memory that waits
 by itself is a sync of kind ``pageable``.
 
-Calls of the main thread are noted by the gate once their place is known, and turned into syncs when the region closes:
-Python is not entered for them. Those of other threads, and the first from each place, are handed to Python.
+The gate buffers calls of the main thread once their place is known. They become syncs when the region closes, without
+entering Python. Calls of other threads, and the first call from each place, are dispatched to Python.
 
 Calls that torch may make under its allocator lock (event synchronize and frees; with expandable segments every
 synchronize) are logged natively and delivered a moment later, see :mod:`pytest_gpusync.recorders.gate`. Their line is
-taken from the thread's stack just after the call returned.
+read from the thread's stack just after the call returned.
 
-CUPTI has one subscriber at a time. An idle Kineto (torch.profiler was used and has stopped) is released; a running one,
-or Nsight, is left alone and this recorder refuses.
+CUPTI has one subscriber at a time. An idle Kineto (torch.profiler was used and has stopped) is detached. If a profiler
+runs, or Nsight holds CUPTI, this recorder leaves it alone and refuses.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from pytest_gpusync.model.measurement import PAGEABLE_H2D_WAITS_ABOVE, RawSync
 from pytest_gpusync.recorders import cupti_api, gate, obstacles
 from pytest_gpusync.recorders.base import FORKED, Recorder, RecorderUnavailable
-from pytest_gpusync.recorders.forward_lines import ForwardLines, counter
+from pytest_gpusync.recorders.forward_lines import ForwardLines, operator_counter
 from pytest_gpusync.source import attribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
-    from pytest_gpusync.model.measurement import Charge, Coverage, Direction, Kind, SyncSink
+    from pytest_gpusync.model.measurement import Attribution, Coverage, Direction, Kind, SyncSink
 
     _Handler = Callable[[Any, "_Call", "_Thread"], None]
-    """Handles a call that has returned: (what the table says of the call, the call, thread)."""
+    """Handles a call that has returned: (the call's entry in the table, the call, its thread)."""
 
 _SYNCHRONIZE: Final[dict[str, Kind]] = {
     "cudaStreamSynchronize": "stream",
@@ -56,7 +56,7 @@ _LOCKED: Final[dict[str, Kind]] = {
     "cudaFreeHost": "free",
     "cuMemFreeHost": "free",
 }
-"""Calls that the allocator makes under its lock: never handed to Python."""
+"""Calls that the allocator makes under its lock: never dispatched to Python."""
 
 _BLOCKING_COPIES: Final[dict[str, Direction | None]] = {
     "cudaMemcpy": None,
@@ -70,65 +70,66 @@ _ASYNC_COPIES: Final[dict[str, Direction | None]] = {
 }
 
 _MEMCPY_KINDS: Final[dict[int, Direction]] = {1: "H2D", 2: "D2H"}
-"""Values of cudaMemcpyKind. Copies between device buffers (3) do not wait; cudaMemcpyDefault (4) leaves the direction
-to the driver."""
+"""Values of cudaMemcpyKind. Copies between device buffers (3) do not wait; for cudaMemcpyDefault (4) the driver
+determines the direction."""
 
 _new = tuple.__new__
-"""Makes a named tuple of a tuple in a third of the time; used where it is done for every sync."""
+"""Makes a named tuple in a third of the time; used for every sync."""
 
 _COPY_WORDS: Final = 3
 _RUNTIME_COPY_WORDS: Final = 4
-"""Parameters of a copy that are of use: destination, source, bytes; in the runtime API its kind as well."""
+"""Parameters of a copy that are read: destination, source, bytes; in the runtime API also its kind."""
 
 _WAIT_WORDS: Final[dict[Kind, int]] = {"stream": 1}
-"""Parameters of a synchronize that are of use: the stream."""
+"""Parameters of a synchronize that are read: the stream."""
 
-_BETWEEN_HALVES_NS: Final = 5_000_000
-"""From a copy to the synchronize that completes it, made by the same instruction of Python's, it takes microseconds."""
+_MAX_BETWEEN_HALVES_NS: Final = 5_000_000
+"""Most time between a copy and the synchronize that completes it, made by the same Python instruction; usually
+microseconds."""
 
 _MEMORY_TYPE_ATTRIBUTE: Final = 2
 """CU_POINTER_ATTRIBUTE_MEMORY_TYPE; cuPointerGetAttribute refuses pageable pointers."""
 
 
 class _Call(NamedTuple):
-    """A call that has returned, whoever kept it."""
+    """A call that has returned."""
 
     frame: FrameType | None
-    """Innermost frame of the caller; None if there is none, and for a call whose line is known."""
-    charge: Charge | None
-    """Its line, where that is known already."""
+    """Innermost frame of the caller; None if there is none, or if the line of the call is known."""
+    charge: Attribution | None
+    """Its site and thread, if already known."""
     caller: int
     instruction: int
-    """Identities of that frame and of where it is, 0 without one: two calls from one instruction are halves of one
+    """Identities of that frame and of its position, 0 without a frame. Two calls from one instruction are halves of one
     operation."""
     entered: int
     left: int
-    """When, as the gate counts."""
+    """When it returned, in ticks of the gate."""
     context: int
     destination: int
-    """Of a copy; of a stream synchronize, the stream."""
+    """For a copy; for a stream synchronize, the stream."""
     source: int
     nbytes: int
     direction: int
-    """A copy's cudaMemcpyKind; 0 where the call does not say."""
+    """A copy's cudaMemcpyKind; 0 if the call has none."""
     made: int
-    """Operators that autograd had made on its thread; 0 where that was not asked."""
+    """Number of operators that autograd had created on its thread; 0 if not counted."""
     sequence: int | None
-    """How many calls of its thread were noted before it; None on a thread whose calls are not."""
+    """Number of calls of its thread buffered before it; None on a thread whose calls are not buffered."""
 
 
 class _Copy(NamedTuple):
-    """The last copy of a thread, until the sync that completes it, or until it turns out to be one itself."""
+    """The last copy of a thread, until a sync completes it or it turns out to have waited by itself."""
 
     direction: Direction
     call: _Call
-    """Without its frame, which would keep the caller's locals; with its line where somebody may ask for it."""
+    """Without its frame, which would keep the caller's locals alive; with its site if that may be needed."""
     host: int | None
-    """Address on the host of a copy that waits by itself if that memory is pageable; None for one that cannot."""
+    """Host address of a copy that waits by itself if that memory is pageable; None for a copy that cannot wait."""
 
 
 class _Thread:
-    """What is under way on one thread."""
+    """The state of one thread."""
 
     __slots__ = ("copy", "ident", "slot")
 
@@ -139,19 +140,21 @@ class _Thread:
 
 
 class _Places:
-    """The lines that are charged with the calls from places that the gate notes by itself."""
+    """Attributions of the calls from places that the gate buffers by itself."""
 
     def __init__(self) -> None:
-        self.charges: dict[int, Charge] = {}
+        self.charges: dict[int, Attribution] = {}
         self._codes: dict[int, CodeType] = {}
-        """Code objects of the places' frames: while they are kept, no other gets their identity."""
-        self._version = attribution.version()
+        """Code objects of the places' frames, kept so that no other object gets their identity."""
+        self._version = attribution.cache_version()
 
-    def learn(self, entry: gate.CallGate, place: int, frame: FrameType, charge: Charge) -> None:
-        """Let the gate note further calls from where `frame` is: `place`, if the gate could tell."""
-        codes = attribution.codes_to_the_users(frame)
-        # Without a line of the user's the gate would not know where to stop; and one call of the engine's runs many
-        # operators, which differ in what they are charged as.
+    def learn(self, entry: gate.CallGate, place: int, frame: FrameType, charge: Attribution) -> None:
+        """Let the gate buffer further calls from the position of `frame`, which is `place` if the gate could determine
+        it.
+        """
+        codes = attribution.codes_up_to_user_frame(frame)
+        # Without user code the gate would not know where to stop reading frames. And one call of the engine runs many
+        # operators, each with another attribution.
         if not codes or attribution.runs_backward(frame):
             return
         if not entry.knows(place, id(codes[-1])):
@@ -162,16 +165,16 @@ class _Places:
             self.charges[place] = charge
 
     def refresh(self, entry: gate.CallGate) -> None:
-        """Forget what was learned before :mod:`attribution` forgot it."""
-        if self._version != attribution.version():
+        """Forget places learned before :mod:`attribution` cleared its caches."""
+        if self._version != attribution.cache_version():
             self.forget(entry)
 
     def forget(self, entry: gate.CallGate) -> None:
-        """Begin anew."""
+        """Forget all places."""
         entry.forget_places()
         self.charges.clear()
         self._codes.clear()
-        self._version = attribution.version()
+        self._version = attribution.cache_version()
 
 
 class CuptiRecorder(Recorder):
@@ -189,20 +192,20 @@ class CuptiRecorder(Recorder):
         self._handlers: dict[tuple[int, int], tuple[_Handler, Any]] = {}
         self._logged_kinds: dict[tuple[int, int], Kind] = {}
         self._threads: dict[int, _Thread] = {}
-        self._noted_thread: int | None = None
-        """The main thread, where the gate can read its frames."""
+        self._buffered_thread: int | None = None
+        """The main thread, if the gate can read its frames."""
         self._places = _Places()
-        self._taking = threading.RLock()
-        """Held by who reads the gate's notes; a signal handler may begin to while its own thread does."""
+        self._read_lock = threading.RLock()
+        """Held while the gate's buffer is read. A signal handler may start reading while its own thread does."""
         self._is_reading = False
         self._forward = ForwardLines()
         self._device_of_context: dict[int, int | None] = {}
         self._error: Exception | None = None
         self._logs_every_synchronize = False
-        """With expandable segments the allocator makes every kind of synchronize under its lock."""
+        """With expandable segments, the allocator makes every kind of synchronize under its lock."""
         self._undo: list[Callable[[], None]] = []
         self._is_forked = False
-        """True in a child that was forked while this was started: CUPTI's subscription is the parent's."""
+        """True in a child that was forked while this was started: CUPTI's subscription belongs to the parent."""
         self._pointer_attribute: Any = None
 
     def start(self, sink: SyncSink) -> None:
@@ -214,22 +217,22 @@ class CuptiRecorder(Recorder):
         cupti, entry = self._prepare()
         self._sink = sink
         entry.keep_time()
-        # Beside busy threads CUPTI bears no callbacks while a subscription begins or ends.
+        # CUPTI crashes if callbacks run on other threads while a subscription begins or ends.
         entry.close()
         self._places.refresh(entry)
         main = threading.main_thread().ident or 0
-        # With expandable segments the second half of a copy is logged: the halves would not be in one order.
+        # With expandable segments the second half of a copy is logged, and the halves would not be in order.
         notes = not self._logs_every_synchronize and entry.note_calls_of(main)
         if not entry.counts_operators:
-            entry.count_operators(counter())
-        self._noted_thread = main if notes else None
+            entry.count_operators(operator_counter())
+        self._buffered_thread = main if notes else None
         self.calls = entry.noted
         self._subscribe(cupti, entry)
         entry.open()
         self._follow_event_waits()
         self._make_room_for_profiler()
-        attribution.made_at = self._made_at
-        self._undo.append(_forget_made_at)
+        attribution.forward_line_of = self._forward_line
+        self._undo.append(_forget_forward_line)
 
     def stop(self) -> None:
         """See :meth:`Recorder.stop`."""
@@ -250,7 +253,7 @@ class CuptiRecorder(Recorder):
         """See :meth:`Recorder.forget_in_forked_child`."""
         self._is_forked = True
         self._sink = None
-        self._taking = threading.RLock()  # the thread that held it does not exist here
+        self._read_lock = threading.RLock()  # the thread that held it does not exist here
         self._is_reading = False
         while self._undo:
             self._undo.pop()()
@@ -258,21 +261,21 @@ class CuptiRecorder(Recorder):
     def mark(self) -> int:
         """See :meth:`Recorder.mark`."""
         entry = self._gate
-        if entry is None or self._noted_thread is None or len(self._threads) > 1:
+        if entry is None or self._buffered_thread is None or len(self._threads) > 1:
             self.flush()
         elif entry.logged.value != entry.drained:
             self._deliver_logged()
         return self.calls.value
 
     def flush(self) -> None:
-        """Deliver the noted and the logged calls, and the copies that turned out to wait by themselves."""
+        """Deliver the buffered and the logged calls, and the copies that turned out to wait by themselves."""
         if self._gate is not None:
             self._gate.keep_time()
-        self._deliver_noted()
+        self._deliver_buffered()
         self._deliver_logged()
         for thread in list(self._threads.values()):
-            if self._has_let_go(thread):
-                self._settle(thread)
+            if self._copy_is_final(thread):
+                self._report_pageable_copy(thread)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -309,7 +312,8 @@ class CuptiRecorder(Recorder):
             except cupti_api.CuptiError as error:
                 if error.code != cupti_api.MULTIPLE_SUBSCRIBERS or obstacles.injected_tool():
                     raise
-                # Kineto subscribes once and never lets go. It is idle (checked above): CUPTI may be detached from it.
+                # Kineto subscribes once and never unsubscribes. It is idle (checked above), so CUPTI may be detached
+                # from it.
                 cupti.finalize()
                 cupti.subscribe(entry.function, entry.user_data)
             for domain, callback_id in self._handlers:
@@ -363,7 +367,9 @@ class CuptiRecorder(Recorder):
         self._undo.append(restore)
 
     def _make_room_for_profiler(self) -> None:
-        """Leave CUPTI to a torch.profiler that starts now: beside a subscriber it would silently record nothing."""
+        """Leave CUPTI to a torch.profiler that starts now: next to another subscriber it would silently
+        record nothing.
+        """
         profiler: Any = sys.modules.get("torch.autograd.profiler")
         prepare = getattr(profiler, "_prepare_profiler", None)
         if prepare is None:
@@ -393,27 +399,28 @@ class CuptiRecorder(Recorder):
                 frame: FrameType | None = sys._getframe(1)
             except ValueError:
                 frame = None  # a C++ thread
-            if get_ident() == self._noted_thread:
+            if get_ident() == self._buffered_thread:
                 if not entry.counts_operators:
-                    entry.count_operators(counter())  # torch may have been loaded since
-                self._deliver_noted(frame)
+                    entry.count_operators(operator_counter())  # torch may have been loaded since then
+                self._deliver_buffered(frame)
                 return
             if self._logs_every_synchronize:
                 self._deliver_logged(frame)
-            self._handed(entry, domain, callback_id, address, frame)
+            self._dispatched(entry, domain, callback_id, address, frame)
         except Exception as error:
             self._error = self._error or error
         except BaseException as raised:
-            # A signal handler (Ctrl-C, a test's time limit) ran in here, where nothing it raises can get out.
-            _raise_soon_in_main_thread(raised)
+            # A signal handler (for Ctrl-C, or a test's time limit) ran in here, and what it raised cannot leave the
+            # callback.
+            _raise_later_in_main_thread(raised)
         finally:
             if self._gate is not None:
                 self._gate.returned += 1
 
-    def _handed(
+    def _dispatched(
         self, entry: gate.CallGate, domain: int, callback_id: int, address: int, frame: FrameType | None
     ) -> None:
-        """Handle a call of a thread whose calls are not noted, from CUPTI's data at `address`."""
+        """Handle a call of a thread whose calls are not buffered, from CUPTI's data at `address`."""
         found = self._handlers.get((domain, callback_id))
         if found is None:
             return
@@ -429,18 +436,18 @@ class CuptiRecorder(Recorder):
         context = cupti_api.context(address)
         handler(argument, _Call(frame, None, caller, instruction, *ticks, context, *words, 0, None), thread)
 
-    def _deliver_noted(self, frame: FrameType | None = None) -> None:
-        """Report the calls that the gate noted, in their order.
+    def _deliver_buffered(self, frame: FrameType | None = None) -> None:
+        """Report the calls that the gate buffered, in order.
 
         Args:
-            frame: the innermost frame of the noted thread, when it was handed its last call here.
+            frame: the innermost frame of the buffered thread, if its last call was dispatched here.
         """
         entry = self._gate
-        if entry is None or self._noted_thread is None or self._sink is None:
+        if entry is None or self._buffered_thread is None or self._sink is None:
             return
-        own = self._noted_thread
+        own = self._buffered_thread
         handlers, charges = self._handlers, self._places.charges
-        with self._taking:
+        with self._read_lock:
             thread = self._thread(own)
             self._is_reading = True
             try:
@@ -451,8 +458,8 @@ class CuptiRecorder(Recorder):
                     place, where = noted[2], None
                     charge = charges.get(place)
                     if charge is None:
-                        # Python was entered for it: it is the last one, unless an exception was raised in there. Or
-                        # another thread reads it while the noted one is about to: that one's frame has not changed.
+                        # Python was entered for it, so it is the last one, unless an exception was raised there. Or
+                        # another thread reads it before the buffered thread does; that thread's frame has not changed.
                         where = frame or (sys._getframe(1) if get_ident() == own else sys._current_frames().get(own))
                         charge = attribution.charge(where, own)
                         if frame is not None and entry.noted.value == sequence + 1:
@@ -462,14 +469,14 @@ class CuptiRecorder(Recorder):
             finally:
                 self._is_reading = False
 
-    def _made_at(self, operator: int) -> str | None:
-        """Return the line that made the operator of this number, whose gradient waits just now, if that is known."""
-        # The notes of then tell. Where they are being read already they are not waited for: that may be going on here.
-        if not self._is_reading and self._taking.acquire(blocking=False):
+    def _forward_line(self, operator: int) -> str | None:
+        """Return the line that created the operator of this number, whose gradient waits now, if known."""
+        # The buffered calls show it. If they are being read already, do not wait: this may be running inside that.
+        if not self._is_reading and self._read_lock.acquire(blocking=False):
             try:
-                self._deliver_noted()
+                self._deliver_buffered()
             finally:
-                self._taking.release()
+                self._read_lock.release()
         return self._forward.line_of(operator)
 
     def _thread(self, ident: int) -> _Thread:
@@ -479,7 +486,7 @@ class CuptiRecorder(Recorder):
         return thread
 
     def _synchronized(self, kind: Kind, call: _Call, thread: _Thread) -> None:
-        """A stream or device synchronize has returned: a sync, with the copy that it completes."""
+        """Handle a stream or device synchronize that has returned: a sync, with the copy it completes."""
         copy = thread.copy
         if copy is None:
             self._report(kind, thread.ident, call)
@@ -487,25 +494,26 @@ class CuptiRecorder(Recorder):
             thread.copy = None
             self._report(kind, thread.ident, call, copy.direction, copy.call.nbytes, copy.call)
         else:
-            self._settle(thread)
+            self._report_pageable_copy(thread)
             self._report(kind, thread.ident, call)
 
     def _copied(self, direction: Direction | None, call: _Call, thread: _Thread) -> None:
-        """A copy call that blocks by itself has returned."""
+        """Handle a copy call that blocks by itself and has returned."""
         direction = direction or _MEMCPY_KINDS.get(call.direction)
         if direction is None:
-            return  # between device buffers the host does not wait
-        self._settle(thread)
+            return  # a copy between device buffers does not wait
+        self._report_pageable_copy(thread)
         self._report("copy", thread.ident, call, direction, call.nbytes)
 
     def _copy_issued(self, direction: Direction | None, call: _Call, thread: _Thread) -> None:
-        """An asynchronous copy has returned: the first half of a blocking torch copy, or one that waited by itself.
+        """Handle an asynchronous copy that has returned: the first half of a blocking torch copy, or a copy that waited
+        by itself.
 
-        Which of the two shows only at the thread's next call. Most are the first half, so what is dear is left for
-        then: whether the driver knows the host's memory, to which torch returns what it pins only much later.
+        Which of the two is known only at the thread's next call. Most are a first half, so expensive checks are left
+        until then: whether the driver knows the host memory. torch frees memory that it has pinned only much later.
         """
         if thread.copy is not None:
-            self._settle(thread)
+            self._report_pageable_copy(thread)
         direction = direction or _MEMCPY_KINDS.get(call.direction)
         if direction is None:
             return
@@ -527,11 +535,11 @@ class CuptiRecorder(Recorder):
         nbytes: int | None = None,
         first: _Call | None = None,
     ) -> None:
-        """Make a sync of a call and hand it to the sink.
+        """Make a sync of a call and pass it to the sink.
 
         Args:
-            first: the call of its first half. The host may have waited there: a copy of pageable memory returns when
-                it is done, and the synchronize after it has nothing left to wait for.
+            first: the call of its first half. The host may have waited there: a copy of pageable memory returns when it
+                is done, and the synchronize after it has nothing left to wait for.
         """
         sink, entry = self._sink, self._gate
         if sink is None or entry is None:
@@ -552,38 +560,40 @@ class CuptiRecorder(Recorder):
             sink(raw)
 
     def _device_of(self, context: int) -> int | None:
-        """Return the device of a context, asking CUPTI once."""
+        """Return the device of a context; CUPTI is queried once."""
         if context not in self._device_of_context:
             known = context and self._cupti is not None
             self._device_of_context[context] = self._cupti.device_of(context) if known and self._cupti else None
         return self._device_of_context[context]
 
-    def _settle(self, thread: _Thread) -> None:
-        """Report the thread's last copy if it waited by itself: no synchronize of its own followed."""
+    def _report_pageable_copy(self, thread: _Thread) -> None:
+        """Report the thread's last copy if it waited by itself, because no synchronize of its own followed."""
         copy, thread.copy = thread.copy, None
         if copy is not None and copy.host and self._is_pageable(copy.host):
             self._report("pageable", thread.ident, copy.call, copy.direction, copy.call.nbytes)
 
-    def _has_let_go(self, thread: _Thread) -> bool:
-        """Tell whether no synchronize can complete the last copy of a thread any more."""
+    def _copy_is_final(self, thread: _Thread) -> bool:
+        """Return whether no synchronize can complete the last copy of a thread any more."""
         copy, entry = thread.copy, self._gate
         if copy is None or entry is None or thread.ident == get_ident():
             return True
-        # Another thread may be waiting in the synchronize that its copy is the first half of, or be just before it.
+        # Another thread may be inside the synchronize that completes its copy, or just before it.
         took, began = entry.span(copy.call.entered, copy.call.left)
-        if entry.is_in_call(thread.slot) or time.perf_counter_ns() < began + took + _BETWEEN_HALVES_NS:
+        if entry.is_in_call(thread.slot) or time.perf_counter_ns() < began + took + _MAX_BETWEEN_HALVES_NS:
             return thread.ident not in sys._current_frames()
         return True
 
     def _is_pageable(self, pointer: int) -> bool:
-        """Tell pageable host memory, which the driver does not know, from pinned."""
+        """Return whether host memory is pageable, which the driver does not know, rather than pinned."""
         if self._pointer_attribute is None:
             return False
         kind = ctypes.c_uint32()
         return bool(self._pointer_attribute(ctypes.byref(kind), _MEMORY_TYPE_ATTRIBUTE, ctypes.c_uint64(pointer)) != 0)
 
     def _deliver_logged(self, frame: FrameType | None = None) -> None:
-        """Report what the gate logged. `frame` is the innermost frame of the calling thread that made the calls."""
+        """Report the calls that the gate logged. `frame` is the innermost frame of the calling thread, if it
+        made them.
+        """
         entry = self._gate
         if entry is None or self._sink is None:
             return
@@ -603,14 +613,16 @@ class CuptiRecorder(Recorder):
                 details = (copy.direction, copy.call.nbytes, blocked, device, copy.call.charge, began)
                 self._emit(RawSync(kind, None, call.thread, *details))
                 continue
-            # Frames of this package above the caller's are skipped when the line is looked for.
+            # Frames of this package above the caller's are skipped when the call is attributed to a line.
             where = (frame or sys._getframe(1)) if call.thread == own else sys._current_frames().get(call.thread)
             self._emit(
                 RawSync(kind, where, call.thread, blocked_ns=call.blocked_ns, device=device, began_ns=call.began_ns)
             )
 
     def _copy_completed_by(self, kind: Kind, ident: int) -> _Copy | None:
-        """Take the copy before a logged stream synchronize of the same thread: together they are one blocking copy."""
+        """Return and remove the copy before a logged stream synchronize of the same thread: together they are one
+        blocking copy.
+        """
         thread = self._threads.get(ident)
         if kind != "stream" or thread is None or thread.copy is None or thread.copy.call.charge is None:
             return None
@@ -618,8 +630,8 @@ class CuptiRecorder(Recorder):
         return copy
 
 
-def _forget_made_at() -> None:
-    attribution.made_at = None
+def _forget_forward_line() -> None:
+    attribution.forward_line_of = None
 
 
 def _base_name(name: str) -> str:
@@ -653,8 +665,8 @@ def _profiler_is_running() -> bool:
     return bool(torch._C._autograd._profiler_enabled())
 
 
-def _raise_soon_in_main_thread(raised: BaseException) -> None:
-    """Raise again what a signal handler raised inside a callback, once the callback has returned."""
+def _raise_later_in_main_thread(raised: BaseException) -> None:
+    """Raise again what a signal handler raised inside a callback, after the callback has returned."""
 
     def deliver() -> None:
         time.sleep(0.001)

@@ -1,7 +1,7 @@
-"""The few functions of CUPTI that a callback subscriber needs, through ctypes.
+"""The functions of CUPTI that a callback subscriber needs, through ctypes.
 
-Source of names, layouts and codes: cupti_callbacks.h, cupti_result.h and generated_cuda_runtime_api_meta.h of CUDA 12
-and 13; callback ids are resolved by name at run time, so none is written down here.
+Names, layouts and codes are from cupti_callbacks.h, cupti_result.h and generated_cuda_runtime_api_meta.h of CUDA 12 and
+13. Callback ids are resolved by name at run time, so none is written here.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MIG_DEVICE: Final = 43
 WSL_DEVICE: Final = 45
 
 _CALLBACK_IDS: Final = 1023
-"""Ids tried when names are resolved; CUDA 13 ends near 800."""
+"""Highest id tried when names are resolved; CUDA 13 ends near 800."""
 
 
 _CallbackWords = ctypes.c_uint64 * 6
-"""The first fields of CUpti_CallbackData, each eight bytes: site, function's name, its parameters, return value,
-symbol's name, context."""
+"""The first fields of CUpti_CallbackData, eight bytes each: callback site, function name, parameters, return value,
+symbol name, context."""
 
 
 def context(address: int) -> int:
@@ -41,9 +41,9 @@ def context(address: int) -> int:
 
 
 def parameters(address: int, count: int) -> tuple[int, int, int, int]:
-    """Return the first `count` parameters of the call whose data CUPTI put at `address`, 0 in place of the others.
+    """Return the first `count` parameters of the call whose data CUPTI put at `address`, and 0 for the others.
 
-    Of a copy they are (destination, source, bytes, cudaMemcpyKind), the last in the runtime API alone; of a stream
+    For a copy they are (destination, source, bytes, cudaMemcpyKind), the last one only in the runtime API; for a stream
     synchronize, the stream.
     """
     found = _CallbackWords.from_address(address)[2]
@@ -57,7 +57,7 @@ class CuptiError(RuntimeError):
     """A CUPTI call failed; `code` is its CUptiResult."""
 
     def __init__(self, function: str, code: int, meaning: str) -> None:
-        super().__init__(f"{function} answered {code} ({meaning})")
+        super().__init__(f"{function} returned {code} ({meaning})")
         self.code = code
 
 
@@ -79,21 +79,21 @@ class Cupti:
         """Subscribe; nothing is enabled yet.
 
         Raises:
-            CuptiError: with code MULTIPLE_SUBSCRIBERS when a profiler holds CUPTI.
+            CuptiError: with code MULTIPLE_SUBSCRIBERS if a profiler holds CUPTI.
         """
         self._call("cuptiSubscribe", ctypes.byref(self._handle), function, ctypes.c_void_p(user_data))
 
     def unsubscribe(self) -> None:
-        """End the subscription; waits for callbacks that are running."""
+        """End the subscription; waits for running callbacks."""
         handle, self._handle = self._handle, ctypes.c_void_p()
         self._call("cuptiUnsubscribe", handle)
 
     def finalize(self) -> None:
-        """Detach CUPTI from the process, and with it whoever holds the subscription without using it."""
+        """Detach CUPTI from the process, and with it an idle subscriber."""
         self._call("cuptiFinalize")
 
     def enable(self, domain: int, callback_id: int) -> None:
-        """Deliver the callbacks of one function of one domain."""
+        """Enable the callbacks of one function of one domain."""
         self._call(
             "cuptiEnableCallback",
             ctypes.c_uint32(1),
@@ -103,7 +103,7 @@ class Cupti:
         )
 
     def names(self, domain: int) -> Iterator[tuple[int, str]]:
-        """Yield (callback id, name) for a domain, names as CUPTI spells them: ``cudaStreamSynchronize_v3020``."""
+        """Yield (callback id, name) for a domain, with CUPTI's names: ``cudaStreamSynchronize_v3020``."""
         name = ctypes.c_char_p()
         function = self._library.cuptiGetCallbackName
         for callback_id in range(1, _CALLBACK_IDS):
@@ -128,7 +128,7 @@ class Cupti:
 
 
 def has_driver() -> bool:
-    """Tell whether the driver's library is there. CUPTI 13.2 ends a process that asks it anything without."""
+    """Return whether the driver's library exists. Without it, CUPTI 13.2 terminates a process that calls it."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -140,9 +140,9 @@ def find_library(cuda: int | None = None) -> str | None:
     """Return the path of the libcupti to use: the one already loaded, else the one torch depends on, else CUDA's.
 
     Args:
-        cuda: major version of the CUDA that torch was built for; a library of that version goes before others.
+        cuda: major version of the CUDA that torch was built for; a library of that version is preferred.
     """
-    # Two copies in one process would be two CUPTIs, of which one would never get a callback.
+    # Two copies in one process would be two CUPTIs, and one of them would never get a callback.
     loaded = next(_loaded_libraries(), None)
     if loaded is not None:
         return loaded
@@ -165,7 +165,7 @@ def _loaded_libraries() -> Iterator[str]:
 def _installed_libraries() -> Iterator[str]:
     for folder in sys.path:
         for pattern in ("nvidia/*/lib/libcupti.so*", "torch/lib/libcupti*.so*"):
-            # Newest first; only names with a digit, libcupti.so itself is a development link.
+            # Newest first. Only names with a digit: libcupti.so itself is a development link.
             yield from sorted((str(path) for path in Path(folder or ".").glob(pattern)), reverse=True)
     for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
         if root:

@@ -1,8 +1,8 @@
-"""Where the interpreter keeps the frames of a thread, for the gate, which reads them without the GIL.
+"""Where the interpreter keeps the frames of a thread. The gate reads them without the GIL.
 
-The layout is CPython's own affair and differs between versions. What is known of it is only a start: it is held against
-frames whose code and instructions Python itself tells, by reads that cannot crash. Where that does not agree, as in a
-version that is not known, there is no layout, and the gate hands every call to Python.
+The layout is private to CPython and differs between versions. The known layouts are only a starting point: they are
+compared, by reads that cannot crash, with frames whose code and instructions Python reports. If they do not match, or
+the version is unknown, there is no layout, and the gate passes every call to Python.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Layout(NamedTuple):
-    """Offsets in bytes, of CPython's structures."""
+    """Offsets in bytes within CPython's structures."""
 
     state_to_frame: int
-    """In the state of a thread, to its innermost frame, or to what points to that."""
+    """In the thread state: of the pointer to the innermost frame, or to the structure that points to it."""
     cframe_to_frame: int | None
-    """In what the state points to (3.11 and 3.12 have a structure in between), to the frame."""
+    """In that structure, which exists in 3.11 and 3.12: of the pointer to the frame."""
     code: int
     previous: int
     instruction: int
@@ -36,15 +36,15 @@ _FRAMES: Final = {
     (3, 13): (0, 8, 56),
     (3, 14): (0, 8, 56),
 }
-"""In a frame, to its code object, to the frame that called it, and to where it is: a pointer to an instruction, in 3.10
-its number. From pycore_frame.h and frameobject.h of each version."""
+"""In a frame: offsets of its code object, of the calling frame, and of its position, which is a pointer to an
+instruction, in 3.10 its index. From pycore_frame.h and frameobject.h of each version."""
 
 _STATE_BYTES: Final = 256
-_MOST_FRAMES: Final = 4096
+_MAX_FRAMES: Final = 4096
 
 
 def find_layout(version: tuple[int, int] = sys.version_info[:2]) -> Layout | None:
-    """Return the layout of this interpreter; None if it is not the one known for `version`."""
+    """Return the layout of this interpreter; None if it differs from the one known for `version`."""
     offsets = _FRAMES.get(version)
     if offsets is None or sys.implementation.name != "cpython":
         return None
@@ -59,15 +59,15 @@ def find_layout(version: tuple[int, int] = sys.version_info[:2]) -> Layout | Non
         for place in range(0, _STATE_BYTES, 8):
             for within in (None, 0, 8):
                 layout = Layout(place, within, *offsets)
-                if _agrees(memory, state, layout):
+                if _matches(memory, state, layout):
                     return layout
     finally:
         os.close(memory)
     return None
 
 
-def _agrees(memory: int, state: int, layout: Layout) -> bool:
-    """Tell whether the frames found by a layout are those of this thread, this function's own the first of them."""
+def _matches(memory: int, state: int, layout: Layout) -> bool:
+    """Return whether the frames found with a layout are those of this thread, the first being this function's own."""
     expected: list[FrameType] = []
     known: FrameType | None = sys._getframe()
     while known is not None:
@@ -79,12 +79,12 @@ def _agrees(memory: int, state: int, layout: Layout) -> bool:
         (address,) = struct.unpack("Q", os.pread(memory, 8, state + layout.state_to_frame))
         if layout.cframe_to_frame is not None:
             (address,) = struct.unpack("Q", os.pread(memory, 8, address + layout.cframe_to_frame))
-        while address and len(found) < _MOST_FRAMES:
+        while address and len(found) < _MAX_FRAMES:
             code, previous, instruction = (
                 struct.unpack("Q", os.pread(memory, 8, address + offset))[0]
                 for offset in (layout.code, layout.previous, layout.instruction)
             )
-            # Between them stand frames of the interpreter's own; a low bit may be a mark on the pointer.
+            # The interpreter's own frames lie between them; the low bits may be tags on the pointer.
             if code & ~3 in codes:
                 found.append((code & ~3, instruction))
             elif not found:
@@ -98,7 +98,7 @@ def _agrees(memory: int, state: int, layout: Layout) -> bool:
 
 
 def _is_at(frame: FrameType, instruction: int) -> bool:
-    """Tell whether a frame that is calling may be at an instruction."""
+    """Return whether a calling frame may be at an instruction."""
     if sys.version_info < (3, 11):
         return 2 * (instruction & 0xFFFFFFFF) == frame.f_lasti
     begin = id(frame.f_code)

@@ -1,13 +1,13 @@
-"""Counts where JAX waits, at its own seam: it does so without a CUDA synchronize call, on a condition of the host.
+"""Counts the waits of JAX by wrapping its own functions: JAX waits on a condition variable of the host, without a CUDA
+call.
 
-An array's value is fetched in one place, ``ArrayImpl._value``: ``float()``, ``.item()``, ``np.asarray``, a branch,
-``print`` and ``jax.device_get`` all pass through it, and so do operations with a shape that depends on values. A value
-that was fetched before is kept by JAX, and costs nothing again. The other places are ``block_until_ready``, of an array
-or of several, and ``jax.effects_barrier()``. Each is counted once and as itself: what the driver sees of a wait of JAX
-is not counted beside it.
+An array's value is fetched in one place, ``ArrayImpl._value``. ``float()``, ``.item()``, ``np.asarray``, a branch,
+``print``, ``jax.device_get`` and operations with a shape that depends on values all go through it. JAX keeps a fetched
+value, so fetching it again costs nothing. The other places are ``block_until_ready``, of one array or several, and
+``jax.effects_barrier()``. Each wait is counted once; what the driver sees of it is not counted again.
 
-JAX is never imported here; its entry points are wrapped while a region is open, if it is loaded by then. Not seen are
-waits inside XLA (a full queue of launches), and reads through the buffer protocol, which JAX offers on the CPU only.
+JAX is never imported here; its functions are wrapped while a region is open if it is loaded by then. Not seen are waits
+inside XLA (a full launch queue), and reads through the buffer protocol, which JAX offers only on the CPU.
 """
 
 from __future__ import annotations
@@ -25,23 +25,25 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.model.measurement import Direction, Kind, SyncSink
 
-SEEN: Final = "JAX is counted where it fetches values and blocks until they are ready"
-"""What is told of JAX in a report where this is attached."""
+COUNTED: Final = "JAX is counted where it fetches values and blocks until they are ready"
+"""What reports say about JAX while this is attached."""
 
 PLATFORMS = frozenset({"gpu", "cuda"})
-"""Names that JAX gives to the platform of a GPU."""
+"""JAX's names for the platform of a GPU."""
 
 
 class JaxWaits:
     """Follows the waits of JAX while attached."""
 
     def __init__(self, sink: SyncSink, uncounted: Callable[[], AbstractContextManager[None]]) -> None:
-        """Take what receives the waits, and what leaves out the syncs that its thread makes in a ``with`` block."""
+        """Deliver the waits to `sink`; make the calls inside `uncounted()`, which leaves out the syncs of
+        its thread.
+        """
         self._sink = sink
         self._uncounted = uncounted
         self._undo: list[Callable[[], None]] = []
         self._inside: set[int] = set()
-        """Threads that are in a wait that is counted: JAX implements some of them by others."""
+        """Threads inside a counted wait: JAX implements some waits by others."""
 
     @property
     def is_attached(self) -> bool:
@@ -49,7 +51,7 @@ class JaxWaits:
         return bool(self._undo)
 
     def attach(self) -> None:
-        """Begin, if JAX is loaded and is as it is known. Harmless when attached."""
+        """Start, if JAX is loaded and laid out as expected. Does nothing if attached."""
         if self._undo or "jax._src.array" not in sys.modules:
             return
         array: Any = getattr(sys.modules["jax._src.array"], "ArrayImpl", None)
@@ -71,7 +73,7 @@ class JaxWaits:
         self._wrap(tokens, "block_until_ready", _tokens_of)
 
     def detach(self) -> None:
-        """Restore JAX's entry points. Harmless when not attached."""
+        """Restore JAX's functions. Does nothing if not attached."""
         while self._undo:
             self._undo.pop()()
 
@@ -104,7 +106,7 @@ class JaxWaits:
         if not devices:
             return call()
         nbytes = getattr(values[0], "nbytes", None) if direction is not None else None
-        # The frames of this module are skipped when the line is looked for.
+        # Frames of this module are skipped when the call is attributed to a line.
         frame = sys._getframe(1)
         self._inside.add(thread)
         began = ended = 0
@@ -122,16 +124,16 @@ class JaxWaits:
 
 
 def _gpus(value: Any) -> list[int | None]:
-    """Return the numbers of the GPUs that an array of JAX is on."""
+    """Return the indices of the GPUs that an array of JAX is on."""
     try:
         devices = value.devices()
-    except Exception:  # a deleted array: JAX says so itself
+    except Exception:  # a deleted array: JAX raises its own error
         return []
     return [getattr(device, "local_hardware_id", None) for device in devices if device.platform in PLATFORMS]
 
 
 class _Token:
-    """A token of the runtime, as far as :func:`_gpus` asks for it."""
+    """A token of the runtime, with the interface that :func:`_gpus` uses."""
 
     def __init__(self, device: Any) -> None:
         self._device = device

@@ -1,6 +1,6 @@
-"""What stands between this machine and counting at the driver, each with what would help.
+"""What prevents counting at the driver on this machine, each with its remedy.
 
-Recorders say it when they refuse, ``gpusync doctor`` when it is asked.
+Recorders say it when they refuse to start, ``gpusync doctor`` when asked.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ NO_PERMISSION: Final = (
     "nvidia module with NVreg_RestrictProfilingToAdminUsers=0 (NVIDIA calls it ERR_NVGPUCTRPERM)"
 )
 NO_DRIVER: Final = (
-    "libcuda.so.1, the driver's library, is not there; "
+    "libcuda.so.1, the driver's library, was not found; "
     "a container gets it with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 )
 _REFUSALS: Final = {
     cupti_api.INSUFFICIENT_PRIVILEGES: NO_PERMISSION,
     cupti_api.VIRTUALIZED_DEVICE: "CUPTI may not be used on this virtual GPU; have the host enable profiling for it",
-    cupti_api.CONFIDENTIAL_COMPUTING: "CUPTI does not work under confidential computing; only torch's own hooks count",
-    cupti_api.MIG_DEVICE: "CUPTI does not serve this MIG instance; count on a whole GPU, or by torch's own hooks",
-    cupti_api.WSL_DEVICE: "CUPTI does not serve this GPU under WSL; allow it in the NVIDIA Control Panel of Windows",
+    cupti_api.CONFIDENTIAL_COMPUTING: "CUPTI does not work under confidential computing; torch's own hooks count less",
+    cupti_api.MIG_DEVICE: "CUPTI does not support this MIG instance; count on a whole GPU, or with torch's own hooks",
+    cupti_api.WSL_DEVICE: "CUPTI does not support this GPU under WSL; allow it in the NVIDIA Control Panel of Windows",
 }
 _TOOLS: Final = (
     ("NSYS_PROFILING_SESSION_ID", "Nsight Systems"),
@@ -48,11 +48,11 @@ class Fact(NamedTuple):
     name: str
     found: str
     advice: str | None = None
-    """What would improve it, as a sentence without its period; None where all is well."""
+    """What would improve it, as a sentence without its period; None if nothing needs to."""
 
 
 def facts(found: devices.Device) -> list[Fact]:
-    """Return what matters for counting here; `found` is the GPU, or why there is none."""
+    """Return the facts that matter for counting here; `found` is the GPU, or why there is none."""
     there_is_a_gpu = found.kind == "cuda"
     said = [_cupti(there_is_a_gpu), *_gate()]
     if there_is_a_gpu:
@@ -64,7 +64,7 @@ def facts(found: devices.Device) -> list[Fact]:
 
 
 def injected_tool() -> str | None:
-    """Return the name of the tool that was injected into this process and holds CUPTI; None without one."""
+    """Return the name of the tool that was injected into this process and holds CUPTI; None if there is none."""
     for variable, tool in _TOOLS:
         if variable in os.environ:
             return tool
@@ -77,25 +77,25 @@ def injected_tool() -> str | None:
 
 
 def held_by(tool: str | None) -> str:
-    """Say that another tool holds CUPTI, and what to do."""
+    """Return a message that another tool holds CUPTI, with the remedy."""
     who = tool or "another tool (a profiler, Nsight, compute-sanitizer)"
     return f"{who} holds CUPTI; run without it to count at the driver"
 
 
 def explain(error: cupti_api.CuptiError) -> str:
-    """Return why CUPTI refuses and what would help."""
+    """Return why CUPTI refuses, with the remedy."""
     if error.code == cupti_api.MULTIPLE_SUBSCRIBERS:
         return held_by(injected_tool())
     return _REFUSALS.get(error.code, str(error))
 
 
 def no_library() -> str:
-    """Say that there is no libcupti, and which package has the right one."""
+    """Return a message that there is no libcupti, with the package that has the right one."""
     return f"libcupti was not found; pip install {package_of_cupti()}, on which CUDA builds of torch depend"
 
 
 def package_of_cupti() -> str:
-    """Return the distribution that has the libcupti for the CUDA that torch was built for."""
+    """Return the distribution that contains the libcupti for the CUDA that torch was built for."""
     cuda = cuda_of_torch()
     return "nvidia-cuda-cupti-cu12" if cuda is not None and cuda[0] == 12 else "nvidia-cuda-cupti"
 
@@ -110,7 +110,7 @@ def _cupti(there_is_a_gpu: bool) -> Fact:
         advice = f"torch was built for CUDA {built[0]}; pip install {package_of_cupti()} beside it"
         return Fact("CUPTI", f"{path}, of CUDA {of_library[1]}", advice)
     if not there_is_a_gpu:
-        # CUPTI 13.2 crashes the process when it is asked anything without a driver.
+        # CUPTI 13.2 crashes the process when it is called without a driver.
         return Fact("CUPTI", f"{path} (not asked: no GPU)")
     if not cupti_api.has_driver():
         return Fact("CUPTI", f"{path} (not asked: no libcuda.so.1)", NO_DRIVER)
@@ -145,7 +145,7 @@ def _versions() -> list[Fact]:
     built, driver = cuda_of_torch(), _cuda_of_driver()
     if driver is None:
         return []
-    text = f"the driver knows {driver[0]}.{driver[1]}"
+    text = f"the driver supports {driver[0]}.{driver[1]}"
     if built is not None and built[0] > driver[0]:
         return [
             Fact(
@@ -158,12 +158,12 @@ def _versions() -> list[Fact]:
 
 
 def _mig() -> list[Fact]:
-    """Tell whether the first visible GPU is cut into instances."""
+    """Return a fact if the first visible GPU is divided into MIG instances."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # found elsewhere to be what it is
+    except Exception:  # reported elsewhere
         return []
     try:
         first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() or "0"
@@ -176,7 +176,7 @@ def _mig() -> list[Fact]:
         if not pynvml.nvmlDeviceGetMigMode(handle)[0]:
             return []
         number = _instances(pynvml, handle)
-    except pynvml.NVMLError:  # of a GPU that has no such mode
+    except pynvml.NVMLError:  # this GPU has no MIG mode
         return []
     finally:
         pynvml.nvmlShutdown()
@@ -199,7 +199,7 @@ def _instances(pynvml: Any, handle: Any) -> int:
 
 
 def cuda_of_torch() -> tuple[int, int] | None:
-    """Return the version of the CUDA that torch was built for; None for a CPU build, or without torch."""
+    """Return the CUDA version that torch was built for; None for a CPU build, or without torch."""
     build = devices.torch_build()
     found = re.match(r"(\d+)\.(\d+)", build[1] or "") if build is not None else None
     return None if found is None else (int(found[1]), int(found[2]))

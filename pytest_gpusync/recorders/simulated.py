@@ -1,4 +1,4 @@
-"""The recorder of the simulated device: every sync is announced by the kernel or function that makes it."""
+"""The recorder of the simulated device, whose kernels and functions announce every sync they make."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, ClassVar
 
 from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
-from pytest_gpusync.recorders.forward_lines import ForwardLines, counter
+from pytest_gpusync.recorders.forward_lines import ForwardLines, operator_counter
 from pytest_gpusync.simulated import is_on
 from pytest_gpusync.source import attribution
 
@@ -38,7 +38,7 @@ class SimulatedRecorder(Recorder):
         self.stop()
         self._sink = self._naming_lines_of_forward(sink)
         sync_events.subscribe(self._sink)
-        attribution.made_at = self._forward.line_of
+        attribution.forward_line_of = self._forward.line_of
 
     def stop(self) -> None:  # noqa: D102
         if self._sink is not None:
@@ -46,11 +46,13 @@ class SimulatedRecorder(Recorder):
 
             sync_events.unsubscribe(self._sink)
             self._sink = None
-            attribution.made_at = None
+            attribution.forward_line_of = None
 
     def _naming_lines_of_forward(self, sink: SyncSink) -> SyncSink:
-        """Return a sink that notes, before it calls `sink`, how many operators had been made at a wait."""
-        function, forward = counter(), self._forward
+        """Return a sink that, before it calls `sink`, keeps how many operators had been created at the time of
+        a sync.
+        """
+        function, forward = operator_counter(), self._forward
         if not function:
             return sink
         operators_made = ctypes.PYFUNCTYPE(ctypes.c_uint64)(function)
@@ -60,7 +62,7 @@ class SimulatedRecorder(Recorder):
             if raw.thread == main:
                 charged = attribution.charge(raw.frame, raw.thread)
                 forward.note(operators_made(), charged)
-                raw = raw._replace(charged=charged)
+                raw = raw._replace(attribution=charged)
             sink(raw)
 
         return note

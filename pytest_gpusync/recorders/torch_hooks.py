@@ -1,9 +1,9 @@
-"""Counts the syncs that torch itself knows of, for when CUPTI is not to be had.
+"""Counts the syncs that torch itself knows of, for use where CUPTI is not available.
 
-torch's sync debug mode warns before each synchronizing operation of its own; the warnings are taken off before they
+torch's sync debug mode warns before each of its own synchronizing operations; the warnings are intercepted before they
 are shown. ``torch.cuda.synchronize()``, ``Event.synchronize()`` and ``torch.accelerator.synchronize()`` do not warn, so
-their entry points are wrapped. A warning raised on one of autograd's threads reaches Python when ``backward()``
-returns, on its line. Syncs that do not pass through torch's own functions are not seen.
+they are wrapped. A warning raised on one of autograd's threads reaches Python when ``backward()`` returns, on its line.
+Syncs that do not go through torch's own functions are not seen.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TorchHooksRecorder(Recorder):
         self._sink = sink
         self._intercept_warnings(show_as_well=previous == _WARN)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first call of a process warns that the mode is a prototype
+            warnings.simplefilter("ignore")  # the first call in a process warns that the mode is a prototype
             torch.cuda.set_sync_debug_mode(_WARN)
         self._undo.append(lambda: torch.cuda.set_sync_debug_mode(previous))
         self._wrap(torch._C, "_cuda_synchronize", "device")
@@ -73,7 +73,7 @@ class TorchHooksRecorder(Recorder):
     def forget_in_forked_child(self) -> None:
         """See :meth:`Recorder.forget_in_forked_child`."""
         while self._undo:
-            # torch refuses to set its mode where CUDA cannot be used; it does nothing there anyway.
+            # torch refuses to set the mode where CUDA cannot be used; the mode has no effect there anyway.
             with suppress(RuntimeError, AssertionError):
                 self._undo.pop()()
         self._sink = None

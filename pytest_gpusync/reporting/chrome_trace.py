@@ -1,7 +1,7 @@
 """A run in the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-Each region is a process of its own that begins at 0, with a track of its steps and one for each thread that waited.
-Where syncs were not timed, as on the simulated device, they stand in their order, one unit each; the region says so.
+Each region is a process that begins at 0, with a track for its steps and one for each thread that waited. If syncs were
+not timed, as on the simulated device, they are drawn in order, one unit each, and the region's name says so.
 
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.document import Document
 
 UNIT_US: Final = 1000.0
-"""Microseconds that stand for one sync where none was timed."""
+"""Microseconds that represent one sync if none was timed."""
 
 _TRACKS: Final = 1000
-"""Tracks of one region are numbered from here times its number on: Perfetto takes track 0 for the one that is numbered
-as its process, and tracks of one number for one."""
+"""Tracks of a region are numbered from this number times the region's: Perfetto takes track 0 for the one with the
+number of its process, and merges tracks with the same number."""
 _STEPS_TRACK: Final = 0
 _MICROSECONDS: Final = 1000.0
 """In a millisecond."""
@@ -36,7 +36,7 @@ def to_trace(document: Document) -> str:
     """Return a run object as the text of a ``.trace.json`` file."""
     events = [event for number, region in enumerate(document["regions"], start=1) for event in _region(region, number)]
     environment = {key: value for key, value in document["environment"].items() if value is not None}
-    # One event to a line: such files are searched, and compared.
+    # One event per line: such files are searched and compared.
     lines = ",\n".join(json.dumps(event, ensure_ascii=False, allow_nan=False) for event in events)
     other = json.dumps(environment, ensure_ascii=False, allow_nan=False)
     return f'{{"displayTimeUnit": "ms", "otherData": {other}, "traceEvents": [\n{lines}\n]}}\n'

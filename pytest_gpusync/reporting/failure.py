@@ -1,4 +1,4 @@
-"""A broken budget as the failure of a test: pytest shows this in place of a traceback."""
+"""A broken budget as the failure of a test, which pytest shows instead of a traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a failure is charged to; pytest's short summary and JUnit's message read it."""
+    """The place of a failure; pytest's short summary and JUnit's message read it."""
 
     path: str
     lineno: int
@@ -25,7 +25,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class BudgetFailure:
-    """What pytest calls a longrepr: the sentence, the lines, and where in the test the budget was asserted."""
+    """pytest's longrepr: the sentence, the lines, and where in the test the budget was asserted."""
 
     text: str
     reprcrash: Place
@@ -33,12 +33,12 @@ class BudgetFailure:
     """``path:line`` of the assertion inside the test; None for a budget on the test as a whole."""
 
     def to_text(self) -> str:
-        """Return it as JSON: workers of pytest-xdist send text home."""
+        """Return this as JSON: workers of pytest-xdist send text."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> BudgetFailure:
-        """Return what :meth:`to_text` made text of."""
+        """Return the failure that :meth:`to_text` encoded."""
         fields = json.loads(text)
         return cls(fields["text"], Place(**fields["reprcrash"]), fields["asserted_at"])
 
@@ -46,12 +46,12 @@ class BudgetFailure:
         return f"{self.text}\n{self.asserted_at}" if self.asserted_at else self.text
 
     def toterminal(self, writer: TerminalWriter) -> None:
-        """Draw it, the sentence marked."""
-        from pytest_gpusync.reporting.terminal import fold
+        """Write the failure to the terminal, with its sentence highlighted."""
+        from pytest_gpusync.reporting.terminal import wrap_line
 
         sentence, *rest = str(self).splitlines()
-        for row in fold(sentence):
+        for row in wrap_line(sentence):
             writer.line(row, red=True, bold=True)
         for line in rest:
-            for row in fold(line):
+            for row in wrap_line(line):
                 writer.line(row)

@@ -1,4 +1,4 @@
-"""Report files: what is written by which ending."""
+"""Report files: the format of each file name ending."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.document import Document
 
 ENDINGS: Final = (".trace.json", ".json", ".md", ".html")
-"""Endings of report files that can be written; the longer of two that a name has counts."""
+"""Endings of report files. If a name has two of them, the longer one counts."""
 
 
 def ending_of(name: str) -> str | None:
-    """Return which of :data:`ENDINGS` a file name has; None for another one. A name may be the ending alone."""
+    """Return which of :data:`ENDINGS` a file name has; None for another one. A name may consist of the ending alone."""
     return next((ending for ending in ENDINGS if name.endswith(ending)), None)
 
 
-def of_rank(path: Path) -> Path:
-    """Return the path that this process writes: of several ranks each has a file of its own, ``run-rank3.json``."""
+def path_of_rank(path: Path) -> Path:
+    """Return the path for this process: with several ranks, each writes a file of its own, ``run-rank3.json``."""
     from pytest_gpusync.distributed.rank_exchange import rank
 
     number = rank()
@@ -52,7 +52,7 @@ def write_report(document: Document, path: Path) -> None:
     """Write a run object to `path`, in the format of its ending.
 
     Raises:
-        OSError: the file cannot be written; an old file is untouched.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
     from pytest_gpusync.reporting.run_file import write_atomic
 

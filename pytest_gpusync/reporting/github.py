@@ -1,4 +1,4 @@
-"""Broken budgets as annotations of a GitHub job: each at the line that waited most, where a pull request shows it.
+"""Broken budgets as annotations of a GitHub job, each at the line with most syncs, where a pull request shows it.
 
 https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
 """
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.model.document import Document
 
-LINES_NAMED: Final = 5
-"""Lines named in a message; the log of the job has all."""
+MAX_LINES_NAMED: Final = 5
+"""Most lines named in a message; the log of the job has all of them."""
 
 
 class FailedTest(NamedTuple):
@@ -33,21 +33,21 @@ class _Place(NamedTuple):
     line: int
 
 
-def is_wanted(environ: Mapping[str, str]) -> bool:
-    """Tell whether the output is the log of a GitHub job."""
+def runs_in_github(environ: Mapping[str, str]) -> bool:
+    """Return whether the output is the log of a GitHub job."""
     return environ.get("GITHUB_ACTIONS") == "true"
 
 
 def commands(
     failed: Iterable[FailedTest], tests: Mapping[str, list[Document]], *, base: Path, workspace: Path | None
 ) -> list[str]:
-    """Return a workflow command for each budget that a failed test broke, each once.
+    """Return a workflow command for each budget that a failed test broke, without duplicates.
 
     Args:
-        failed: the tests; one that was expected to fail is none of them.
+        failed: the failed tests, without those that were expected to fail.
         tests: the region objects of each test, by node id.
         base: the folder that paths are relative to.
-        workspace: the checkout, which GitHub's paths are relative to; None: `base`.
+        workspace: the checkout, which GitHub's paths are relative to; None for `base`.
     """
     found: dict[str, None] = {}
     for test in failed:
@@ -60,16 +60,18 @@ def commands(
 
 def _annotation(test: FailedTest, region: Document, verdict: Document, base: Path, workspace: Path) -> str:
     places = _places(region, verdict)
-    place = next((place for place in places if _below(place.path, base, workspace)), _Place(test.path, test.line))
+    place = next(
+        (place for place in places if _relative_to_workspace(place.path, base, workspace)), _Place(test.path, test.line)
+    )
     rules = rules_for(place.path, place.line) if places else ()
     message = [verdict["sentence"]]
     message += [f"{rules[0].code}: {rules[0].remedy}"] if rules else []
     others = [f"{other.path}:{other.line}" for other in places if other != place]
     if others:
-        more = f" and {len(others) - LINES_NAMED} more" if len(others) > LINES_NAMED else ""
-        message.append(f"also {', '.join(others[:LINES_NAMED])}{more}")
+        more = f" and {len(others) - MAX_LINES_NAMED} more" if len(others) > MAX_LINES_NAMED else ""
+        message.append(f"also {', '.join(others[:MAX_LINES_NAMED])}{more}")
     properties = {
-        "file": _below(place.path, base, workspace) or place.path,
+        "file": _relative_to_workspace(place.path, base, workspace) or place.path,
         "line": str(place.line),
         "title": test.nodeid,
     }
@@ -78,7 +80,7 @@ def _annotation(test: FailedTest, region: Document, verdict: Document, base: Pat
 
 
 def _places(region: Document, verdict: Document) -> list[_Place]:
-    """Return the lines that a verdict is about, that with most syncs first; none where it is not about lines."""
+    """Return the lines that a verdict is about, the one with most syncs first; none if it is not about lines."""
     if verdict["outcome"] != "failed":
         return []
     sites: list[dict[str, Any]] = []
@@ -89,8 +91,8 @@ def _places(region: Document, verdict: Document) -> list[_Place]:
     return list(dict.fromkeys(_Place(site["path"], site["line"]) for site in sites))
 
 
-def _below(path: str, base: Path, workspace: Path) -> str | None:
-    """Return a path as GitHub names it; None for a file outside the checkout."""
+def _relative_to_workspace(path: str, base: Path, workspace: Path) -> str | None:
+    """Return a path relative to the workspace; None for a file outside it."""
     absolute = (base / path).resolve()
     folder = workspace.resolve()
     return absolute.relative_to(folder).as_posix() if absolute.is_relative_to(folder) else None

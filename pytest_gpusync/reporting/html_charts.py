@@ -1,4 +1,4 @@
-"""The drawings of the HTML page: syncs per step as bars, and the lanes of a region."""
+"""The charts of the HTML page: syncs per step as bars, and the timeline of a region."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect, insort
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.reporting.page_model import figure
+from pytest_gpusync.reporting.page_model import format_number
 from pytest_gpusync.reporting.terminal import plural
 
 if TYPE_CHECKING:
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 BARS_SHOWN: Final = 200
 BANDS_SHOWN: Final = 120
-"""With more steps their boundaries are closer than a screen can show."""
+"""With more steps, their boundaries are closer than a screen can show."""
 LABEL_ZOOMS: Final = (1, 4, 16)
-"""Zooms at which more numbers appear along an axis."""
+"""Zoom levels at which more numbers appear along an axis."""
 LABEL_WIDTH: Final = 0.09
-"""Share of the axis that the number of a step takes on a narrow screen."""
+"""Share of the axis that a step's number takes on a narrow screen."""
 ZOOMS: Final = (1, 4, 16, 64)
 
 _WIDTH: Final = 1000
-"""Units of every drawing from left to right; it is stretched to the width that there is."""
+"""Width of every chart in its own units; it is stretched to the available width."""
 _LANE: Final = 26
 """Height of a lane in pixels, as in the style sheet."""
 
 
 def steps_chart(per_step: Sequence[int], *, first: int, budget: Limit | None) -> str:
-    """Return the syncs of each step as bars; of very many steps, the worst of each group.
+    """Return the syncs of each step as bars; with very many steps, the worst of each group.
 
     Args:
         per_step: syncs of the measured steps, in order.
-        first: index of the first of them, warm-up counted.
-        budget: drawn as a line across.
+        first: index of the first of them, counting warm-up.
+        budget: drawn as a horizontal line.
     """
     size = -(-len(per_step) // BARS_SHOWN)
     bars = [max(per_step[start : start + size]) for start in range(0, len(per_step), size)]
@@ -71,7 +71,7 @@ def steps_chart(per_step: Sequence[int], *, first: int, budget: Limit | None) ->
 
 
 def lanes(drawn: Timeline, number: int, warmup: int) -> str:
-    """Return a region's lanes, which can be zoomed; `number` tells the regions of a page apart."""
+    """Return a region's lanes, with zoom levels; `number` identifies the region on its page."""
     names = "".join(f'<div title="{escape(lane.label)}"><bdi>{escape(lane.label)}</bdi></div>' for lane in drawn.lanes)
     bands = _bands(drawn.spans)
     rows = "".join(
@@ -101,34 +101,34 @@ def _caption(drawn: Timeline) -> str:
         share = 100 * drawn.waited_ms / drawn.length_ms
         parts.append(
             f"{plural(drawn.syncs, 'sync')}: the host waited {_time(drawn.waited_ms)} of {_time(drawn.length_ms)} "
-            f"({figure(share)} %)"
+            f"({format_number(share)} %)"
         )
     else:
         timing = "not all of them timed" if drawn.partly_timed else "not timed"
-        parts.append(f"{plural(drawn.syncs, 'sync')} in order, {timing}: every sync is equally wide")
+        parts.append(f"{plural(drawn.syncs, 'sync')} in order, {timing}: every sync has the same width")
     if drawn.grouped:
         height = "their share of the time" if drawn.length_ms is not None else "their number"
-        parts.append(f"those that stand close together are one block, as high as {height}")
+        parts.append(f"neighboring syncs are drawn as one block, its height showing {height}")
     if drawn.warmup_ms is not None:
-        parts.append(f"{_time(drawn.warmup_ms)} of warm-up not drawn")
+        parts.append(f"{_time(drawn.warmup_ms)} of warm-up not shown")
     if drawn.after_ms is not None:
-        parts.append(f"{_time(drawn.after_ms)} after the last step not drawn")
+        parts.append(f"{_time(drawn.after_ms)} after the last step not shown")
     if drawn.left_out:
         parts.append(f"{plural(drawn.left_out, 'later sync')} not listed")
     return "; ".join(parts)
 
 
 def _time(milliseconds: float) -> str:
-    """Return a time in the unit that people would take: 12 ms, 1.5 s."""
+    """Return a time in a readable unit: 12 ms, 1.5 s."""
     if milliseconds >= 1000:
-        return f"{figure(milliseconds / 1000)} s"
+        return f"{format_number(milliseconds / 1000)} s"
     if 0 < milliseconds < 1:
-        return f"{figure(milliseconds * 1000)} µs"
-    return f"{figure(milliseconds)} ms"
+        return f"{format_number(milliseconds * 1000)} µs"
+    return f"{format_number(milliseconds)} ms"
 
 
 def _runs(lane: Lane, drawn: Timeline) -> str:
-    """Return what the waits of the host stand out from: the time in which it ran. Nothing for the lane of a line."""
+    """Return the bar behind the host's waits: the time in which it ran. Empty for the lane of a line."""
     if drawn.length_ms is None or lane is not drawn.lanes[0]:
         return ""
     return f'<rect class=runs x="0" y="2" width="{_WIDTH}" height="{_LANE - 4}"/>'
@@ -139,7 +139,7 @@ def _blocks(lane: Lane, warmup: int) -> str:
 
 
 def _block(block: Block, lane: Lane, warmup: int) -> str:
-    height = max((_LANE - 4) * block.share, 1.5)
+    height = max((_LANE - 4) * block.height, 1.5)
     width = (block.end - block.start) * _WIDTH
     kind = "wait" if lane.counted else "excused"
     if block.step is None or (block.last_step is not None and block.last_step < warmup):
@@ -155,7 +155,7 @@ def _block(block: Block, lane: Lane, warmup: int) -> str:
 
 
 def _bands(spans: Sequence[Span]) -> str:
-    """Return every other step shaded."""
+    """Return shading for every other step."""
     if len(spans) > BANDS_SHOWN:
         return ""
     return "".join(
@@ -167,7 +167,7 @@ def _bands(spans: Sequence[Span]) -> str:
 
 
 def _labels(spans: Sequence[Span]) -> str:
-    """Return the numbers of the steps; one that finds no room at a zoom is shown from a larger one on."""
+    """Return the step numbers; one without room at a zoom level appears at a higher one."""
     zoom_of: dict[int, int] = {}
     for zoom in LABEL_ZOOMS:
         taken = [spans[number].start for number in sorted(zoom_of)]
@@ -180,7 +180,7 @@ def _labels(spans: Sequence[Span]) -> str:
 
 
 def _ticks(length_ms: float) -> str:
-    """Return times along the axis, four of them in sight at each zoom."""
+    """Return times along the axis, four of them visible at each zoom level."""
     marks = 4 * LABEL_ZOOMS[-1]
     return "".join(
         _mark(number / marks, _time(length_ms * number / marks), _zoom_of_tick(number)) for number in range(marks)
@@ -197,7 +197,7 @@ def _has_room(place: float, taken: Sequence[float], width: float) -> bool:
 
 
 def _mark(place: float, text: str, zoom: int) -> str:
-    """Return a text at a place of an axis, hidden at smaller zooms than `zoom`."""
+    """Return a text at a place on an axis, hidden below zoom level `zoom`."""
     if place > 1 - LABEL_WIDTH / 2:
         return f'<span class="end f{zoom}">{text}</span>'
     return f'<span class="f{zoom}" style="left:{100 * place:.2f}%">{text}</span>'

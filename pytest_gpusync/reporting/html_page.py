@@ -1,4 +1,4 @@
-"""A run as one self-contained HTML page: no script, no network, light and dark, wide and narrow."""
+"""A run as one self-contained HTML page: no script, no network, for light and dark, wide and narrow screens."""
 
 from __future__ import annotations
 
@@ -7,29 +7,36 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpusync.reporting.html_charts import lanes, steps_chart
 from pytest_gpusync.reporting.html_style import STYLE
-from pytest_gpusync.reporting.page_model import OUTCOME_NAMES, broken, digest, figure, limit, spoken
+from pytest_gpusync.reporting.page_model import (
+    OUTCOME_NAMES,
+    failed_sentences,
+    format_number,
+    limit,
+    page_model,
+    text_and_code,
+)
 from pytest_gpusync.reporting.terminal import plural
 from pytest_gpusync.reporting.timeline import timeline
 
 if TYPE_CHECKING:
     from pytest_gpusync.model.document import Document
-    from pytest_gpusync.reporting.page_model import Digest, LineDigest
+    from pytest_gpusync.reporting.page_model import LineSummary, PageModel
 
 REGIONS_SHOWN: Final = 500
 DETAILS_SHOWN: Final = 40
 LINES_SHOWN: Final = 200
-"""What is left out is counted on the page and stands in the JSON report."""
+"""What is left out is counted on the page and is in the JSON report."""
 
 _MARKS: Final = {"failed": "✗", "not_measured": "?", "undecided": "≈", "measured": "·", "passed": "✓"}
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
-"""What the page may do, should a path or a source line ever escape its escaping: nothing."""
+"""The page's permissions, in case a path or a source line is not escaped: none."""
 
 
 def to_html(document: Document) -> str:
     """Return a run object as an HTML page."""
-    run = digest(document)
-    body = "\n".join([_header(run), _broken(run), _regions(run), _lines(run), _details(run), _footer(run)])
+    run = page_model(document)
+    body = "\n".join([_header(run), _failed_budgets(run), _regions(run), _lines(run), _details(run), _footer(run)])
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -38,7 +45,7 @@ def to_html(document: Document) -> str:
     )
 
 
-def _header(run: Digest) -> str:
+def _header(run: PageModel) -> str:
     chips = [
         f'<span class="chip {outcome}">{_MARKS[outcome]} {run.count(outcome)} {OUTCOME_NAMES[outcome]}</span>'
         for outcome in ("failed", "not_measured", "undecided", "measured", "passed")
@@ -51,11 +58,11 @@ def _header(run: Digest) -> str:
     return f"<header><h1>GPU syncs</h1><p>{escape(said)}</p>{notes}<p class=chips>{''.join(chips)}</p></header>"
 
 
-def _broken(run: Digest) -> str:
+def _failed_budgets(run: PageModel) -> str:
     items = [
         f"<li><code>{escape(region['name'])}</code> {escape(sentence)}</li>"
         for region in run.regions
-        for sentence in broken(region)
+        for sentence in failed_sentences(region)
     ]
     missed = [
         f"<li class=unknown><code>{escape(region['name'])}</code> Not measured: {escape(region['problem'])}</li>"
@@ -69,7 +76,7 @@ def _broken(run: Digest) -> str:
     return f"<ul class=broken>{listed}</ul>{_more(len(found) - DETAILS_SHOWN, 'sentence')}"
 
 
-def _regions(run: Digest) -> str:
+def _regions(run: PageModel) -> str:
     measured = [region for region in run.regions if region["syncs_per_step"] is not None]
     if not measured:
         return ""
@@ -91,14 +98,14 @@ def _region_row(region: Document, number: int, scale: int) -> str:
     mark = "" if budget is None else f'<i style="left:{100 * budget.number / scale:.2f}%"></i>'
     return (
         f'<tr><td><span class="chip {outcome}">{_MARKS[outcome]} {OUTCOME_NAMES[outcome]}</span>'
-        f"<td class=name>{linked}<td class=n>{most}<td class=n>{figure(middle)}"
+        f"<td class=name>{linked}<td class=n>{most}<td class=n>{format_number(middle)}"
         f"<td class=n>{'' if budget is None else budget}"
         f'<td class=bar><div class="meter {outcome}"><b style="width:{100 * most / scale:.2f}%"></b>{mark}</div>'
         f"<td class=n>{region['steps'] - region['warmup']}</tr>"
     )
 
 
-def _lines(run: Digest) -> str:
+def _lines(run: PageModel) -> str:
     if not run.lines:
         return ""
     items = "".join(_line(line) for line in run.lines[:LINES_SHOWN])
@@ -108,19 +115,19 @@ def _lines(run: Digest) -> str:
     )
 
 
-def _line(line: LineDigest) -> str:
+def _line(line: LineSummary) -> str:
     facts = [
         f"<b>{line.worst}</b> in the worst step" if line.worst else "only in warm-up or after the last step",
         f"{plural(line.syncs, 'sync')} in {plural(line.regions, 'region')}",
     ]
-    facts.append("not timed" if line.blocked_ms is None else f"<b>{figure(line.blocked_ms)} ms</b> waited")
+    facts.append("not timed" if line.blocked_ms is None else f"<b>{format_number(line.blocked_ms)} ms</b> waited")
     if line.allowed is not None:
         said = f"allowed: {escape(line.allowed)}"
     elif line.background:
         said = "on another thread than the test's: not counted"
     else:
         codes = "".join(f"<b class=code>{escape(code)}</b> " for code in line.codes)
-        said = codes + _remedy(line.remedy or "") if codes else "<em>no rule of the linter names this line</em>"
+        said = codes + _remedy(line.remedy or "") if codes else "<em>the linter has no rule for this line</em>"
     via = f" <span class=via>via {escape(line.via)}</span>" if line.via else ""
     source = f"<pre>{escape(line.source)}</pre>" if line.source else ""
     excused = " class=excused" if line.allowed is not None or line.background else ""
@@ -131,10 +138,10 @@ def _line(line: LineDigest) -> str:
 
 
 def _remedy(remedy: str) -> str:
-    return "".join(f"<code>{escape(part)}</code>" if code else escape(part) for part, code in spoken(remedy))
+    return "".join(f"<code>{escape(part)}</code>" if code else escape(part) for part, code in text_and_code(remedy))
 
 
-def _details(run: Digest) -> str:
+def _details(run: PageModel) -> str:
     measured = [region for region in run.regions if region["syncs_per_step"] is not None]
     parts = [_detail(region, number) for number, region in enumerate(measured[:DETAILS_SHOWN])]
     if not parts:
@@ -158,7 +165,7 @@ def _detail(region: Document, number: int) -> str:
     )
 
 
-def _footer(run: Digest) -> str:
+def _footer(run: PageModel) -> str:
     versions = [
         f"{name} {run.environment[key]}"
         for name, key in (("torch", "torch"), ("Python", "python"))

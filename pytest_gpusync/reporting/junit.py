@@ -1,10 +1,10 @@
-"""The figures of a test as properties of its case in a JUnit file (``pytest --junitxml``)."""
+"""The measurements of a test as properties of its test case in a JUnit file (``pytest --junitxml``)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.reporting.page_model import broken, figure, limit, severity
+from pytest_gpusync.reporting.page_model import failed_sentences, format_number, limit, severity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,9 +15,9 @@ PREFIX: Final = "gpusync."
 
 
 def properties(environment: Document | None, regions: Sequence[Document]) -> list[tuple[str, str]]:
-    """Return the properties of a test: of its worst region, as the summary shows it.
+    """Return the properties of a test: those of its worst region, as in the summary.
 
-    What was not measured has no property. Every broken budget is one of its own, whichever region it belongs to.
+    What was not measured has no property. Every broken budget is a property of its own, whichever region it belongs to.
     """
     if not regions:
         return []
@@ -25,10 +25,10 @@ def properties(environment: Document | None, regions: Sequence[Document]) -> lis
     found: dict[str, object] = {"outcome": worst["outcome"], "steps": worst["steps"]}
     if worst["syncs_per_step"] is not None:
         found["syncs_per_step.max"] = worst["syncs_per_step"]["max"]
-        found["syncs_per_step.median"] = figure(worst["syncs_per_step"]["median"])
+        found["syncs_per_step.median"] = format_number(worst["syncs_per_step"]["median"])
     found["budget"] = limit(worst)
     found["problem"] = worst["problem"]
     for key in ("device", "gpu", "recorder", "coverage"):
         found[key] = environment[key] if environment is not None else None
     named = [(PREFIX + key, str(value)) for key, value in found.items() if value is not None]
-    return named + [(PREFIX + "broken", sentence) for region in regions for sentence in broken(region)]
+    return named + [(PREFIX + "broken", sentence) for region in regions for sentence in failed_sentences(region)]

@@ -1,4 +1,4 @@
-"""A run as Markdown that reads well as the step summary of a CI job and in a pull request."""
+"""A run as Markdown, for the step summary of a CI job or a pull request."""
 
 from __future__ import annotations
 
@@ -6,27 +6,34 @@ import html
 import re
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.reporting.page_model import OUTCOME_NAMES, broken, digest, figure, limit, spoken
+from pytest_gpusync.reporting.page_model import (
+    OUTCOME_NAMES,
+    failed_sentences,
+    format_number,
+    limit,
+    page_model,
+    text_and_code,
+)
 from pytest_gpusync.reporting.terminal import plural
 
 if TYPE_CHECKING:
     from pytest_gpusync.model.document import Document
-    from pytest_gpusync.reporting.page_model import Digest, LineDigest
+    from pytest_gpusync.reporting.page_model import LineSummary, PageModel
 
 REGIONS_SHOWN: Final = 50
 LINES_SHOWN: Final = 30
-"""A step summary is cut off at 1 MiB and read by people: what is left out is counted, and stands in the JSON report."""
+"""GitHub cuts a step summary off at 1 MiB. What is left out is counted, and is in the JSON report."""
 
 _MARKUP: Final = re.compile(r"([\\`*_\[\]|~])")
 
 
 def to_markdown(document: Document) -> str:
-    """Return a run object as GitHub-flavoured Markdown."""
-    run = digest(document)
+    """Return a run object as GitHub-flavored Markdown."""
+    run = page_model(document)
     blocks = [
         "## GPU syncs",
         _headline(run),
-        *_broken(run),
+        *_failed_budgets(run),
         *_regions(run),
         *_lines(run),
         *_unmeasured(run),
@@ -35,7 +42,7 @@ def to_markdown(document: Document) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _headline(run: Digest) -> str:
+def _headline(run: PageModel) -> str:
     if not run.regions:
         return "**Nothing was measured:** no test used the GPU."
     parts = [
@@ -48,21 +55,21 @@ def _headline(run: Digest) -> str:
     return f"**{plural(len(run.regions), 'region')}: {', '.join(parts)}**"
 
 
-def _broken(run: Digest) -> list[str]:
-    found = [(region["name"], sentence) for region in run.regions for sentence in broken(region)]
+def _failed_budgets(run: PageModel) -> list[str]:
+    found = [(region["name"], sentence) for region in run.regions for sentence in failed_sentences(region)]
     items = [f"- {code(name)}: {text(sentence)}" for name, sentence in found[:REGIONS_SHOWN]]
     items += _more(len(found) - REGIONS_SHOWN, "broken budget", "- ")
     return ["\n".join(items)] if items else []
 
 
-def _regions(run: Digest) -> list[str]:
+def _regions(run: PageModel) -> list[str]:
     measured = [region for region in run.regions if region["syncs_per_step"] is not None]
     if not measured:
         return []
     rows = ["| verdict | syncs per step | budget | steps | region |", "|---|--:|--:|--:|---|"]
     for region in measured[:REGIONS_SHOWN]:
         most, middle = region["syncs_per_step"]["max"], region["syncs_per_step"]["median"]
-        rate = str(most) if most == middle else f"{most} (median {figure(middle)})"
+        rate = str(most) if most == middle else f"{most} (median {format_number(middle)})"
         budget = limit(region)
         steps = region["steps"] - region["warmup"]
         rows.append(
@@ -72,14 +79,14 @@ def _regions(run: Digest) -> list[str]:
     return ["### Budgets", "\n".join(rows), *_more(len(measured) - REGIONS_SHOWN, "region")]
 
 
-def _lines(run: Digest) -> list[str]:
+def _lines(run: PageModel) -> list[str]:
     if not run.lines:
         return []
     timed = any(line.blocked_ms is not None for line in run.lines)
     head = ["line", "source", "worst step", *(["waited"] if timed else []), "rule", "remedy"]
     rows = [f"| {' | '.join(head)} |", f"|---|---|--:|{'--:|' if timed else ''}---|---|"]
     for line in run.lines[:LINES_SHOWN]:
-        waited = ["" if line.blocked_ms is None else f"{figure(line.blocked_ms)} ms"] if timed else []
+        waited = ["" if line.blocked_ms is None else f"{format_number(line.blocked_ms)} ms"] if timed else []
         cells = [
             code(line.where),
             code(line.source) if line.source else f"in {code(line.function)}",
@@ -92,25 +99,25 @@ def _lines(run: Digest) -> list[str]:
     return ["### Lines that waited", "\n".join(rows), *_more(len(run.lines) - LINES_SHOWN, "line")]
 
 
-def _remark(line: LineDigest) -> str:
+def _remark(line: LineSummary) -> str:
     if line.allowed is not None:
         return f"allowed: {text(line.allowed)}"
     if line.background:
         return "on another thread: not counted"
-    remedy = "".join(code(part) if is_code else text(part) for part, is_code in spoken(line.remedy or ""))
+    remedy = "".join(code(part) if is_code else text(part) for part, is_code in text_and_code(line.remedy or ""))
     outside = "" if line.worst else "only in warm-up or after the last step"
     return " — ".join(part for part in (remedy, outside, f"via {code(line.via)}" if line.via else "") if part)
 
 
-def _unmeasured(run: Digest) -> list[str]:
+def _unmeasured(run: PageModel) -> list[str]:
     missed = [region for region in run.regions if region["outcome"] == "not_measured"]
     items = [f"- {code(region['name'])}: {text(region['problem'])}" for region in missed[:REGIONS_SHOWN]]
     items += _more(len(missed) - REGIONS_SHOWN, "region", "- ")
     return ["### Not measured", "\n".join(items)] if items else []
 
 
-def _where(run: Digest) -> str:
-    """Say where was measured: a count means little without what could be seen."""
+def _where(run: PageModel) -> str:
+    """Return the environment: a count means little without what could be seen."""
     environment = run.environment
     versions = ", ".join(
         f"{name} {environment[key]}" for name, key in (("torch", "torch"), ("Python", "python")) if environment[key]
@@ -120,7 +127,7 @@ def _where(run: Digest) -> str:
 
 
 def code(content: str) -> str:
-    """Return text as a code span that holds in a table cell, whatever stands in it."""
+    """Return text as a code span that works in a table cell, whatever it contains."""
     content = " ".join(content.split()).replace("|", "\\|")
     ticks = max((len(run) for run in re.findall(r"`+", content)), default=0)
     fence = "`" * (ticks + 1)
@@ -129,7 +136,7 @@ def code(content: str) -> str:
 
 
 def text(content: str) -> str:
-    """Return text with all that Markdown or HTML would read as markup escaped."""
+    """Return text with all Markdown and HTML markup escaped."""
     return _MARKUP.sub(r"\\\1", html.escape(re.sub(r"\s+", " ", content), quote=False))
 
 

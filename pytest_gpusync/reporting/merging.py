@@ -1,7 +1,7 @@
-"""Several run files as one: those of the ranks of a distributed run, or of the shards of a test-suite.
+"""Merges several run files into one: those of the ranks of a distributed run, or of the shards of a test suite.
 
 A merged run is a run (``gpusync.run/1``) like any other. It lists its ``parts``, the files it was made of, and each
-region names its own. The result does not depend on the order in which the files are given.
+region names its own. The result does not depend on the order of the files.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.document import Document
 
 _COVERAGES: Final = ("simulated", "torch", "driver")
-"""The least first: a merged run claims no more than the least of its parts saw."""
+"""From least to most: the coverage of a merged run is the least of its parts."""
 
 _COMPARED: Final = ("device", "gpu", "driver", "recorder", "coverage", "torch", "python")
 """Fields of an environment in which the parts of a run may differ."""
 
 
 class NotARunError(ValueError):
-    """A document that the run schema does not describe."""
+    """A document that does not match the run schema."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What one process wrote."""
+    """The run of one process."""
 
     file: str
     rank: int | None
@@ -46,10 +46,10 @@ def merge_runs(runs: Sequence[tuple[str, Document]]) -> Document:
     """Return the runs as one run object.
 
     Args:
-        runs: the path of each file, as people know it, and its run object; a merged one gives its parts.
+        runs: the path of each file, as the user gave it, and its run object; a merged run contributes its parts.
 
     Raises:
-        NotARunError: a document is no run; the message is the path of its file.
+        NotARunError: a document is not a run; the message is the path of its file.
     """
     parts = sorted((part for file, document in runs for part in _parts(file, document)), key=_order)
     parts = [replace(part, label=label) for part, label in zip(parts, _labels(parts), strict=True)]
@@ -85,7 +85,7 @@ def _parts(file: str, document: Document) -> list[_Part]:
                 part["file"],
                 part["rank"],
                 _checked_environment(part["environment"]),
-                [_as_it_was(region, part["label"]) for region in regions if region["part"] == number],
+                [_unlabeled(region, part["label"]) for region in regions if region["part"] == number],
                 part["lines"],
             )
             for number, part in enumerate(merged)
@@ -95,7 +95,7 @@ def _parts(file: str, document: Document) -> list[_Part]:
 
 
 def _checked(region: Document) -> Document:
-    """Return a region object that has what every page reads of it."""
+    """Return a region object after checking that it has what the reports read."""
     for key in ("outcome", "problem", "steps", "warmup", "step_source", "device_used", "syncs_per_step"):
         region[key]
     for site in region["sites"]:
@@ -115,33 +115,33 @@ def _checked_environment(environment: Document) -> Document:
     return environment
 
 
-def _as_it_was(region: Document, label: str) -> Document:
-    """Return a region of a merged run under the name that its process gave it."""
+def _unlabeled(region: Document, label: str) -> Document:
+    """Return a region of a merged run under its original name."""
     kept = {key: value for key, value in region.items() if key != "part"}
     return {**kept, "name": region["name"].removesuffix(f" [{label}]")}
 
 
 def _order(part: _Part) -> tuple[Any, ...]:
-    """Ranks in their order; files by name, with ``run-10`` after ``run-9``."""
+    """Return a sort key: ranks in order; files by name, with ``run-10`` after ``run-9``."""
     pieces = re.split(r"(\d+)", part.file)
     natural = [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces if piece]
     return part.rank is None, part.rank or 0, natural
 
 
 def _labels(parts: Sequence[_Part]) -> list[str]:
-    """Return what tells the parts apart, as short as it can be: the rank, the name of the file, or its path."""
+    """Return distinct labels of the parts, as short as possible: the rank, the name of the file, or its path."""
     ranks = [f"rank {part.rank}" for part in parts if part.rank is not None]
     stems = [PurePath(part.file).stem for part in parts]
     files = [part.file for part in parts]
     for labels in (ranks, stems, files):
         if len(labels) == len(parts) == len(set(labels)):
             return labels
-    # Two ranks of merged runs may have come from files of the same path.
+    # Parts of merged runs may come from files of the same path.
     return [f"{file} {number}" for number, file in enumerate(files, start=1)]
 
 
 def _environment(parts: Sequence[_Part]) -> Document:
-    """Return the environment that all parts share, or that of the part that saw least, with a note of the others."""
+    """Return the common environment, or that of the part that saw least, with a note of the differences."""
     measured = [part for part in parts if part.environment["recorder"] is not None]
     if not measured:
         return parts[0].environment

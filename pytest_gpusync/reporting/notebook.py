@@ -1,6 +1,6 @@
-"""A measurement as a notebook shows it: its sentence, and a table of the lines that waited.
+"""A measurement as a notebook shows it: one sentence, and a table of the lines that waited.
 
-Notebooks drop style sheets and scripts, so this is plain HTML that takes the notebook's own colours.
+Notebooks remove style sheets and scripts, so this is plain HTML in the notebook's own colors.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.model.line_counts import lines
-from pytest_gpusync.reporting.page_model import figure, spoken
+from pytest_gpusync.model.line_counts import line_counts
+from pytest_gpusync.reporting.page_model import format_number, text_and_code
 from pytest_gpusync.reporting.rule_names import rules_for
 from pytest_gpusync.reporting.site_rows import source_text
-from pytest_gpusync.reporting.terminal import device_text, plural, total_text
+from pytest_gpusync.reporting.terminal import device_text, plural, total_sentence
 
 if TYPE_CHECKING:
-    from pytest_gpusync.model.line_counts import Line
+    from pytest_gpusync.model.line_counts import LineCount
     from pytest_gpusync.model.measurement import Measurement
 
 LINES_SHOWN: Final = 20
@@ -24,8 +24,8 @@ _LEFT: Final = ' style="text-align:left"'
 
 
 def to_fragment(measurement: Measurement) -> str:
-    """Return the HTML that stands for a region in a notebook."""
-    found = lines(measurement)
+    """Return the HTML of a measurement for a notebook."""
+    found = line_counts(measurement)
     shown = found[:LINES_SHOWN]
     waited = _waited(measurement)
     rows = "".join(_row(line, waited.get((line.path, line.line))) for line in shown)
@@ -36,12 +36,12 @@ def to_fragment(measurement: Measurement) -> str:
     environment = measurement.environment
     note = f"; {environment.note}" if environment.note else ""
     return (
-        f"<div><strong>{escape(total_text(measurement))}</strong>{table}{more}"
+        f"<div><strong>{escape(total_sentence(measurement))}</strong>{table}{more}"
         f"<div><small>{escape(device_text(environment) + note)}</small></div></div>"
     )
 
 
-def _row(line: Line, waited: float | None) -> str:
+def _row(line: LineCount, waited: float | None) -> str:
     rules = rules_for(line.path, line.line)
     source = source_text(line.path, line.line)
     if line.allowed is not None:
@@ -49,13 +49,13 @@ def _row(line: Line, waited: float | None) -> str:
     elif line.background:
         remark = f"on thread {escape(line.thread)}: not counted"
     else:
-        parts = spoken(rules[0].remedy) if rules else []
+        parts = text_and_code(rules[0].remedy) if rules else []
         remark = "".join(f"<code>{escape(part)}</code>" if code else escape(part) for part, code in parts)
     cells = [
         f"<td{_LEFT}><code>{escape(f'{line.path}:{line.line}')}</code></td>",
         f"<td{_LEFT}><code>{escape(source)}</code></td>",
         f"<td>{max(line.by_step, default=0)}</td>",
-        *([f"<td>{figure(waited)} ms</td>"] if waited is not None else []),
+        *([f"<td>{format_number(waited)} ms</td>"] if waited is not None else []),
         f"<td>{escape(' '.join(rule.code for rule in rules))}</td>",
         f"<td{_LEFT}>{remark}</td>",
     ]
@@ -63,7 +63,7 @@ def _row(line: Line, waited: float | None) -> str:
 
 
 def _waited(measurement: Measurement) -> dict[tuple[str, int], float]:
-    """Return how long the host waited in each line, in milliseconds; nothing where not every sync was timed."""
+    """Return how long the host waited in each line, in milliseconds; empty if not every sync was timed."""
     waited: dict[tuple[str, int], float] = {}
     for sync in measurement.all_syncs:
         if sync.blocked_ns is None:

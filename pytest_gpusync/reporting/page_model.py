@@ -1,4 +1,4 @@
-"""A run object put in the order in which a page shows it: the worst first. No markup; each format has its own."""
+"""The content of a report page, in its order: the worst first. No markup, which differs between formats."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ OUTCOME_NAMES: Final = {
 }
 
 COVERAGE_TEXTS: Final = {
-    "driver": "Every synchronize call of the process was seen, whichever library made it.",
-    "torch": "Only the syncs that torch itself makes were seen; other libraries may have made more.",
-    "simulated": "Counted on a simulated CUDA device. It makes the same syncs; how long they take is not known.",
+    "driver": "The recorder saw every synchronize call of the process, from any library.",
+    "torch": "The recorder saw only the syncs that torch itself makes; other libraries may have made more.",
+    "simulated": "Counted on a simulated CUDA device. It makes the same syncs, but not in the time a GPU takes.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The sync budget that a region was held to."""
+    """The sync budget of a region."""
 
     number: int
     exact: bool
@@ -41,14 +41,14 @@ class Limit:
 
 
 @dataclass
-class LineDigest:
+class LineSummary:
     """One source line over all regions of a run."""
 
     path: str
     line: int
     function: str
     source: str
-    """Text of the line; empty where the file cannot be read."""
+    """Text of the line; empty if the file cannot be read."""
     codes: tuple[str, ...]
     remedy: str | None
     allowed: str | None
@@ -56,32 +56,32 @@ class LineDigest:
     worst: int = 0
     """Most syncs in one step of any region."""
     syncs: int = 0
-    """In all regions, warm-up included."""
+    """In all regions, including warm-up."""
     blocked_ms: float | None = None
     regions: int = 0
     via: str | None = None
 
     @property
     def where(self) -> str:
-        """The place as editors open it."""
+        """``path:line``, which editors can open."""
         return f"{self.path}:{self.line}"
 
 
 @dataclass
-class Digest:
-    """What a page shows of a run."""
+class PageModel:
+    """The content of a page for one run."""
 
     environment: Document
     regions: list[Document]
     """The worst first."""
-    lines: list[LineDigest] = field(default_factory=list)
-    """Lines that a budget limits, those with most syncs in a step first, then those that it does not."""
+    lines: list[LineSummary] = field(default_factory=list)
+    """Lines that budgets count, ordered by most syncs in a step, then lines that they do not count."""
     parts: str | None = None
     """What a merged run was made of, in one sentence."""
 
     @property
     def device(self) -> str | None:
-        """What was measured on; None if nothing was measured."""
+        """The device that was measured; None if nothing was measured."""
         environment = self.environment
         if environment["recorder"] is None:
             return None
@@ -97,10 +97,10 @@ class Digest:
         return sum(1 for region in self.regions if region["outcome"] == outcome)
 
 
-def digest(document: Document) -> Digest:
-    """Return what a page shows of a run object."""
+def page_model(document: Document) -> PageModel:
+    """Return the page content for a run object."""
     regions = sorted(document["regions"], key=severity)
-    lines: dict[tuple[Any, ...], LineDigest] = {}
+    lines: dict[tuple[Any, ...], LineSummary] = {}
     for region in regions:
         _add_lines(region, lines)
     ranked = sorted(
@@ -109,11 +109,11 @@ def digest(document: Document) -> Digest:
     )
     labels = [part["label"] for part in document.get("parts") or ()]
     parts = f"Merged from {len(labels)} runs: {', '.join(labels)}" if labels else None
-    return Digest(document["environment"], regions, ranked, parts)
+    return PageModel(document["environment"], regions, ranked, parts)
 
 
 def limit(region: Document) -> Limit | None:
-    """Return the sync budget that a region was held to, the broken one of several; None without."""
+    """Return the sync budget of a region, the broken one if there are several; None if there is none."""
     held = [verdict for verdict in region["verdicts"] if verdict["quantity"] == "syncs"]
     if not held:
         return None
@@ -123,30 +123,30 @@ def limit(region: Document) -> Limit | None:
     return None if verdict["max"] is None else Limit(verdict["max"], exact=False)
 
 
-def broken(region: Document) -> list[str]:
-    """Return the sentences of the budgets that a region broke or may have broken, whatever they limit."""
+def failed_sentences(region: Document) -> list[str]:
+    """Return the sentences of the failed and undecided budgets of a region, whatever they limit."""
     found = [verdict["sentence"] for verdict in region["verdicts"] if verdict["outcome"] in ("failed", "undecided")]
-    return list(dict.fromkeys(found))  # two budgets of one number say it once
+    return list(dict.fromkeys(found))  # two budgets of the same number have the same sentence
 
 
-def spoken(remedy: str) -> list[tuple[str, bool]]:
-    """Return the parts of a remedy, and of each whether it is code: remedies mark code with backticks."""
+def text_and_code(remedy: str) -> list[tuple[str, bool]]:
+    """Return the parts of a remedy, each with whether it is code: remedies mark code with backticks."""
     return [(part, number % 2 == 1) for number, part in enumerate(remedy.split("`")) if part]
 
 
-def figure(number: float) -> str:
-    """Return a number as people write it: 2, 2.5, 0.031."""
+def format_number(number: float) -> str:
+    """Return a number with three significant digits: 2, 2.5, 0.031."""
     return f"{number:.3g}" if abs(number) < 1000 else f"{number:,.0f}"
 
 
 def severity(region: Document) -> tuple[int, float, str]:
-    """Return what regions are sorted by, the worst first."""
+    """Return the sort key of a region: the worst first."""
     most = region["syncs_per_step"]["max"] if region["syncs_per_step"] else 0
     return _SEVERITY[region["outcome"]], -most, region["name"]
 
 
-def _add_lines(region: Document, lines: dict[tuple[Any, ...], LineDigest]) -> None:
-    """Add the sites of a region to the lines of the run: kinds and library frames of a line become one."""
+def _add_lines(region: Document, lines: dict[tuple[Any, ...], LineSummary]) -> None:
+    """Add the sites of a region to the lines of the run; kinds and library frames of a line are merged."""
     worst: dict[tuple[Any, ...], int] = {}
     for site in region["sites"]:
         key = (site["path"], site["line"], site["allowed"], site["background"])
@@ -162,14 +162,14 @@ def _add_lines(region: Document, lines: dict[tuple[Any, ...], LineDigest]) -> No
         lines[key].regions += 1
 
 
-def _line(site: Document) -> LineDigest:
+def _line(site: Document) -> LineSummary:
     rules = rules_for(site["path"], site["line"])
-    return LineDigest(
+    return LineSummary(
         path=site["path"],
         line=site["line"],
         function=site["function"],
         source=source_text(site["path"], site["line"]),
-        # Drawn where the source is not, a line has the code that the run file has for it.
+        # If the source file is not available, use the code from the run file.
         codes=tuple(rule.code for rule in rules) or ((site["code"],) if site["code"] else ()),
         remedy=rules[0].remedy if rules else None,
         allowed=site["allowed"],

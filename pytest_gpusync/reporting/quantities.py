@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 Elapsed = Ratio | Overlap | Decomposition | Stalls | Estimate
-"""What the methods of gpu_elapsed return; an estimate is a dispatch ratio."""
+"""The results of gpu_elapsed's methods; an estimate is a dispatch ratio."""
 
-_NOT_ELAPSED: Final[Document] = {"ratio": None, "overlap": None, "decomposition": None, "stalls": None}
+_NO_ELAPSED: Final[Document] = {"ratio": None, "overlap": None, "decomposition": None, "stalls": None}
 
 
 def memory_document(measurement: Measurement) -> Document | None:
-    """Return the memory object of a region; None where memory was not sampled."""
+    """Return the memory object of a region; None if memory was not sampled."""
     if measurement.memory is None:
         return None
     mallocs, frees = (
@@ -37,7 +37,7 @@ def memory_document(measurement: Measurement) -> Document | None:
     )
     grown = measurement.grown
     return {
-        **{of: _memory_of(measurement, of) for of in memory_growth.OF},
+        **{of: _memory_of(measurement, of) for of in memory_growth.MEMORY_KINDS},
         "device_mallocs_per_step": None if mallocs is None else mallocs._asdict(),
         "device_frees_per_step": None if frees is None else frees._asdict(),
         "grown": None if grown is None else [line._asdict() for line in grown],
@@ -45,35 +45,35 @@ def memory_document(measurement: Measurement) -> Document | None:
 
 
 def timing_document(measurement: Measurement) -> Document | None:
-    """Return the timing object of a region; None where its steps were not timed."""
+    """Return the timing object of a region; None if its steps were not timed."""
     found = step_times.times(measurement)
     ratio = step_times.dispatch_ratio(measurement)
     if found is None or ratio is None:
         return None
     return {
-        "issue_ms": _spread(found.issue),
-        "complete_ms": _spread(found.complete),
+        "issue_ms": _median_and_max(found.issue),
+        "complete_ms": _median_and_max(found.complete),
         "dispatch_ratio": estimate_document(ratio),
         "max_in_flight": step_times.most_in_flight(measurement),
         "note": None if measurement.disturbance is None else measurement.disturbance.note,
-        **_NOT_ELAPSED,
+        **_NO_ELAPSED,
     }
 
 
 def elapsed_document(found: Elapsed) -> Document:
-    """Return the timing object of what a method of gpu_elapsed measured."""
+    """Return the timing object of a result of gpu_elapsed."""
     nothing: Document = {"issue_ms": None, "complete_ms": None, "dispatch_ratio": None, "max_in_flight": None}
     if isinstance(found, Estimate):
-        return {**nothing, **_NOT_ELAPSED, "dispatch_ratio": estimate_document(found)}
+        return {**nothing, **_NO_ELAPSED, "dispatch_ratio": estimate_document(found)}
     if isinstance(found, Ratio):
-        return {**nothing, **_NOT_ELAPSED, "ratio": _finite(asdict(found))}
+        return {**nothing, **_NO_ELAPSED, "ratio": _finite(asdict(found))}
     if isinstance(found, Overlap):
-        return {**nothing, **_NOT_ELAPSED, "overlap": _finite(asdict(found))}
+        return {**nothing, **_NO_ELAPSED, "overlap": _finite(asdict(found))}
     if isinstance(found, Stalls):
         sites = [_finite(_stall_document(stall)) for stall in found.sites]
-        return {**nothing, **_NOT_ELAPSED, "stalls": {**asdict(found), "idle_ms": found.idle_ms, "sites": sites}}
+        return {**nothing, **_NO_ELAPSED, "stalls": {**asdict(found), "idle_ms": found.idle_ms, "sites": sites}}
     predicted = {"each_predicted_ms": found.each_predicted_ms, "end_predicted_ms": found.end_predicted_ms}
-    return {**nothing, **_NOT_ELAPSED, "decomposition": {**asdict(found), **predicted}}
+    return {**nothing, **_NO_ELAPSED, "decomposition": {**asdict(found), **predicted}}
 
 
 def _stall_document(stall: Stall) -> Document:
@@ -83,19 +83,19 @@ def _stall_document(stall: Stall) -> Document:
 
 
 def _finite(document: Document) -> Document:
-    """Return the object with null for the ends of an interval that claims nothing."""
+    """Return the object with null for infinite ends of an interval."""
     return {
         name: None if isinstance(value, float) and not isfinite(value) else value for name, value in document.items()
     }
 
 
 def estimate_document(estimate: Estimate) -> Document:
-    """Return an estimate with its interval; a bound that the samples do not give is null."""
+    """Return an estimate with its interval; an unbounded end is null."""
     low, high = (bound if isfinite(bound) else None for bound in (estimate.low, estimate.high))
     return {"value": estimate.value, "low": low, "high": high, "confidence": estimate.confidence}
 
 
-def _memory_of(measurement: Measurement, of: memory_growth.Of) -> Document | None:
+def _memory_of(measurement: Measurement, of: memory_growth.MemoryKind) -> Document | None:
     samples = memory_growth.measured_samples(measurement, of)
     if samples is None:
         return None
@@ -109,5 +109,5 @@ def _memory_of(measurement: Measurement, of: memory_growth.Of) -> Document | Non
     }
 
 
-def _spread(nanoseconds: Sequence[int]) -> Document:
+def _median_and_max(nanoseconds: Sequence[int]) -> Document:
     return {"median": median(nanoseconds) / 1e6, "max": max(nanoseconds) / 1e6}

@@ -1,7 +1,7 @@
-"""From a line that synced to the linter's rule for it, by asking the linter about its file and the files beside it.
+"""Finds the linter's rule for a line that synced, by linting its file together with the files in the same folder.
 
-Asked only when a report is drawn, since it loads the linter. A file that the linter cannot read has no rules: a report
-is never lost for want of a name.
+It is used only when a report is drawn, because it loads the linter. If the linter cannot read a file, its lines have no
+rules: a report is never lost because of a missing name.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 _HOST_TO_DEVICE: Final = "GS5"
 """Codes of host-to-device copies and construction."""
 
-_NEIGHBOURS: Final = 40
-"""Files of a folder that the linter is shown beside the one it is asked about: a loader or a model defined next door
-tells what the names in it hold. In a folder of more files that is not what they are."""
+_NEIGHBORS: Final = 40
+"""Most files in a folder for all of them to be linted together: a loader or a model defined in the next file tells the
+linter what names hold. In a larger folder, files are rarely related that closely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,12 @@ class Rule:
     name: str
     remedy: str
     end_column: int
-    """Column after the barrier on its line, from 1, indentation included; on several lines, after the first of them."""
+    """Column after the barrier on its line, from 1 and including indentation; if it spans several lines, after its
+    first."""
 
 
 def rules_for(path: str, line: int) -> tuple[Rule, ...]:
-    """Return the rules for a line of the file at `path`, the surest first, each code once."""
+    """Return the rules for a line of the file at `path`, the most certain first, each code once."""
     resolved = Path(path).resolve()
     try:
         stamp = resolved.stat().st_mtime_ns
@@ -47,7 +48,7 @@ def rules_for(path: str, line: int) -> tuple[Rule, ...]:
 
 
 def rule_for(path: str, line: int, direction: Direction | None = None) -> Rule | None:
-    """Return the rule for a sync of a line; where the line has several, the first that copies the same way."""
+    """Return the rule for a sync of a line; if the line has several, the first one for copies in the same direction."""
     rules = rules_for(path, line)
     if direction is not None:
         for rule in rules:
@@ -58,17 +59,17 @@ def rule_for(path: str, line: int, direction: Direction | None = None) -> Rule |
 
 @lru_cache(maxsize=256)
 def _rules_by_line(resolved: str, shown: str, stamp: int) -> dict[int, tuple[Rule, ...]]:
-    """Lint one file; `stamp` makes an edited file a new key."""
+    """Lint one file; `stamp` makes an edited file a different cache key."""
     try:
         findings = _findings(Path(resolved), shown)
     except Exception:
-        # Whatever ails the file or the linter, the syncs were counted and must be reported.
+        # Whatever is wrong with the file or the linter, the syncs were counted and must be reported.
         return {}
     starting: dict[int, dict[str, Rule]] = {}
     for finding in sorted(findings, key=lambda f: (f.confidence.rank, f.span)):
         starting.setdefault(finding.span.line, {}).setdefault(finding.code, _rule(finding))
     rules = {line: tuple(found.values()) for line, found in starting.items()}
-    # A finding over several lines names those on which no other starts, the narrowest first.
+    # A finding that spans several lines also applies to those on which no other starts, the shortest finding first.
     for finding in sorted(findings, key=lambda f: f.span.end_line - f.span.line):
         for line in range(finding.span.line + 1, finding.span.end_line + 1):
             rules.setdefault(line, (_rule(finding),))
@@ -80,16 +81,16 @@ def _findings(file: Path, shown: str) -> list[Finding]:
     from gpusync_lint.run.engine import analyze
 
     sources = [Source(shown, file.read_text(encoding="utf-8"))]
-    for neighbour in _neighbours(file):
+    for neighbor in _neighbors(file):
         with suppress(OSError, UnicodeDecodeError):
-            beside = f"{shown.rpartition('/')[0]}/{neighbour.name}".lstrip("/")
-            sources.append(Source(beside, neighbour.read_text(encoding="utf-8")))
+            beside = f"{shown.rpartition('/')[0]}/{neighbor.name}".lstrip("/")
+            sources.append(Source(beside, neighbor.read_text(encoding="utf-8")))
     return [finding for finding in analyze(sources, EngineSettings()).findings if finding.path == shown]
 
 
-def _neighbours(file: Path) -> list[Path]:
+def _neighbors(file: Path) -> list[Path]:
     beside = sorted(other for other in file.parent.glob("*.py") if other != file)
-    return beside if len(beside) <= _NEIGHBOURS else []
+    return beside if len(beside) <= _NEIGHBORS else []
 
 
 def _rule(finding: Finding) -> Rule:

@@ -1,7 +1,7 @@
 """The run file: ``gpusync.run/1``, described field by field in docs/schemas/run-1.schema.json.
 
-Its region objects are also how measurements travel: between the workers of a distributed run, from a test to the
-session's summary, and into every other report.
+Measurements also travel as its region objects: between the workers of a distributed run, from a test to the session's
+summary, and into every other report.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_gpusync.model.budgets import why_not_measured
 from pytest_gpusync.model.site_counts import site_counts, syncs_per_step
 from pytest_gpusync.reporting.quantities import elapsed_document, estimate_document, memory_document, timing_document
 from pytest_gpusync.reporting.rule_names import rule_for
-from pytest_gpusync.reporting.sync_sequence import order_document
+from pytest_gpusync.reporting.sync_sequence import sequence_document
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = "gpusync.run/1"
 
 _COLUMN: Final = re.compile(r"\[\n[-+.\deE,\s]*(?:null[-+.\deE,\s]*)*\n *\]")
-"""A list of numbers over several lines of JSON; within a string of JSON there is no line break."""
+"""A list of numbers over several lines of JSON; inside a JSON string there is no line break."""
 
 
 def environment_document(environment: Environment | None) -> Document:
@@ -76,7 +76,7 @@ def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) 
         "syncs_per_step": None if per_step is None else {"max": max(per_step), "median": median(per_step)},
         "per_step": per_step,
         "sites": [_site(count) for count in counts],
-        "order": order_document(measurement, counts),
+        "order": sequence_document(measurement, counts),
         "memory": memory_document(measurement),
         "timing": timing_document(measurement),
         "verdicts": [_verdict(verdict) for verdict in verdicts],
@@ -84,7 +84,7 @@ def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) 
 
 
 def unmeasured_document(name: str, problem: str) -> Document:
-    """Return the region object of what could not be measured at all."""
+    """Return the region object of something that could not be measured at all."""
     return {
         "name": name,
         "outcome": "not_measured",
@@ -105,7 +105,7 @@ def unmeasured_document(name: str, problem: str) -> Document:
 
 
 def elapsed_region_document(name: str, found: Elapsed) -> Document:
-    """Return the region object of what gpu_elapsed measured; syncs are not counted there."""
+    """Return the region object of a result of gpu_elapsed, which counts no syncs."""
     return {
         **unmeasured_document(name, ""),
         "outcome": "measured",
@@ -118,9 +118,9 @@ def elapsed_region_document(name: str, found: Elapsed) -> Document:
 def run_document(
     environment: Environment | Document | None, regions: Iterable[Document], lines: Document | None = None
 ) -> Document:
-    """Return the run object, with the linter's rule code on each line that it has one for.
+    """Return the run object, with the linter's rule code for each line that has one.
 
-    `lines`: which lines of the project ran, by path, as ranges with both ends; None if that was not recorded.
+    `lines`: which lines of the project ran, by path, as inclusive ranges; None if that was not recorded.
     """
     described = environment if isinstance(environment, dict) else environment_document(environment)
     return {
@@ -139,10 +139,11 @@ def to_text(document: Document) -> str:
 
 
 def write_atomic(path: Path | str, text: str) -> None:
-    """Write `text` to `path` so that a reader sees the old file or the new one, never half; folders are created.
+    """Write `text` to `path` so that readers see the old file or the new one, never a part; missing folders are
+    created.
 
     Raises:
-        OSError: the file cannot be written; an old file is untouched.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +168,7 @@ def _site(count: SiteCount) -> Document:
         "path": count.site.path,
         "line": count.site.line,
         "function": count.site.function,
-        "code": None,  # the linter is asked when the run is written
+        "code": None,  # filled in when the run is written
         "kind": count.kind,
         "direction": count.direction,
         "syncs": count.syncs,

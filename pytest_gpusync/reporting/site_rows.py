@@ -1,4 +1,4 @@
-"""The lines that synced, as a person reads them: place, source, rule, rate, remedy, in aligned columns."""
+"""The lines that synced, in aligned columns: place, source, rule, rate, remedy."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pytest_gpusync.reporting.rule_names import rules_for
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpusync.model.line_counts import Line
+    from pytest_gpusync.model.line_counts import LineCount
     from pytest_gpusync.reporting.rule_names import Rule
 
 SOURCE_WIDTH: Final = 44
-"""Columns of source text shown for a line; longer text is cut."""
+"""Width of the source column; longer text is cut."""
 
 _KIND_NAMES: Final = {
     "stream": "stream synchronize",
@@ -30,7 +30,7 @@ _KIND_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a report, its columns as text."""
+    """One row of a report, its columns as text."""
 
     where: str
     source: str
@@ -39,8 +39,8 @@ class Row:
     remark: str
 
 
-def row(line: Line, *, whole_region: bool) -> Row:
-    """Return the columns for one line; where no step was told apart (`whole_region`) the rate is a plain number."""
+def line_row(line: LineCount, *, whole_region: bool) -> Row:
+    """Return the columns for one line; for a region without steps (`whole_region`) the rate is a plain number."""
     rules = rules_for(line.path, line.line)
     remarks = []
     if line.allowed is not None:
@@ -54,15 +54,15 @@ def row(line: Line, *, whole_region: bool) -> Row:
         remarks.append(f"via {line.via[0]}{others}")
     return Row(
         where=f"{line.path}:{line.line}",
-        source=shown_source(line.path, line.line, rules) or f"in {line.function}: {_KIND_NAMES[line.kind]}",
+        source=shortened_source(line.path, line.line, rules) or f"in {line.function}: {_KIND_NAMES[line.kind]}",
         code=codes(rules),
         rate=_rate(line, whole_region=whole_region),
         remark="  ".join(remarks),
     )
 
 
-def draw(rows: Iterable[Row], *, indent: str = "  ") -> list[str]:
-    """Return rows as text, their columns aligned."""
+def align(rows: Iterable[Row], *, indent: str = "  ") -> list[str]:
+    """Return rows as text, with aligned columns."""
     rows = list(rows)
     if not rows:
         return []
@@ -86,14 +86,14 @@ def codes(rules: Sequence[Rule]) -> str:
 
 
 def source_text(path: str, line: int) -> str:
-    """Return the text of a line, without indentation and trailing comment; empty where the file cannot be read."""
+    """Return the text of a line without indentation and trailing comment; empty if the file cannot be read."""
     return _without_comment(_raw(path, line).strip())
 
 
-def shown_source(path: str, line: int, rules: Sequence[Rule]) -> str:
-    """Return the text of a line as :func:`source_text` does, cut to a column.
+def shortened_source(path: str, line: int, rules: Sequence[Rule]) -> str:
+    """Return the text of a line as :func:`source_text` does, cut to the column's width.
 
-    A line that is too long is cut so that the barrier stays in sight, where the linter has marked one.
+    The cut keeps the barrier visible if the linter has marked one.
     """
     raw = _raw(path, line)
     indent = len(raw) - len(raw.lstrip())
@@ -109,17 +109,17 @@ def shown_source(path: str, line: int, rules: Sequence[Rule]) -> str:
 
 def _raw(path: str, line: int) -> str:
     resolved = path if path.startswith("<") else str(Path(path).resolve())
-    linecache.checkcache(resolved)  # an editor, or another session of this process, may have changed the file
+    linecache.checkcache(resolved)  # an editor, or another session in this process, may have changed the file
     return linecache.getline(resolved, line).rstrip()
 
 
 def _without_comment(text: str) -> str:
     code, mark, comment = text.partition("  #")
-    # A quote after the mark may mean that it stands in a string: then nothing is dropped.
+    # A quote after it may mean that it is inside a string: then nothing is removed.
     return code.rstrip() if mark and not any(quote in comment for quote in "'\"") else text
 
 
-def _rate(line: Line, *, whole_region: bool) -> str:
+def _rate(line: LineCount, *, whole_region: bool) -> str:
     most = max(line.by_step, default=0)
     if whole_region:
         return "1 sync" if most == 1 else f"{most} syncs"

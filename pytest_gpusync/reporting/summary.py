@@ -1,4 +1,4 @@
-"""The session's summary, drawn from the region objects that came home with the test reports."""
+"""The summary of a session, from the region objects of its tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpusync.reporting.rule_names import rules_for
-from pytest_gpusync.reporting.site_rows import Row, codes, draw, shown_source
+from pytest_gpusync.reporting.site_rows import Row, align, codes, shortened_source
 from pytest_gpusync.reporting.terminal import device_text, environment_from, plural
 
 if TYPE_CHECKING:
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.document import Document
 
 WORST_SHOWN: Final = 5
-"""Tests, and lines, shown."""
+"""Most tests, and most lines, shown."""
 
 
 def is_measured(region: Document) -> bool:
-    """Tell whether a region counted the syncs of something that ran on the device."""
+    """Return whether a region counted the syncs of something that ran on the device."""
     return region["outcome"] != "not_measured" and (region["device_used"] or bool(region["sites"]))
 
 
 def summary_lines(environment: Document | None, tests: dict[str, list[Document]], *, noun: str = "test") -> list[str]:
-    """Return the summary of a session; empty when there is nothing to say.
+    """Return the summary of a session; empty if there is nothing to report.
 
     Args:
-        environment: where was measured; None if nothing was.
+        environment: where the tests were measured; None if nothing was.
         tests: the region objects of each test, by node id.
-        noun: what the keys of `tests` name.
+        noun: what the keys of `tests` are.
     """
     regions = [region for found in tests.values() for region in found]
     if not regions:
@@ -68,7 +68,7 @@ def _counts(tests: dict[str, list[Document]], noun: str) -> str:
 
 
 def _worst_tests(tests: dict[str, list[Document]]) -> list[str]:
-    """One row per test: that of its worst region, and of several as bad the one that broke its budget."""
+    """Return one row per test: its worst region; of equally bad ones, the one that broke its budget."""
     syncing = []
     for regions in tests.values():
         found = [region for region in regions if region["syncs_per_step"] and region["syncs_per_step"]["max"]]
@@ -111,17 +111,17 @@ def _worst_lines(regions: Sequence[Document]) -> list[str]:
         rows.append(
             Row(
                 where=f"{path}:{line}",
-                source=shown_source(path, line, rules),
+                source=shortened_source(path, line, rules),
                 code=codes(rules),
                 rate=f"up to {worst[path, line]} in a step",
                 remark=f"in {plural(seen[path, line], 'region')}",
             )
         )
-    return ["lines with most syncs:", *draw(rows)]
+    return ["lines with most syncs:", *align(rows)]
 
 
 def _syncs_by_line(region: Document) -> Counter[tuple[str, int]]:
-    """Add up what the kinds and library frames of a line made in their worst steps: no step made more."""
+    """Add up the worst steps of a line's kinds and library frames: an upper bound of its syncs in one step."""
     made: Counter[tuple[str, int]] = Counter()
     for site in region["sites"]:
         if site["allowed"] is None and not site["background"] and site["per_step_max"]:
@@ -136,11 +136,11 @@ def _undecided(regions: Sequence[Document]) -> list[str]:
         for verdict in region["verdicts"]
         if verdict["outcome"] == "undecided"
     ]
-    return ["neither kept nor broken:", *rows] if rows else []
+    return ["undecided:", *rows] if rows else []
 
 
 def _not_measured(regions: Sequence[Document]) -> list[str]:
-    """One line per reason: a reason often holds for a whole session."""
+    """Return one line per reason, because one reason often holds for a whole session."""
     missed: dict[str, list[str]] = {}
     for region in regions:
         if region["outcome"] == "not_measured":

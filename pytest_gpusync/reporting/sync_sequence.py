@@ -1,7 +1,7 @@
-"""The syncs of a region one by one, as columns of numbers: what a timeline can be drawn from.
+"""The syncs of a region one by one, as columns of numbers: the data of a timeline.
 
-Where the recorder reads a clock, each sync has the time at which it began and how long the host waited. Elsewhere, as
-on the simulated device, only the order and the step are known.
+If the recorder reads a clock, each sync has the time at which it began and how long the host waited. Otherwise, as on
+the simulated device, only order and step are known.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.model.measurement import Measurement, SiteCount
 
-ORDER_KEPT: Final = 10_000
-"""Syncs of a region whose order is kept, from the first on: a run file must stay readable by any tool."""
+SYNCS_KEPT: Final = 10_000
+"""Most syncs kept per region, from the first one on: a run file must stay readable by any tool."""
 
 STEP_ENDS_KEPT: Final = 10_000
 
 
-def order_document(measurement: Measurement, counts: Sequence[SiteCount]) -> dict[str, Any]:
-    """Return the order object of a region: entry i of each column is its i-th sync, warm-up and allowed ones included.
+def sequence_document(measurement: Measurement, counts: Sequence[SiteCount]) -> dict[str, Any]:
+    """Return the order object of a region: entry i of each column is its i-th sync, including warm-up and allowed ones.
 
-    Times are milliseconds after the region opened; null where the recorder reads no clock.
+    Times are milliseconds after the region opened; null if the recorder reads no clock.
 
     Args:
         measurement: a closed region.
@@ -32,7 +32,7 @@ def order_document(measurement: Measurement, counts: Sequence[SiteCount]) -> dic
         (count.site, count.kind, count.direction, count.thread, count.allowed, count.background): number
         for number, count in enumerate(counts)
     }
-    kept = measurement.all_syncs[:ORDER_KEPT]
+    kept = measurement.all_syncs[:SYNCS_KEPT]
     times = measurement.times
     return {
         "sites": [
@@ -48,11 +48,11 @@ def order_document(measurement: Measurement, counts: Sequence[SiteCount]) -> dic
 
 
 def _column(nanoseconds: Iterable[int | None]) -> list[float | None] | None:
-    """Return times in milliseconds; None where none is known."""
+    """Return times in milliseconds; None if none is known."""
     column = [None if time is None else _milliseconds(time) for time in nanoseconds]
     return column if any(time is not None for time in column) else None
 
 
 def _milliseconds(nanoseconds: int) -> float:
-    # Tenths of a microsecond: a call into the driver takes longer, and every digit is written many times.
+    # A tenth of a microsecond is shorter than any call into the driver, and every digit is written many times.
     return round(nanoseconds / 1e6, 4)

@@ -8,34 +8,34 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpusync.model.budgets import WHOLE_REGION, why_not_measured
-from pytest_gpusync.model.line_counts import counted_per_step, lines
+from pytest_gpusync.model.line_counts import counted_per_step, line_counts
 from pytest_gpusync.model.measurement import Environment
 from pytest_gpusync.model.sizes import format_size
-from pytest_gpusync.reporting.site_rows import draw, row, source_text
+from pytest_gpusync.reporting.site_rows import align, line_row, source_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpusync.model.budgets import Verdict
-    from pytest_gpusync.model.line_counts import Line
+    from pytest_gpusync.model.line_counts import LineCount
     from pytest_gpusync.model.measurement import Measurement
 
 LINES_SHOWN: Final = 10
 """Lines shown at normal verbosity; ``-v`` shows all."""
 
-MORE: Final = "-v shows all"
+MORE_HINT: Final = "-v shows all"
 
-GROWN: Final = ("allocated_growth", "reserved_growth")
-"""Budgets of memory whose allocations torch knows."""
+TORCH_MEMORY_BUDGETS: Final = ("allocated_growth", "reserved_growth")
+"""Memory budgets whose allocations torch can list."""
 
 
 def environment_from(document: dict[str, Any]) -> Environment:
-    """Return the environment of a run object; what a later version added to it is left out."""
+    """Return the environment of a run object, ignoring fields added by later versions."""
     return Environment(**{field.name: document[field.name] for field in fields(Environment) if field.name in document})
 
 
 def device_text(environment: Environment) -> str:
-    """Return what was measured on, by what, and how much of it that can see, as one clause."""
+    """Return device, recorder and coverage, as one clause."""
     return f"{device_name(environment)}, recorder {environment.recorder}, coverage {environment.coverage}"
 
 
@@ -50,19 +50,19 @@ def device_name(environment: Environment) -> str:
 
 
 def render_verdict(verdict: Verdict, measurement: Measurement, *, limit: int | None = LINES_SHOWN) -> list[str]:
-    """Return the sentence of a verdict, the offending lines (at most `limit`; None: all), and the device."""
+    """Return the sentence of a verdict, the lines that broke it (at most `limit`; None for all), and the device."""
     return [
         verdict.sentence,
         *_rows(verdict.offenders, measurement, limit),
         *_grown_rows(verdict, measurement, limit),
-        *_under("not counted:", verdict.excused, measurement, limit),
+        *_titled("not counted:", verdict.uncounted, measurement, limit),
         f"  {device_text(measurement.environment)}",
     ]
 
 
 def _grown_rows(verdict: Verdict, measurement: Measurement, limit: int | None) -> list[str]:
-    """Return the lines that allocated what grew, for a broken budget of torch's memory."""
-    if verdict.outcome != "failed" or verdict.budget.quantity not in GROWN or not measurement.grown:
+    """Return the lines whose allocations made memory grow, for a broken budget of torch's memory."""
+    if verdict.outcome != "failed" or verdict.budget.quantity not in TORCH_MEMORY_BUDGETS or not measurement.grown:
         return []
     shown = measurement.grown if limit is None else measurement.grown[:limit]
     places = [f"{line.path}:{line.line}" for line in shown]
@@ -73,7 +73,7 @@ def _grown_rows(verdict: Verdict, measurement: Measurement, limit: int | None) -
         for place, line in zip(places, shown, strict=True)
     ]
     if len(shown) < len(measurement.grown):
-        rows.append(f"  and {plural(len(measurement.grown) - len(shown), 'line')} more ({MORE})")
+        rows.append(f"  and {plural(len(measurement.grown) - len(shown), 'line')} more ({MORE_HINT})")
     return ["  allocated by:", *rows]
 
 
@@ -84,29 +84,29 @@ def render_measurement(
     width: int = 100,
     color: bool = False,
     limit: int | None = LINES_SHOWN,
-    hint: str = MORE,
+    hint: str = MORE_HINT,
 ) -> list[str]:
-    """Return a measurement as a person reads it: one sentence, the lines of its measured steps, and the device.
+    """Return a measurement as text: one sentence, the lines of its measured steps, and the device.
 
     Args:
         measurement: a closed region.
-        verbose: show every line in full, and those that synced only in warm-up or after the last step.
+        verbose: show every line in full, and lines that synced only in warm-up or after the last step.
         width: columns of the terminal; longer rows are cut unless `verbose`.
-        color: mark the sentence and the device with ANSI sequences.
-        limit: rows shown of each kind; None for all.
-        hint: what shows the rest, said where rows are left out.
+        color: highlight the sentence and the device with ANSI sequences.
+        limit: most rows of each kind; None for all.
+        hint: how to show the rest, printed if rows are left out.
     """
     shown = None if verbose else limit
-    found = lines(measurement)
+    found = line_counts(measurement)
     counted = [line for line in found if line.counted and any(line.by_step)]
     excused = [line for line in found if not line.counted and any(line.by_step)]
-    rows = _rows(counted, measurement, shown, hint) + _under("not counted:", excused, measurement, shown, hint)
+    rows = _rows(counted, measurement, shown, hint) + _titled("not counted:", excused, measurement, shown, hint)
     if verbose:
-        rows += _outside([line for line in found if not any(line.by_step)])
+        rows += _outside_rows([line for line in found if not any(line.by_step)])
     else:
         rows = [text if len(text) <= width else text[: max(width - 1, 1)] + "…" for text in rows]
     environment = measurement.environment
-    head, tail = total_text(measurement), f"  {device_text(environment)}"
+    head, tail = total_sentence(measurement), f"  {device_text(environment)}"
     if environment.note:
         tail += f"; {environment.note}"
     if color:
@@ -114,12 +114,12 @@ def render_measurement(
     return [head, *rows, tail]
 
 
-def total_text(measurement: Measurement) -> str:
+def total_sentence(measurement: Measurement) -> str:
     """Return how many syncs a step made, in one sentence."""
     problem = why_not_measured(measurement)
     if problem is not None:
         return f"Not measured: {problem}"
-    per_step = sorted(counted_per_step(lines(measurement), measurement))
+    per_step = sorted(counted_per_step(line_counts(measurement), measurement))
     if measurement.step_source == WHOLE_REGION:
         return plural(per_step[0], "sync")
     # The lower of two middle values: a number of syncs that a step really made.
@@ -131,10 +131,10 @@ def total_text(measurement: Measurement) -> str:
     return f"{rate}, over {plural(len(per_step), 'step')}{warmup} (a step ends at {measurement.step_source})"
 
 
-def fold(line: str) -> list[str]:
-    """Return a line as the rows that fit the terminal, broken between words; whole where the output is no terminal.
+def wrap_line(line: str) -> list[str]:
+    """Return a line broken between words into rows that fit the terminal; unbroken if the output is not a terminal.
 
-    The width is that of ``COLUMNS``, where it is set.
+    ``COLUMNS`` overrides the width.
     """
     width = get_terminal_size((0, 0)).columns
     if not width or len(line) <= width:
@@ -155,28 +155,30 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _rows(found: Sequence[Line], measurement: Measurement, limit: int | None, hint: str = MORE) -> list[str]:
+def _rows(found: Sequence[LineCount], measurement: Measurement, limit: int | None, hint: str = MORE_HINT) -> list[str]:
     whole = measurement.step_source == WHOLE_REGION
     shown = found if limit is None else found[:limit]
-    drawn = draw(row(line, whole_region=whole) for line in shown)
+    drawn = align(line_row(line, whole_region=whole) for line in shown)
     if len(shown) < len(found):
         drawn.append(f"  and {plural(len(found) - len(shown), 'line')} more ({hint})")
     return drawn
 
 
-def _under(
-    title: str, found: Sequence[Line], measurement: Measurement, limit: int | None, hint: str = MORE
+def _titled(
+    title: str, found: Sequence[LineCount], measurement: Measurement, limit: int | None, hint: str = MORE_HINT
 ) -> list[str]:
     drawn = _rows(found, measurement, limit, hint)
     return [f"  {title}", *drawn] if drawn else []
 
 
-def _outside(found: Sequence[Line]) -> list[str]:
-    """Lines that synced only in warm-up or after the last step: a plain number each, no rate."""
+def _outside_rows(found: Sequence[LineCount]) -> list[str]:
+    """Return rows for lines that synced only in warm-up or after the last step, with a plain number instead of
+    a rate.
+    """
     if not found:
         return []
     rows = []
     for line in found:
-        drawn = row(line, whole_region=True)
-        rows.append(replace(drawn, rate=plural(line.elsewhere, "sync")))
-    return ["  only in warm-up or after the last step:", *draw(rows)]
+        drawn = line_row(line, whole_region=True)
+        rows.append(replace(drawn, rate=plural(line.outside_measured_steps, "sync")))
+    return ["  only in warm-up or after the last step:", *align(rows)]

@@ -1,10 +1,10 @@
-"""The lanes of a region: one of the host as a whole, and one per line that waited.
+"""The timeline of a region: one lane for the host as a whole, and one for each line that waited.
 
-Nothing is drawn that was not recorded. Where every sync was timed, the axis is time: a sync begins where it began and
-is as wide as the host waited. Otherwise the axis is their order, and every sync is equally wide.
+Only what was recorded is drawn. If every sync was timed, the axis is time: a sync starts where it began and is as wide
+as the host waited. Otherwise the axis is the order, and every sync has the same width.
 
-A first step loads libraries and takes a thousand times as long as the others. Where the warm-up is longer than all
-measured steps the axis begins after it, and where what follows the last step is, it ends there: both are said.
+A first step loads libraries and can take a thousand times as long as the others. If the warm-up takes longer than all
+measured steps, the axis starts after it; if what follows the last step does, the axis ends there. The caption says so.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 HOST: Final = "host"
 LANES_SHOWN: Final = 12
-"""Of lines, beside that of the host."""
+"""Lanes of lines, in addition to the host's."""
 BLOCKS_SHOWN: Final = 800
-"""Syncs that are drawn one by one; with more, the short ones that fall into the same column of a lane become one."""
+"""Most syncs drawn one by one. With more, short ones in the same column of a lane are drawn as one."""
 
 _STEPS_GROUPED: Final = 20
 
@@ -34,12 +34,12 @@ class Block:
 
     start: float
     end: float
-    share: float
-    """How high it is drawn, up to 1. Of several that were grouped, the share of the stretch that is theirs; without
-    times their number, by the largest of the lane."""
+    height: float
+    """Height, up to 1. For grouped syncs, their share of the block's width; without times, their number relative to the
+    lane's largest."""
     syncs: int
     step: int | None
-    """Of the first of them."""
+    """Step of the first of them."""
     last_step: int | None
     blocked_ms: float | None
 
@@ -50,13 +50,13 @@ class Lane:
 
     label: str
     counted: bool
-    """False if a budget does not limit them: allowed, or of another thread."""
+    """False if budgets do not count them: allowed, or on another thread."""
     blocks: list[Block] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a step lies along the axis."""
+    """Position of a step along the axis."""
 
     step: int | None
     start: float
@@ -65,24 +65,24 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What is drawn of a region."""
+    """The timeline of a region, ready to be drawn."""
 
     lanes: list[Lane]
-    """Where syncs were timed, that of the host first."""
+    """The host's lane is first, if syncs were timed."""
     spans: list[Span]
     length_ms: float | None
-    """What the axis stands for; None where not every call was timed: then it is the order alone."""
+    """Length of the axis in time; None if not every call was timed, so that the axis is the order."""
     waited_ms: float | None
-    """Waits of the region's own thread together."""
+    """Total wait of the region's own thread."""
     partly_timed: bool
     syncs: int
     left_out: int
     grouped: bool
-    """True if a block may stand for several syncs."""
+    """True if a block may represent several syncs."""
     warmup_ms: float | None
-    """How much of warm-up lies before the axis; None: it is drawn."""
+    """How much of the warm-up is before the axis; None if it is drawn."""
     after_ms: float | None
-    """How much of what followed the last step lies behind the axis; None: it is drawn."""
+    """How much time after the last step is behind the axis; None if it is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Where each sync and each step lies."""
+    """Positions of syncs and steps."""
 
     starts: list[float]
     ends: list[float]
@@ -107,11 +107,11 @@ class _Axis:
 
 
 def timeline(region: Document) -> Timeline | None:
-    """Return the lanes of a region object; None if the order of its syncs is not known or there are none."""
+    """Return the timeline of a region object; None if there are no syncs or their order is unknown."""
     order = region.get("order")
     if not order or not order["sites"]:
         return None
-    part = _without_the_rest(order, region["warmup"])
+    part = _measured_part(order, region["warmup"])
     order = part.order
     axis = _times(order, part.first_step) or _sequence(order)
     timed = axis.length_ms is not None
@@ -119,7 +119,7 @@ def timeline(region: Document) -> Timeline | None:
     lanes, lane_of = _lanes(region, order["sites"], axis)
     grouped = len(axis.starts) > BLOCKS_SHOWN
     columns = _columns(axis.spans, len(lanes), timed=timed) if grouped else []
-    drawn = _Drawing(axis, order["steps"], columns)
+    drawn = _BlockBuilder(axis, order["steps"], columns)
     host = Lane(HOST, counted=True)
     for number, site in enumerate(order["sites"]):
         drawn.add(lanes[lane_of[site]], number)
@@ -127,7 +127,7 @@ def timeline(region: Document) -> Timeline | None:
             drawn.add(host, number)
     if grouped and not timed:
         for lane in lanes:
-            _by_number(lane)
+            _scale_by_count(lane)
     waited = [wait or 0.0 for wait, site in zip(axis.waits, order["sites"], strict=True) if own[site]]
     return Timeline(
         lanes=[host, *lanes] if timed else lanes,
@@ -143,8 +143,8 @@ def timeline(region: Document) -> Timeline | None:
     )
 
 
-class _Drawing:
-    """Puts syncs into lanes, as a block of their own or together with their neighbours."""
+class _BlockBuilder:
+    """Adds syncs to lanes, as blocks of their own or grouped with their neighbors."""
 
     def __init__(self, axis: _Axis, steps: Sequence[int | None], columns: Sequence[float]) -> None:
         self._axis = axis
@@ -168,13 +168,13 @@ class _Drawing:
             block = Block(left, right, 0.0, 0, step, step, None if wait is None else 0.0)
             self._open[id(lane), column] = block
             lane.blocks.append(block)
-        block.share = min(block.share + (end - start) / (right - left), 1.0)
+        block.height = min(block.height + (end - start) / (right - left), 1.0)
         block.syncs, block.last_step = block.syncs + 1, step
         block.blocked_ms = None if wait is None or block.blocked_ms is None else block.blocked_ms + wait
 
 
-def _without_the_rest(order: Document, warmup: int) -> _Part:
-    """Return the measured steps of a region, where the time outside of them would leave no room for them."""
+def _measured_part(order: Document, warmup: int) -> _Part:
+    """Return only the measured steps of a region, if the time outside them would leave no room for them."""
     began, waits, ends = order.get("began_ms"), order["blocked_ms"], order.get("step_ends_ms") or []
     if began is None or waits is None or None in began or None in waits or None in ends or len(ends) <= warmup:
         return _Part(order)
@@ -197,14 +197,14 @@ def _without_the_rest(order: Document, warmup: int) -> _Part:
 
 
 def _times(order: Document, first_step: int) -> _Axis | None:
-    """Return the axis of time; None where not every sync was timed."""
+    """Return an axis of time; None if not every sync was timed."""
     began: list[Any] | None = order.get("began_ms")
     waits: list[Any] | None = order["blocked_ms"]
     closed = order.get("closed_ms")
     if began is None or waits is None or closed is None or None in began or None in waits:
         return None
     over = max(start + wait for start, wait in zip(began, waits, strict=True))
-    # With syncs left out, the axis ends with the last that is listed.
+    # If syncs were left out, the axis ends with the last one listed.
     length = over if order["left_out"] else max(over, closed)
     if length <= 0:
         return None
@@ -217,7 +217,7 @@ def _times(order: Document, first_step: int) -> _Axis | None:
 
 
 def _sequence(order: Document) -> _Axis:
-    """Return the axis of the order alone."""
+    """Return an axis of order."""
     number = len(order["sites"])
     edges = [place / number for place in range(number + 1)]
     waits = order["blocked_ms"] or [None] * number
@@ -227,7 +227,7 @@ def _sequence(order: Document) -> _Axis:
 def _columns(spans: Sequence[Span], lanes: int, *, timed: bool) -> list[float]:
     """Return the edges of the columns in which syncs are grouped.
 
-    Without times whole steps are grouped, where there are enough: columns of their own would beat with the steps.
+    Without times, whole steps are grouped if there are enough of them: other columns would interfere with the steps.
     """
     number = BLOCKS_SHOWN // min(lanes, 4)
     if timed or len(spans) < _STEPS_GROUPED:
@@ -235,20 +235,24 @@ def _columns(spans: Sequence[Span], lanes: int, *, timed: bool) -> list[float]:
     return [span.start for span in spans[:: -(-len(spans) // number)]] + [1.0]
 
 
-def _by_number(lane: Lane) -> None:
-    """Make each block as high as it has syncs, the highest filling the lane: without times no share means anything."""
+def _scale_by_count(lane: Lane) -> None:
+    """Set each block's height by its number of syncs, relative to the lane's largest: without times, shares mean
+    nothing.
+    """
     most = max((block.syncs for block in lane.blocks), default=1)
     for block in lane.blocks:
-        block.share = block.syncs / most
+        block.height = block.syncs / most
 
 
 def _lanes(region: Document, made: Sequence[int], axis: _Axis) -> tuple[list[Lane], dict[int, int]]:
-    """Return the lanes, the widest first, and the lane of each site; lines beyond the last share one."""
+    """Return the lanes, the one with the longest waits first, and the lane of each site; remaining lines share the last
+    lane.
+    """
     keys = [(s["path"], s["line"], s["allowed"] is None and not s["background"]) for s in region["sites"]]
     weight: Counter[tuple[str, int, bool]] = Counter()
     for site, start, end in zip(made, axis.starts, axis.ends, strict=True):
         weight[keys[site]] += end - start  # type: ignore[assignment]
-    # Sums of shares of the axis differ in their last digits where the lines do not differ at all.
+    # Rounded, because sums of floating-point shares differ in their last digits for equal lines.
     ranked = sorted(weight, key=lambda key: (-round(weight[key], 9), key))
     shown = ranked if len(ranked) <= LANES_SHOWN else ranked[: LANES_SHOWN - 1]
     lanes = [Lane(f"{path}:{line}", counted) for path, line, counted in shown]

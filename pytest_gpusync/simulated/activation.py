@@ -1,4 +1,4 @@
-"""Whether the simulated device is on in this process: who uses it, and for how long."""
+"""Whether the simulated device is on in this process, and for how long."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 _lock = threading.RLock()
 _users = 0
-"""How many have asked for the device and not yet left it; :func:`switch_on` never leaves."""
-_kept_on = False
+"""Number of open requests for the device; :func:`switch_on` never closes its own."""
+_on_until_exit = False
 _inherited = False
-"""It is on because the process that started this one had it, and nobody here has asked for it yet."""
+"""True if the device is on because the parent process had it, and nobody in this process has requested it yet."""
 _device: SimulatedDevice | None = None
 
 
@@ -28,23 +28,24 @@ _device: SimulatedDevice | None = None
 def simulated_cuda(
     devices: int | None = None, *, memory: int | str | None = None, values: bool = True
 ) -> Iterator[None]:
-    """Simulate `devices` CUDA devices within a ``with`` block; None: one, under torchrun one for each local process.
+    """Simulate `devices` CUDA devices within a ``with`` block; None means one, or under torchrun one per local process.
 
-    `memory` is how much each of them has, in bytes or as text like "80 GiB"; None stands for as much as the host has,
-    or for what it is where the device is on already.
+    `memory` is the memory of each device, in bytes or as text such as "80 GiB". None means as much as the host has, or
+    the current size if the device is on already.
 
-    With ``values=False`` operators compute shapes only, and memory is counted and not touched: for models that do not
+    With ``values=False`` operators compute only shapes, and memory is counted but not touched: for models that do not
     fit the host. Syncs are those of a run with values. A program that needs a value, to branch or for a copy to the
     host, is stopped with an error that names the line. Numbers that are read only to be printed are ``?``.
 
-    Blocks may be nested and repeated. When the outermost one ends, ``torch.cuda``, ``torch.Tensor`` and whatever
-    else was replaced are as before, and tensors of the device refuse further work. The kernels stay registered with
-    torch, and refuse: so does code that asks for ``cuda`` afterwards, with torch's own error. A device guard that does
-    nothing stays too.
+    Blocks may be nested and repeated. When the outermost one ends, ``torch.cuda``, ``torch.Tensor`` and everything else
+    that was replaced is restored, and tensors of the device refuse further work. The kernels stay registered with
+    torch, and refuse: code that uses ``cuda`` afterwards gets torch's own error. A device guard that does nothing stays
+    too.
 
     Raises:
-        SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices or another memory.
-        ValueError: `memory` is no size.
+        SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices or another amount of
+            memory.
+        ValueError: `memory` is not a size.
     """
     _enter(devices, memory, values)
     try:
@@ -54,27 +55,28 @@ def simulated_cuda(
 
 
 def switch_on(devices: int | None = None, *, memory: int | str | None = None, values: bool = True) -> None:
-    """Simulate `devices` CUDA devices from now on to the end of the process; harmless when called again.
+    """Simulate `devices` CUDA devices from now on until the process ends. Does nothing when called again.
 
     The arguments are those of :func:`simulated_cuda`.
 
     Raises:
-        SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices or another memory.
-        ValueError: `memory` is no size.
+        SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices or another amount of
+            memory.
+        ValueError: `memory` is not a size.
     """
-    global _kept_on
+    global _on_until_exit
     with _lock:
-        already = _kept_on
+        already = _on_until_exit
         _enter(devices, memory, values)
-        _kept_on = True
+        _on_until_exit = True
         if already:
             _leave()
 
 
 def inherit(devices: int, memory: int | None, values: bool) -> None:
-    """:func:`switch_on` for a process that was started by one with the device.
+    """:func:`switch_on` for a process whose parent has the device.
 
-    Who asks for the device here before it is used may ask for another memory, or for none or all of its values.
+    Code that requests the device in this process before it is used may choose another memory size, or another `values`.
     """
     global _inherited
     if not _users:
@@ -83,7 +85,7 @@ def inherit(devices: int, memory: int | None, values: bool) -> None:
 
 
 def is_on() -> bool:
-    """Whether the simulated device is on in this process."""
+    """Return whether the simulated device is on in this process."""
     return _users > 0
 
 
@@ -93,7 +95,7 @@ def _enter(devices: int | None, memory: int | str | None, values: bool) -> None:
     if devices is None:
         devices = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     if not _users:
-        # It imports torch, with which the device may come by itself (see startup/).
+        # This imports torch, which may switch the device on by itself (see startup/).
         check_supported()
     with _lock:
         if not _users:

@@ -1,12 +1,12 @@
-"""Simulates the device in the processes that a program starts.
+"""Passes the simulated device on to the processes that a program starts.
 
-A forked child inherits the device with everything else. Another Python that is started finds in its environment what to
-simulate, and at the front of its path a ``sitecustomize`` that switches the device on at the moment that torch has been
-imported there. A process that ``multiprocessing`` starts afresh (spawn and forkserver) may not look at its environment;
-it is sent, before it imports the program's main module, a dictionary of what to prepare, from which it takes what it
-knows: a further entry switches the device on as it is unpickled.
+A forked child inherits the device with everything else. A new Python process finds in its environment what to simulate,
+and at the front of its path a ``sitecustomize`` that switches the device on right after torch has been imported. A
+process started by ``multiprocessing`` (spawn and forkserver) may ignore its environment. Before it imports the
+program's main module, it receives a dictionary of preparation data, from which it uses the entries it knows; an
+additional entry switches the device on when it is unpickled.
 
-Importing this module imports no torch.
+Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
     from pytest_gpusync.simulated.base.patches import Patches
 
 VARIABLE = "GPUSYNC_SIMULATED_CUDA"
-"""Environment variable that tells what to simulate: the number of devices, the bytes of each, whether with values."""
+"""Environment variable with what to simulate, as JSON: the number of devices, the bytes of each, whether
+with values."""
 _PATH = "PYTHONPATH"
 _STARTUP = str(Path(__file__).parent / "startup")
 
-_before: dict[str, str | None] = {}
-"""The variables of the environment as they were."""
+_original_environment: dict[str, str | None] = {}
+"""The original values of the environment variables."""
 
 
 class _Inherited:
-    """Unpickled, it is a call of `inherit` with the other arguments."""
+    """When unpickled, calls `inherit` with the other arguments."""
 
     def __init__(
         self, inherit: Callable[[int, int | None, bool], None], devices: int, memory: int | None, values: bool
@@ -50,7 +51,7 @@ def install(
     memory: int | None,
     values: bool,
 ) -> None:
-    """Have processes that are started from now on simulate `devices` devices, until :func:`reset`.
+    """Make processes started from now on simulate `devices` devices, until :func:`reset`.
 
     `inherit` switches the device on in such a process; it takes the other arguments.
     """
@@ -62,17 +63,17 @@ def install(
         return {**prepare(*arguments, **keywords), "simulated_cuda": _Inherited(inherit, devices, memory, values)}
 
     patches.set(spawn, "get_preparation_data", get_preparation_data)
-    _before.update({name: os.environ.get(name) for name in (VARIABLE, _PATH)})
+    _original_environment.update({name: os.environ.get(name) for name in (VARIABLE, _PATH)})
     os.environ[VARIABLE] = json.dumps({"devices": devices, "memory": memory, "values": values})
-    others = [entry for entry in (_before[_PATH] or "").split(os.pathsep) if entry and entry != _STARTUP]
+    others = [entry for entry in (_original_environment[_PATH] or "").split(os.pathsep) if entry and entry != _STARTUP]
     os.environ[_PATH] = os.pathsep.join([_STARTUP, *others])
 
 
 def reset() -> None:
-    """Leave the environment as it was."""
-    for name, value in _before.items():
+    """Restore the environment."""
+    for name, value in _original_environment.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    _before.clear()
+    _original_environment.clear()

@@ -31,10 +31,10 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class SimulatedDevice:
-    """The one simulated device of a process; its counterpart in :mod:`.activation` counts its users."""
+    """The simulated device of a process; :mod:`.activation` counts its users."""
 
     def __init__(self, inherit: Callable[[int, int | None, bool], None]) -> None:
-        """Take the function that switches the device on in a process started by one with the device."""
+        """Keep `inherit`, which switches the device on in a process started by one with the device."""
         self._inherit = inherit
         self._guard = DeviceGuard()
         self._hooks = AcceleratorHooks()
@@ -45,10 +45,10 @@ class SimulatedDevice:
         """Make torch see `devices` CUDA devices of `nbytes` bytes each; None for as many as the host has.
 
         Raises:
-            SimulationUnavailable: a step failed; what had been done before it is undone.
+            SimulationUnavailable: a step failed; the steps before it are undone.
         """
         if devices < 1:
-            raise SimulationUnavailable(f"cannot simulate {devices} CUDA devices: ask for at least 1")
+            raise SimulationUnavailable(f"cannot simulate {devices} CUDA devices: simulate at least 1")
         if torch.cuda.is_initialized() and _gpus_found():
             raise SimulationUnavailable(
                 "this process already uses a GPU: switch the simulated device on before the first use of cuda, or in a "
@@ -67,7 +67,7 @@ class SimulatedDevice:
             process.values = values
             process.changed()
             if not values:
-                # The rules for shapes; torch itself loads them late.
+                # The rules for shapes, which torch itself loads late.
                 importlib.import_module("torch._meta_registrations")
                 unknown_values.install(self._patches)
             children.install(self._patches, self._inherit, devices, nbytes, values)
@@ -82,21 +82,21 @@ class SimulatedDevice:
         if values != process.values:
             raise SimulationUnavailable(
                 f"the simulated device is on {'with' if process.values else 'without'} values: "
-                "say what it computes where it is first switched on"
+                "set `values` where it is first switched on"
             )
         if devices > process.devices:
             raise SimulationUnavailable(
                 f"the simulated device is on with {process.devices} devices, not {devices}: "
-                "ask for all of them where it is first switched on"
+                "set `devices` where it is first switched on"
             )
         if nbytes is not None and nbytes != memory.total():
             raise SimulationUnavailable(
                 f"the simulated device is on with {memory.total():,} bytes of memory, not {nbytes:,}: "
-                "say how much it has where it is first switched on"
+                "set `memory` where it is first switched on"
             )
 
     def switch_off(self) -> None:
-        """Put back everything that was replaced but the device guard; harmless when nothing was."""
+        """Restore everything that was replaced except the device guard. Does nothing if nothing was."""
         process.on, process.blocked, process.values = False, True, True
         process.changed()
         self._patches.undo()
@@ -122,7 +122,7 @@ class SimulatedDevice:
         )
 
     def _check(self) -> None:
-        """One tiny training step, the first time: proves that guard, hooks, kernels and engine work together."""
+        """Run one small training step, the first time, to check that guard, hooks, kernels and engine work together."""
         if self._checked or process.bad_fork:
             return
         try:
@@ -141,7 +141,7 @@ class SimulatedDevice:
                 "install a release from 2.11 to 2.15 from PyPI"
             )
         self._checked = True
-        # The check was not a use by the program: a process forked now may still use the device.
+        # The check must not count as a use by the program: a process forked now may still use the device.
         torch.cuda._initialized, process.blocked = False, True
         process.changed()
         memory.reset()
@@ -155,7 +155,7 @@ def _trains() -> bool:
 
 
 def _gpus_found() -> int:
-    """How many GPUs the driver has found for this process; none where it was told to find none."""
+    """Return how many GPUs the driver has found for this process; 0 if they are hidden."""
     count = getattr(torch._C, "_cuda_getDeviceCount", None)
     try:
         return int(count()) if count is not None else 0
@@ -165,9 +165,7 @@ def _gpus_found() -> int:
 
 @contextmanager
 def _hidden_gpu() -> Iterator[None]:
-    """Have the driver, if it is asked within the block for the first time, find no GPU: for this process it then finds
-    none ever after.
-    """
+    """Hide GPUs within the block: if the driver is first called in it, this process will never find any."""
     before = os.environ.get(_VISIBLE)
     os.environ[_VISIBLE] = ""
     try:

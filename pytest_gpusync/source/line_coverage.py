@@ -1,8 +1,9 @@
-"""Which lines of the user's project ran: what `gpusync lint --observed` needs to tell a line that did not wait from one
-that was never reached.
+"""Which lines of the user's project ran. `gpusync lint --observed` needs it to distinguish a line that did not wait
+from one that did not run.
 
-From Python 3.12 on a line costs one call, the first time it runs (``sys.monitoring``, PEP 669). Before that every line
-of the project costs one each time (``sys.settrace``), so times of such a run mean little; counts of syncs are the same.
+From Python 3.12 on, a line costs one call, the first time it runs (``sys.monitoring``, PEP 669). Before that, every
+line of the project costs one each time it runs (``sys.settrace``): times of such a run mean little, counts of syncs are
+the same.
 """
 
 from __future__ import annotations
@@ -12,33 +13,33 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpusync.source.attribution import is_users, shown_path
+from pytest_gpusync.source.attribution import display_path, is_user_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
 
 _TOOL_IDS = (3, 4, 1, 2, 0)
-"""Identifiers of sys.monitoring, those that no kind of tool is meant for first."""
+"""Tool ids of sys.monitoring, unassigned ones first."""
 
 
-class RecordingUnavailable(RuntimeError):
-    """Lines cannot be recorded here; one line that says why."""
+class CoverageUnavailable(RuntimeError):
+    """Lines cannot be recorded here; the message is one line with the cause."""
 
 
-class LinesRan:
-    """The lines of the user's project that ran, by shown path."""
+class LineCoverage:
+    """The lines of the user's project that ran, by displayed path."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, set[int]] = {}
-        self._wanted: dict[str, set[int] | None] = {}
+        self._lines_by_path: dict[str, set[int]] = {}
+        self._sets_by_filename: dict[str, set[int] | None] = {}
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record while the block runs, on every thread that starts in it.
+        """Record while the block runs, on every thread started in it.
 
         Raises:
-            RecordingUnavailable: a debugger or a coverage tool is recording lines in a way that leaves no room.
+            CoverageUnavailable: a debugger or a coverage tool is using the only way to record lines.
         """
         stop = self._monitor() if sys.version_info >= (3, 12) else self._trace()
         try:
@@ -47,25 +48,25 @@ class LinesRan:
             stop()
 
     def take(self) -> dict[str, list[tuple[int, int]]]:
-        """Return the lines seen since the last call, as ranges with both ends, and forget them."""
-        seen = {path: ranges(lines) for path, lines in sorted(self._seen.items()) if lines}
-        for lines in self._seen.values():
+        """Return the lines that ran since the last call, as inclusive ranges, and forget them."""
+        seen = {path: ranges(lines) for path, lines in sorted(self._lines_by_path.items()) if lines}
+        for lines in self._lines_by_path.values():
             lines.clear()
         return seen
 
     def _lines_of(self, code: CodeType) -> set[int] | None:
-        """The set that lines of a code object belong in; None for code that is not the user's."""
+        """Return the set for the lines of a code object; None if the code is not the user's."""
         filename = code.co_filename
-        if filename not in self._wanted:
-            mine = is_users(filename)
-            self._wanted[filename] = self._seen.setdefault(shown_path(filename), set()) if mine else None
-        return self._wanted[filename]
+        if filename not in self._sets_by_filename:
+            lines = self._lines_by_path.setdefault(display_path(filename), set()) if is_user_code(filename) else None
+            self._sets_by_filename[filename] = lines
+        return self._sets_by_filename[filename]
 
     def _monitor(self) -> Callable[[], None]:
         monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
         tool = next((number for number in _TOOL_IDS if monitoring.get_tool(number) is None), None)
         if tool is None:
-            raise RecordingUnavailable("other tools hold every place that sys.monitoring has")
+            raise CoverageUnavailable("other tools use all tool ids of sys.monitoring")
         monitoring.use_tool_id(tool, "pytest-gpusync")
 
         def line_ran(code: CodeType, line: int) -> object:
@@ -76,7 +77,7 @@ class LinesRan:
 
         monitoring.register_callback(tool, monitoring.events.LINE, line_ran)
         monitoring.set_events(tool, monitoring.events.LINE)
-        # Lines that an earlier recording has switched off are heard of again.
+        # Enable lines again that an earlier recording disabled.
         monitoring.restart_events()
 
         def stop() -> None:
@@ -88,7 +89,7 @@ class LinesRan:
 
     def _trace(self) -> Callable[[], None]:
         if sys.gettrace() is not None:
-            raise RecordingUnavailable(
+            raise CoverageUnavailable(
                 "a debugger or a coverage tool traces this process; run without it, or with Python 3.12"
             )
 
@@ -115,7 +116,7 @@ class LinesRan:
 
 
 def ranges(lines: set[int]) -> list[tuple[int, int]]:
-    """Return line numbers as ranges with both ends: 1, 2, 3, 7 are 1 to 3 and 7 to 7."""
+    """Return line numbers as inclusive ranges: 1, 2, 3, 7 are 1 to 3 and 7 to 7."""
     found: list[tuple[int, int]] = []
     for line in sorted(lines):
         if found and found[-1][1] == line - 1:

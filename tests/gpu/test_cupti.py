@@ -151,7 +151,7 @@ def test_a_sync_of_autograds_own_thread_names_the_operator(x):
     function = test_a_sync_of_autograds_own_thread_names_the_operator
     line = function.__code__.co_firstlineno + 6
     # Indexing by a mask waits in forward, too: that tells its line.
-    told = rf", in IndexBackward0, made at \S+test_cupti.py:{line} {function.__name__} or just before$"
+    told = rf", in IndexBackward0, created at \S+test_cupti.py:{line} {function.__name__} or just before$"
     assert re.search(told, site.site.via), site.site.via
     assert site.syncs == 3
     assert in_backward[0].site.function.endswith("test_a_sync_of_autograds_own_thread_names_the_operator")

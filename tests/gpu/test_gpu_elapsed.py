@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_gpusync import limit_in_flight, record  # noqa: E402
-from pytest_gpusync.elapsed.decomposition import StepWaits, decompose  # noqa: E402
+from pytest_gpusync.elapsed.decomposition import StepSynchronizes, decompose  # noqa: E402
 from pytest_gpusync.elapsed.overlap import measure_overlap  # noqa: E402
 from pytest_gpusync.model.budgets import BudgetExceeded  # noqa: E402
 
@@ -78,7 +78,7 @@ def test_a_step_that_waits_cannot_be_taken_apart(busy):
         work()
         value.item()
 
-    with pytest.raises(StepWaits, match="leave what reads its result to read"):
+    with pytest.raises(StepSynchronizes, match="read its result in read"):
         decompose(step, value.item, steps=5, warmup=1)
 
 

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_gpusync.elapsed.profiler_trace import busy_ms, trace_steps  # noqa: E402
-from pytest_gpusync.elapsed.stalls import CannotTell, measure_stalls  # noqa: E402
+from pytest_gpusync.elapsed.stalls import StallsUnavailable, measure_stalls  # noqa: E402
 from pytest_gpusync.model.budgets import BudgetExceeded  # noqa: E402
 
 OPTIONS = {"rounds": 12, "warmup": 3, "steps": None}
@@ -74,7 +74,7 @@ def test_each_line_has_its_own_part(busy):
 
 
 def test_a_step_that_never_waits_is_refused(busy):
-    with pytest.raises(CannotTell, match="no sync"):
+    with pytest.raises(StallsUnavailable, match="no sync"):
         measure_stalls(busy(1.0), **OPTIONS)
 
 

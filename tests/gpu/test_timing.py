@@ -14,7 +14,7 @@ from pytest_gpusync.elapsed.paired import measure_ratio  # noqa: E402
 from pytest_gpusync.elapsed.step_clock import StepClock  # noqa: E402
 from pytest_gpusync.model.budgets import BudgetExceeded  # noqa: E402
 from pytest_gpusync.model.memory_growth import device_mallocs_per_step, growth  # noqa: E402
-from pytest_gpusync.model.step_times import dispatch_ratio, may_have_waited_for_room, times  # noqa: E402
+from pytest_gpusync.model.step_times import dispatch_ratio, launch_queue_may_be_full, times  # noqa: E402
 
 MS = 1_000_000
 
@@ -34,7 +34,7 @@ def trained(step, steps=20, warmup=3):
             step()
             clock.end()
             region.mark_step()
-        region.time_steps(clock.collect())
+        region.set_step_times(clock.collect())
     return region.result()
 
 
@@ -109,7 +109,7 @@ def test_a_step_that_reads_a_value_has_a_dispatch_ratio_near_one(busy):
 
     measurement = trained(step)
     assert dispatch_ratio(measurement).low > 0.8
-    assert not may_have_waited_for_room(measurement)
+    assert not launch_queue_may_be_full(measurement)
 
 
 def test_a_full_queue_of_launches_is_told_from_slow_dispatch():
@@ -124,7 +124,7 @@ def test_a_full_queue_of_launches_is_told_from_slow_dispatch():
     # 800 launches and some 60 ms a step: the queue holds about a thousand launches, so the host is held back.
     measurement = trained(step, steps=14)
     assert measurement.all_syncs == ()
-    assert may_have_waited_for_room(measurement)
+    assert launch_queue_may_be_full(measurement)
 
 
 @pytest.mark.parametrize("nbytes", [1 << 10, 1 << 20, 10 << 20])

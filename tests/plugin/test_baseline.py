@@ -82,16 +82,16 @@ def test_the_file_has_one_entry_per_line_sorted_by_test_and_line():
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("", "is no JSON"),
-        ("{", "is no JSON"),
-        ("{}", "is no baseline of this version"),
-        ("[]", "is no baseline of this version"),
-        ('[{"schema": "gpusync.baseline/2"}]', "is no baseline of this version"),
-        ('{"schema": "gpusync.run/1"}', "is no baseline of this version"),
-        ('[{"schema": "gpusync.baseline/1"}, 3]', "entry 1 is no entry"),
-        ('[{"schema": "gpusync.baseline/1"}, {"test": "a"}]', "entry 1 is no entry"),
+        ("", "is not JSON"),
+        ("{", "is not JSON"),
+        ("{}", "is not a baseline of this version"),
+        ("[]", "is not a baseline of this version"),
+        ('[{"schema": "gpusync.baseline/2"}]', "is not a baseline of this version"),
+        ('{"schema": "gpusync.run/1"}', "is not a baseline of this version"),
+        ('[{"schema": "gpusync.baseline/1"}, 3]', "entry 1 is not a baseline entry"),
+        ('[{"schema": "gpusync.baseline/1"}, {"test": "a"}]', "entry 1 is not a baseline entry"),
         ("<<<<<<< HEAD\n[]", "has conflict markers"),
-        (b"\xff\xfe\xff", "cannot be read: it is no text"),
+        (b"\xff\xfe\xff", "cannot be read: it is not text"),
     ],
 )
 def test_what_is_no_baseline_is_refused_in_one_line(tmp_path, content, complaint):
@@ -218,7 +218,7 @@ def test_a_test_that_is_gone_fails_the_session(kept, run, pytester, text):
     (pytester.path / "test_a.py").unlink()
     result = run(BASELINE, **({"test_a": text} if text else {"test_c": "def test_it(): pass"}))
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["base.json: test_a.py::test_reads is no longer there"])
+    result.stdout.fnmatch_lines(["base.json: test_a.py::test_reads no longer exists"])
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_the_ini_file_may_name_the_baseline(kept, run, pytester):
     ("arguments", "complaint"),
     [
         ((BASELINE,), "*base.json does not exist; --gpu-sync-update-baseline creates it"),
-        ((UPDATE,), "*--gpu-sync-update-baseline needs to know the file: --gpu-sync-baseline=PATH"),
+        ((UPDATE,), "*--gpu-sync-update-baseline needs the file: add --gpu-sync-baseline=PATH"),
         (("--gpu-sync-baseline=.",), "*--gpu-sync-baseline: . is a folder"),
     ],
 )
@@ -330,7 +330,7 @@ def test_workers_judge_and_the_controller_settles(run_apart, pytester):
     result.stdout.fnmatch_lines(["Test made 3 syncs on 1 line, baseline 2"])
     result.stdout.fnmatch_lines(
         [
-            "base.json: test_c.py::test_gone is no longer there",
+            "base.json: test_c.py::test_gone no longer exists",
             "base.json: test_b.py::test_reads no longer waits at test_b.py in test_reads: x.sum().item()",
         ]
     )

@@ -43,7 +43,7 @@ def test_syncs_after_the_last_step_are_left_out():
 @pytest.mark.parametrize("excuse", [{"allowed": "early stop"}, {"background": True}])
 def test_allowed_and_background_syncs_are_excused_and_listed(excuse):
     verdict = judge(whole(sync(line=3, **excuse)), Budget(max=0))
-    assert (verdict.outcome, [line.line for line in verdict.excused]) == ("passed", [3])
+    assert (verdict.outcome, [line.line for line in verdict.uncounted]) == ("passed", [3])
 
 
 @pytest.mark.parametrize(

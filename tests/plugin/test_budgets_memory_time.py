@@ -60,9 +60,9 @@ def test_steps_in_flight_are_told_with_budget_and_steps():
 @pytest.mark.parametrize(
     ("measurement", "reason"),
     [
-        (stepped([0] * 5, environment=SIMULATED), "time is not simulated: it takes a real GPU"),
+        (stepped([0] * 5, environment=SIMULATED), "time is not simulated: times need a real GPU"),
         (stepped([0] * 5, environment=H200), "the steps of this region were not timed on a device"),
-        (flown([1] * 4 + [None]), "CUDA was initialised inside a step after warm-up"),
+        (flown([1] * 4 + [None]), "CUDA was initialized inside a step after warm-up"),
     ],
 )
 def test_steps_in_flight_that_were_not_counted_keep_no_budget(measurement, reason):
@@ -72,7 +72,7 @@ def test_steps_in_flight_that_were_not_counted_keep_no_budget(measurement, reaso
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True])
 def test_a_limit_that_is_no_number_of_steps_is_refused(limit):
-    with pytest.raises(ValueError, match="a whole number from 1 on"):
+    with pytest.raises(ValueError, match="an integer of at least 1"):
         FlightBudget(limit)
 
 
@@ -129,11 +129,11 @@ def test_each_kind_of_memory_has_its_growth(of, grew):
 @pytest.mark.parametrize(
     ("measurement", "of", "reason"),
     [
-        pytest.param(whole(), "allocated", "memory growth is told from steps, and no step was seen", id="no steps"),
+        pytest.param(whole(), "allocated", "memory growth needs steps, and none was seen", id="no steps"),
         pytest.param(
             grown(leak(MIB, steps=10)),
             "allocated",
-            "memory growth takes 8 steps after warm-up, and 7 ran",
+            "memory growth needs 8 steps after warm-up, and 7 ran",
             id="too few",
         ),
         pytest.param(stepped([0] * 20), "allocated", "memory was not sampled in this region", id="not sampled"),
@@ -216,11 +216,11 @@ def test_syncs_of_warm_up_do_not_count_against_a_full_queue():
     ("measurement", "reason"),
     [
         pytest.param(stepped([0] * 20, environment=SIMULATED), "time is not simulated", id="simulated"),
-        pytest.param(timed([(2, 10)] * 10), "the dispatch ratio takes 8 steps after warm-up, and 7 ran", id="too few"),
+        pytest.param(timed([(2, 10)] * 10), "the dispatch ratio needs 8 steps after warm-up, and 7 ran", id="too few"),
         pytest.param(stepped([0] * 20, environment=H200), "the steps of this region were not timed", id="untimed"),
         pytest.param(
             stepped([0] * 20, environment=H200, timing=(StepTime(5, None, None),) * 20),
-            "CUDA was initialised inside a step",
+            "CUDA was initialized inside a step",
             id="late CUDA",
         ),
     ],
@@ -233,12 +233,12 @@ def test_a_dispatch_ratio_that_was_not_measured_says_why(measurement, reason):
 
 @pytest.mark.parametrize("limit", [0, -1, float("nan"), float("inf"), True, "0.5", None])
 def test_a_dispatch_limit_that_is_no_ratio_is_refused(limit):
-    with pytest.raises(ValueError, match="max of a dispatch ratio is a number above 0"):
+    with pytest.raises(ValueError, match="max of a dispatch ratio must be a number above 0"):
         DispatchBudget(limit)
 
 
 def test_a_kind_of_memory_that_there_is_not_is_refused():
-    with pytest.raises(ValueError, match="memory is of 'allocated', 'reserved', 'process', 'host', not 'gpu'"):
+    with pytest.raises(ValueError, match="of must be 'allocated' or 'reserved' or 'process' or 'host', not 'gpu'"):
         GrowthBudget(0, "gpu")
 
 
@@ -283,18 +283,18 @@ def test_the_peak_is_over_the_end_of_warm_up():
 def test_a_disturbed_gpu_decides_no_dispatch_ratio():
     times = tuple(StepTime(9, 10, 1) for _ in range(20))
     quiet = stepped([0] * 20, environment=H200, timing=times)
-    spoilt = replace(quiet, disturbance=Disturbance("another process kept the GPU busy", spoils=True))
+    spoilt = replace(quiet, disturbance=Disturbance("another process kept the GPU busy", invalidates=True))
     assert judge_dispatch(quiet, DispatchBudget(0.5)).outcome == "failed"
     verdict = judge_dispatch(spoilt, DispatchBudget(0.5))
     assert verdict.outcome == "undecided"
-    assert verdict.sentence.startswith("Not to be told: another process kept the GPU busy. Time to issue was 0.90")
+    assert verdict.sentence.startswith("Undecided: another process kept the GPU busy. Time to issue was 0.90")
 
 
 def test_the_memory_of_the_process_has_to_be_asked_for():
     samples = (MemorySample(5, 5, 5, 0),) * 20
     verdict = judge_growth(stepped([0] * 20, memory=samples, environment=H200), GrowthBudget(0, "process"))
     assert verdict.outcome == "not_measured"
-    assert "gpu_train(..., process=True) asks the driver" in verdict.sentence
+    assert "gpu_train(..., process=True) queries the driver" in verdict.sentence
 
 
 def test_a_broken_budget_of_memory_names_the_lines_that_allocated():

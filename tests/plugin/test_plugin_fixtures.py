@@ -120,9 +120,9 @@ assert gpu_train(step, steps=5).syncs_per_step == [2, 2]
             "gpu_train: steps=3 are all warm-up (warmup=3): give more steps or a smaller warmup",
         ),
         ("gpu_train(reads())", "gpu_train needs steps=... when the batches have no length"),
-        ("gpu_train(reads(), steps=-1)", "gpu_train: steps is a whole number from 0 on, not -1"),
+        ("gpu_train(reads(), steps=-1)", "gpu_train: steps must be an integer of at least 0, not -1"),
         ("gpu_train(reads(), steps=5).assert_syncs()", "assert_syncs: a sync budget takes either max or exact*"),
-        ("gpu_sync.budget()", "gpu_sync.budget: a sync budget takes either max or exact, and was given neither"),
+        ("gpu_sync.budget()", "gpu_sync.budget: a sync budget takes either max or exact, not neither"),
         ("gpu_sync.allow('')", "*allow() takes the reason*"),
     ],
 )

@@ -13,7 +13,7 @@ from pytest_gpusync.machine import devices
 from pytest_gpusync.machine.devices import Device
 from pytest_gpusync.model.budgets import GrowthBudget, NotMeasured, judge_growth
 from pytest_gpusync.model.measurement import MemorySample
-from pytest_gpusync.plugin.measured_test import Record, TestRun
+from pytest_gpusync.plugin.measured_test import MeasuredTest, RegionRecord
 from pytest_gpusync.plugin.session_device import SessionDevice
 
 pytest.importorskip("torch")
@@ -111,7 +111,7 @@ def test_what_does_not_leak_keeps_a_budget_of_nothing(inside, name):
 def test_what_cannot_be_told_does_not_fail_and_is_in_the_summary(inside):
     result = inside(f"{CLEAN['batches of varying size'].strip()}.assert_memory_growth(max=0)")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["neither kept nor broken:", "*: Too noisy to tell: allocated memory *, budget 0 B *"])
+    result.stdout.fnmatch_lines(["undecided:", "*: Too noisy to tell: allocated memory *, budget 0 B *"])
 
 
 def test_growth_that_is_asserted_and_not_measured_fails(inside):
@@ -124,15 +124,15 @@ def test_growth_that_is_asserted_and_not_measured_fails(inside):
     ("body", "complaint"),
     [
         ('gpu_train(leak(9), steps=30).assert_memory_growth(max="lots")', "assert_memory_growth: a size is *'lots'"),
-        ('gpu_train(leak(9), steps=30).assert_memory_growth(1, of="gpu")', "assert_memory_growth: memory is of *'gpu'"),
+        ('gpu_train(leak(9), steps=30).assert_memory_growth(1, of="gpu")', "assert_memory_growth: of must be *'gpu'"),
         ('with gpu_memory.budget(max="-1"): pass', "gpu_memory.budget: a size is *'-1'"),
         ("gpu_train(leak(9), steps=30).assert_dispatch_ratio(max=0)", "assert_dispatch_ratio: max *not 0"),
-        ("gpu_elapsed.ratio(print, print, rounds=3)", "gpu_elapsed.ratio: rounds is *from 12 on, not 3"),
-        ("gpu_elapsed.ratio(print, print, tolerance=2)", "gpu_elapsed.ratio: tolerance is *not 2"),
-        ("gpu_elapsed.overlap(print, print, print, calls=0)", "gpu_elapsed.overlap: calls is *from 1 on, not 0"),
-        ("gpu_elapsed.decompose(print, print, steps=0)", "gpu_elapsed.decompose: steps is *from 1 on, not 0"),
-        ("gpu_train(leak(9), steps=9).assert_max_in_flight(max=0)", "assert_max_in_flight: max *from 1 on, not 0"),
-        ("gpu_train(leak(9), steps=9, in_flight=0)", "gpu_train: in_flight: *from 1 on, not 0"),
+        ("gpu_elapsed.ratio(print, print, rounds=3)", "gpu_elapsed.ratio: rounds must be *at least 12, not 3"),
+        ("gpu_elapsed.ratio(print, print, tolerance=2)", "gpu_elapsed.ratio: tolerance must *not 2"),
+        ("gpu_elapsed.overlap(print, print, print, calls=0)", "gpu_elapsed.overlap: calls must be *at least 1, not 0"),
+        ("gpu_elapsed.decompose(print, print, steps=0)", "gpu_elapsed.decompose: steps must be *at least 1, not 0"),
+        ("gpu_train(leak(9), steps=9).assert_max_in_flight(max=0)", "assert_max_in_flight: max *at least 1, not 0"),
+        ("gpu_train(leak(9), steps=9, in_flight=0)", "gpu_train: in_flight: *at least 1, not 0"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(inside, body, complaint):
@@ -141,24 +141,24 @@ def test_what_cannot_be_meant_is_refused_in_one_line(inside, body, complaint):
     result.stdout.fnmatch_lines([f"E*ValueError: {complaint}"])
 
 
-@pytest.mark.parametrize(("strict", "raised"), [(False, nullcontext()), (True, pytest.raises(NotMeasured))])
-def test_what_cannot_be_told_fails_only_where_a_gpu_is_required(strict, raised):
+@pytest.mark.parametrize(("must_decide", "raised"), [(False, nullcontext()), (True, pytest.raises(NotMeasured))])
+def test_what_cannot_be_told_fails_only_where_a_gpu_is_required(must_decide, raised):
     samples = tuple(MemorySample(nbytes, None, None, None) for nbytes in [0] * 10 + [64 << 20] * 10)
     measurement = stepped([0] * 20, memory=samples)
     with raised:
-        TestRun("test_a", SessionDevice("cuda"), strict=strict).settle(
-            Record(measurement), judge_growth(measurement, GrowthBudget(0))
+        MeasuredTest("test_a", SessionDevice("cuda"), must_decide=must_decide).apply_verdict(
+            RegionRecord(measurement), judge_growth(measurement, GrowthBudget(0))
         )
 
 
 def test_time_that_is_required_fails_where_there_is_none():
-    run = TestRun("test_a", SessionDevice("simulated"), strict=True)
+    run = MeasuredTest("test_a", SessionDevice("simulated"), must_decide=True)
     with pytest.raises(NotMeasured, match="time is not simulated"):
         run.skip_untimed()
 
 
 def test_a_ratio_is_a_region_of_the_run_file_without_counts():
-    run = TestRun("test_a", SessionDevice("cuda"))
+    run = MeasuredTest("test_a", SessionDevice("cuda"))
     run.keep_elapsed("ratio", ratio_of([Pair(3.0, 2.0)] * 12, calls=3, tolerance=0.02))
     [region] = run.document()["regions"]
     assert (region["name"], region["outcome"], region["syncs"]) == ("test_a gpu_elapsed.ratio", "measured", None)
@@ -178,7 +178,7 @@ def test_a_ratio_is_a_region_of_the_run_file_without_counts():
 def test_time_is_skipped_with_the_reason(inside, body):
     result = inside(body, "-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*test_a.py*: time is not simulated: it takes a real GPU"])
+    result.stdout.fnmatch_lines(["SKIPPED*test_a.py*: time is not simulated: times need a real GPU"])
 
 
 def test_a_ring_of_steps_adds_no_sync_to_them(inside):
@@ -243,7 +243,7 @@ def test_the_option_asks_nothing_of_a_test_with_few_steps(inside, steps):
 def test_the_marker_asks_for_enough_steps(inside):
     result = inside("train(leak(0), steps=5)", marker="gpu_memory_growth(0)")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["Not measured: memory growth takes 8 steps after warm-up, and 4 ran*"])
+    result.stdout.fnmatch_lines(["Not measured: memory growth needs 8 steps after warm-up, and 4 ran*"])
 
 
 @pytest.mark.parametrize("arguments", ["", "1, 2", "min=1", "'lots'", "max=None"])

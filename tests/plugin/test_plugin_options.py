@@ -25,7 +25,7 @@ def options(pytester, plugin):
 
 def test_without_options_nothing_is_asked(options):
     read = options()
-    assert (read.budget, read.device, read.require, read.reports, read.asked) == (None, "auto", False, (), False)
+    assert (read.budget, read.device, read.require, read.reports, read.any_given) == (None, "auto", False, (), False)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_without_options_nothing_is_asked(options):
 )
 def test_an_ini_key_works_without_its_option(options, ini, name, value):
     read = options(ini=ini)
-    assert (getattr(read, name), read.asked) == (value, True)
+    assert (getattr(read, name), read.any_given) == (value, True)
 
 
 def test_the_ini_budget_names_its_file(options):
@@ -68,7 +68,7 @@ def test_a_command_line_budget_beats_the_ini_file(options):
 
 
 @pytest.mark.parametrize(
-    ("argument", "ini", "insistent"),
+    ("argument", "ini", "must_measure"),
     [
         ("--gpu-sync-budget=1", "", True),
         ("--gpu-device=simulated", "", True),
@@ -76,8 +76,8 @@ def test_a_command_line_budget_beats_the_ini_file(options):
         ("--gpu-sync-report=a.json", "", False),
     ],
 )
-def test_only_the_command_line_insists_on_a_device(options, argument, ini, insistent):
-    assert options(argument, ini=ini).insistent is insistent
+def test_only_the_command_line_insists_on_a_device(options, argument, ini, must_measure):
+    assert options(argument, ini=ini).must_measure is must_measure
 
 
 def test_several_reports_are_written(options, pytester):
@@ -87,7 +87,7 @@ def test_several_reports_are_written(options, pytester):
 
 def test_lines_need_a_run_file_to_go_into(run):
     result = run("--gpu-sync-lines", "--gpu-sync-report=run.html", test_a="def test_a(): pass")
-    result.stderr.fnmatch_lines(["*--gpu-sync-lines goes into a run file: add --gpu-sync-report=PATH.json"])
+    result.stderr.fnmatch_lines(["*--gpu-sync-lines needs a JSON report: add --gpu-sync-report=PATH.json"])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
@@ -100,8 +100,8 @@ def test_an_ini_report_lies_beside_the_ini_file(options, pytester):
 @pytest.mark.parametrize(
     ("argument", "complaint"),
     [
-        ("--gpu-sync-budget=five", "--gpu-sync-budget takes a number of syncs per step from 0 on, not 'five'"),
-        ("--gpu-sync-budget=-1", "--gpu-sync-budget takes a number of syncs per step from 0 on, not '-1'"),
+        ("--gpu-sync-budget=five", "--gpu-sync-budget takes a number of syncs per step of at least 0, not 'five'"),
+        ("--gpu-sync-budget=-1", "--gpu-sync-budget takes a number of syncs per step of at least 0, not '-1'"),
         ("--gpu-device=tpu", "--gpu-device takes auto, cuda or simulated, not 'tpu'"),
         ("--gpu-sync-report=run.xml", "--gpu-sync-report: run.xml must end in .trace.json or .json or .md or .html"),
         ("--gpu-sync-report=run", "--gpu-sync-report: run must end in .trace.json or .json or .md or .html"),
@@ -133,11 +133,11 @@ def test_a_wrong_ini_value_is_refused_and_names_the_file(run, pytester, ini, com
         ("maximum=1", "has no argument 'maximum'; it takes max, exact and warmup"),
         ("1, 2", "takes one positional argument, max"),
         ("1, max=2", "takes one positional argument, max"),
-        ("", "takes either max or exact, and was given neither"),
-        ("max=1, exact=1", "takes either max or exact, and was given both"),
-        ("'1'", "max of a sync budget is a whole number from 0 on, not '1'"),
+        ("", "takes either max or exact, not neither"),
+        ("max=1, exact=1", "takes either max or exact, not both"),
+        ("'1'", "max of a sync budget must be an integer of at least 0, not '1'"),
         ("max=-1", "not -1"),
-        ("1, warmup=-2", "warmup of the marker gpu_sync_budget is a number of steps from 0 on, not -2"),
+        ("1, warmup=-2", "warmup of the marker gpu_sync_budget must be an integer of at least 0, not -2"),
     ],
 )
 def test_a_wrong_marker_names_the_test_and_shows_no_traceback(run, arguments, complaint):

@@ -254,7 +254,7 @@ def test_where_nothing_can_be_measured_a_budget_fails(run, monkeypatch):
     def refuse(*arguments, **more):
         raise MeasurementError("no recorder can run: CUPTI is held by a profiler")
 
-    monkeypatch.setattr(measured_test, "record", refuse)
+    monkeypatch.setattr(measured_test, "open_region", refuse)
     result = run("--gpu-sync-budget=9", test_a=THREE_SYNCS)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["Not measured: no recorder can run: CUPTI is held by a profiler"])
@@ -263,7 +263,7 @@ def test_where_nothing_can_be_measured_a_budget_fails(run, monkeypatch):
 @pytest.fixture
 def no_simulation(monkeypatch):
     def refuse(self):
-        self.refusal = "the simulated CUDA device cannot be switched on: torch 1.13 is not supported"
+        self.unavailable = "the simulated CUDA device cannot be switched on: torch 1.13 is not supported"
 
     monkeypatch.setattr(SessionDevice, "switch_on", refuse)
 
@@ -325,7 +325,7 @@ def test_gpu_only_runs_on_a_gpu(run, pretended_gpu):
     [
         (["--gpu-require"], "--gpu-require: there is no GPU to run on: this machine has none"),
         (["--gpu-device=cuda"], "--gpu-device=cuda: there is no GPU to run on: this machine has none"),
-        (["--gpu-require", "--gpu-device=simulated"], "gpu_require asks for a real GPU and gpu_device=simulated *"),
+        (["--gpu-require", "--gpu-device=simulated"], "gpu_require needs a real GPU, and gpu_device=simulated *"),
     ],
 )
 def test_a_session_that_needs_a_gpu_does_not_start_without(run, arguments, complaint):

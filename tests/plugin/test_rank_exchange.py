@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpusync.distributed.rank_exchange import Ranks, join, rank
+from pytest_gpusync.distributed.rank_exchange import RankGroup, join, rank
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +51,7 @@ def test_ranks_get_each_others_documents_in_order():
     store, found = Store(), {}
 
     def run(number):
-        found[number] = Ranks(number, 3, store).exchange({"from": number}, seconds=20)
+        found[number] = RankGroup(number, 3, store).exchange({"from": number}, seconds=20)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in (2, 0, 1)]
     for thread in threads:
@@ -63,13 +63,13 @@ def test_ranks_get_each_others_documents_in_order():
 
 def test_a_rank_that_does_not_come_is_not_waited_for_longer_than_asked():
     began = time.monotonic()
-    assert Ranks(0, 2, Store()).exchange({"from": 0}, seconds=0.05) == [{"from": 0}, None]
+    assert RankGroup(0, 2, Store()).exchange({"from": 0}, seconds=0.05) == [{"from": 0}, None]
     assert time.monotonic() - began < 5
 
 
 def test_nobody_stays_for_a_rank_that_does_not_leave():
     began = time.monotonic()
-    Ranks(0, 2, Store()).leave(seconds=0.05)
+    RankGroup(0, 2, Store()).leave(seconds=0.05)
     assert time.monotonic() - began < 5
 
 
@@ -78,7 +78,7 @@ def test_leaving_survives_a_store_that_is_gone():
         def set(self, key, value):
             raise RuntimeError("connection closed")
 
-    Ranks(0, 2, Gone()).leave(seconds=0.05)
+    RankGroup(0, 2, Gone()).leave(seconds=0.05)
 
 
 def test_without_torchruns_store_ranks_are_on_their_own(monkeypatch):

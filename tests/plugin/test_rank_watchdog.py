@@ -15,8 +15,14 @@ from pathlib import Path
 import pytest
 
 from pytest_gpusync.distributed import rank_watchdog
-from pytest_gpusync.distributed.rank_exchange import Ranks
-from pytest_gpusync.distributed.rank_watchdog import ANOTHER_ENDS, SILENCE_SECONDS, TORCHRUN_ENDS, Signs, Watch
+from pytest_gpusync.distributed.rank_exchange import RankGroup
+from pytest_gpusync.distributed.rank_watchdog import (
+    ANOTHER_ENDS,
+    SILENCE_SECONDS,
+    TORCHRUN_ENDS,
+    Heartbeats,
+    RankWatchdog,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,60 +62,60 @@ class Gone(Store):
 
 
 @pytest.fixture
-def signs():
+def heartbeats():
     store = Store()
-    return [Signs(number, 3, store) for number in range(3)]
+    return [Heartbeats(number, 3, store) for number in range(3)]
 
 
-def give(signs, *ranks):
+def beat(heartbeats, *ranks):
     for number in ranks:
-        signs[number].give()
+        heartbeats[number].beat()
 
 
-def test_the_first_rank_watches_over_all_and_all_over_the_first(signs):
-    give(signs, 0, 1, 2)
-    for one in signs:
-        assert one.silent(0.0) == []
+def test_the_first_rank_watches_all_others_and_each_of_them_the_first(heartbeats):
+    beat(heartbeats, 0, 1, 2)
+    for one in heartbeats:
+        assert one.silent_ranks(0.0) == []
     late = SILENCE_SECONDS + 1
-    assert [one.silent(late) for one in signs] == [[1, 2], [0], [0]]
+    assert [one.silent_ranks(late) for one in heartbeats] == [[1, 2], [0], [0]]
 
 
-def test_a_rank_that_gives_signs_is_not_silent(signs):
+def test_a_rank_that_sends_heartbeats_is_not_silent(heartbeats):
     for now in range(0, 200, 20):
-        give(signs, 1)
-        assert signs[0].silent(float(now)) == []
+        beat(heartbeats, 1)
+        assert heartbeats[0].silent_ranks(float(now)) == []
 
 
-def test_a_rank_that_never_gave_a_sign_may_still_come(signs):
-    assert signs[0].silent(0.0) == []
-    assert signs[0].silent(1000.0) == []
+def test_a_rank_without_a_first_heartbeat_may_still_come(heartbeats):
+    assert heartbeats[0].silent_ranks(0.0) == []
+    assert heartbeats[0].silent_ranks(1000.0) == []
 
 
 def test_a_rank_that_has_sent_its_run_home_may_be_silent():
     store = Store()
-    signs = [Signs(number, 2, store) for number in range(2)]
-    give(signs, 1)
-    signs[0].silent(0.0)
+    heartbeats = [Heartbeats(number, 2, store) for number in range(2)]
+    beat(heartbeats, 1)
+    heartbeats[0].silent_ranks(0.0)
     store.set("run/1", b"")
-    assert signs[0].silent(1000.0) == []
+    assert heartbeats[0].silent_ranks(1000.0) == []
 
 
 def test_the_last_test_of_a_rank_is_known_to_the_others():
     store = Store()
-    ranks = [Ranks(number, 2, store) for number in range(2)]
+    ranks = [RankGroup(number, 2, store) for number in range(2)]
     ranks[1].note_test("test_a.py::test_b[é]")
     assert (ranks[0].last_test(1), ranks[1].last_test(0)) == ("test_a.py::test_b[é]", None)
 
 
 def test_nothing_is_noted_in_a_store_that_is_gone():
-    ranks = Ranks(0, 2, Gone())
+    ranks = RankGroup(0, 2, Gone())
     ranks.note_test("test_a.py::test_b")
     assert ranks.last_test(1) is None
 
 
 def test_a_rank_that_is_gone_is_not_waited_for():
-    ranks = Ranks(0, 2, Store())
-    ranks.gone.add(1)
+    ranks = RankGroup(0, 2, Store())
+    ranks.dead.add(1)
     began = time.monotonic()
     assert ranks.exchange({"from": 0}, seconds=60)[1] is None
     assert time.monotonic() - began < 20
@@ -126,14 +132,14 @@ def test_a_store_that_is_gone_is_not_asked_again_and_again():
             Counting.asked += 1
             raise RuntimeError("connection closed")
 
-    assert Ranks(0, 2, Counting()).exchange({"from": 0}, seconds=60) == [{"from": 0}, None]
+    assert RankGroup(0, 2, Counting()).exchange({"from": 0}, seconds=60) == [{"from": 0}, None]
     assert Counting.asked == 1
 
 
 def test_a_wait_that_has_begun_is_cut_short_when_the_run_is_ended(monkeypatch):
     monkeypatch.setattr("pytest_gpusync.distributed.rank_exchange.ENDING_SECONDS", 0.5)
-    ranks = Ranks(0, 2, Store())
-    threading.Timer(0.2, ranks.hurry).start()
+    ranks = RankGroup(0, 2, Store())
+    threading.Timer(0.2, ranks.shorten_waits).start()
     began = time.monotonic()
     assert ranks.exchange({"from": 0}, seconds=60)[1] is None
     assert time.monotonic() - began < 20
@@ -147,7 +153,7 @@ def watching(monkeypatch):
 
     def start(store=None, finish=lambda: None):
         store = store or Store()
-        watching = Watch(Ranks(0, 2, store), Signs(0, 2, store), finish)
+        watching = RankWatchdog(RankGroup(0, 2, store), Heartbeats(0, 2, store), finish)
         started.append(watching)
         watching.start()
         return watching, store
@@ -196,7 +202,7 @@ def test_a_silent_rank_ends_the_session_and_is_named(watching, monkeypatch):
     monkeypatch.setattr(rank_watchdog, "SILENCE_SECONDS", 0.2)
     store = Store()
     store.add("alive/1", 1)
-    with pytest.raises(pytest.exit.Exception, match=r"rank 1 gave no sign of life"):
+    with pytest.raises(pytest.exit.Exception, match=r"rank 1 sent no heartbeat"):
         watching(store)
         stay()
 
@@ -314,7 +320,7 @@ def test_a_rank_that_is_killed_is_named_and_the_others_report(tmp_path, plugin, 
     printed, _ = launched.communicate(timeout=150)
     assert launched.returncode != 0
     assert time.monotonic() - began < 60
-    assert "rank 1 is gone: it died or was killed; it was in test_ranks.py::test_dies" in printed
+    assert "rank 1 died or was killed; its last test was test_ranks.py::test_dies" in printed
     run = json.loads((tmp_path / "run.json").read_text())
     regions = {region["name"]: region for region in run["regions"]}
     assert {name: region["outcome"] for name, region in regions.items()} == {
@@ -336,8 +342,8 @@ def test_a_rank_that_is_killed_on_another_node_is_missed(tmp_path, plugin):
     nodes = [launch(tmp_path, plugin, *where, f"--node-rank={number}") for number in range(2)]
     printed = [node.communicate(timeout=150)[0] for node in nodes]
     assert [node.returncode != 0 for node in nodes] == [True, True]
-    assert "rank 1 gave no sign of life for 5 s" in printed[0]
-    assert "rank 1 is gone: it died or was killed; it was in test_ranks.py::test_dies" in printed[0]
+    assert "rank 1 sent no heartbeat for 5 s" in printed[0]
+    assert "rank 1 died or was killed; its last test was test_ranks.py::test_dies" in printed[0]
     outcomes = {one["name"]: one["outcome"] for one in json.loads((tmp_path / "run.json").read_text())["regions"]}
     assert outcomes["test_ranks.py::test_before"] == "passed"
     assert outcomes["test_ranks.py::test_dies [rank 1]"] == "not_measured"

@@ -125,7 +125,7 @@ def test_a_merged_run_is_written_by_its_ending(folder, ending):
 
 
 def test_another_ending_is_refused(folder, capsys):
-    assert "all.txt: a run is written as .trace.json, .json" in refused(
+    assert "all.txt: a run can be written as .trace.json, .json" in refused(
         capsys, "merge", "all.txt", write(folder, "a.json")
     )
 
@@ -152,9 +152,12 @@ def test_out_is_not_one_of_the_files(folder, capsys):
     [
         ("{", "bad.json: not JSON ("),
         ("[1]", "bad.json: neither a run file nor"),
-        ('{"schema": "gpusync.run/1"}', "bad.json: not a run as gpusync.run/1 describes it"),
-        ('{"schema": "gpusync.run/1", "environment": {}, "regions": [{"name": "t"}]}', "bad.json: not a run"),
-        ('{"schema": "gpusync.run/1", "environment": {}, "regions": []}', "bad.json: not a run"),
+        ('{"schema": "gpusync.run/1"}', "bad.json: not a valid gpusync.run/1 file"),
+        (
+            '{"schema": "gpusync.run/1", "environment": {}, "regions": [{"name": "t"}]}',
+            "bad.json: not a valid gpusync.run",
+        ),
+        ('{"schema": "gpusync.run/1", "environment": {}, "regions": []}', "bad.json: not a valid gpusync.run"),
     ],
 )
 @pytest.mark.parametrize("action", ["merge", "show", "html"])
@@ -192,7 +195,7 @@ def test_a_page_drawn_where_the_source_is_not_keeps_the_codes_of_the_run(folder,
     assert report.main(["html", "run.json"]) == 0
     page = capsys.readouterr().out
     assert "GS201" in page
-    assert "no rule of the linter names this line" not in page
+    assert "the linter has no rule for this line" not in page
 
 
 @pytest.mark.parametrize(

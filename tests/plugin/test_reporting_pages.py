@@ -144,7 +144,7 @@ def test_rows_that_are_left_out_are_counted(module, ending, monkeypatch):
 
 
 def test_a_simulated_timeline_says_that_it_is_not_timed():
-    assert "3 syncs in order, not timed: every sync is equally wide" in pages(region(stepped([1, 2])))[1]
+    assert "3 syncs in order, not timed: every sync has the same width" in pages(region(stepped([1, 2])))[1]
 
 
 def timed(*began_and_waited, step_ends=None, closed, left_out=0):
@@ -193,14 +193,14 @@ def test_the_axis_leaves_out_a_warmup_that_leaves_no_room_for_the_steps():
     assert (drawn.length_ms, drawn.waited_ms, drawn.syncs, drawn.warmup_ms) == (4, 2, 2, 100)
     assert [(span.step, span.start, span.end) for span in drawn.spans] == [(1, 0, 0.5), (2, 0.5, 1)]
     assert [(block.start, block.step) for block in drawn.lanes[0].blocks] == [(0.25, 0), (0.75, 0)]
-    assert "2 syncs: the host waited 2 ms of 4 ms (50 %); 100 ms of warm-up not drawn" in pages(found)[1]
+    assert "2 syncs: the host waited 2 ms of 4 ms (50 %); 100 ms of warm-up not shown" in pages(found)[1]
 
 
 def test_the_axis_leaves_out_what_follows_the_last_step_where_it_leaves_no_room():
     found = steps_of(timed((1, 1), (50, 9), step_ends=(1, 2, 3), closed=100), 1)
     drawn = timeline(found)
     assert (drawn.length_ms, drawn.waited_ms, drawn.after_ms, drawn.warmup_ms) == (3, 1, 97, None)
-    assert "97 ms after the last step not drawn" in pages(found)[1]
+    assert "97 ms after the last step not shown" in pages(found)[1]
 
 
 def test_a_short_warmup_is_drawn():
@@ -306,7 +306,7 @@ def test_without_times_the_syncs_of_whole_steps_are_grouped_and_the_highest_fill
     many = [sync(number // 10, line=number % 10 + 1) for number in range(2000)]
     drawn = timeline(region(stepped([0] * 200, extra=tuple(many))))
     blocks = [block for lane in drawn.lanes for block in lane.blocks]
-    assert {(block.syncs, block.share) for block in blocks} == {(1, 1.0)}
+    assert {(block.syncs, block.height) for block in blocks} == {(1, 1.0)}
     assert {block.start for block in blocks} == {span.start for span in drawn.spans}
 
 

@@ -10,7 +10,7 @@ from measurements import H200, stepped, sync, whole
 from pytest_gpusync.model.budgets import Budget, judge
 from pytest_gpusync.reporting import site_rows, terminal
 from pytest_gpusync.reporting.rule_names import Rule
-from pytest_gpusync.reporting.terminal import fold, render_measurement, render_verdict
+from pytest_gpusync.reporting.terminal import render_measurement, render_verdict, wrap_line
 
 SOURCE = """\
 def train_step(x, device):
@@ -105,7 +105,7 @@ def test_allowed_syncs_are_listed_apart_with_their_reason():
     ],
 )
 def test_a_long_line_is_cut_with_its_barrier_in_sight(rules, shown):
-    assert site_rows.shown_source("train.py", 5, rules) == shown
+    assert site_rows.shortened_source("train.py", 5, rules) == shown
     assert len(shown) == site_rows.SOURCE_WIDTH
 
 
@@ -167,7 +167,7 @@ def test_verbose_adds_the_lines_that_only_warm_up_ran():
 def test_a_line_is_broken_between_words_where_the_terminal_ends(monkeypatch, width):
     monkeypatch.setenv("COLUMNS", width)
     line = "  train.py:12  loss.item()  GS201  3 syncs   Keep the value on the device, and read it once after the loop"
-    rows = fold(line)
+    rows = wrap_line(line)
     assert all(len(row) <= int(width) for row in rows)
     assert " ".join(" ".join(rows).split()) == " ".join(line.split())
     assert all(row.startswith("      ") for row in rows[1:])
@@ -175,9 +175,9 @@ def test_a_line_is_broken_between_words_where_the_terminal_ends(monkeypatch, wid
 
 def test_a_word_longer_than_the_terminal_stays_whole(monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
-    assert "tests/test_training.py::test_step" in fold("     3  budget 2  tests/test_training.py::test_step")[-1]
+    assert "tests/test_training.py::test_step" in wrap_line("     3  budget 2  tests/test_training.py::test_step")[-1]
 
 
 def test_where_the_output_is_no_terminal_lines_stay_whole(monkeypatch):
     monkeypatch.setattr(terminal, "get_terminal_size", os.terminal_size)
-    assert fold("word " * 100) == ["word " * 100]
+    assert wrap_line("word " * 100) == ["word " * 100]

@@ -7,8 +7,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from gpusync_lint.model.findings import Finding, Span
+from gpusync_lint.model.findings import Finding
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Span
 
 from pytest_gpusync.reporting import rule_names
 from pytest_gpusync.reporting.rule_names import rule_for, rules_for
@@ -138,6 +139,6 @@ def test_the_linter_is_shown_the_files_beside_and_answers_for_the_one(tmp_path, 
 
 
 def test_a_crowded_folder_is_not_linted_whole(tmp_path):
-    for number in range(rule_names._NEIGHBOURS + 2):
+    for number in range(rule_names._NEIGHBORS + 2):
         (tmp_path / f"m{number}.py").touch()
-    assert rule_names._neighbours(tmp_path / "m0.py") == []
+    assert rule_names._neighbors(tmp_path / "m0.py") == []

@@ -13,7 +13,7 @@ from run_schema import SCHEMA, violations
 
 from pytest_gpusync.elapsed.decomposition import Decomposition
 from pytest_gpusync.elapsed.overlap import Triple, overlap_of
-from pytest_gpusync.elapsed.paired import Pair, disturbed, ratio_of
+from pytest_gpusync.elapsed.paired import Pair, ratio_of, with_disturbance
 from pytest_gpusync.elapsed.stalls import Stall, Stalls
 from pytest_gpusync.model.budgets import Budget, DispatchBudget, GrowthBudget, judge, judge_dispatch, judge_growth
 from pytest_gpusync.model.estimates import median_estimate
@@ -78,9 +78,9 @@ STALLS = Stalls(
     confidence=0.99,
 )
 RATIO = ratio_of([Pair(2.0, 1.0)] * 12, calls=3, tolerance=0.02)
-BUSY = Disturbance("another process kept the GPU busy", spoils=True)
-SPOILT = disturbed(RATIO, BUSY)
-OVERLAP = overlap_of([Triple(2.0, 1.0, 2.5)] * 12, 0.1, Disturbance(None, spoils=False))
+BUSY = Disturbance("another process kept the GPU busy", invalidates=True)
+SPOILT = with_disturbance(RATIO, BUSY)
+OVERLAP = overlap_of([Triple(2.0, 1.0, 2.5)] * 12, 0.1, Disturbance(None, invalidates=False))
 SPOILT_OVERLAP = overlap_of([Triple(2.0, 1.0, 2.5)] * 12, 0.1, BUSY)
 PARTS = Decomposition(100, 0.1, 0.2, 0.05, each_ms=36.0, end_ms=20.4)
 

@@ -25,7 +25,7 @@ class ScriptedRecorder(Recorder):
     def __init__(self) -> None:
         self.sink = None
         self.running = 0
-        self.refusal: str | None = None
+        self.unavailable: str | None = None
         self.blind = False
         self.planted = 0
         self.held: list[RawSync] = []
@@ -33,8 +33,8 @@ class ScriptedRecorder(Recorder):
         self.calls = SimpleNamespace(value=0)
 
     def start(self, sink):
-        if self.refusal:
-            raise RecorderUnavailable(self.refusal)
+        if self.unavailable:
+            raise RecorderUnavailable(self.unavailable)
         self.sink = sink
         self.running += 1
 

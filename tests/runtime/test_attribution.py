@@ -74,8 +74,8 @@ def test_paths_below_the_working_directory_are_relative(tmp_path, monkeypatch):
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "a.py").touch()
     attribution.clear_caches()
-    assert attribution.shown_path(str(tmp_path / "pkg" / "a.py")) == "pkg/a.py"
-    assert attribution.shown_path("/elsewhere/b.py") == "/elsewhere/b.py"
+    assert attribution.display_path(str(tmp_path / "pkg" / "a.py")) == "pkg/a.py"
+    assert attribution.display_path("/elsewhere/b.py") == "/elsewhere/b.py"
 
 
 def test_a_library_program_without_user_lines_is_charged_to_itself():

@@ -149,7 +149,7 @@ def test_code_whose_file_does_not_exist_is_charged_by_its_name(scripted):
 def test_code_made_in_a_loop_fills_no_memory(scripted, monkeypatch):
     from pytest_gpusync.source import attribution
 
-    monkeypatch.setattr(attribution, "_MOST_PLACES", 8)
+    monkeypatch.setattr(attribution, "_MAX_CACHED", 8)
     with record() as region:
         for number in range(40):
             exec(compile("scripted.sync()", f"cell_{number}.py", "exec"), {"scripted": scripted})

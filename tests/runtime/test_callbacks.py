@@ -69,7 +69,7 @@ def test_what_is_excused_does_not_count(scripted):
     held.begin("training")
     for _ in range(3):
         held.end_step()
-        held.excuse("validation")
+        held.allow("validation")
         scripted.sync()
         held.resume()
     held.end()

@@ -191,7 +191,7 @@ def test_a_sync_names_the_stream_that_was_waited_for(monkeypatch, reads_frames):
 def test_a_copy_that_waits_by_itself_is_charged_to_its_own_line_though_it_is_reported_later(calls):
     calls.make(("cudaMemcpyAsync", D2H, PAGEABLE))
     calls.recorder.flush()
-    assert calls.seen[0].charged.site.function.endswith("make")  # the innermost line of this file
+    assert calls.seen[0].attribution.site.function.endswith("make")  # the innermost line of this file
 
 
 def test_copies_and_synchronizes_of_two_threads_are_not_taken_for_one(calls):
@@ -277,7 +277,7 @@ def test_calls_from_a_place_that_is_known_do_not_enter_python(calls):
     # The copy's line is learned, then the place; the synchronize comes from the same one.
     assert handed(calls) <= 3
     assert calls.kinds() == [("stream", "D2H", SMALL)] * 10
-    assert {raw.charged.site.function.split(".")[-1] for raw in calls.seen} == {"make"}
+    assert {raw.attribution.site.function.split(".")[-1] for raw in calls.seen} == {"make"}
 
 
 def test_two_lines_are_told_apart_though_python_is_not_entered(calls):
@@ -286,7 +286,7 @@ def test_two_lines_are_told_apart_though_python_is_not_entered(calls):
         calls.make(("cudaStreamSynchronize",))
     assert handed(calls) <= 4
     calls.recorder.flush()
-    assert [raw.charged.site.function.split(".")[-1] for raw in calls.seen] == ["wait", "make"] * 5
+    assert [raw.attribution.site.function.split(".")[-1] for raw in calls.seen] == ["wait", "make"] * 5
 
 
 def test_lines_of_one_library_function_are_told_apart_by_who_called_it(calls, tmp_path):
@@ -301,9 +301,9 @@ def test_lines_of_one_library_function_are_told_apart_by_who_called_it(calls, tm
         library["waits"](*arguments)
     assert handed(calls) <= 4
     calls.recorder.flush()
-    lines = [raw.charged.site.line for raw in calls.seen]
+    lines = [raw.attribution.site.line for raw in calls.seen]
     assert lines == [lines[0], lines[0] + 1] * 4
-    assert "lib/waits.py:3 waits" in calls.seen[-1].charged.site.via
+    assert "lib/waits.py:3 waits" in calls.seen[-1].attribution.site.via
 
 
 def test_more_calls_than_the_gate_can_note_are_all_reported(calls):
@@ -329,7 +329,7 @@ def test_code_that_comes_and_goes_is_not_taken_for_other_code(calls):
         for _ in range(3):
             made[f"f{number}"](*arguments)
     calls.recorder.flush()
-    names = [(raw.charged or attribution.charge(raw.frame, raw.thread)).site.function for raw in calls.seen]
+    names = [(raw.attribution or attribution.charge(raw.frame, raw.thread)).site.function for raw in calls.seen]
     assert names == [f"f{number}" for number in range(300) for _ in range(3)]
 
 
@@ -343,7 +343,7 @@ def test_more_functions_than_the_gate_can_know_are_all_told_apart(calls):
         for number in range(9):
             made[f"f{number}"](*arguments)
     calls.recorder.flush()
-    names = [(raw.charged or attribution.charge(raw.frame, raw.thread)).site.function for raw in calls.seen]
+    names = [(raw.attribution or attribution.charge(raw.frame, raw.thread)).site.function for raw in calls.seen]
     assert names == [f"f{number}" for number in range(9)] * 3
 
 
@@ -428,7 +428,7 @@ def test_a_child_forked_while_calls_are_counted_leaves_cupti_to_its_parent(calls
 
 
 def test_a_copy_of_the_main_thread_is_not_settled_by_another_before_its_synchronize(calls, monkeypatch):
-    monkeypatch.setattr(cupti, "_BETWEEN_HALVES_NS", 10**10)  # a busy machine may take its time to start a thread
+    monkeypatch.setattr(cupti, "_MAX_BETWEEN_HALVES_NS", 10**10)  # a busy machine may take its time to start a thread
     copy, wait = list(both_sites("cudaMemcpyAsync", D2H, PAGEABLE)), list(both_sites("cudaStreamSynchronize"))
 
     def flushed_between():
@@ -449,7 +449,7 @@ def test_notes_that_another_thread_reads_have_their_lines(calls):
     thread = threading.Thread(target=calls.recorder.flush)
     thread.start()
     thread.join()
-    assert [raw.charged.site.function.split(".")[-1] for raw in calls.seen] == ["wait"] * 4
+    assert [raw.attribution.site.function.split(".")[-1] for raw in calls.seen] == ["wait"] * 4
 
 
 def gradient_of(calls, waits_after=0):
@@ -484,12 +484,14 @@ def gradient_of(calls, waits_after=0):
 
 def test_an_operator_that_waits_in_forward_and_in_backward_has_its_line_of_forward(calls):
     for _ in range(3):  # later its place is known, and noted without Python
-        assert re.fullmatch(r"in WaitsBackward, made at \S+calls.py:\d+ Calls.make or just before", gradient_of(calls))
+        assert re.fullmatch(
+            r"in WaitsBackward, created at \S+calls.py:\d+ Calls.make or just before", gradient_of(calls)
+        )
 
 
 def test_an_operator_made_just_before_a_wait_has_the_line_of_that(calls):
     made = gradient_of(calls, waits_after=1)
-    assert re.fullmatch(r"in WaitsBackward, made at \S+calls.py:\d+ Calls.wait or just before", made)
+    assert re.fullmatch(r"in WaitsBackward, created at \S+calls.py:\d+ Calls.wait or just before", made)
 
 
 def test_an_operator_that_no_wait_followed_before_the_next_one_has_no_line(calls):
@@ -499,7 +501,7 @@ def test_an_operator_that_no_wait_followed_before_the_next_one_has_no_line(calls
 def test_once_stopped_no_line_of_forward_is_told(calls):
     calls.recorder.stop()
     assert gradient_of(calls) == "in WaitsBackward"
-    assert attribution.made_at is None
+    assert attribution.forward_line_of is None
 
 
 NAMES = """

@@ -125,7 +125,7 @@ def test_without_the_drivers_library_cupti_is_asked_nothing(machine, monkeypatch
     text, advice = told("CUPTI")
     assert text.endswith("libcupti.so.13 (not asked: no libcuda.so.1)")
     assert advice.endswith("a container gets it with NVIDIA_DRIVER_CAPABILITIES=compute,utility")
-    with pytest.raises(RecorderUnavailable, match=r"^libcuda.so.1, the driver's library, is not there"):
+    with pytest.raises(RecorderUnavailable, match=r"^libcuda.so.1, the driver's library, was not found"):
         CuptiRecorder().start(lambda raw: None)
 
 
@@ -151,7 +151,7 @@ def test_of_two_libraries_that_of_torchs_cuda_is_taken(monkeypatch, tmp_path, cu
 def test_a_driver_older_than_torchs_cuda_is_named(machine):
     machine(Nvml(cuda=12080))
     text, advice = told("CUDA")
-    assert text == "the driver knows 12.8, torch was built for 13.0"
+    assert text == "the driver supports 12.8, torch was built for 13.0"
     assert advice == "update the NVIDIA driver, or install a torch that was built for CUDA 12"
 
 
@@ -191,7 +191,7 @@ def error(code):
         (41, "confidential computing"),
         (43, "MIG instance"),
         (45, "WSL"),
-        (999, "cuptiSubscribe answered 999 (CUPTI_ERROR)"),
+        (999, "cuptiSubscribe returned 999 (CUPTI_ERROR)"),
     ],
 )
 def test_every_refusal_of_cupti_says_what_helps(code, remedy):

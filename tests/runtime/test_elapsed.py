@@ -10,7 +10,7 @@ from pytest_gpusync.elapsed.decomposition import Decomposition
 from pytest_gpusync.elapsed.overlap import Triple, overlap_of
 from pytest_gpusync.model.measurement import Disturbance
 
-QUIET = Disturbance(None, spoils=False)
+QUIET = Disturbance(None, invalidates=False)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,6 @@ def test_a_wide_interval_is_too_noisy_to_tell():
 
 
 def test_a_disturbed_machine_claims_nothing():
-    found = overlap_of([Triple(2.0, 1.0, 2.5)] * 12, 0.1, Disturbance("the GPU was throttled", spoils=True))
+    found = overlap_of([Triple(2.0, 1.0, 2.5)] * 12, 0.1, Disturbance("the GPU was throttled", invalidates=True))
     assert (found.low, found.high, found.outcome) == (-inf, inf, "too noisy to tell")
     assert repr(found).endswith("; the GPU was throttled")

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 
-from pytest_gpusync.model.estimates import LEAST_SAMPLES, median_estimate, slope_estimate
+from pytest_gpusync.model.estimates import MIN_SAMPLES, median_estimate, slope_estimate
 
 
 def test_the_median_lies_within_its_interval():
@@ -29,11 +29,11 @@ def test_too_few_samples_bound_nothing(estimate):
 
 @pytest.mark.parametrize("estimate", [median_estimate, slope_estimate])
 def test_the_least_number_of_samples_has_bounds(estimate):
-    assert estimate([1.0] * LEAST_SAMPLES).high < inf
+    assert estimate([1.0] * MIN_SAMPLES).high < inf
 
 
 def test_one_sample_less_does_not_bound_a_median():
-    assert median_estimate([1.0] * (LEAST_SAMPLES - 1)).high == inf
+    assert median_estimate([1.0] * (MIN_SAMPLES - 1)).high == inf
 
 
 @pytest.mark.parametrize(("estimate", "fewest"), [(median_estimate, 1), (slope_estimate, 2)])

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_gpusync import limit_in_flight
-from pytest_gpusync.elapsed.in_flight import EventRing
+from pytest_gpusync.elapsed.in_flight import InFlightLimiter
 from pytest_gpusync.measure.region import record
 
 
@@ -76,7 +76,7 @@ def test_without_torch_the_batches_are_passed_on(monkeypatch):
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "2"])
 def test_what_is_no_number_of_steps_is_refused_at_once(limit):
-    with pytest.raises(ValueError, match="a whole number from 1 on"):
+    with pytest.raises(ValueError, match="an integer of at least 1"):
         limit_in_flight([], max=limit)
 
 
@@ -88,9 +88,9 @@ def test_its_waits_are_reported_as_allowed(device, scripted, monkeypatch):
 
 
 def test_a_ring_forgets_the_steps_it_waited_for(device):
-    ring = EventRing(2)
+    limiter = InFlightLimiter(2)
     for _ in range(50):
-        if (event := ring.due()) is not None:
+        if (event := limiter.event_to_wait_for()) is not None:
             event.synchronize()
-        ring.mark()
-    assert len(ring._events) == 2
+        limiter.mark_step()
+    assert len(limiter._events) == 2

@@ -168,7 +168,7 @@ def test_a_jax_that_is_imported_in_the_region_is_followed_from_the_next_step_on(
 def test_the_note_says_that_jax_is_counted(scripted, jax):
     with record() as region:
         pass
-    assert region.result().environment.note == jax_waits.SEEN
+    assert region.result().environment.note == jax_waits.COUNTED
 
 
 def test_a_jax_that_is_not_as_it_is_known_is_left_alone_and_the_note_says_so(scripted, jax):
@@ -221,4 +221,4 @@ def test_jax_itself_is_counted(scripted, monkeypatch, name):
     assert region.syncs == waits
     if waits:
         assert region.sites[0].site.path.endswith("test_jax_waits.py")
-    assert region.result().environment.note == jax_waits.SEEN
+    assert region.result().environment.note == jax_waits.COUNTED

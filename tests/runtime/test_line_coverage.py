@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from pytest_gpusync.source.line_coverage import LinesRan, RecordingUnavailable, merged, ranges
+from pytest_gpusync.source.line_coverage import CoverageUnavailable, LineCoverage, merged, ranges
 
 SOURCE = """\
 def even(n):
@@ -50,14 +50,14 @@ def untraced():
 
 
 def test_lines_that_ran_are_told_from_those_that_did_not(script):
-    lines = LinesRan()
+    lines = LineCoverage()
     with lines.recording():
         script()
     assert of_scripts(lines) == {"a.py": [(1, 2), (4, 4), (6, 6), (9, 9)]}
 
 
 def test_what_was_taken_is_not_given_again(script):
-    lines = LinesRan()
+    lines = LineCoverage()
     with lines.recording():
         script()
         lines.take()
@@ -66,14 +66,14 @@ def test_what_was_taken_is_not_given_again(script):
 
 
 def test_installed_packages_are_not_the_projects(script):
-    lines = LinesRan()
+    lines = LineCoverage()
     with lines.recording():
         script(source="import json\njson.dumps([1])\n")
     assert list(of_scripts(lines)) == ["a.py"]
 
 
 def test_threads_are_recorded(script):
-    lines = LinesRan()
+    lines = LineCoverage()
     with lines.recording():
         thread = threading.Thread(target=script)
         thread.start()
@@ -82,7 +82,7 @@ def test_threads_are_recorded(script):
 
 
 def test_nothing_is_recorded_afterwards_also_when_the_block_failed(script):
-    lines = LinesRan()
+    lines = LineCoverage()
     with pytest.raises(KeyError), lines.recording():
         raise KeyError
     script()
@@ -92,7 +92,7 @@ def test_nothing_is_recorded_afterwards_also_when_the_block_failed(script):
 
 def test_recording_twice_hears_of_the_same_lines_again(script):
     for _ in range(2):
-        lines = LinesRan()
+        lines = LineCoverage()
         with lines.recording():
             script()
         assert of_scripts(lines)
@@ -104,7 +104,7 @@ def test_a_debugger_is_left_alone(script):
         return None
 
     sys.settrace(debugger)
-    with pytest.raises(RecordingUnavailable, match="a debugger or a coverage tool"), LinesRan().recording():
+    with pytest.raises(CoverageUnavailable, match="a debugger or a coverage tool"), LineCoverage().recording():
         pass
     assert sys.gettrace() is debugger
 

@@ -121,7 +121,7 @@ def test_a_region_whose_steps_are_all_warm_up_was_not_measured(scripted):
     with record(warmup=3) as seen:
         for _ in range(3):
             seen.mark_step()
-    assert seen.result().problem == "no step was measured: 3 ran and warm-up takes 3"
+    assert seen.result().problem == "no step was measured: 3 ran, and warm-up takes 3"
     with pytest.raises(MeasurementError, match="no step was measured"):
         _ = seen.syncs
 
@@ -272,7 +272,7 @@ def test_nothing_is_planted_before_cuda_is_initialised(scripted, monkeypatch):
 
 
 def test_without_a_recorder_the_region_does_not_open(scripted):
-    scripted.refusal = "it is Sunday"
+    scripted.unavailable = "it is Sunday"
     with pytest.raises(MeasurementError, match="no recorder can run: scripted: it is Sunday"), record():
         pytest.fail("the region opened")
 
@@ -309,7 +309,7 @@ def test_a_region_can_be_read_while_it_is_open(scripted):
 
 @pytest.mark.parametrize("warmup", [-1])
 def test_a_negative_warm_up_is_refused(scripted, warmup):
-    with record() as seen, pytest.raises(ValueError, match="warm-up"):
+    with record() as seen, pytest.raises(ValueError, match="warm_up"):
         seen.warm_up(warmup)
 
 
@@ -425,7 +425,7 @@ def test_a_forked_child_measures_a_region_of_its_own(scripted):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
 def test_a_forked_child_where_no_recorder_can_run_says_so(scripted):
     def count_in_child():
-        scripted.refusal = "CUDA cannot be used here"
+        scripted.unavailable = "CUDA cannot be used here"
         with record() as own:
             pass
         return own.syncs

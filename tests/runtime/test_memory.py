@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_gpusync.machine.driver_memory import DriverMemory
-from pytest_gpusync.measure.allocations import Allocations
-from pytest_gpusync.measure.memory_sampler import Counters
+from pytest_gpusync.measure.allocations import AllocationTracker
+from pytest_gpusync.measure.memory_sampler import MemoryCounters
 from pytest_gpusync.measure.region import record
 from pytest_gpusync.model.measurement import MemorySample
 
@@ -48,7 +48,7 @@ def gpu(allocated, reserved, **more):
 
 @pytest.fixture
 def counters():
-    counters = Counters()
+    counters = MemoryCounters()
     yield counters
     counters.close()
 
@@ -56,7 +56,7 @@ def counters():
 @pytest.fixture
 def cuda(monkeypatch):
     """Put a torch in place that has these GPUs."""
-    monkeypatch.setattr(Counters, "_resident", lambda _: PAGE)
+    monkeypatch.setattr(MemoryCounters, "_resident", lambda _: PAGE)
 
     def cuda(*gpus, **more):
         torch = Torch(*gpus, **more)
@@ -128,7 +128,7 @@ def counted(scripted, monkeypatch):
         taken.append(MemorySample(len(taken), None, None, None))
         return taken[-1]
 
-    monkeypatch.setattr(Counters, "read", read)
+    monkeypatch.setattr(MemoryCounters, "read", read)
     return taken
 
 
@@ -255,7 +255,7 @@ HERE = __file__
 def followed(allocations, steps):
     """Let `allocations` look at the end of each step; what it makes of them."""
     for step in range(1, steps + 1):
-        allocations.look(rising(step))
+        allocations.step_ended(rising(step))
     return allocations.close(steps)
 
 
@@ -266,7 +266,7 @@ def test_a_line_that_has_more_at_the_end_grew(monkeypatch):
     torch = History([first, last])
     monkeypatch.setitem(sys.modules, "torch", torch)
     # After warm-up six steps are looked at; the seventh is the first that is recorded, the tenth the last.
-    [line] = followed(Allocations(warmup=2), 12)
+    [line] = followed(AllocationTracker(warmup=2), 12)
     assert (line.line, line.function, line.bytes_per_step) == (31, "f", 100.0)
     assert line.path.endswith("test_memory.py")
     assert torch.calls == [{"enabled": "state", "context": "state", "stacks": "python"}, {"enabled": None}]
@@ -275,20 +275,20 @@ def test_a_line_that_has_more_at_the_end_grew(monkeypatch):
 def test_nothing_is_recorded_of_memory_that_does_not_grow(monkeypatch):
     torch = History([])
     monkeypatch.setitem(sys.modules, "torch", torch)
-    allocations = Allocations(warmup=0)
+    allocations = AllocationTracker(warmup=0)
     for step in range(1, 20):
-        allocations.look([MemorySample(7, 7, 7, 0)] * step)
+        allocations.step_ended([MemorySample(7, 7, 7, 0)] * step)
     assert (allocations.close(20), torch.calls) == (None, [])
 
 
 def test_a_history_that_somebody_else_records_is_left_alone(monkeypatch):
     torch = History([], is_on=True)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert (followed(Allocations(warmup=0), 20), torch.calls) == (None, [])
+    assert (followed(AllocationTracker(warmup=0), 20), torch.calls) == (None, [])
 
 
 def test_a_history_that_began_with_the_last_step_tells_nothing_and_ends(monkeypatch):
     torch = History([])
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert followed(Allocations(warmup=0, not_before=9), 9) is None
+    assert followed(AllocationTracker(warmup=0, not_before=9), 9) is None
     assert torch.calls[-1] == {"enabled": None}

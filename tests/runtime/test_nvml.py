@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpusync.machine.nvml import Watch
+from pytest_gpusync.machine.nvml import DisturbanceMonitor
 
 
 class Error(Exception):
@@ -56,8 +56,8 @@ def seen(monkeypatch):
     def seen(**state):
         nvml = Nvml(**state)
         monkeypatch.setitem(sys.modules, "pynvml", nvml)
-        watch = Watch("GPU-1")
-        watch.look()
+        watch = DisturbanceMonitor("GPU-1")
+        watch.sample()
         disturbance = watch.close()
         assert nvml.open == 0
         return disturbance
@@ -85,7 +85,7 @@ def seen(monkeypatch):
         pytest.param({"missing": ("nvmlDeviceGetProcessUtilization",)}, None, False, id="no utilization"),
         pytest.param(
             {"missing": ("nvmlDeviceGetHandleByUUID",)},
-            "throttling and other processes were not looked for (NVML: Not Supported)",
+            "throttling and other processes were not checked (NVML: Not Supported)",
             False,
             id="no such GPU",
         ),
@@ -97,4 +97,4 @@ def test_what_goes_on_on_the_gpu_is_noted(seen, state, note, spoils):
 
 def test_without_nvml_it_is_said_that_nothing_was_looked_for(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert Watch("GPU-1").close().note.startswith("throttling and other processes were not looked for")
+    assert DisturbanceMonitor("GPU-1").close().note.startswith("throttling and other processes were not checked")

@@ -10,13 +10,13 @@ import pytest
 
 from pytest_gpusync.elapsed.paired import (
     EDGE_MS,
-    LEAST_ROUNDS,
+    MIN_ROUNDS,
     Pair,
-    disturbed,
     no_garbage_collection,
     ratio_estimate,
     ratio_of,
-    take_rounds,
+    run_rounds,
+    with_disturbance,
 )
 from pytest_gpusync.model.measurement import Disturbance
 
@@ -39,11 +39,11 @@ CALLS = 1000
 
 
 def measured(take, rounds=100, tolerance=0.02):
-    def is_enough(taken):
+    def is_sufficient(taken):
         found = ratio_estimate([Pair(**one) for one in taken], CALLS)
         return found.high - found.low <= tolerance * found.value
 
-    pairs = [Pair(**one) for one in take_rounds(take, "ab", rounds, is_enough)]
+    pairs = [Pair(**one) for one in run_rounds(take, "ab", rounds, is_sufficient)]
     return ratio_of(pairs, CALLS, tolerance)
 
 
@@ -53,29 +53,29 @@ def never(taken):
 
 def test_the_order_of_the_two_changes_from_round_to_round():
     asked = []
-    take_rounds(lambda side: asked.append(side) or 1.0, "ab", 4, never)
+    run_rounds(lambda side: asked.append(side) or 1.0, "ab", 4, never)
     assert "".join(asked) == "abbaabba"
 
 
 def test_of_three_each_is_first_as_often_as_the_others():
     asked = []
-    take_rounds(lambda side: asked.append(side) or 1.0, "abc", 3, never)
+    run_rounds(lambda side: asked.append(side) or 1.0, "abc", 3, never)
     assert "".join(asked) == "abcbcacab"
 
 
 def test_each_side_keeps_its_own_time():
-    taken = take_rounds(lambda side: 2.0 if side == "a" else 1.0, "ab", 2, never)
+    taken = run_rounds(lambda side: 2.0 if side == "a" else 1.0, "ab", 2, never)
     assert [Pair(**one) for one in taken] == [Pair(2, 1), Pair(2, 1)]
 
 
 def test_a_quiet_machine_needs_few_rounds():
     ratio = measured(clock(0, 1.25, noise=0.001))
-    assert (ratio.rounds, ratio.outcome) == (LEAST_ROUNDS, "measured")
+    assert (ratio.rounds, ratio.outcome) == (MIN_ROUNDS, "measured")
 
 
 def test_a_noisier_machine_takes_more_rounds():
     ratio = measured(clock(0, 1.25, noise=0.05))
-    assert LEAST_ROUNDS < ratio.rounds < 100
+    assert MIN_ROUNDS < ratio.rounds < 100
     assert ratio.outcome == "measured"
 
 
@@ -124,13 +124,15 @@ def test_the_sentence_says_that_it_was_too_noisy():
 
 def test_a_note_does_not_spoil_a_ratio():
     found = ratio_of([Pair(2, 1)] * 12, 3, 0.02)
-    ratio = disturbed(found, Disturbance("another process held the GPU, idle", False))
+    ratio = with_disturbance(found, Disturbance("another process held the GPU, idle", False))
     assert (ratio.low, ratio.outcome) == (found.low, "measured")
     assert repr(ratio).endswith("; another process held the GPU, idle")
 
 
 def test_nothing_can_be_claimed_from_a_spoilt_ratio():
-    ratio = disturbed(ratio_of([Pair(2, 1)] * 12, 3, 0.02), Disturbance("another process kept the GPU busy", True))
+    ratio = with_disturbance(
+        ratio_of([Pair(2, 1)] * 12, 3, 0.02), Disturbance("another process kept the GPU busy", True)
+    )
     assert (ratio.value, ratio.low, ratio.high, ratio.outcome) == (2.0, 0.0, inf, "too noisy to tell")
 
 

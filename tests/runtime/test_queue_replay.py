@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpusync.elapsed.profiler_trace import Call, Event, TracedStep, TraceUnreadable, Work, split
+from pytest_gpusync.elapsed.profiler_trace import Call, DeviceWork, TracedStep, TraceEvent, TraceUnreadable, split_steps
 from pytest_gpusync.elapsed.queue_replay import (
     CannotReplay,
     Delays,
+    ObservedWait,
     Op,
-    SeenWait,
     Wait,
-    check,
+    check_single_stream,
     delays_of,
     fit_gap,
     operations,
@@ -19,7 +19,7 @@ from pytest_gpusync.elapsed.queue_replay import (
     waits_of,
 )
 
-NONE = Delays(launch=0, gap=0, back=0)
+NONE = Delays(launch=0, gap=0, wakeup=0)
 READ = Wait(site=0, copy=0, reads=True, call=0)
 
 
@@ -45,7 +45,7 @@ def test_the_device_is_idle_after_a_wait_until_it_has_work_waiting():
 
 
 def test_a_step_that_the_host_holds_up_gains_no_more_than_the_call():
-    step = [Op(100, 10), Op(0, 0, Wait(0, copy=0, reads=True, call=7, around=3)), Op(100, 10), Op(3, 0)]
+    step = [Op(100, 10), Op(0, 0, Wait(0, copy=0, reads=True, call=7, overhead=3)), Op(100, 10), Op(3, 0)]
     whole, without = (replay([step] * 10, NONE, left_out).length for left_out in ((), {0}))
     assert whole - without == pytest.approx(10 * (7 + 3), abs=10)
 
@@ -59,17 +59,17 @@ def test_a_read_that_is_left_out_takes_its_copy_along_and_a_copy_in_stays():
 
 def test_launches_gaps_and_returns_take_their_time():
     step = [Op(0, 100), Op(0, 100), Op(0, 0, READ)]
-    assert replay([step], Delays(launch=5, gap=1, back=3)).length == 5 + 101 + 101 + 3
+    assert replay([step], Delays(launch=5, gap=1, wakeup=3)).length == 5 + 101 + 101 + 3
 
 
 def test_the_gap_is_fitted_to_what_steps_took():
     blocks = [[[Op(0, 100)] * 50]] * 3
-    fitted = fit_gap(blocks, Delays(launch=5, gap=2.0, back=3), 5 + 50 * 101.5)
+    fitted = fit_gap(blocks, Delays(launch=5, gap=2.0, wakeup=3), 5 + 50 * 101.5)
     assert fitted.gap == pytest.approx(1.5, abs=0.01)
 
 
 def work(start, end, name="kernel", stream=7):
-    return Work(name, start, end, stream)
+    return DeviceWork(name, start, end, stream)
 
 
 COPY = Call("cudaMemcpyAsync", 200, 210, 1, work(290, 300, "Memcpy DtoH (Device -> Pinned)"))
@@ -83,7 +83,7 @@ STEP = TracedStep(
     ),
     1000,
 )
-SEEN = SeenWait("stream", entered=150, left=305, site=0, reads=True, copies=True, call=5)
+SEEN = ObservedWait("stream", entered=150, left=305, site=0, reads=True, copies=True, call=5)
 
 
 def test_a_copy_and_the_synchronize_after_it_are_one_wait():
@@ -142,20 +142,20 @@ def test_delays_are_read_off_a_trace():
         Call("cudaLaunchKernel", 101_000, 0, 1, work(201_500, 300_000)),
         Call("cudaStreamSynchronize", 102_000, 304_000, 1, None),
     )
-    assert delays_of([TracedStep(calls, 400_000)]) == Delays(launch=10_000, gap=1_500, back=4_000)
+    assert delays_of([TracedStep(calls, 400_000)]) == Delays(launch=10_000, gap=1_500, wakeup=4_000)
 
 
 def test_work_on_several_streams_is_refused():
     calls = (*STEP.calls, Call("cudaLaunchKernel", 440, 450, 1, work(500, 600, stream=13)))
-    check([STEP])
+    check_single_stream([STEP])
     with pytest.raises(CannotReplay, match="2 streams"):
-        check([TracedStep(calls, 1000)])
+        check_single_stream([TracedStep(calls, 1000)])
     with pytest.raises(CannotReplay, match="no work"):
-        check([TracedStep((), 1000)])
+        check_single_stream([TracedStep((), 1000)])
 
 
 def events(*parts):
-    return [Event(name, on_device, start, end, number, 1) for name, on_device, start, end, number in parts]
+    return [TraceEvent(name, on_device, start, end, number, 1) for name, on_device, start, end, number in parts]
 
 
 MARK = "cudaDeviceSynchronize"
@@ -171,13 +171,13 @@ def test_a_trace_is_split_at_the_marks():
         (MARK, False, 9_000_000, 9_001_000, 5),
     )
     # By another clock, and with a synchronize of the step's own.
-    first, second = split(listed, [50, 2_000_050, 8_000_050])
+    first, second = split_steps(listed, [50, 2_000_050, 8_000_050])
     assert [call.name for call in first.calls] == ["cudaLaunchKernel"]
-    assert first.calls[0].work == Work("kernel", 3_000, 8_000, 1)
+    assert first.calls[0].work == DeviceWork("kernel", 3_000, 8_000, 1)
     assert first.length == 1_999_000
     assert [call.name for call in second.calls] == [MARK]
 
 
 def test_a_trace_without_the_marks_is_refused():
     with pytest.raises(TraceUnreadable, match="1 device synchronizes"):
-        split(events((MARK, False, 1_000_000, 1_001_000, 1)), [50, 2_000_050])
+        split_steps(events((MARK, False, 1_000_000, 1_001_000, 1)), [50, 2_000_050])

@@ -33,7 +33,7 @@ def test_a_size_is_read_as_bytes(text, nbytes):
     "text", ["", "MiB", "1 Mi", "1 MBit", "-1 MiB", "1e6", "1 000", "1,5 MiB", -1, 1.5, True, None]
 )
 def test_what_is_no_size_is_refused_in_one_line_that_shows_it(text):
-    with pytest.raises(ValueError, match="a size is a number of bytes, or text like") as refusal:
+    with pytest.raises(ValueError, match="a size is a number of bytes, or text such as") as refusal:
         parse_size(text)
     assert repr(text) in str(refusal.value)
     assert "\n" not in str(refusal.value)

@@ -170,7 +170,7 @@ def test_the_wait_at_the_end_is_not_counted(scripted, machine, monkeypatch):
         watch.begin()
         scripted.sync()
         watch.end()
-        region.time_steps(watch.collect())
+        region.set_step_times(watch.collect())
         scripted.sync()
     assert [sync.kind for sync in region.result().all_syncs] == ["stream", "stream"]
 
@@ -185,13 +185,13 @@ def test_syncs_before_a_measurement_is_set_aside_are_counted(scripted):
 
 def test_times_leave_warm_up_out(scripted):
     with record(warmup=1) as region:
-        region.time_steps([StepTime(step, 10 + step, step) for step in range(3)])
+        region.set_step_times([StepTime(step, 10 + step, step) for step in range(3)])
         for _ in range(3):
             region.mark_step()
     assert times(region.result()) == ([1, 2], [11, 12], [1, 2])
 
 
-class Watch:
+class DisturbanceMonitor:
     """Stands in for a watch over a GPU; counts how often it is closed."""
 
     def __init__(self):
@@ -199,14 +199,14 @@ class Watch:
 
     def close(self):
         self.closed += 1
-        return Disturbance("another process kept the GPU busy", spoils=True)
+        return Disturbance("another process kept the GPU busy", invalidates=True)
 
 
 @pytest.fixture
 def watch(monkeypatch):
-    watch = Watch()
-    monkeypatch.setattr(step_clock, "watch_current", lambda: watch)
-    monkeypatch.setattr(step_clock, "_is_timed", lambda: True)
+    watch = DisturbanceMonitor()
+    monkeypatch.setattr(step_clock, "monitor_current_gpu", lambda: watch)
+    monkeypatch.setattr(step_clock, "_can_time", lambda: True)
     return watch
 
 
@@ -217,10 +217,10 @@ def test_a_run_of_steps_is_told_what_was_seen_of_the_gpu(machine, watch, scripte
             machine.issue(1, 5)
             timekeeper.clock.end()
             region.mark_step()
-        timekeeper.tell(region)
+        timekeeper.give_times_to(region)
     measurement = region.result()
     assert [step.complete for step in measurement.timing] == [5 * MS] * 3
-    assert measurement.disturbance.spoils
+    assert measurement.disturbance.invalidates
     assert watch.closed == 1
 
 
@@ -230,7 +230,7 @@ def test_steps_that_do_not_match_their_times_are_not_timed(machine, watch, scrip
             timekeeper.clock.begin()
             timekeeper.clock.end()
             region.mark_step()
-        timekeeper.tell(region, only_if=6)
+        timekeeper.give_times_to(region, only_if=6)
     assert region.result().timing is None
     assert watch.closed == 1
 
@@ -242,7 +242,7 @@ def test_a_run_that_fails_lets_go_of_the_watch(watch):
 
 
 def test_the_dispatch_ratio_of_a_function_is_that_of_its_steps(machine, monkeypatch):
-    monkeypatch.setattr(paired, "settle", machine.wait)
+    monkeypatch.setattr(paired, "wait_until_idle", machine.wait)
     found = measure_dispatch(lambda: machine.issue(1, 5), steps=20, warmup=1)
     # Each is issued in 1 ms, and done 5 ms after the one before it.
     assert found.samples == 20

@@ -168,7 +168,7 @@ def test_a_gpu_that_is_not_there_is_refused_with_the_reason(program, capsys, mon
 
 
 def test_a_recorder_that_cannot_run_is_one_line_and_the_program_does_not_start(program, scripted, capsys):
-    scripted.refusal = "it is Sunday"
+    scripted.unavailable = "it is Sunday"
     assert program("print('ran')") == 2
     captured = capsys.readouterr()
     assert "it is Sunday" in captured.err

@@ -128,7 +128,7 @@ def test_a_rank_that_was_killed_is_named(trace):
     source = TRAIN + "\n    os.environ['RANK'] == '1' and os.kill(os.getpid(), 9)"
     done, written = trace(source, "pytest_gpusync", "trace", *SIMULATED, "torchrun")
     assert done.returncode != 0
-    assert "gpusync: rank 1 was started and left no run: it was killed" in done.stderr
+    assert "gpusync: rank 1 was started but wrote no run: it was killed" in done.stderr
     assert [part["syncs"] for part in written["run.json"]["regions"]] == [1]
 
 

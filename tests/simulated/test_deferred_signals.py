@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 
-from pytest_gpusync.simulated.base.deferred_signals import uninterrupted
+from pytest_gpusync.simulated.base.deferred_signals import with_signals_deferred
 from pytest_gpusync.simulated.tensors import memory
 
 
@@ -42,7 +42,7 @@ def test_work_is_finished_before_a_signal_is_handled(raising):
         done.append(1)
 
     with pytest.raises(Interrupted):
-        uninterrupted(work)
+        with_signals_deferred(work)
     assert done == [1]
     assert signal.getsignal(signal.SIGUSR1) is raising
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -53,22 +53,22 @@ def test_ctrl_c_comes_afterwards():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            uninterrupted(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.01), done.append(1)))
+            with_signals_deferred(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(0.01), done.append(1)))
     finally:
         signal.signal(signal.SIGINT, before)
     assert done == [1]
 
 
 def test_errors_and_results_of_the_work_are_handed_on(raising):
-    assert uninterrupted(lambda: 5) == 5
+    assert with_signals_deferred(lambda: 5) == 5
     with pytest.raises(ZeroDivisionError):
-        uninterrupted(lambda: 1 / 0)
+        with_signals_deferred(lambda: 1 / 0)
     assert signal.getsignal(signal.SIGUSR1) is raising
 
 
 def test_on_another_thread_there_is_nothing_to_hold_back():
     results = []
-    thread = threading.Thread(target=lambda: results.append(uninterrupted(lambda: 7)))
+    thread = threading.Thread(target=lambda: results.append(with_signals_deferred(lambda: 7)))
     thread.start()
     thread.join()
     assert results == [7]
@@ -78,7 +78,7 @@ def test_books_stay_right_whenever_the_program_is_interrupted(cuda, raising):
     kept = [torch.ones(100, device=cuda)]
     random.seed(0)
     interrupted, at_work = 0, []
-    bring_up_to_date = memory._bring_up_to_date
+    bring_up_to_date = memory._apply_events
 
     def watched():
         at_work.append(1)
@@ -88,7 +88,7 @@ def test_books_stay_right_whenever_the_program_is_interrupted(cuda, raising):
             at_work.append("interrupted")
             raise
 
-    memory._bring_up_to_date = watched
+    memory._apply_events = watched
     try:
         for _ in range(300):
             signal.setitimer(signal.ITIMER_REAL, random.uniform(20e-6, 3e-3))
@@ -100,7 +100,7 @@ def test_books_stay_right_whenever_the_program_is_interrupted(cuda, raising):
                 interrupted += 1
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        memory._bring_up_to_date = bring_up_to_date
+        memory._apply_events = bring_up_to_date
     assert interrupted == 300
     assert len(at_work) > 300
     assert "interrupted" not in at_work

@@ -19,7 +19,7 @@ def megabytes(number: float) -> torch.Tensor:
 
 
 def test_what_another_thread_makes_while_the_books_are_written_is_not_forgotten(cuda, monkeypatch):
-    take = memory._take
+    take = memory._allocate
     # From here on the device is known to have room: a new tensor looks into no books.
     kept = torch.ones(3).to(cuda)
     assert torch.cuda.memory_allocated() == 512
@@ -31,11 +31,11 @@ def test_what_another_thread_makes_while_the_books_are_written_is_not_forgotten(
         thread.join(timeout=10)
         return take(*arguments)
 
-    monkeypatch.setattr(memory, "_take", meanwhile)
+    monkeypatch.setattr(memory, "_allocate", meanwhile)
     x = torch.ones(3).to(cuda)
     assert torch.cuda.memory_allocated() == 1024
     assert torch.cuda.memory_allocated() == 1024
-    assert memory._take is take
+    assert memory._allocate is take
     del x, kept
     assert torch.cuda.memory_allocated() == 0
 

@@ -296,4 +296,4 @@ def test_a_sync_in_backward_names_the_line_of_forward_where_that_waits_too(cuda)
     function = test_a_sync_in_backward_names_the_line_of_forward_where_that_waits_too
     line = function.__code__.co_firstlineno + 4
     [via] = {site.site.via for site in region.sites} - {None}
-    assert re.search(rf", in IndexBackward0, made at \S+:{line} {function.__name__} or just before$", via)
+    assert re.search(rf", in IndexBackward0, created at \S+:{line} {function.__name__} or just before$", via)

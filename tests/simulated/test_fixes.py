@@ -6,6 +6,7 @@ import pytest
 from gpusync_lint.model.findings import EngineSettings, Source
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.rewrite import apply
+from gpusync_lint.rewrite.codemod import Codemod
 from gpusync_lint.run import engine
 
 HEAD = """\
@@ -81,10 +82,12 @@ def program(parts: tuple[str, str, str]) -> str:
 def fixed(source: str) -> str:
     for _ in range(10):
         found = engine.analyze([Source("train.py", source)], EngineSettings()).findings
-        chosen = apply.choose([one for one in found if one.heat is Heat.STEP], unsafe=True)
-        if not chosen:
+        codemod = Codemod(source)
+        hot = [one for one in found if one.heat is Heat.STEP]
+        chosen = apply.choose(hot, lambda one, codemod=codemod: codemod.edits(one.operations), unsafe=True)
+        if not chosen.fixes:
             break
-        source = apply.apply_edits(source, [edit for one in chosen for edit in one.edits])
+        source = apply.apply_edits(source, chosen.edits)
     return source
 
 

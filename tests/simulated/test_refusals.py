@@ -154,7 +154,7 @@ def test_without_cupy_its_import_fails_as_ever(cuda):
 def test_memory_is_not_handed_to_other_libraries_through_dlpack(cuda):
     numpy = pytest.importorskip("numpy")
     x = torch.ones(2, device=cuda)
-    with pytest.raises(NotImplementedError, match="cannot be handed to CuPy, JAX or other CUDA libraries"):
+    with pytest.raises(NotImplementedError, match="cannot be passed to CuPy, JAX or other CUDA libraries"):
         x.__dlpack__()
     assert numpy.from_dlpack(torch.ones(2)).tolist() == [1, 1]
 

@@ -216,12 +216,12 @@ def test_it_is_closed_on_another_stream_and_while_births_are_watched(past_python
         assert _of(x) == 0
     assert _of(x) == 1
     births = []
-    memory.watch(births.append)
+    memory.watch_births(births.append)
     try:
         assert _of(x) == 0
         assert births
     finally:
-        memory.watch(None)
+        memory.watch_births(None)
     assert _of(x) == 1
 
 
@@ -389,7 +389,9 @@ def test_where_torch_is_laid_out_in_another_way_python_does_it_all(run_python):
 def test_the_doctor_says_that_kernels_are_in_python(monkeypatch, capsys):
     monkeypatch.setattr(shortcut, "unavailable", "it is elsewhere")
     assert doctor._check_simulated()
-    assert "its kernels are in Python, which takes some 5 us more for each: it is elsewhere" in capsys.readouterr().out
+    assert (
+        "its kernels run in Python, which takes about 5 us longer for each: it is elsewhere" in capsys.readouterr().out
+    )
 
 
 def test_a_kernel_of_the_users_own_is_called(run_python):

@@ -7,43 +7,30 @@ day on which it is valid.
 
 from __future__ import annotations
 
-import io
 import re
-import tokenize
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING
 
+from gpusync_lint.accept import comments
 from gpusync_lint.accept.rules import FRAMEWORK, RULES
 from gpusync_lint.messages import nearest
-from gpusync_lint.model.findings import MARKER, Edit, Finding, Fix, Span
+from gpusync_lint.model.findings import Finding, Fix
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.operations import RemoveComment, ReplaceInComment
+from gpusync_lint.model.spans import Span
 from gpusync_lint.settings.selection import UnknownCodeError, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from gpusync_lint.accept.comments import Comment, Read
+    from gpusync_lint.model.operations import Operation
+
 _DIRECTIVE = re.compile(r"#\s*gpusync:\s*(?P<body>.*?)(?=\s#\s|\s#\s*gpusync:|$)")
 _BODY = re.compile(r"(?P<verb>[A-Za-z_-]+)\s*\[(?P<codes>[^\]]*)\](?P<rest>.*)")
 _UNTIL = re.compile(r"(?:^|\s)until=(?P<date>\S*)")
 _SHAPE = "Write `# gpusync: allow[CODE] reason`"
-
-
-class UnreadableCommentsError(ValueError):
-    """This version of Python cannot tokenize a file, so its comments are unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Comment:
-    text: str
-    line: int
-    column: int
-    """The column of the ``#``, from 1."""
-    own_line: bool
-    lines: tuple[int, int] | None
-    """The first and last line of the statement that it covers; None if there is none."""
-    first_block: bool
-    """Whether no code precedes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +48,8 @@ class Allow:
     """The first and last line that it covers; None for the whole file."""
     source: str
     """The text of the directive."""
-    removal: Span | None
-    """The range to delete in order to remove it; None if the comment contains something else."""
+    comment: Span | None
+    """The comment, if it contains nothing else."""
 
     def reaches(self, finding: Finding) -> bool:
         """Whether the finding is at a line that the comment covers."""
@@ -104,18 +91,14 @@ def apply(
             the wait may be visible only together with callers in other files.
 
     Raises:
-        UnreadableCommentsError: the file cannot be tokenized.
+        comments.UnreadableCommentsError: the file cannot be tokenized.
     """
-    return _File(path, text, names, enabled, today, alone).apply(findings)
+    return _File(path, comments.read(text), names, enabled, today, alone).apply(findings)
 
 
-def read(path: str, text: str, *, names: Mapping[str, str], today: date) -> tuple[list[Allow], list[str]]:
-    """The valid allow comments of a file, and messages about the others.
-
-    Raises:
-        UnreadableCommentsError: the file cannot be tokenized.
-    """
-    file = _File(path, text, names, lambda code, path: True, today, alone=False)
+def read(path: str, found: Read, *, names: Mapping[str, str], today: date) -> tuple[list[Allow], list[str]]:
+    """The valid allow comments of a file, and messages about the others."""
+    file = _File(path, found, names, lambda code, path: True, today, alone=False)
     return file.allows(), [finding.message for finding in file.about]
 
 
@@ -123,15 +106,14 @@ class _File:
     def __init__(
         self,
         path: str,
-        text: str,
+        found: Read,
         names: Mapping[str, str],
         enabled: Callable[[str, str], bool],
         today: date,
         alone: bool,
     ) -> None:
         self.path = path
-        self.lines = text.split("\n")
-        self.text = text
+        self.comments = found.comments
         self.names = names
         self.enabled = enabled
         self.today = today
@@ -141,7 +123,7 @@ class _File:
         self.ordinals: dict[tuple[str, str], int] = {}
 
     def allows(self) -> list[Allow]:
-        return [allow for comment in _comments(self.path, self.text) for allow in self._read(comment)]
+        return [allow for comment in self.comments for allow in self._read(comment)]
 
     def apply(self, findings: Sequence[Finding]) -> list[Finding]:
         allows = self.allows()
@@ -159,16 +141,16 @@ class _File:
             self._unused(allow, [word for word in allow.words if (index, word) not in used])
         return marked + self.about
 
-    def _read(self, comment: _Comment) -> Iterator[Allow]:
+    def _read(self, comment: Comment) -> Iterator[Allow]:
         for match in _DIRECTIVE.finditer(comment.text):
             allow = self._parse(comment, match)
             if allow is not None:
                 yield allow
 
-    def _parse(self, comment: _Comment, match: re.Match[str]) -> Allow | None:
-        start = comment.column + match.start()
+    def _parse(self, comment: Comment, match: re.Match[str]) -> Allow | None:
+        line, start = comment.span.line, comment.span.column + match.start()
         source = match[0].rstrip()
-        span = Span(comment.line, start, comment.line, start + len(source))
+        span = Span(line, start, line, start + len(source))
         body = _BODY.match(match["body"])
         verb = body["verb"] if body else ""
         if body is None or verb not in ("allow", "allow-file"):
@@ -204,9 +186,9 @@ class _File:
             reason=reason,
             until=until,
             span=span,
-            lines=None if whole_file else comment.lines or (comment.line, comment.line),
+            lines=None if whole_file else comment.lines or (line, line),
             source=source,
-            removal=self._removal(comment) if whole_comment else None,
+            comment=comment.span if whole_comment else None,
         )
 
     def _codes(self, written: str, span: Span, source: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -240,13 +222,6 @@ class _File:
             return None, rest, False
         return until, rest[: match.start()] + rest[match.end() :], True
 
-    def _removal(self, comment: _Comment) -> Span:
-        if comment.own_line:
-            return Span(comment.line, 1, comment.line + 1, 1)
-        before = self.lines[comment.line - 1][: comment.column - 1]
-        end = comment.column + len(comment.text)
-        return Span(comment.line, len(before.rstrip()) + 1, comment.line, end)
-
     def _unused(self, allow: Allow, words: list[str]) -> None:
         prefixes = dict(zip(allow.words, allow.prefixes, strict=True))
         words = [word for word in words if self._selected(prefixes[word])]
@@ -268,18 +243,17 @@ class _File:
 
     def _unused_fix(self, allow: Allow, unused: list[str]) -> Fix | None:
         kept = [word for word in allow.words if word not in unused]
+        operation: Operation
         if kept:
-            opening = allow.source.index("[")
-            closing = allow.source.index("]")
             line, column = allow.span.line, allow.span.column
-            span = Span(line, column + opening + 1, line, column + closing)
-            edit = Edit(span, ", ".join(kept))
-        elif allow.removal is not None:
-            edit = Edit(allow.removal, "")
+            codes = Span(line, column + allow.source.index("[") + 1, line, column + allow.source.index("]"))
+            operation = ReplaceInComment(codes, ", ".join(kept))
+        elif allow.comment is not None:
+            operation = RemoveComment(allow.comment)
         else:
             return None
         hazard = "if more of the project is linted, the line may be reported after all"
-        return Fix("Remove what has no effect", (edit,), safe=False, hazard=hazard)
+        return Fix("Remove what has no effect", (operation,), safe=False, hazard=hazard)
 
     def _complain(self, code: str, span: Span, source: str, message: str, remedy: str, fix: Fix | None = None) -> None:
         normal = " ".join(source.split())
@@ -299,46 +273,3 @@ class _File:
                 fix=fix,
             )
         )
-
-
-def _comments(path: str, text: str) -> list[_Comment]:
-    """The comments that contain the marker, each with the statement that it covers."""
-    found: list[_Comment] = []
-    above: list[tuple[int, int | None]] = []
-    """The comments directly above the next statement: their lines, and their indices in `found` if they are there."""
-    inside: list[int] = []
-    """The indices in `found` of comments inside the current statement, or directly above it."""
-    start: int | None = None
-    """The first line of the current statement."""
-    seen_code = False
-    trivia = {tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.ENCODING}
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            line = token.start[0]
-            if token.type == tokenize.COMMENT:
-                own_line = not token.line[: token.start[1]].strip()
-                index = None
-                if MARKER in token.string:
-                    index = len(found)
-                    comment = _Comment(token.string, line, token.start[1] + 1, own_line, None, not seen_code)
-                    found.append(comment)
-                if start is None:
-                    if above and above[-1][0] != line - 1:
-                        above.clear()
-                    above.append((line, index))
-                elif index is not None:
-                    inside.append(index)
-            elif token.type == tokenize.NEWLINE:
-                for index in inside:
-                    found[index] = replace(found[index], lines=(start or line, line))
-                inside.clear()
-                start = None
-            elif token.type not in trivia and start is None:
-                start = line
-                seen_code = True
-                if above and above[-1][0] == line - 1:
-                    inside += [index for _, index in above if index is not None]
-                above.clear()
-    except (tokenize.TokenError, SyntaxError) as error:
-        raise UnreadableCommentsError(f"its allow comments cannot be read: {error.args[0]}") from None
-    return found

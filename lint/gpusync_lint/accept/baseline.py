@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.accept.rules import FRAMEWORK, RULES
 from gpusync_lint.files.atomic_write import replace_file
-from gpusync_lint.model.findings import Finding, Span, UserError
+from gpusync_lint.model.findings import Finding, UserError
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -15,11 +15,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gpusync_lint.files.ipython_magics import mask
-from gpusync_lint.model.findings import Edit, Span
+from gpusync_lint.model.spans import Edit, Span
 from gpusync_lint.syntax.parsing import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 OLDEST_FORMAT = 4
 """The oldest supported format; in older ones, cells are inside worksheets."""
@@ -230,14 +230,9 @@ class Notebook:
         masked = {number for number, pair in enumerate(zip(written, python, strict=True), 1) if pair[0] != pair[1]}
         return frozenset(masked | {first - 1 for first in self._firsts[1:]})
 
-    def allows(self, edits: Sequence[Edit]) -> bool:
-        """Whether edits change only Python inside cells."""
-        for edit in edits:
-            span = edit.span
-            last = span.end_line - 1 if span.end_column == 1 and span.end_line > span.line else span.end_line
-            if not self._untouchable.isdisjoint(range(span.line, last + 1)):
-                return False
-        return True
+    def allows(self, spans: Iterable[Span]) -> bool:
+        """Whether these ranges of the joined source are in lines that contain only Python inside cells."""
+        return all(self._untouchable.isdisjoint(range(span.line, span.end_line + 1)) for span in spans)
 
 
 def _lines(source: str) -> list[str]:

@@ -17,7 +17,8 @@ from gpusync_lint.model.levels import Confidence
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gpusync_lint.model.findings import Finding, Span
+    from gpusync_lint.model.findings import Finding
+    from gpusync_lint.model.spans import Span
 
 
 def numbered(findings: Iterable[Finding]) -> list[Finding]:

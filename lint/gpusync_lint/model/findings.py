@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpusync_lint.catalogue.schema import Barrier
     from gpusync_lint.model.levels import Confidence, Heat
+    from gpusync_lint.model.operations import Operation
     from gpusync_lint.model.placement import CallGraph, Place
+    from gpusync_lint.model.spans import Span
 
 
 class UserError(ValueError):
@@ -30,30 +32,14 @@ class Source:
     text: str
 
 
-class Span(NamedTuple):
-    """A range of source. Lines and columns count from 1, columns in characters; the end is exclusive."""
-
-    line: int
-    column: int
-    end_line: int
-    end_column: int
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Replace the text of one range."""
-
-    span: Span
-    replacement: str
-
-
 @dataclass(frozen=True, slots=True)
 class Fix:
     """A change that removes the wait. It is `safe` if values, types and the timing of errors stay the same."""
 
     title: str
     """An imperative: "Build the tensor on the device"."""
-    edits: tuple[Edit, ...]
+    operations: tuple[Operation, ...]
+    """`rewrite.codemod` writes all of them or none."""
     safe: bool
     hazard: str | None = None
     """One sentence about what an unsafe fix may break."""

@@ -50,11 +50,12 @@ def described() -> str:
 def table() -> str:
     """What each format shows, as a table in Markdown for the documentation."""
     adds = " | ".join(f"`{option}` adds" for option in ("--show-suppressed", "--statistics", "--observed"))
-    rows = [f"| `--output-format` | for | warnings | notes | files with errors | {adds} |", f"|{'---|' * 8}"]
+    rows = [f"| `--output-format` | for | warnings | notes | files with errors | {adds} | merges |", f"|{'---|' * 9}"]
     for name in names():
         shows = named(name).shows
         refused = "not possible: exit 2"
         cells = [f"`{name}`", named(name).audience, shows.warnings, shows.notes or "-", shows.errors]
         cells += [shows.suppressed or "-", shows.statistics or refused, shows.observed or refused]
+        cells.append("yes" if isinstance(named(name), MergeableFormat) else "-")
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"

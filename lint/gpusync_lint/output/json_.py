@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusync_lint.accept.observed_runs import Observation
-    from gpusync_lint.model.findings import FileError, Fix, Span
+    from gpusync_lint.model.findings import FileError, Finding, Fix
+    from gpusync_lint.model.spans import Span
     from gpusync_lint.output.base.format import Document, Options
     from gpusync_lint.run.runner import Outcome
     from gpusync_lint.settings.selection import Reported
@@ -42,6 +43,7 @@ class Json(MergeableFormat):
         statistics="`statistics`",
         observed="`observed`",
     )
+    shows_edits = True
     kind = "findings as JSON"
 
     def render(self, outcome: Outcome, options: Options) -> str:
@@ -145,7 +147,7 @@ def _finding(reported: Reported, outcome: Outcome) -> dict[str, Any]:
         "heat": finding.heat.value,
         "confidence": finding.confidence.value,
         "framework": finding.framework,
-        "fix": None if finding.fix is None else _fix(finding.path, finding.fix, outcome),
+        "fix": None if finding.fix is None else _fix(finding, finding.fix, outcome),
         "suppressed": finding.suppressed,
         "baselined": reported.baselined,
         "observed": None if seen is None else observation(seen),
@@ -164,8 +166,11 @@ def _place(path: str, span: Span, outcome: Outcome) -> dict[str, int | None]:
     }
 
 
-def _fix(path: str, fix: Fix, outcome: Outcome) -> dict[str, Any]:
-    edits = [{**_place(path, edit.span, outcome), "replacement": edit.replacement} for edit in fix.edits]
+def _fix(finding: Finding, fix: Fix, outcome: Outcome) -> dict[str, Any]:
+    edits = [
+        {**_place(finding.path, edit.span, outcome), "replacement": edit.replacement}
+        for edit in outcome.edits_of(finding)
+    ]
     return {"title": fix.title, "safe": fix.safe, "hazard": fix.hazard, "edits": edits}
 
 

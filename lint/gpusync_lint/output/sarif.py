@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpusync_lint.catalogue.schema import RuleDoc
-    from gpusync_lint.model.findings import Edit, FileError, Fix, Span
+    from gpusync_lint.model.findings import FileError, Finding, Fix
+    from gpusync_lint.model.spans import Edit, Span
     from gpusync_lint.output.base.format import Document, Options
     from gpusync_lint.run.runner import Outcome
     from gpusync_lint.settings.selection import Reported
@@ -50,6 +51,7 @@ class Sarif(MergeableFormat):
         statistics="properties of the run",
         observed="properties of results",
     )
+    shows_edits = True
     kind = "findings as SARIF"
 
     def render(self, outcome: Outcome, options: Options) -> str:
@@ -170,7 +172,7 @@ class _Log:
         if self.outcome.accepting is not None:
             result["baselineState"] = "unchanged" if reported.baselined else "new"
         if finding.fix is not None:
-            result["fixes"] = [self._fix(finding.path, finding.fix)]
+            result["fixes"] = [self._fix(finding, finding.fix)]
         return result
 
     def _notification(self, error: FileError) -> dict[str, Any]:
@@ -184,12 +186,12 @@ class _Log:
             "locations": [{"physicalLocation": physical}],
         }
 
-    def _fix(self, path: str, fix: Fix) -> dict[str, Any]:
+    def _fix(self, finding: Finding, fix: Fix) -> dict[str, Any]:
         hazard = "" if fix.hazard is None else f"; {fix.hazard}"
-        replacements = [self._replacement(path, edit) for edit in fix.edits]
+        replacements = [self._replacement(finding.path, edit) for edit in self.outcome.edits_of(finding)]
         return {
             "description": {"text": f"{fix.title}{hazard}"},
-            "artifactChanges": [{"artifactLocation": _artifact(path), "replacements": replacements}],
+            "artifactChanges": [{"artifactLocation": _artifact(finding.path), "replacements": replacements}],
             "properties": {"safe": fix.safe},
         }
 

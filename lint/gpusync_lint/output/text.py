@@ -14,7 +14,8 @@ from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
     from gpusync_lint.accept.observed_runs import Observation, Observed
-    from gpusync_lint.model.findings import Finding, Span
+    from gpusync_lint.model.findings import Finding
+    from gpusync_lint.model.spans import Span
     from gpusync_lint.output.base.format import Options
     from gpusync_lint.run.runner import Outcome
     from gpusync_lint.settings.selection import Reported

@@ -1,1 +1,1 @@
-"""Changes of source: applying edits, and writing them with libcst."""
+"""Changes of source: the edits that libcst makes of the operations of fixes, and applying them."""

@@ -8,16 +8,18 @@ import os
 import re
 import stat
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusync_lint.files.atomic_write import replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpusync_lint.files.discovery import SourceFile
-    from gpusync_lint.model.findings import Edit, Finding, Fix, Span
+    from gpusync_lint.model.findings import Finding, Fix
+    from gpusync_lint.model.spans import Edit, Span
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 
@@ -26,22 +28,32 @@ class WriteError(OSError):
     """A fixed file that could not be written, in one line."""
 
 
-def choose(findings: Sequence[Finding], *, unsafe: bool) -> list[Fix]:
-    """The fixes of one file that can be applied together, in the order of their findings.
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Fixes of one file that can be applied together."""
+
+    fixes: tuple[Fix, ...]
+    """In the order of their findings; one that several findings share counts for each."""
+    edits: tuple[Edit, ...]
+
+
+def choose(findings: Sequence[Finding], edits_of: Callable[[Fix], Sequence[Edit]], *, unsafe: bool) -> Chosen:
+    """The fixes of one file that can be applied together. `edits_of` gives none for a fix that cannot be written.
 
     A fix is taken whole or not at all. One that touches text another one changes is left for the next round; an edit
-    that two fixes share exactly (an import that both need) is no conflict.
+    that two fixes share exactly (a statement that both need) is no conflict.
     """
-    taken: set[Edit] = set()
+    taken: dict[Edit, None] = {}
     chosen: list[Fix] = []
     for finding in sorted(findings, key=lambda one: (one.span, one.code)):
         fix = finding.fix
-        if fix is None or not fix.edits or not (fix.safe or unsafe):
+        if fix is None or not (fix.safe or unsafe):
             continue
-        if all(edit in taken or not any(_clash(edit, other) for other in taken) for edit in fix.edits):
-            taken.update(fix.edits)
+        edits = edits_of(fix)
+        if edits and all(edit in taken or not any(_clash(edit, other) for other in taken) for edit in edits):
+            taken.update(dict.fromkeys(edits))
             chosen.append(fix)
-    return chosen
+    return Chosen(tuple(chosen), tuple(taken))
 
 
 def _clash(one: Edit, other: Edit) -> bool:

@@ -6,14 +6,16 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.values import Kind
-from gpusync_lint.model.findings import Edit, Fix
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.operations import ReplaceExpression
 from gpusync_lint.rules.base.blocks import LOOPS, around, bound_names
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
 from gpusync_lint.rules.fixes.remote_loops import get_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gpusync_lint.model.findings import Fix
 
 _METHODS = {("compute", "dask.collection"): "dask.compute-in-loop", ("result", "dask.future"): "dask.result-in-loop"}
 _FUNCTIONS = ("dask.compute", "dask.base.compute")
@@ -104,22 +106,21 @@ def _fix(comprehension: ast.AST, call: ast.Call, subject: ast.expr, context: Rul
     """`[ray.get(r) for r in refs]` to `ray.get(list(refs))`; with the tasks submitted inside, the list goes inside."""
     if not isinstance(comprehension, ast.ListComp) or comprehension.elt is not call:
         return None
-    whole, func, inner = context.span(comprehension), context.span(call.func), context.span(subject)
+    whole = context.span(comprehension)
     first = comprehension.generators[0]
-    over = context.span(first.iter)
-    if whole is None or func is None or inner is None or over is None or "#" in context.source(whole):
-        return None
     plain = len(comprehension.generators) == 1 and not first.ifs and not first.is_async
     if plain and isinstance(subject, ast.Name) and isinstance(first.target, ast.Name) and subject.id == first.target.id:
-        text = context.source(over)
-        refs = text if isinstance(first.iter, (ast.List, ast.ListComp)) else f"list({text})"
-        return Fix("Get all of them at once", (Edit(whole, f"{context.source(func)}({refs})"),), True)
-    element = context.span(call)
-    if element is None or isinstance(subject, ast.Name):
+        text = "{}({})" if isinstance(first.iter, (ast.List, ast.ListComp)) else "{}(list({}))"
+        got = ReplaceExpression(whole, context.template(text, call.func, first.iter))
+        return context.fix("Get all of them at once", got, safe=True)
+    if isinstance(subject, ast.Name):
         return None
-    text, done = context.source(whole), context.source(element)
-    changed = f"{context.source(func)}({text.replace(done, context.source(inner), 1)})"
-    return Fix("Submit all tasks, then get them at once", (Edit(whole, changed),), False, _AT_ONCE)
+    return context.fix(
+        "Submit all tasks, then get them at once",
+        ReplaceExpression(context.span(call), context.template("{}", subject)),
+        ReplaceExpression(whole, context.template("{}({})", call.func, comprehension)),
+        hazard=_AT_ONCE,
+    )
 
 
 def _comprehension(

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.training_idioms import backward_of
-from gpusync_lint.model.findings import Edit, Fix
+from gpusync_lint.model.operations import ReplaceExpression
 from gpusync_lint.rules.base.blocks import LOOPS, around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
 from gpusync_lint.syntax.names import dotted_path
@@ -14,6 +14,8 @@ from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from gpusync_lint.model.findings import Fix
 
 _CARRIES = frozenset({"sum", "mean", "clone", "float", "double", "cpu", "view", "reshape"})
 _ENDS = frozenset({"detach_", "clear", "pop", "popleft"})
@@ -98,11 +100,10 @@ class KeptGraph(Rule):
         return False
 
     def _fix(self, value: ast.expr, carrier: ast.expr, context: RuleContext) -> Fix | None:
-        span = context.span(carrier)
-        if span is None or value is not carrier:
+        if value is not carrier:
             return None
-        edit = Edit(span, f"{context.source(span)}.detach()")
-        return Fix("Keep the value without its graph", (edit,), False, _HAZARD)
+        detached = ReplaceExpression(context.span(carrier), context.template("{}.detach()", carrier))
+        return context.fix("Keep the value without its graph", detached, hazard=_HAZARD)
 
 
 def _kept(node: ast.AST, statement: ast.stmt) -> tuple[str, ast.expr] | None:

@@ -81,7 +81,8 @@ class _Runs:
 class Memory:
     """What is known of the files of a run before they are read, and what is to be known after it."""
 
-    location: Path
+    location: Path | None
+    """Of the document; None for what is known during one run only."""
     settings: EngineSettings
     identity: str
     listed: Sequence[Listed]
@@ -94,7 +95,7 @@ class Memory:
     changed: bool = True
     """Whether there is something to write."""
     _runs: dict[int, _Runs] = field(default_factory=dict)
-    """The second documents that are to be written, by component."""
+    """The second documents that are to be written, by component; all of them where nothing is written."""
 
     def analyze(
         self,
@@ -118,6 +119,18 @@ class Memory:
             everything = [lazily.source(place) for path, place in lazily.places.items() if path in given]
             self.document, self.touched, self.changed = None, None, True
             return self._analysis(everything, jobs, done, kinds, files)
+
+    def edited(self, sources: Iterable[Source]) -> None:
+        """Take note of new texts of files, for the next `analyze`: it looks at no more than what they touch."""
+        document = self.document
+        assert document is not None
+        numbers = {path: number for number, path in enumerate(document.paths)}
+        changed = {numbers[source.path]: source for source in sources}
+        self.quiet = frozenset()
+        self.touched = None
+        if all(_keeps_division(document, number, source) for number, source in changed.items()):
+            failed = {document.units[file] for file, digest in enumerate(document.digests) if not digest}
+            self.touched = frozenset(_touched(document, changed)) | (failed - {-1})
 
     def _analysis(
         self, sources: Sequence[Source], jobs: int, done: Callable[[int], None], kinds: int, files: int
@@ -195,6 +208,7 @@ class Memory:
         before = [-1] * len(division) if self.document is None else self._before(self.document, division, sources)
         if self.document is not None:
             self._take_over(self.document, document, plan, before)
+        self._runs.clear()
         finished = 0
         for number, unit in enumerate(division):
             for place in unit.indices:
@@ -371,8 +385,10 @@ class Memory:
 
     def _runs_of(self, document: Document, component: int, members: Sequence[int]) -> _Runs | None:
         """What is known of the parts of a component; None where that has been lost."""
+        if self.location is None:
+            return self._runs.get(component)
         try:
-            header, *lines = read_lines(self._runs_file(component))
+            header, *lines = read_lines(_runs_file(self.location, component))
             stamp = parsed(header, dict).get("stamp")
         except (OSError, DamagedError):
             return None
@@ -381,13 +397,10 @@ class Memory:
         half = len(members)
         return _Runs(dict(zip(members, lines[:half], strict=True)), dict(zip(members, lines[half:], strict=True)))
 
-    def _runs_file(self, component: int) -> Path:
-        return self.location.with_name(f"{self.location.stem}.part-{component}.jsonl")
-
     def save(self) -> None:
         """Write the documents, unless nothing has changed. What cannot be written is not kept."""
         document = self.document
-        if not self.changed or document is None:
+        if not self.changed or document is None or self.location is None:
             return
         now = time.time_ns()
         with contextlib.suppress(OSError):
@@ -399,7 +412,7 @@ class Memory:
                 stamp = document.stamps[component] = f"{now}-{component}"
                 lines = [runs.graphs[unit] for unit in sorted(runs.graphs)]
                 lines += [runs.linked[unit] for unit in sorted(runs.linked)]
-                write_lines(self._runs_file(component), [line({"stamp": stamp}), *lines])
+                write_lines(_runs_file(self.location, component), [line({"stamp": stamp}), *lines])
             document.write(self.location, now)
             _prune(folder)
 
@@ -442,9 +455,10 @@ def open_memory(
     time or size has changed are read.
     """
     name = f"{crc32(chr(0).join(call).encode(errors='surrogateescape')):08x}"
-    memory = Memory(root / FOLDER / f"lint-{name}.jsonl", settings, _identity(call, settings), listed)
+    location = root / FOLDER / f"lint-{name}.jsonl"
+    memory = Memory(location, settings, _identity(call, settings), listed)
     try:
-        document = Document.read(memory.location)
+        document = Document.read(location)
         if document.identity == memory.identity:
             memory.document = document
             _compare(memory, document)
@@ -452,6 +466,15 @@ def open_memory(
         memory.document = memory.touched = None
         memory.quiet = frozenset()
     return memory
+
+
+def for_one_run(settings: EngineSettings, listed: Sequence[Listed]) -> Memory:
+    """A memory that is empty and is not written: for a run that analyzes its files several times."""
+    return Memory(None, settings, "", listed)
+
+
+def _runs_file(location: Path, component: int) -> Path:
+    return location.with_name(f"{location.stem}.part-{component}.jsonl")
 
 
 def _compare(memory: Memory, document: Document) -> None:
@@ -470,16 +493,14 @@ def _compare(memory: Memory, document: Document) -> None:
         if one.mtime == mtime and one.size == size and mtime < certain:
             continue
         file = read(one)
-        if file is None or document.units[number] < 0:
+        if file is None:
             return
         source = file.source
         if text_digest(source.text) == document.digests[number]:
             document.mtimes[number], document.sizes[number] = one.mtime, one.size
             later = True
             continue
-        from gpusync_lint.project import partition
-
-        if _outline(source.text, partition.imports(source.text)) != document.outlines[number]:
+        if not _keeps_division(document, number, source):
             return
         changed[number] = source
     memory.touched = frozenset(_touched(document, changed)) if changed else frozenset()
@@ -489,6 +510,14 @@ def _compare(memory: Memory, document: Document) -> None:
         if not shown & READ and number not in changed
     )
     memory.changed = bool(changed) or later
+
+
+def _keeps_division(document: Document, number: int, source: Source) -> bool:
+    """Whether files are divided into units as before with a new text of one."""
+    from gpusync_lint.project import partition
+
+    outline = _outline(source.text, partition.imports(source.text))
+    return document.units[number] >= 0 and outline == document.outlines[number]
 
 
 def _touched(document: Document, changed: Mapping[int, Source]) -> Iterator[int]:

@@ -7,10 +7,13 @@ findings. Lines that nobody has asked for are written back as they are.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
-from gpusync_lint.model.findings import Edit, FileError, Finding, Fix, Span
+from gpusync_lint.model.findings import FileError, Finding, Fix
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.operations import Operation, Template
+from gpusync_lint.model.spans import Span
 from gpusync_lint.run.graph_rows import place_row, read_place
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 SCHEMA = "gpusync.cache/7"
 _HEATS = tuple(Heat)
 _CONFIDENCES = tuple(Confidence)
+_OPERATIONS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Operation)}
 READ = 1 << len(_HEATS) * len(_CONFIDENCES)
 """Marks a file whose text is needed even when nothing has changed: it has allow comments, or is a notebook."""
 _HEADER, _PATHS, _MTIMES, _SIZES, _UNITS, _SHOWN, _DIGESTS, _OUTLINES, _COMPONENTS, _DEPENDS, _ERRORS, _FIRST = range(
@@ -286,13 +290,33 @@ def _row(one: Finding, path: str, place: Place | None) -> list[Any]:
 
 
 def _fix_row(fix: Fix) -> list[Any]:
-    edits = [[edit.span, edit.replacement] for edit in fix.edits]
-    return [fix.title, edits, fix.safe, fix.hazard]
+    rows = [[type(one).__name__, *astuple(one)] for one in fix.operations]
+    return [fix.title, rows, fix.safe, fix.hazard]
+
+
+def _fix(row: list[Any]) -> Fix:
+    title, rows, safe, hazard = row
+    return Fix(title, tuple(_operation(*row) for row in rows), safe, hazard)
+
+
+def _operation(kind: str, *fields: Any) -> Operation:
+    operation: Operation = _OPERATIONS[kind](*map(_field, fields))
+    return operation
+
+
+def _field(value: Any) -> Any:
+    """A range is four numbers, a template begins with its text."""
+    if not isinstance(value, list):
+        return value
+    if isinstance(value[0], str):
+        text, parts = value
+        return Template(text, tuple(Span(*part) for part in parts))
+    return Span(*value)
 
 
 def _finding(path: str, row: list[Any]) -> Finding:
     heat, confidence, code, name, span, message, remedy, framework, key, fix, _ = row
     return Finding(
         code, name, path, Span(*span), message, remedy, _HEATS[heat], _CONFIDENCES[confidence], framework, path + key,
-        None if fix is None else Fix(fix[0], tuple(Edit(Span(*s), text) for s, text in fix[1]), fix[2], fix[3]),
+        None if fix is None else _fix(fix),
     )  # fmt: skip

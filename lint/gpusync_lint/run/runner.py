@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from gpusync_lint.files.discovery import read
+from gpusync_lint.files.discovery import Listed, read
 from gpusync_lint.model.finding_keys import numbered
-from gpusync_lint.model.findings import MARKER, FileError, Source, Span
+from gpusync_lint.model.findings import MARKER, FileError, Source
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Edit, Span
 from gpusync_lint.settings.selection import Level, Reported, level_at, report
 
 if TYPE_CHECKING:
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 
     from gpusync_lint.accept.baseline import Baseline, Entry
     from gpusync_lint.accept.observed_runs import Observed
-    from gpusync_lint.files.discovery import Listed, SourceFile
+    from gpusync_lint.files.discovery import SourceFile
     from gpusync_lint.files.notebook import Notebook
-    from gpusync_lint.model.findings import Analysis, Edit, EngineSettings, Finding, Fix
+    from gpusync_lint.model.findings import Analysis, EngineSettings, Finding, Fix
+    from gpusync_lint.model.operations import Operation
+    from gpusync_lint.rewrite.apply import Chosen
     from gpusync_lint.run.cache import Memory
     from gpusync_lint.settings.selection import Selection
 
@@ -60,6 +63,8 @@ class Request:
     """Told of files whose analysis is finished."""
     write: bool = True
     """False computes the fixed text without touching a file."""
+    edits: bool = False
+    """Whether the edits of fixes are to be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,8 @@ class Outcome:
     """What runs saw of the findings; None without a run."""
     accepting: tuple[Entry, ...] | None = None
     """What the baseline would hold if it accepted every warning; None without a baseline."""
+    edits: Mapping[tuple[str, tuple[Operation, ...]], tuple[Edit, ...]] = field(default_factory=dict)
+    """What the operations of fixes stand for, by path, where the request asked for it."""
 
     @property
     def warnings(self) -> list[Finding]:
@@ -125,6 +132,10 @@ class Outcome:
     def suppressed(self) -> list[Finding]:
         """Findings that a comment allows, of either level."""
         return [one.finding for one in self.reported if one.finding.suppressed is not None]
+
+    def edits_of(self, finding: Finding) -> tuple[Edit, ...]:
+        """The edits of a finding's fix, in the text of its file. Raises KeyError where nobody asked for edits."""
+        return () if finding.fix is None else self.edits[finding.path, finding.fix.operations]
 
     def in_cell(self, path: str, span: Span) -> tuple[int | None, Span]:
         """Where a range of `texts` is for a person: the number of its cell (None for no notebook), the range in it."""
@@ -172,6 +183,8 @@ def run(files: Sequence[SourceFile], errors: Sequence[FileError], request: Reque
     state = _Run(files, request)
     changes = request.fix or request.allow_reason is not None
     outcome = state.change() if changes else state.judge()
+    if request.edits:
+        outcome = state.with_edits(outcome)
     return replace(outcome, errors=(*errors, *outcome.errors))
 
 
@@ -209,8 +222,17 @@ class _Run:
     """Files that are left as they were, because a fix for them failed."""
     problems: list[FileError] = field(default_factory=list)
     """Fixes that failed."""
+    unwritable: Mapping[tuple[str, Fix], FileError] = field(default_factory=dict)
+    """Fixes, by path, that are offered and cannot be written."""
+    memory: Memory | None = None
+    """What is known from an earlier run, or from an earlier round of this one."""
+    edited: set[str] = field(default_factory=set)
+    """Files whose text has changed since they were analyzed."""
+    rounds: int = 0
+    """How often the files have been analyzed."""
 
     def __post_init__(self) -> None:
+        self.memory = self.request.memory
         for file in self.files:
             if file.notebook is not None:
                 self.notebooks[file.source.path] = file.notebook
@@ -228,6 +250,7 @@ class _Run:
             text = notebook.text
         self.raws[path] = raw
         self.texts[path] = text
+        self.edited.add(path)
         return None
 
     def judge(self) -> Outcome:
@@ -242,7 +265,7 @@ class _Run:
         for path, text in self.texts.items():
             if MARKER not in text or path in failed:
                 continue
-            from gpusync_lint.accept import allow_comments
+            from gpusync_lint.accept import allow_comments, comments
 
             own = by_path.get(path, [])
             try:
@@ -256,7 +279,7 @@ class _Run:
                     alone=path in alone,
                 )
                 by_path[path] = numbered(judged)
-            except allow_comments.UnreadableCommentsError as error:
+            except comments.UnreadableCommentsError as error:
                 errors.append(FileError(path, None, str(error)))
             except Exception as error:
                 import traceback
@@ -280,16 +303,22 @@ class _Run:
         return self._against(request.baseline, outcome, everything, {error.path for error in errors})
 
     def _analysis(self, sources: Sequence[Source]) -> tuple[Analysis, list[str]]:
+        """Analyze all files; after a round of fixes only what that has touched, where that can be told."""
         request = self.request
-        if request.memory is not None:
-            return request.memory.analyze(sources, request.jobs, request.progress, self._reports)
+        progress = request.progress if self.rounds == 0 else lambda files: None
+        self.rounds += 1
+        edited, self.edited = self.edited, set()
+        if self.memory is not None:
+            if self.rounds > 1:
+                self.memory.edited([source for source in sources if source.path in edited])
+            return self.memory.analyze(sources, request.jobs, progress, self._reports)
         from gpusync_lint.project.partition import imports
         from gpusync_lint.run.schedule import analyze_isolating_failures, analyze_sources, combined
 
         if request.context:
             return analyze_isolating_failures(sources, request.settings, request.context)
         imported = [imports(source.text) for source in sources]
-        found = analyze_sources(sources, request.settings, imported, jobs=request.jobs, done=request.progress)
+        found = analyze_sources(sources, request.settings, imported, jobs=request.jobs, done=progress)
         tracebacks = [trace for part in found for trace in part.tracebacks]
         return combined([part.analysis for part in found], len(sources)), tracebacks
 
@@ -354,11 +383,13 @@ class _Run:
         return replace(error, line=span.line, cell=cell)
 
     def _checked(self, finding: Finding) -> Finding:
-        """Without its fix where that would change what is not Python in a notebook."""
-        notebook = self.notebooks.get(finding.path)
-        if notebook is None or finding.fix is None or notebook.allows(finding.fix.edits):
+        """Without a fix that cannot be written, or would change what is not Python in a notebook."""
+        fix = finding.fix
+        if fix is None:
             return finding
-        return replace(finding, fix=None)
+        notebook = self.notebooks.get(finding.path)
+        allowed = notebook is None or notebook.allows(operation.span for operation in fix.operations)
+        return finding if allowed and (finding.path, fix) not in self.unwritable else replace(finding, fix=None)
 
     def _enabled(self) -> Callable[[str, str], bool]:
         selection = self.request.selection
@@ -383,6 +414,11 @@ class _Run:
         originals = {file.source.path: file.raw for file in self.files}
         fixed = dict.fromkeys(originals, 0)
         allowed = dict.fromkeys(originals, 0)
+        if not self.request.context:
+            from gpusync_lint.run import cache
+
+            listed = [Listed(file.source.path, str(file.location), file.named, -1, 0) for file in self.files]
+            self.memory = cache.for_one_run(self.request.settings, listed)
         outcome = self.judge()
         if self.request.fix:
             outcome = self._fix(originals, fixed, outcome)
@@ -407,9 +443,15 @@ class _Run:
 
         for round_number in range(MAX_ROUNDS + 1):
             changed = False
+            unwritable: dict[tuple[str, Fix], FileError] = {}
             for path, findings in _by_path(outcome.warnings).items():
-                chosen = [] if path in self.frozen else apply.choose(findings, unsafe=self.request.unsafe)
-                if not chosen:
+                fixes = [one.fix for one in findings if one.fix is not None and (one.fix.safe or self.request.unsafe)]
+                if path in self.frozen or not fixes:
+                    continue
+                written = _Written(path, self.texts[path])
+                chosen = apply.choose(findings, written.edits_of, unsafe=self.request.unsafe)
+                unwritable.update(((path, fix), error) for fix, error in written.refused.items())
+                if not chosen.fixes:
                     continue
                 problem = (
                     self._apply(path, chosen)
@@ -417,33 +459,59 @@ class _Run:
                     else "its fixes undo each other; this is a bug in the rules"
                 )
                 if problem is None:
-                    counts[path] += len(chosen)
+                    counts[path] += len(chosen.fixes)
                 else:
                     self._refuse(path, originals[path], f"not fixed: {problem}")
                 changed = True
             if not changed:
                 break
             outcome = self.judge()
-        return outcome
+        return self._without_unwritable(outcome, unwritable)
+
+    def _without_unwritable(self, outcome: Outcome, unwritable: Mapping[tuple[str, Fix], FileError]) -> Outcome:
+        """The outcome with fixes that cannot be written as errors, and their findings without a fix."""
+        if not unwritable:
+            return outcome
+        self.unwritable = unwritable
+        errors = [self._in_cell(error) for error in unwritable.values()]
+        self.problems += errors
+        reported = tuple(replace(one, finding=self._checked(one.finding)) for one in outcome.reported)
+        return replace(outcome, reported=reported, errors=(*outcome.errors, *errors))
+
+    def with_edits(self, outcome: Outcome) -> Outcome:
+        """The outcome with the edits of all fixes in it."""
+        edits: dict[tuple[str, tuple[Operation, ...]], tuple[Edit, ...]] = {}
+        unwritable: dict[tuple[str, Fix], FileError] = {}
+        for path, findings in _by_path([one.finding for one in outcome.reported]).items():
+            fixes = [one.fix for one in findings if one.fix is not None]
+            if fixes:
+                written = _Written(path, outcome.texts[path])
+                edits.update(((path, fix.operations), written.edits_of(fix)) for fix in fixes)
+                unwritable.update(((path, fix), error) for fix, error in written.refused.items())
+        return replace(self._without_unwritable(outcome, unwritable), edits=edits)
 
     def _allow(self, reason: str, counts: dict[str, int], outcome: Outcome) -> Outcome:
         """Add a comment for every warning that is left."""
-        from gpusync_lint.accept import add_comments, allow_comments
-        from gpusync_lint.rewrite import apply
+        from gpusync_lint.accept import add_comments, comments
+        from gpusync_lint.rewrite import apply, codemod
 
         for path, findings in _by_path(outcome.warnings).items():
             if path not in self.raws or path in self.frozen:
                 continue
+            before = self.raws[path]
             try:
-                edits, count = add_comments.comments(
+                operations, count = add_comments.additions(
                     findings, path, self.texts[path], reason, names=self.request.names, today=self.request.today
                 )
-            except allow_comments.UnreadableCommentsError as error:
-                self._refuse(path, self.raws[path], f"no comments added: {error}")
+                edits = codemod.Codemod(self.texts[path]).edits(operations)
+            except comments.UnreadableCommentsError as error:
+                self._refuse(path, before, f"no comments added: {error}")
+                continue
+            except codemod.CodemodError as error:
+                self._refuse(path, before, f"no comments added: {error}; this is a bug in gpusync", error.line)
                 continue
             if not edits:
                 continue
-            before = self.raws[path]
             problem = self._set(path, apply.apply_edits(before, edits))
             if problem is None and apply.compiles(self.texts[path]):
                 counts[path] = count
@@ -452,13 +520,13 @@ class _Run:
                 self._refuse(path, before, f"no comments added: {problem}; this is a bug in gpusync")
         return self.judge()
 
-    def _apply(self, path: str, chosen: Sequence[Fix]) -> str | None:
+    def _apply(self, path: str, chosen: Chosen) -> str | None:
         """Apply the fixes to one text; the reason why not, where they cannot be."""
         from gpusync_lint.rewrite import apply
 
-        titles = ", ".join(dict.fromkeys(fix.title for fix in chosen))
+        titles = ", ".join(dict.fromkeys(fix.title for fix in chosen.fixes))
         try:
-            raw = apply.apply_edits(self.raws[path], [edit for fix in chosen for edit in fix.edits])
+            raw = apply.apply_edits(self.raws[path], chosen.edits)
         except ValueError as error:
             return f"{error} (fix: {titles}); this is a bug in the rule"
         if raw == self.raws[path]:
@@ -468,10 +536,11 @@ class _Run:
             problem = "the fixed text does not compile"
         return None if problem is None else f"{problem} (fix: {titles}); this is a bug in the rule"
 
-    def _refuse(self, path: str, original: str, problem: str) -> None:
+    def _refuse(self, path: str, original: str, problem: str, line: int | None = None) -> None:
+        """Leave a file as it was, and say why."""
         self.frozen.add(path)
         self._set(path, original)
-        self.problems.append(FileError(path, None, problem))
+        self.problems.append(self._in_cell(FileError(path, line, problem)))
 
     def _write(self, originals: Mapping[str, str], outcome: Outcome) -> Outcome:
         if not self.request.write:
@@ -489,6 +558,28 @@ class _Run:
                 self._refuse(path, originals[path], f"not written: {error}")
                 refused = True
         return self.judge() if refused else outcome
+
+
+class _Written:
+    """The edits of fixes of one file, and what is wrong with those that cannot be written."""
+
+    def __init__(self, path: str, text: str) -> None:
+        from gpusync_lint.rewrite.codemod import Codemod
+
+        self.refused: dict[Fix, FileError] = {}
+        self._path = path
+        self._codemod = Codemod(text)
+
+    def edits_of(self, fix: Fix) -> tuple[Edit, ...]:
+        """The edits of a fix; none where it cannot be written."""
+        from gpusync_lint.rewrite.codemod import CodemodError
+
+        try:
+            return self._codemod.edits(fix.operations)
+        except CodemodError as error:
+            message = f"a fix cannot be written: {error} (fix: {fix.title}); this is a bug in gpusync"
+            self.refused[fix] = FileError(self._path, error.line, message)
+            return ()
 
 
 def accept_all(outcome: Outcome) -> Outcome:

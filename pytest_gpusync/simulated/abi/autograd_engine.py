@@ -1,11 +1,11 @@
-"""Runs backward passes of simulated tensors on the thread that asks for them.
+"""Runs backward passes of simulated tensors on the thread that starts them.
 
-The autograd engine starts one thread per device of every device guard, at the first backward pass of the process
-and never again. Simulated devices have no use for them: the host computes either way. What is more, the engine does
-not wait until such a thread has taken the GIL for the first time, and the interpreter, if it ends in that moment,
-aborts the process. So the engine is made to start before there is a guard for CUDA, without threads, and each
-backward pass runs with multithreading disabled, on its caller's thread. Syncs in a backward pass are then seen on
-that thread, below the line that called it.
+At the first backward pass of the process, the autograd engine starts one thread per device of every device guard.
+Simulated devices have no use for these threads, because the host computes everything. Moreover, the engine does not
+wait until such a thread has first taken the GIL, and if the interpreter ends at that moment, it aborts the process. So
+the engine is made to start before there is a guard for CUDA, without threads, and each backward pass runs with
+multithreading disabled, on its caller's thread. Syncs in a backward pass are then seen on that thread, below the line
+that called it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pytest_gpusync.simulated.base.state import enter_backward
 
 
 def start_without_threads() -> None:
-    """Have the engine start now; call before the device guard is installed."""
+    """Make the engine start now; call before the device guard is installed."""
     with torch.enable_grad(), torch.inference_mode(mode=False):
         torch.zeros((), requires_grad=True).clone().backward()
 
 
 class SingleThreadedEngine:
-    """Stands in for ``Variable._execution_engine``."""
+    """Replaces ``Variable._execution_engine``."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine

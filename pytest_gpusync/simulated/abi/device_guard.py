@@ -1,13 +1,13 @@
 """Gives torch a device guard for CUDA that does nothing, so that C++ code can switch between simulated devices.
 
-C++ asks the *device guard* of a device type for the current device, streams and events. A CPU build has none for
-CUDA and a CUDA build's talks to the driver. torch itself ships a no-op guard and one function that installs it,
-``torch._C._ensureCUDADeviceGuardSet`` (made for fake tensors), which acts only where a guard is registered and
-reports no device. A CUDA build without a GPU is in that state. A CPU build is brought into it by lending CUDA the
-guard of lazy tensors, which reports no device as long as no lazy backend is loaded.
+C++ queries the *device guard* of a device type for the current device, streams and events. A CPU build has none for
+CUDA; that of a CUDA build calls the driver. torch has a no-op guard, and one function that installs it,
+``torch._C._ensureCUDADeviceGuardSet`` (made for fake tensors), which acts only if a guard is registered and reports no
+device. A CUDA build without a GPU is in that state. A CPU build is brought into it by temporarily registering the guard
+of lazy tensors for CUDA, which reports no device as long as no lazy backend is loaded.
 
-Once simulated tensors exist the guard stays, also while the device is off: autograd asks it about every such tensor
-that is still alive, and where there is none the process aborts. It does nothing.
+Once simulated tensors exist the guard stays, even while the device is off: autograd queries it for every such tensor
+that is still alive, and without a guard the process aborts. The guard does nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _REGISTRY = "_ZN3c104impl26device_guard_impl_registryE"
 """``c10::impl::device_guard_impl_registry``: one pointer per ``c10::DeviceType``."""
 _CUDA, _LAZY = 1, 17
-"""Values of ``c10::DeviceType``, fixed by its definition since they are serialised."""
+"""Values of ``c10::DeviceType``, which are fixed because they are serialized."""
 _WIDTH = 8
 _NO_OP = b"N3c104impl13FakeGuardImplILNS_10DeviceTypeE1EEE"
 """The mangled name of torch's no-op guard for CUDA."""
@@ -36,7 +36,7 @@ _GET_DEVICE, _SET_DEVICE = 2, 3
 
 
 class DeviceGuard:
-    """Installs the no-op guard for CUDA; puts the previous one back where the device could not be switched on."""
+    """Installs the no-op guard for CUDA; restores the previous one if the device could not be switched on."""
 
     def __init__(self) -> None:
         self._previous: int | None = None
@@ -57,7 +57,7 @@ class DeviceGuard:
         if cuda.value and _class_name(cuda.value) == _NO_OP:
             # torch has installed it itself, as its compiler does.
             self._installed = True
-            state.process.tell_guard = _setter(cuda.value)
+            state.process.set_guard_device = _setter(cuda.value)
             return
         if not cuda.value:
             if not lazy.value:
@@ -75,25 +75,25 @@ class DeviceGuard:
                 "switch the simulated device on before that, or hide the GPU with CUDA_VISIBLE_DEVICES= (empty)"
             )
         self._installed = True
-        state.process.tell_guard = _setter(cuda.value or 0)
+        state.process.set_guard_device = _setter(cuda.value or 0)
 
     def remove(self) -> None:
-        """Put back the guard that was registered before."""
+        """Restore the previous guard."""
         if self._installed:
             pointer_at(symbol("libc10.so", _REGISTRY) + _CUDA * _WIDTH).value = self._previous
             self._installed = False
-            state.process.tell_guard = None
+            state.process.set_guard_device = None
 
 
 def _class_name(address: int) -> bytes:
-    """The mangled name of the class of a C++ object with virtual functions."""
+    """Return the mangled name of the class of a C++ object with virtual functions."""
     table = pointer_at(address).value or 0
     kind = pointer_at(table - _WIDTH).value or 0
     return ctypes.string_at(pointer_at(kind + _WIDTH).value or 0)
 
 
 def _setter(guard: int) -> Callable[[int], None]:
-    """What tells the no-op guard which device is the calling thread's current one: ``x.cuda()`` asks it.
+    """Return a function that sets the calling thread's current device in the no-op guard, which ``x.cuda()`` queries.
 
     A ``c10::Device`` is passed in a register: the type in its lowest byte, the index in the next.
     """

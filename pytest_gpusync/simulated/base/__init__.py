@@ -1,1 +1,1 @@
-"""What every part of the simulated device uses: its state, its sync events, patches, torch's libraries."""
+"""What all parts of the simulated device use: its state, its sync events, patches, and torch's libraries."""

@@ -1,4 +1,4 @@
-"""Work that no signal handler interrupts, because half of it would be worse than none."""
+"""Runs work that a signal handler must not interrupt, because doing half of it would be worse than not doing it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SIGNALS = sorted(
 )
 
 
-def uninterrupted(work: Callable[[], _Result]) -> _Result:
-    """Call `work` and return its result; signals with a handler in Python are handled after it.
+def with_signals_deferred(work: Callable[[], _Result]) -> _Result:
+    """Call `work` and return its result; signals with a Python handler are handled after it.
 
-    Such handlers run on the main thread, between any two steps of the interpreter, and may raise there, as that of
-    Ctrl-C does. Elsewhere `work` is simply called.
+    Such handlers run on the main thread, between any two bytecode instructions, and may raise there, as that of Ctrl-C
+    does. On other threads `work` is simply called.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -40,7 +40,7 @@ def uninterrupted(work: Callable[[], _Result]) -> _Result:
                 for number in list(handlers):
                     signal.signal(number, handlers[number])
                     del handlers[number]
-            except BaseException as error:  # of a handler that is back already
+            except BaseException as error:  # raised by a handler that is already restored
                 interruption = error
         for late in sorted(arrived):
             signal.raise_signal(late)

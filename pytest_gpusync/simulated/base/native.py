@@ -1,4 +1,4 @@
-"""Access to the C++ libraries torch has already loaded: symbols by name, or a refusal that names what is missing."""
+"""Access to the C++ libraries that torch has loaded: symbols by name, or an error that names what is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _library(name: str) -> ctypes.CDLL:
 
 
 def symbol(library: str, name: str) -> int:
-    """Address of the exported symbol `name` (mangled) of `library`, a file in torch's ``lib`` folder."""
+    """Return the address of the exported symbol `name` (mangled) of `library`, a file in torch's ``lib`` folder."""
     try:
         return ctypes.addressof(ctypes.c_char.in_dll(_library(library), name))
     except ValueError:
@@ -35,16 +35,14 @@ def symbol(library: str, name: str) -> int:
 
 
 def function(library: str, name: str, result: Any, *arguments: Any) -> Any:
-    """The exported C++ function `name` as a callable; it holds the GIL while it runs."""
+    """Return the exported C++ function `name` as a callable; it holds the GIL while it runs."""
     return ctypes.PYFUNCTYPE(result, *arguments)(symbol(library, name))
 
 
 def pointer_at(address: int) -> ctypes.c_void_p:
-    """The pointer-sized cell at `address`; read and write its ``value``."""
+    """Return the pointer-sized cell at `address`; read and write its ``value``."""
     return ctypes.c_void_p.from_address(address)
 
 
 cells = memoryview((ctypes.c_int64 * (1 << 44)).from_address(0)).cast("B").cast("q")
-"""The memory of the process by numbers of 8 bytes: ``cells[address >> 3]``. Many times faster than
-:func:`pointer_at`.
-"""
+"""The memory of the process as 8-byte numbers: ``cells[address >> 3]``. Many times faster than :func:`pointer_at`."""

@@ -1,4 +1,4 @@
-"""Attributes replaced in torch, and how they are put back."""
+"""Replaces attributes in torch, and restores them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ _MISSING = object()
 
 
 class Patches:
-    """Remembers what it replaces; :meth:`undo` restores it in reverse order."""
+    """Remembers the original attributes; :meth:`undo` restores them in reverse order."""
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Set attribute `name` of `owner`, a module, class or object."""
-        # The owner's own dictionary, not getattr: an inherited or bound attribute must not become the owner's own.
+        # Use the owner's own dictionary instead of getattr: an inherited or bound attribute must not become the owner's
+        # own.
         self._undo.append((owner, name, vars(owner).get(name, _MISSING)))
         setattr(owner, name, value)
 
     def undo(self) -> None:
-        """Put back everything."""
+        """Restore everything."""
         while self._undo:
             owner, name, value = self._undo.pop()
             if value is _MISSING:

@@ -1,6 +1,4 @@
-"""What the parts of the simulated device share: whether it may be used, how many devices there are, the current
-one.
-"""
+"""State shared by the parts of the simulated device: whether it may be used, the number of devices, the current one."""
 
 from __future__ import annotations
 
@@ -24,17 +22,18 @@ class _Process:
 
     on = False
     blocked = True
-    """True until the first use, while the device is off, and in a child forked after its use: the flag kernels test."""
+    """True until the first use, while the device is off, and in a child forked after its use. Kernels check
+    this flag."""
     bad_fork = False
     devices = 1
     values = True
-    """Operators compute values; otherwise shapes only."""
-    tell_guard: Callable[[int], None] | None = None
-    """Tells C++ the calling thread's current device; None before there is a device guard to tell."""
+    """True if operators compute values, otherwise only shapes."""
+    set_guard_device: Callable[[int], None] | None = None
+    """Sets the calling thread's current device in C++; None before there is a device guard."""
     changed: Callable[[], None] = staticmethod(lambda: None)
-    """Told when something may have changed that decides whether kernels may be taken past Python."""
+    """Called when something may have changed that decides whether kernels may bypass Python."""
     memory: int | None = None
-    """Bytes of each device; None for as much as the host has."""
+    """Bytes of each device; None for as many as the host has."""
 
 
 process = _Process()
@@ -42,17 +41,17 @@ _thread = _PerThread()
 
 
 def current_device() -> int:
-    """Index of the calling thread's current device."""
+    """Return the index of the calling thread's current device."""
     return _thread.device
 
 
 def in_backward() -> bool:
-    """Whether the calling thread is in a backward pass, which on a GPU runs on a thread of its own."""
+    """Return whether the calling thread is in a backward pass, which on a GPU runs on a thread of its own."""
     return _thread.in_backward
 
 
 def enter_backward(inside: bool = True) -> bool:
-    """Say whether the calling thread is in a backward pass; returns what was said before."""
+    """Set whether the calling thread is in a backward pass; return the previous value."""
     before, _thread.in_backward = _thread.in_backward, inside
     return before
 
@@ -67,8 +66,8 @@ def set_device(index: int) -> None:
         return
     check_ordinal(index)
     _thread.device = index
-    if process.tell_guard is not None:
-        process.tell_guard(index)
+    if process.set_guard_device is not None:
+        process.set_guard_device(index)
 
 
 def exchange_device(index: int) -> int:
@@ -81,13 +80,13 @@ def exchange_device(index: int) -> int:
 
 
 def check_ordinal(index: int) -> None:
-    """Raise as CUDA does where there is no device `index`."""
+    """Raise CUDA's error if there is no device `index`."""
     if index >= process.devices:
         raise RuntimeError("CUDA error: invalid device ordinal")
 
 
 def device_index(device: torch.device | int | str | None) -> int:
-    """The ordinal that `device` means for the calling thread."""
+    """Return the ordinal that `device` means for the calling thread."""
     if device is None:
         return current_device()
     if isinstance(device, int):
@@ -96,8 +95,8 @@ def device_index(device: torch.device | int | str | None) -> int:
     return device.index if device.index is not None else current_device()
 
 
-def admit() -> None:
-    """Initialise CUDA at its first use; called by kernels that find themselves blocked.
+def ensure_usable() -> None:
+    """Initialize CUDA on first use; called by kernels that find themselves blocked.
 
     Raises:
         RuntimeError: the process was forked after CUDA had been used.

@@ -1,7 +1,7 @@
 """Where every sync of the simulated device is announced.
 
-Kernels and the replaced parts of ``torch.cuda`` call :func:`sync`; recorders subscribe. The frame handed on is the
-innermost Python frame, which may lie in this package or in torch.
+Kernels and the replaced parts of ``torch.cuda`` call :func:`announce`; recorders subscribe. The frame passed to them is
+the innermost Python frame, which may be in this package or in torch.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _sinks: tuple[SyncSink, ...] = ()
 
 
 class _Conditions:
-    """What changes the meaning of a sync."""
+    """Conditions that change the meaning of a sync."""
 
     capturing = False
     """A CUDA graph is being captured: a sync is an error."""
     pool = (0, 0)
-    """The memory pool that new tensors come from: that of the graph being captured, otherwise the shared one."""
+    """The memory pool of new tensors: that of the graph being captured, otherwise the shared one."""
     debug_mode = 0
-    """As set by ``torch.cuda.set_sync_debug_mode``: 0 silent, 1 warn, 2 raise."""
+    """The mode set by ``torch.cuda.set_sync_debug_mode``: 0 silent, 1 warn, 2 raise."""
 
 
 conditions = _Conditions()
@@ -40,7 +40,7 @@ def subscribe(sink: SyncSink) -> None:
 
 
 def unsubscribe(sink: SyncSink) -> None:
-    """Stop calling `sink`; harmless when it is not subscribed."""
+    """Stop calling `sink`. Does nothing if it is not subscribed."""
     global _sinks
     remaining = list(_sinks)
     if sink in remaining:
@@ -48,7 +48,7 @@ def unsubscribe(sink: SyncSink) -> None:
     _sinks = tuple(remaining)
 
 
-def sync(
+def announce(
     kind: Kind,
     count: int = 1,
     *,
@@ -59,7 +59,7 @@ def sync(
     """Announce `count` syncs of one kind.
 
     Raises:
-        RuntimeError: a CUDA graph is being captured, or the sync debug mode says that syncs are errors.
+        RuntimeError: a CUDA graph is being captured, or the sync debug mode makes syncs errors.
     """
     if count <= 0:
         return
@@ -69,7 +69,7 @@ def sync(
         )
     debug_mode = conditions.debug_mode if kind == "stream" else 0
     if debug_mode == 2:
-        # torch refuses before it waits: there is no sync.
+        # torch raises before it waits, so there is no sync.
         raise RuntimeError("called a synchronizing CUDA operation")
     if _sinks:
         raw = RawSync(kind, sys._getframe(1), threading.get_ident(), direction, nbytes, None, device)

@@ -1,4 +1,4 @@
-"""What the simulated device supports, and the one error it gives where it cannot work."""
+"""The platforms and versions that the simulated device supports, and the error it raises elsewhere."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 
 OLDEST = (2, 11)
 NEWEST = (2, 15)
-"""The releases of torch whose private structures :mod:`.guard` and :mod:`.hooks` were checked against, inclusive."""
+"""The releases of torch, inclusive, whose private structures were checked."""
 
 _WHAT_WORKS = "the simulated device works with torch 2.11 to 2.15 on Linux x86-64"
 
 
 class SimulationUnavailable(RuntimeError):
-    """The simulated device cannot be switched on here; the message is one sentence naming the cause and what would
-    work.
+    """The simulated device cannot be switched on here; the message is one sentence with the cause and what
+    would work.
     """
 
 
@@ -39,6 +39,6 @@ def check_supported() -> None:
 
 
 def torch_release(version: str) -> tuple[int, int] | None:
-    """(major, minor) of a torch version string, or None where it cannot be read."""
+    """Return (major, minor) of a torch version string; None if it cannot be parsed."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else None

@@ -1,7 +1,7 @@
-"""The parts of batch normalization over several processes, which torch has as operators on cuda alone.
+"""The parts of batch normalization over several processes, which torch has only as CUDA operators.
 
-They run on CPU tensors, from within a CUDA kernel. Statistics are kept in single precision for half-precision inputs,
-as there. Channels are dimension 1.
+They run on CPU tensors, inside a CUDA kernel. As there, statistics of half-precision inputs are kept in single
+precision. Channels are dimension 1.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ def _wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype in _HALVES else x
 
 
-def _others(x: Tensor) -> list[int]:
-    """Every dimension but the channels."""
+def _all_but_channels(x: Tensor) -> list[int]:
+    """Return every dimension except the channels."""
     return [dim for dim in range(x.dim()) if dim != 1]
 
 
 def _by_channel(x: Tensor, values: Tensor) -> Tensor:
-    """`values`, one for each channel, in a shape that fits `x`."""
+    """Return `values`, one for each channel, in a shape that fits `x`."""
     return values.view(1, -1, *(1,) * (x.dim() - 2))
 
 
 def stats(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Mean and reciprocal standard deviation of each channel."""
-    variance, mean = torch.var_mean(_wide(x), _others(x), correction=0)
+    """Return mean and reciprocal standard deviation of each channel."""
+    variance, mean = torch.var_mean(_wide(x), _all_but_channels(x), correction=0)
     return mean, (variance + epsilon).rsqrt()
 
 
 def elemt(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, scale: Tensor, epsilon: float) -> Tensor:
-    """The normalised input."""
+    """Return the normalized input."""
     result = (_wide(x) - _by_channel(x, mean)) * _by_channel(x, scale)
     if weight is not None:
         result = result * _by_channel(x, weight)
@@ -57,7 +57,9 @@ def gather_stats_with_counts(
     epsilon: float,
     counts: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Mean and reciprocal standard deviation over all processes, from those of each (rows), and the running ones."""
+    """Return mean and reciprocal standard deviation over all processes, from those of each (rows); updates the running
+    ones.
+    """
     weights = (counts / counts.sum()).to(mean.dtype).unsqueeze(1)
     total_mean = (weights * mean).sum(0)
     variance = (weights * (scale.pow(-2) - epsilon + (mean - total_mean).pow(2))).sum(0)
@@ -72,10 +74,12 @@ def gather_stats_with_counts(
 def backward_reduce(
     grad: Tensor, x: Tensor, mean: Tensor, scale: Tensor, weight: Tensor | None, *wanted: bool
 ) -> tuple[Tensor | None, ...]:
-    """By channel: sum of the gradient, sum of its product with the centred input, gradients of weight and bias."""
+    """Return, by channel: sum of the gradient, sum of its product with the centered input, gradients of weight and
+    bias.
+    """
     wide = _wide(grad)
-    sum_grad = wide.sum(_others(grad))
-    sum_product = (wide * (_wide(x) - _by_channel(x, mean))).sum(_others(grad))
+    sum_grad = wide.sum(_all_but_channels(grad))
+    sum_product = (wide * (_wide(x) - _by_channel(x, mean))).sum(_all_but_channels(grad))
     wants_input, wants_weight, wants_bias = wanted
     dtype = sum_grad.dtype if weight is None else weight.dtype
     return (
@@ -96,17 +100,17 @@ def backward_elemt(
     sum_product: Tensor,
     counts: Tensor,
 ) -> Tensor:
-    """Gradient of the input, from the sums over all processes."""
+    """Return the gradient of the input, from the sums over all processes."""
     number = counts.sum()
-    centred = _wide(x) - _by_channel(x, mean)
+    centered = _wide(x) - _by_channel(x, mean)
     result = _wide(grad) - _by_channel(x, sum_grad / number)
-    result = result - centred * _by_channel(x, scale.pow(2) * sum_product / number)
+    result = result - centered * _by_channel(x, scale.pow(2) * sum_product / number)
     factor = scale if weight is None else scale * weight
     return (result * _by_channel(x, factor)).to(x.dtype)
 
 
 def replacements() -> dict[str, Callable[..., Any]]:
-    """CPU callables by the name of the operator they stand in for."""
+    """Return CPU functions by the name of the operator they replace."""
     return {
         "aten::batch_norm_stats": stats,
         "aten::batch_norm_elemt": elemt,

@@ -30,7 +30,7 @@ Announce = Callable[[Sequence[Any], Mapping[str, Any]], None]
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of the file; the fields are described there."""
+    """One entry of the file, which describes the fields."""
 
     names: tuple[str, ...]
     evidence: str
@@ -69,7 +69,7 @@ def _uncoalesced(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
 
 
 _LARGEST_NORM = {torch.float64: 2.996158913811580e-01, torch.complex128: 2.996158913811580e-01}
-"""1-norms above which torch computes a matrix exponential in another way; in other types:"""
+"""1-norms above which torch computes a matrix exponential in another way; for other types:"""
 _LARGEST_NORM_OF_OTHERS = 1.461661507209034
 
 
@@ -101,7 +101,7 @@ def _tables() -> Mapping[str, Any]:
 
 @cache
 def entries() -> Mapping[str, Entry]:
-    """The entry of each operator, by qualified name with overload."""
+    """Return the entry of each operator, by qualified name with overload."""
     found: dict[str, Entry] = {}
     for table in _tables()["operator"]:
         entry = Entry(**{**table, "names": tuple(table["names"])})
@@ -115,7 +115,7 @@ def _autotuned() -> Mapping[str, Announce]:
 
 
 def announcer(name: str) -> Announce | None:
-    """What announces the syncs of operator `name`, or None where its kernel makes none of its own."""
+    """Return the function that announces the syncs of operator `name`; None if its kernel makes none of its own."""
     entry = entries().get(name)
     if entry is None:
         return _autotuned().get(name)
@@ -135,6 +135,6 @@ def announcer(name: str) -> Announce | None:
             count += per_matrix * matrices
         if more_when is not None and more_when(arguments, keywords):
             count += more
-        sync_events.sync("stream", count, direction=direction)
+        sync_events.announce("stream", count, direction=direction)
 
     return announce

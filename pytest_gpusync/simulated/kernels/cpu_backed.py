@@ -1,9 +1,8 @@
-"""The kernels of the CUDA dispatch key: run the CPU kernel over the same memory.
+"""Kernels of the CUDA dispatch key that run the CPU kernel over the same memory.
 
-:func:`kernel_for` derives a kernel from an operator's schema: it relabels the tensor arguments as CPU tensors,
-calls the operator, and relabels what is new in the result. Tensors that the operator writes are returned as the
-objects they were. A view operator instead runs the CPU kernel on the labelled tensor itself, so that the view
-shares its storage.
+:func:`kernel_for` derives a kernel from an operator's schema: it relabels the tensor arguments as CPU tensors, calls
+the operator, and relabels new tensors in the result. Tensors that the operator writes are returned as the objects they
+were. A view operator instead runs the CPU kernel on the labeled tensor itself, so that the view shares its storage.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-from pytest_gpusync.simulated.base.state import admit, check_ordinal, current_device, process
+from pytest_gpusync.simulated.base.state import check_ordinal, current_device, ensure_usable, process
 from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.kernels import calibration
 from pytest_gpusync.simulated.tensors import cuda_graphs, generators, memory, unknown_values
@@ -26,7 +25,7 @@ Kernel = Callable[..., Any]
 Tensor = torch.Tensor
 
 CPU_KEYS = DispatchKeySet(DispatchKey.CPU)
-"""Redispatching with these runs an operator's CPU kernel on whatever tensors are given."""
+"""Redispatching with these runs an operator's CPU kernel on any tensors."""
 _CPU, _META = torch.device("cpu"), torch.device("meta")
 
 MIXED_DEVICES = frozenset(
@@ -39,14 +38,14 @@ MIXED_DEVICES = frozenset(
         "aten::_nested_from_padded",
     }
 )
-"""Operators whose CUDA kernels take CPU tensors beside cuda tensors; elsewhere only a 0-dim CPU tensor is taken."""
+"""Operators whose CUDA kernels take CPU tensors together with cuda tensors; the others take only 0-dim CPU tensors."""
 
 replacements: dict[str, Kernel] = {}
-"""CPU callables that stand in for operators without a usable CPU kernel, by qualified name with overload."""
+"""CPU functions that replace operators without a usable CPU kernel, by qualified name with overload."""
 
 
 class Schema:
-    """What a kernel needs to know of an operator."""
+    """What a kernel needs to know about an operator."""
 
     def __init__(self, op: Any) -> None:
         schema = op._schema
@@ -77,7 +76,7 @@ class Schema:
 
     @staticmethod
     def _written_argument(alias: Any, aliases: Sequence[Any]) -> int | None:
-        """Position of the argument that a result is, None for a new tensor."""
+        """Return the position of the argument that a result is, None for a new tensor."""
         if alias is None or not alias.is_write:
             return None
         for position, other in enumerate(aliases):
@@ -87,7 +86,7 @@ class Schema:
 
 
 def kernel_for(op: Any) -> Kernel:
-    """The CUDA kernel of the operator overload `op`."""
+    """Return the CUDA kernel of the operator overload `op`."""
     schema = Schema(op)
     return _view_kernel(op) if schema.view else _compute_kernel(op, schema)
 
@@ -96,7 +95,7 @@ _late: dict[Any, Kernel] = {}
 
 
 def fallback(op: Any, *arguments: Any, **keywords: Any) -> Any:
-    """Kernel of operators that were not known when the device was switched on."""
+    """Run an operator that was not known when the device was switched on."""
     kernel = _late.get(op)
     if kernel is None:
         kernel = _late[op] = kernel_for(op)
@@ -108,7 +107,7 @@ def _view_kernel(op: Any) -> Kernel:
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         if process.blocked:
-            admit()
+            ensure_usable()
         return redispatch(CPU_KEYS, *arguments, **keywords)
 
     return kernel
@@ -127,14 +126,14 @@ def _compute_kernel(op: Any, schema: Schema) -> Kernel:
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         if process.blocked:
-            admit()
+            ensure_usable()
         if announce is not None:
             announce(arguments, keywords)
         call = list(arguments)
         named = keywords
         given = len(call)
         index = -1
-        stranger = None
+        other_device = None
         run = function
         for position in tensors:
             if position >= given:
@@ -143,36 +142,36 @@ def _compute_kernel(op: Any, schema: Schema) -> Kernel:
             if value is None:
                 continue
             if not isinstance(value, Tensor):
-                # A Python number stands where the schema has a tensor: overload resolution finds the variant for it.
+                # The schema has a tensor and the call a Python number: overload resolution finds the variant for it.
                 run = packet
             elif value.is_cuda:
                 own = value.get_device()
                 if index < 0:
                     index = own
                 elif index != own and value.dim():
-                    stranger = value
+                    other_device = value
                 call[position] = as_cpu(value)
             else:
                 if value.dim():
-                    stranger = value
+                    other_device = value
                 if not process.values:
                     call[position] = unknown_values.meta_of(value)
         for position in lists:
             if position < given and call[position] is not None:
-                index, stranger, call[position] = _convert_list(call[position], index, stranger)
+                index, other_device, call[position] = _convert_list(call[position], index, other_device)
         if keywords:
             for name in keywords.keys() & tensor_names:
                 value = keywords[name]
                 if value is None:
                     continue
                 if not isinstance(value, Tensor):
-                    index, stranger, value = _convert_list(value, index, stranger)
+                    index, other_device, value = _convert_list(value, index, other_device)
                 elif value.is_cuda:
                     index = value.get_device() if index < 0 else index
                     value = as_cpu(value)
                 named = {**named, name: value}
-        if stranger is not None and index >= 0 and not mixed:
-            _refuse_mixture(index, stranger, schema.name)
+        if other_device is not None and index >= 0 and not mixed:
+            _refuse_mixture(index, other_device, schema.name)
         if has_options:
             index, named = _convert_options(schema, call, named, index)
         elif index < 0:
@@ -187,9 +186,9 @@ def _compute_kernel(op: Any, schema: Schema) -> Kernel:
             else:
                 result = run(*call, **named)
         except RuntimeError as error:
-            translated = memory.translated(_without_cpu_kernel(error), index)
+            translated = memory.as_out_of_memory(_without_cpu_kernel(error), index)
             if not process.values:
-                translated = unknown_values.translated(error, schema.name)
+                translated = unknown_values.as_value_needed(error, schema.name)
             if translated is error:
                 raise
             raise translated from None
@@ -202,17 +201,17 @@ _NO_CPU_KERNEL = re.compile(r"Could not run '([^']+)' with arguments from the 'C
 
 
 def _without_cpu_kernel(error: RuntimeError) -> RuntimeError:
-    """`error`, or in one line what torch says in fifty where an operator runs on a GPU alone."""
+    """Return `error`; if it says in fifty lines that an operator has no CPU kernel, a one-line error instead."""
     found = _NO_CPU_KERNEL.match(str(error))
     if found is None:
         return error
     return NotImplementedError(
-        f"the simulated device does not simulate {found[1]}, which has no CPU kernel: take a code path of other "
-        "operators, or run on a GPU"
+        f"the simulated device does not simulate {found[1]}, which has no CPU kernel: use other operators, or run "
+        "on a GPU"
     )
 
 
-def _convert_list(values: Sequence[Any], index: int, stranger: Any) -> tuple[int, Any, list[Any]]:
+def _convert_list(values: Sequence[Any], index: int, other_device: Any) -> tuple[int, Any, list[Any]]:
     converted = []
     for value in values:
         if isinstance(value, Tensor):
@@ -221,28 +220,28 @@ def _convert_list(values: Sequence[Any], index: int, stranger: Any) -> tuple[int
                 if index < 0:
                     index = own
                 elif index != own and value.dim():
-                    stranger = value
+                    other_device = value
                 value = as_cpu(value)
             else:
                 if value.dim():
-                    stranger = value
+                    other_device = value
                 if not process.values:
                     value = unknown_values.meta_of(value)
         converted.append(value)
-    return index, stranger, converted
+    return index, other_device, converted
 
 
-def _refuse_mixture(index: int, stranger: Tensor, name: str) -> None:
+def _refuse_mixture(index: int, other_device: Tensor, name: str) -> None:
     raise RuntimeError(
         f"Expected all tensors to be on the same device, but found at least two devices, cuda:{index} and "
-        f"{stranger.device}! (when checking the arguments of {name.removeprefix('aten::')})"
+        f"{other_device.device}! (when checking the arguments of {name.removeprefix('aten::')})"
     )
 
 
 def _convert_options(
     schema: Schema, call: list[Any], keywords: Mapping[str, Any], index: int
 ) -> tuple[int, dict[str, Any]]:
-    """Turn the device and generator arguments into the CPU's; returns the index of the result's device (-2: the
+    """Replace the device and generator arguments by the CPU's; return the index of the result's device (-2 for the
     CPU).
     """
     keywords = dict(keywords)
@@ -275,7 +274,9 @@ def _convert_options(
 
 
 def finisher(schema: Schema) -> Callable[[Any, Sequence[Any], Mapping[str, Any], int], Any]:
-    """What turns the CPU operator's result into the kernel's, given the kernel's arguments and the device's index."""
+    """Return the function that makes the kernel's result from the CPU operator's, given the kernel's arguments and
+    device index.
+    """
     names = schema.arguments
 
     def original(position: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
@@ -303,8 +304,8 @@ def finisher(schema: Schema) -> Callable[[Any, Sequence[Any], Mapping[str, Any],
 
 
 def label(result: Any, index: int) -> Any:
-    """`result`, a CPU tensor or a list of them, as tensors of ``cuda:index``; anything else, or a negative index,
-    as it is.
+    """Return `result`, a CPU tensor or a list of them, as tensors of ``cuda:index``; anything else, or for a negative
+    index, unchanged.
     """
     if index < 0:
         return result
@@ -325,8 +326,8 @@ def _run_with_outputs(
     call: list[Any],
     named: dict[str, Any],
 ) -> Any:
-    """Run an ``out=`` operator into fresh CPU tensors, since relabelled memory cannot be resized, and take them
-    over.
+    """Run an ``out=`` operator on new CPU tensors, because relabeled memory cannot be resized, and take over their
+    memory.
     """
     taken = []
     named = dict(named)

@@ -11,7 +11,7 @@ import torch
 
 from pytest_gpusync.model.measurement import PAGEABLE_H2D_WAITS_ABOVE
 from pytest_gpusync.simulated.base import sync_events
-from pytest_gpusync.simulated.base.state import admit, check_ordinal, current_device, process
+from pytest_gpusync.simulated.base.state import check_ordinal, current_device, ensure_usable, process
 from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.kernels.cpu_backed import CPU_KEYS, adopt, kernel_for, label
 from pytest_gpusync.simulated.tensors import cuda_graphs, generators, pinned, unknown_values
@@ -26,9 +26,9 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    """``copy_`` within the device and between it and the host."""
+    """``copy_`` within the device and between device and host."""
     if process.blocked:
-        admit()
+        ensure_usable()
     if target.is_cuda != source.is_cuda:
         announce_copy(target, source, non_blocking)
     if not process.values:
@@ -45,31 +45,30 @@ def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def announce_copy(target: Tensor, source: Tensor, non_blocking: bool) -> None:
-    """Announce the sync that a copy between host and device makes, if it makes one."""
+    """Announce the sync of a copy between host and device, if it makes one."""
     if target.is_cuda:
         straight = source.dtype == target.dtype and source.shape == target.shape and source.is_contiguous()
         _announce_inbound(source.expand_as(target), target.dtype, straight, non_blocking, target.get_device())
     elif target.numel():
         nbytes = target.numel() * source.element_size()
         if not non_blocking:
-            sync_events.sync("stream", direction="D2H", nbytes=nbytes, device=source.get_device())
+            sync_events.announce("stream", direction="D2H", nbytes=nbytes, device=source.get_device())
         elif not (target.is_contiguous() and pinned.is_pinned(target)):
-            sync_events.sync("pageable", direction="D2H", nbytes=nbytes, device=source.get_device())
+            sync_events.announce("pageable", direction="D2H", nbytes=nbytes, device=source.get_device())
 
 
 def _announce_inbound(source: Tensor, dtype: torch.dtype, straight: bool, non_blocking: bool, index: int) -> None:
     """Announce the sync of a copy from the host.
 
-    `straight` says that the device reads `source` itself; otherwise the host first converts it into a new, pageable
-    buffer.
+    If `straight`, the device reads `source` itself; otherwise the host first converts it into a new, pageable buffer.
     """
     nbytes = source.numel() * dtype.itemsize
     if not nbytes:
         return
     if not non_blocking:
-        sync_events.sync("stream", direction="H2D", nbytes=nbytes, device=index)
+        sync_events.announce("stream", direction="H2D", nbytes=nbytes, device=index)
     elif nbytes > PAGEABLE_H2D_WAITS_ABOVE and not (straight and pinned.is_pinned(source)):
-        sync_events.sync("pageable", direction="H2D", nbytes=nbytes, device=index)
+        sync_events.announce("pageable", direction="H2D", nbytes=nbytes, device=index)
 
 
 def to_copy(
@@ -83,11 +82,11 @@ def to_copy(
 ) -> Tensor:
     """``_to_copy`` from a simulated tensor to another type or device."""
     if process.blocked:
-        admit()
+        ensure_usable()
     options: dict[str, Any] = {"dtype": dtype, "layout": layout, "memory_format": memory_format}
     if device is not None and device.type == "cpu":
         if source.numel() and not non_blocking:
-            sync_events.sync(
+            sync_events.announce(
                 "stream",
                 direction="D2H",
                 nbytes=source.numel() * source.element_size(),
@@ -96,7 +95,7 @@ def to_copy(
         if not process.values:
             unknown_values.refuse("a copy to the host")
         result: Tensor = aten._to_copy.default(as_cpu(source), **options)
-        # torch takes a pinned buffer for an asynchronous copy to the host, which therefore does not wait.
+        # torch uses a pinned buffer for an asynchronous copy to the host, so the copy does not wait.
         return pinned.mark(result) if non_blocking or pin_memory else result
     if device is not None and device.type != "cuda":
         return torch.empty_like(source, dtype=dtype or source.dtype, device=device)
@@ -120,19 +119,19 @@ def to_copy(
 
 
 def local_scalar_dense(x: Tensor) -> Any:
-    """Reads one value: ``item()`` and everything that rests on it."""
+    """Read one value: ``item()`` and everything based on it."""
     if process.blocked:
-        admit()
-    sync_events.sync("stream", direction="D2H", nbytes=x.element_size(), device=x.get_device())
+        ensure_usable()
+    sync_events.announce("stream", direction="D2H", nbytes=x.element_size(), device=x.get_device())
     if not process.values:
         unknown_values.refuse("reading a number")
     return aten._local_scalar_dense.default(as_cpu(x))
 
 
 def native_dropout(x: Tensor, probability: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """Dropout that draws from the device's generator; the CPU operator takes none."""
+    """Dropout that draws from the device's generator, for which the CPU operator has no parameter."""
     if process.blocked:
-        admit()
+        ensure_usable()
     index = x.get_device()
 
     def run(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -152,9 +151,9 @@ def native_dropout(x: Tensor, probability: float, train: bool | None) -> tuple[T
 
 
 def resize_(x: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None) -> Tensor:
-    """``resize_``: within its storage where that is large enough, otherwise into new memory."""
+    """``resize_``: within its storage if that is large enough, otherwise into new memory."""
     if process.blocked:
-        admit()
+        ensure_usable()
     storage = x.untyped_storage()
     if (x.storage_offset() + prod(size)) * x.element_size() <= storage.nbytes():
         stride = torch.empty(size, device="meta").stride()
@@ -173,32 +172,34 @@ def resize_(x: Tensor, size: Sequence[int], memory_format: torch.memory_format |
 def set_empty(x: Tensor) -> Tensor:
     """``set_()``: without memory."""
     if process.blocked:
-        admit()
+        ensure_usable()
     adopt(x, torch.empty(0, dtype=x.dtype))
     return x
 
 
 def is_pinned(x: Tensor, device: torch.device | None = None) -> bool:
-    """False: device memory is not pinned."""
+    """Return False: device memory is not pinned."""
     return False
 
 
 def _announce_indices(target: Tensor, indices: Sequence[Tensor | None]) -> None:
-    """A mask on the device is turned into indices by ``nonzero``; indices on the host are copied, blocking."""
+    """Announce the syncs of indexing: a mask on the device goes through ``nonzero``; indices on the host are copied,
+    blocking.
+    """
     for index in indices:
         if index is None:
             continue
         mask = index.dtype in _MASKS
         if index.is_cuda:
             if mask:
-                sync_events.sync("stream")
+                sync_events.announce("stream")
         elif index.numel():
             count = index.dim() if mask else 1
-            sync_events.sync("stream", count, direction="H2D", nbytes=index.numel() * 8)
+            sync_events.announce("stream", count, direction="H2D", nbytes=index.numel() * 8)
 
 
 def _fills_by_mask(target: Tensor, indices: Sequence[Tensor | None], value: Tensor) -> bool:
-    """Whether ``index_put_`` turns into ``masked_fill_``: one value from the host, and one mask that fits."""
+    """Return whether ``index_put_`` becomes ``masked_fill_``: one value from the host, and one mask that fits."""
     if value.numel() != 1 or value.is_cuda:
         return False
     dim, seen = 0, False
@@ -243,12 +244,12 @@ def index_put_(
     if accumulate or not _fills_by_mask(x, indices, values):
         _announce_indices(x, indices)
         if not values.is_cuda and values.numel():
-            sync_events.sync("stream", direction="H2D", nbytes=values.numel() * values.element_size())
+            sync_events.announce("stream", direction="H2D", nbytes=values.numel() * values.element_size())
     return _index_put(x, indices, values, accumulate, unsafe)
 
 
 def _with_item(op: Any, scalar_op: Any, position: int) -> Callable[..., Any]:
-    """The kernel of an operator whose CUDA kernel reads a 0-dim tensor argument with ``item()``."""
+    """Return the kernel of an operator whose CUDA kernel reads a 0-dim tensor argument with ``item()``."""
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         value = arguments[position]
@@ -266,11 +267,11 @@ _isin = kernel_for(aten.isin.Tensor_Tensor)
 
 
 def isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool = False, invert: bool = False) -> Any:
-    """``isin``, whose C++ code serves CPU and CUDA alike: where it sorts, it runs on the labelled tensors and calls
-    kernels.
+    """``isin``, whose C++ code is the same for CPU and CUDA: if it sorts, it runs on the labeled tensors and calls
+    their kernels.
     """
     if process.blocked:
-        admit()
+        ensure_usable()
     sorts = test_elements.numel() >= int(10 * elements.numel() ** 0.145)
     if not sorts or conditions.capturing or not (elements.is_cuda and test_elements.is_cuda):
         return _isin(elements, test_elements, assume_unique=assume_unique, invert=invert)
@@ -281,17 +282,17 @@ def isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool = False
 
 
 def zero_tensor(size: Sequence[int], **options: Any) -> Tensor:
-    """A dense tensor of zeros: torch's own zero tensor has no memory to share."""
+    """Return a dense tensor of zeros: torch's own zero tensor has no memory to share."""
     options.pop("layout", None)
     return torch.zeros(size, **options)
 
 
-def _no(*arguments: Any, **keywords: Any) -> bool:
+def _returns_false(*arguments: Any, **keywords: Any) -> bool:
     return False
 
 
 def kernels() -> dict[str, Callable[..., Any]]:
-    """The kernels of this module, by operator name within ``aten``."""
+    """Return the kernels of this module, by operator name within ``aten``."""
     return {
         "copy_": copy_,
         "_to_copy": to_copy,
@@ -307,9 +308,9 @@ def kernels() -> dict[str, Callable[..., Any]]:
         "masked_fill.Tensor": _with_item(aten.masked_fill.Tensor, aten.masked_fill.Scalar, 2),
         "masked_fill_.Tensor": _with_item(aten.masked_fill_.Tensor, aten.masked_fill_.Scalar, 2),
         "index_fill_.int_Tensor": _with_item(aten.index_fill_.int_Tensor, aten.index_fill_.int_Scalar, 3),
-        # CTC loss asks these; the CPU's answer keeps it from taking a library that is not there.
-        "_use_cudnn_ctc_loss": _no,
-        "_use_cudnn_ctc_loss.Tensor": _no,
-        "_use_miopen_ctc_loss": _no,
-        "_use_miopen_ctc_loss.Tensor": _no,
+        # CTC loss calls these; the CPU's result keeps it from using a library that does not exist.
+        "_use_cudnn_ctc_loss": _returns_false,
+        "_use_cudnn_ctc_loss.Tensor": _returns_false,
+        "_use_miopen_ctc_loss": _returns_false,
+        "_use_miopen_ctc_loss.Tensor": _returns_false,
     }

@@ -1,9 +1,9 @@
 """Strided nested tensors of the device.
 
-A nested tensor is a buffer and, on the host, the sizes of its parts. Torch's code for it is the same for a CPU and a
-GPU but for a few kernels: it calls other operators on the buffer or on the parts. So the CPU's code runs on the nested
-tensor as it is, and what it calls, and what makes the host wait there, is what would be called on a GPU. The few
-kernels are the CPU's, on relabelled tensors; a GPU's do not wait either.
+A nested tensor is a buffer and, on the host, the sizes of its parts. Except for a few kernels, torch's code for it is
+the same for a CPU and a GPU: it calls other operators on the buffer or on the parts. So the CPU's code runs on the
+nested tensor itself; what it calls, and what makes the host wait there, is the same as on a GPU. The remaining kernels
+are the CPU's, on relabeled tensors; a GPU's do not wait either.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-from pytest_gpusync.simulated.base.state import admit, process
+from pytest_gpusync.simulated.base.state import ensure_usable, process
 from pytest_gpusync.simulated.kernels import sparse
 from pytest_gpusync.simulated.kernels.cpu_backed import CPU_KEYS, Schema
 from pytest_gpusync.simulated.tensors.labels import as_cpu, as_cuda, other_tensors
@@ -25,14 +25,14 @@ Tensor = torch.Tensor
 aten = torch.ops.aten
 _HOST_KEYS: Final = DispatchKeySet(DispatchKey.NestedTensorCPU)
 ONLY_ON_HOST: Final = frozenset({"aten::sum.dim_IntList", "aten::_nested_sum_backward", "aten::_pin_memory"})
-"""Operators on nested tensors that a GPU does not have."""
+"""Operators on nested tensors that do not exist for a GPU."""
 MAKERS: Final = (
     "_nested_tensor_from_mask",
     "_nested_tensor_from_mask_left_aligned",
     "_nested_view_from_buffer",
 )
-"""Operators within ``aten`` that make nested tensors of dense ones."""
-_KERNELS_OF_THEIR_OWN: Final = frozenset(
+"""Operators within ``aten`` that make nested tensors from dense ones."""
+_DIFFERENT_ON_CPU: Final = frozenset(
     {
         "aten::_native_multi_head_attention",
         "aten::_nested_tensor_softmax_with_shape",
@@ -47,12 +47,12 @@ _KERNELS_OF_THEIR_OWN: Final = frozenset(
 
 
 def to_host(x: Tensor) -> Tensor:
-    """A nested CPU tensor over the memory of `x`, a simulated nested tensor."""
+    """Return a nested CPU tensor over the memory of `x`, a simulated nested tensor."""
     return _rebuilt(x, as_cpu(aten.values.default.redispatch(_HOST_KEYS, x)))
 
 
 def to_device(x: Tensor, index: int) -> Tensor:
-    """A nested tensor of ``cuda:index`` over the memory of `x`, a nested CPU tensor."""
+    """Return a nested tensor of ``cuda:index`` over the memory of `x`, a nested CPU tensor."""
     return _rebuilt(x, as_cuda(aten.values.default(x), index))
 
 
@@ -66,22 +66,22 @@ other_tensors.nested_to_host, other_tensors.nested_to_device = to_host, to_devic
 
 
 def kernel_for(op: Any) -> Callable[..., Any]:
-    """The kernel of the operator overload `op` for nested tensors."""
+    """Return the kernel of the operator overload `op` for nested tensors."""
     schema = Schema(op)
-    if schema.name in _KERNELS_OF_THEIR_OWN:
+    if schema.name in _DIFFERENT_ON_CPU:
         return sparse.kernel_for(op, "NestedTensorCUDA")
-    return _as_it_is(op, _HOST_KEYS, schema.tensors)
+    return _kernel_on_labeled(op, _HOST_KEYS, schema.tensors)
 
 
 def maker_for(op: Any) -> Callable[..., Any]:
-    """The kernel of an operator of :data:`MAKERS`."""
-    return _as_it_is(op, CPU_KEYS, ())
+    """Return the kernel of an operator of :data:`MAKERS`."""
+    return _kernel_on_labeled(op, CPU_KEYS, ())
 
 
-def _as_it_is(op: Any, keys: DispatchKeySet, tensors: Sequence[int]) -> Callable[..., Any]:
+def _kernel_on_labeled(op: Any, keys: DispatchKeySet, tensors: Sequence[int]) -> Callable[..., Any]:
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         if process.blocked:
-            admit()
+            ensure_usable()
         call = list(arguments)
         for place in tensors:
             if place < len(call) and isinstance(call[place], (bool, int, float, complex)):
@@ -92,6 +92,6 @@ def _as_it_is(op: Any, keys: DispatchKeySet, tensors: Sequence[int]) -> Callable
 
 
 def _number(value: complex) -> Tensor:
-    """A Python number as the tensor that the schema has in its place."""
+    """Return a Python number as the tensor required by the schema."""
     dtype = torch.get_default_dtype() if isinstance(value, float) else None
     return torch.scalar_tensor(value, dtype=dtype or torch.as_tensor(value).dtype, device="cpu")

@@ -1,7 +1,6 @@
-"""Neural network operators that torch computes on cuda with kernels a CPU build lacks, written with CPU operators.
+"""Neural network operators that torch computes on cuda with kernels that a CPU build lacks, written with CPU operators.
 
-They run on CPU tensors, from within a CUDA kernel, except :func:`scaled_dot_product_attention`, which stands above
-autograd.
+They run on CPU tensors inside a CUDA kernel, except :func:`scaled_dot_product_attention`, which runs above autograd.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Tensor = torch.Tensor
 _HALVES = (torch.float16, torch.bfloat16)
 _CPU_KEYS = DispatchKeySet(DispatchKey.CPU)
 _MATH, _FLASH = 0, 1
-"""Answers of ``_fused_sdp_choice``: plain operators, and the CPU's flash attention."""
+"""Results of ``_fused_sdp_choice``: plain operators, and the CPU's flash attention."""
 
 
 def lstm_cell(
@@ -29,7 +28,9 @@ def lstm_cell(
     input_bias: Tensor | None = None,
     hidden_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The pointwise part of an LSTM cell: new hidden state, new cell state, and the activated gates as workspace."""
+    """The pointwise part of an LSTM cell: returns new hidden state, new cell state, and the activated gates as
+    workspace.
+    """
     gates = input_gates + hidden_gates
     if input_bias is not None and hidden_bias is not None:
         gates = gates + input_bias + hidden_bias
@@ -47,7 +48,7 @@ def lstm_cell_backward(
     workspace: Tensor,
     has_bias: bool,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of the gates, the cell state and the bias."""
+    """Return the gradients of the gates, the cell state and the bias."""
     if grad_hidden is None and grad_cell is None:
         return None, None, None
     entry, forget, candidate, output = workspace.chunk(4, 1)
@@ -76,7 +77,7 @@ def gru_cell(
     input_bias: Tensor | None = None,
     hidden_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The pointwise part of a GRU cell: the new hidden state and a workspace for the backward pass."""
+    """The pointwise part of a GRU cell: returns the new hidden state and a workspace for the backward pass."""
     if input_bias is not None and hidden_bias is not None:
         input_gates, hidden_gates = input_gates + input_bias, hidden_gates + hidden_bias
     input_reset, input_update, input_new = input_gates.chunk(3, 1)
@@ -89,7 +90,7 @@ def gru_cell(
 def gru_cell_backward(
     grad: Tensor, workspace: Tensor, has_bias: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Gradients of the input gates, the hidden gates, the hidden state and the two biases."""
+    """Return the gradients of the input gates, the hidden gates, the hidden state and the two biases."""
     reset, update, new, hidden, hidden_new = workspace.chunk(5, 1)
     grad_update = grad * (hidden - new) * update * (1 - update)
     grad_new = grad * (1 - update) * (1 - new * new)
@@ -103,7 +104,7 @@ def gru_cell_backward(
 def rms_norm(
     x: Tensor, shape: Sequence[int], weight: Tensor | None = None, epsilon: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The normalised tensor and the reciprocal root mean square."""
+    """Return the normalized tensor and the reciprocal root mean square."""
     dims = tuple(range(-len(shape), 0))
     wide = x.float() if x.dtype in _HALVES else x
     if epsilon is None:
@@ -118,7 +119,7 @@ def rms_norm(
 def rms_norm_backward(
     grad: Tensor, x: Tensor, shape: Sequence[int], scale: Tensor, weight: Tensor | None, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of the input and the weight, as far as wanted."""
+    """Return the requested gradients of the input and the weight."""
     dims = tuple(range(-len(shape), 0))
     normal = (x.float() if x.dtype in _HALVES else x) * scale
     grad = grad.to(normal.dtype)
@@ -133,7 +134,9 @@ def rms_norm_backward(
 
 
 def _softmax_pair(name: str) -> dict[str, Callable[..., Any]]:
-    """``half_to_float`` exists on cuda alone: the result of a half-precision input in single precision."""
+    """Return softmax with ``half_to_float``, which exists only on cuda: half-precision input,
+    single-precision result.
+    """
     forward_op = getattr(aten, name).default
     backward_op = getattr(aten, name + "_backward_data").default
 
@@ -147,7 +150,7 @@ def _softmax_pair(name: str) -> dict[str, Callable[..., Any]]:
 
 
 def _in_dtype(name: str) -> dict[str, Callable[..., Any]]:
-    """Products whose result has another type than the factors exist on cuda alone."""
+    """Return products whose result has another type than the factors, which exist only on cuda."""
     multiply = getattr(torch, name)
 
     def product(*arguments: Any, **options: Any) -> Any:
@@ -158,7 +161,7 @@ def _in_dtype(name: str) -> dict[str, Callable[..., Any]]:
 
 
 def replacements() -> dict[str, Callable[..., Any]]:
-    """CPU callables by the name of the operator they stand in for."""
+    """Return CPU functions by the name of the operator they replace."""
     return {
         "aten::_thnn_fused_lstm_cell": lstm_cell,
         "aten::_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
@@ -186,16 +189,16 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Attention by the kernel that the CPU's dispatcher would choose, so that the values are those of a CPU run."""
+    """Attention with the kernel that the CPU's dispatcher would choose, so that values are those of a CPU run."""
     try:
         choice = aten._fused_sdp_choice.default.redispatch(
             _CPU_KEYS, query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     except RuntimeError:
-        # Only backends are allowed that a CPU does not have.
+        # Only backends are enabled that a CPU does not have.
         choice = _MATH
     if choice == _FLASH and query.dim() == 3:
-        # From torch 2.15 on, as one sequence of many heads.
+        # From torch 2.15 on, treated as one sequence with many heads.
         while attn_mask is not None and attn_mask.dim() < 4:
             attn_mask = attn_mask.unsqueeze(0)
         query, key, value = query.unsqueeze(0), key.unsqueeze(0), value.unsqueeze(0)
@@ -219,8 +222,10 @@ def scaled_dot_product_attention(
 
 
 def flattening(flatten: Callable[[Any], None]) -> Callable[[Any], None]:
-    """``nn.RNNBase.flatten_parameters``, which on a GPU has cuDNN lay the weights out in one piece of memory: a program
-    that saves the module then copies one storage, not one for each weight.
+    """Return a replacement of ``nn.RNNBase.flatten_parameters``.
+
+    On a GPU, cuDNN puts the weights into one block of memory, so a program that saves the module copies one storage,
+    not one for each weight.
     """
 
     def flatten_parameters(self: Any) -> None:

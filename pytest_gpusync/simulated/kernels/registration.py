@@ -1,9 +1,8 @@
 """Registers the kernels of the CUDA dispatch key, once per process.
 
-A fallback alone does not do: torch prefers an operator's composite kernel to it, which is another route with other
-kernels than a GPU takes. So every operator with a CPU kernel gets a CUDA kernel of its own; on a CUDA build every
-operator with a CUDA kernel does, since nothing that talks to the driver may stay within reach. Kernels refuse while
-the device is off.
+A fallback alone is not enough: torch prefers an operator's composite kernel to it, which calls other kernels than a GPU
+does. So every operator with a CPU kernel gets a CUDA kernel of its own. On a CUDA build, every operator with a CUDA
+kernel does too, since nothing that calls the driver may remain reachable. Kernels refuse while the device is off.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _COMPOSITES = frozenset(
         "aten::empty_like",
     }
 )
-"""Composite operators taken whole: their parts would need kernels that exist for cuda alone, or be slower."""
+"""Composite operators registered as a whole: their parts would need kernels that exist only for cuda, or be slower."""
 
 _SPARSE_KEYS = {"SparseCUDA": "SparseCPU", "SparseCsrCUDA": "SparseCsrCPU"}
 
@@ -52,12 +51,12 @@ derived: set[str] = set()
 
 
 def register() -> None:
-    """Register the kernels; the second time, those of operators that have come since."""
+    """Register the kernels; the second time, those of operators added since."""
     if _libraries:
         register_late()
         return
     with warnings.catch_warnings():
-        # torch warns of each kernel that replaces another: here it is meant.
+        # torch warns about each kernel that replaces another, which is intended here.
         warnings.simplefilter("ignore")
         everything = torch.library.Library("_", "IMPL")
         _libraries.append(everything)
@@ -95,14 +94,14 @@ def register() -> None:
 
 
 def register_late() -> None:
-    """Take over the operators that an extension loaded since then has brought for CUDA."""
+    """Register kernels for the CUDA operators of extensions loaded since then."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _register_derived(_operators("CUDA"))
 
 
 def loading(load_library: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.ops.load_library``, followed by :func:`register_late`; torchvision's library may fail."""
+    """Return ``torch.ops.load_library``, followed by :func:`register_late`; torchvision's library may fail to load."""
 
     def load(path: Any) -> Any:
         try:
@@ -118,7 +117,7 @@ def loading(load_library: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def known() -> Iterable[str]:
-    """The operators that have a kernel here."""
+    """Return the operators that have a kernel here."""
     return sorted(_known)
 
 
@@ -138,7 +137,7 @@ def _register_derived(names: Iterable[str]) -> None:
 
 
 def overload(name: str) -> Any:
-    """The operator overload called `name`, or None for a name that torch registers but does not expose."""
+    """Return the operator overload called `name`; None for a name that torch registers but does not expose."""
     namespace, _, rest = name.partition("::")
     base, _, overload = rest.partition(".")
     try:
@@ -156,10 +155,10 @@ def _implement(name: str, kernel: Callable[..., Any], key: str = "CUDA") -> None
     if overload(name) is None:
         return
     if namespace == "aten":
-        # Newer releases route some operators through Python, to the CUDA kernel: it must not stay within reach.
+        # Newer releases route some operators through Python to the CUDA kernel, which must not remain reachable.
         library.impl(rest, kernel, key, allow_override=True)
     elif f"{namespace}/{rest}/{key}" not in torch.library._impls:
-        # A kernel that is there already is written in Python and calls other operators: it stays.
+        # An existing kernel is written in Python and calls other operators: it stays.
         library.impl(rest, kernel, key)
     if key == "CUDA":
         _known.add(name)

@@ -1,8 +1,8 @@
 """Sparse tensors of the device: COO, and the compressed layouts (CSR, CSC, BSR, BSC).
 
-A sparse tensor holds dense ones, its indices and its values. Those of a simulated sparse tensor are simulated tensors;
-:func:`to_host` and :func:`to_device` relabel them and put the sparse tensor together again. The kernels run the CPU's
-on sparse CPU tensors. Where one writes to a sparse tensor, the tensor takes over the parts of the result.
+A sparse tensor contains dense ones, its indices and its values. Those of a simulated sparse tensor are simulated
+tensors; :func:`to_host` and :func:`to_device` relabel them and build the sparse tensor again. The kernels run the CPU's
+on sparse CPU tensors. If one writes to a sparse tensor, that tensor takes over the parts of the result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import DispatchKey, DispatchKeySet
 
-from pytest_gpusync.simulated.base.state import admit, current_device, process
+from pytest_gpusync.simulated.base.state import current_device, ensure_usable, process
 from pytest_gpusync.simulated.kernels import calibration
 from pytest_gpusync.simulated.kernels.cpu_backed import Schema, finisher
 from pytest_gpusync.simulated.tensors import unknown_values
@@ -28,7 +28,7 @@ _HOST_KEYS = {
     "SparseCUDA": DispatchKeySet(DispatchKey.SparseCPU),
     "SparseCsrCUDA": DispatchKeySet(DispatchKey.SparseCsrCPU),
 }
-_AS_THEY_ARE = frozenset(
+_ON_LABELED = frozenset(
     f"aten::{name}"
     for name in (
         "_coalesced_",
@@ -53,7 +53,7 @@ _AS_THEY_ARE = frozenset(
         "values",
     )
 )
-"""Operators that look at the parts or put them together: the CPU's code does so whatever the device says."""
+"""Operators that read the parts or assemble them: the CPU's code does this for any device."""
 _PARTS = {
     torch.sparse_csr: ("crow_indices", "col_indices"),
     torch.sparse_bsr: ("crow_indices", "col_indices"),
@@ -63,14 +63,14 @@ _PARTS = {
 
 
 def to_host(x: Tensor) -> Tensor:
-    """A sparse CPU tensor over the memory of `x`, a simulated sparse tensor."""
+    """Return a sparse CPU tensor over the memory of `x`, a simulated sparse tensor."""
     if not process.values:
         unknown_values.refuse("an operator on sparse tensors")
     return _rebuilt(x, as_cpu, "cpu")
 
 
 def to_device(x: Tensor, index: int) -> Tensor:
-    """A sparse tensor of ``cuda:index`` over the memory of `x`, a sparse CPU tensor."""
+    """Return a sparse tensor of ``cuda:index`` over the memory of `x`, a sparse CPU tensor."""
     return _rebuilt(x, lambda part: as_cuda(part, index), f"cuda:{index}")
 
 
@@ -101,25 +101,25 @@ other_tensors.to_host, other_tensors.to_device = to_host, to_device
 
 
 def kernel_for(op: Any, key: str) -> Callable[..., Any]:
-    """The kernel of the operator overload `op` for `key`, a sparse CUDA dispatch key."""
+    """Return the kernel of the operator overload `op` for `key`, a sparse CUDA dispatch key."""
     schema = Schema(op)
-    if schema.name in _AS_THEY_ARE:
+    if schema.name in _ON_LABELED:
         return _kernel_on_parts(op, key)
     announce = calibration.announcer(f"sparse {schema.name}") or calibration.announcer(schema.name)
     finish = finisher(schema)
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         if process.blocked:
-            admit()
+            ensure_usable()
         if announce is not None:
             announce(arguments, keywords)
-        relabelled: list[tuple[Tensor, Tensor]] = []
-        call = [_on_host(value, relabelled) for value in arguments]
-        named = {name: _on_host(value, relabelled) for name, value in keywords.items()}
+        relabeled: list[tuple[Tensor, Tensor]] = []
+        call = [_on_host(value, relabeled) for value in arguments]
+        named = {name: _on_host(value, relabeled) for name, value in keywords.items()}
         result = op(*call, **named)
-        index = next((original.get_device() for original, _ in relabelled), current_device())
+        index = next((original.get_device() for original, _ in relabeled), current_device())
         if schema.writes:
-            for original, host in relabelled:
+            for original, host in relabeled:
                 if original.layout is not torch.strided and any(original is value for value in _written(arguments)):
                     original.data = to_device(host, index)
         return finish(result, arguments, keywords, index)
@@ -135,22 +135,24 @@ def _kernel_on_parts(op: Any, key: str) -> Callable[..., Any]:
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         if process.blocked:
-            admit()
+            ensure_usable()
         return op.redispatch(keys, *arguments, **keywords)
 
     return kernel
 
 
-def _on_host(value: Any, relabelled: list[tuple[Tensor, Tensor]]) -> Any:
-    """`value` with its simulated tensors relabelled, each noted with its original; a cuda device becomes the CPU."""
+def _on_host(value: Any, relabeled: list[tuple[Tensor, Tensor]]) -> Any:
+    """Return `value` with its simulated tensors relabeled, each recorded with its original; a cuda device becomes the
+    CPU.
+    """
     if isinstance(value, Tensor):
         if not value.is_cuda:
             return value
         host = as_cpu(value)
-        relabelled.append((value, host))
+        relabeled.append((value, host))
         return host
     if isinstance(value, (list, tuple)):
-        return [_on_host(each, relabelled) for each in value]
+        return [_on_host(each, relabeled) for each in value]
     if isinstance(value, torch.device) and value.type == "cuda":
         return torch.device("cpu")
     return value

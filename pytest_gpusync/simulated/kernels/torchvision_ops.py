@@ -1,9 +1,9 @@
-"""Serves torchvision's operators where its own library does not load.
+"""Provides torchvision's operators if its own library does not load.
 
-A CUDA build of torchvision beside a CPU build of torch is what a package index easily gives. Its library does not load,
-so its operators do not exist, and ``import torchvision`` fails over the first that it asks for. While the device is on
-they are defined here instead, at the moment the library fails; a torchvision that loads is left alone. The box
-operators are computed; the others refuse by name.
+Package indexes easily give a CUDA build of torchvision with a CPU build of torch. Its library then does not load, so
+its operators do not exist, and ``import torchvision`` fails. While the device is on, they are defined here instead, at
+the moment the library fails to load; a torchvision that loads is left alone. The box operators are computed; the others
+raise an error that names them.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ _REFUSED = (
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     f"qroi_align(Tensor input, Tensor rois, {_SCALES}, {_SAMPLED}, bool aligned) -> Tensor",
 )
-"""The schemas of torchvision 0.26 to 0.29, as ``torch.ops.torchvision`` shows them where the library loads."""
+"""The schemas of torchvision 0.26 to 0.29, as ``torch.ops.torchvision`` shows them when the library loads."""
 
 _libraries: list[torch.library.Library] = []
 
 
 def stand_in(path: Any) -> bool:
-    """Define the operators if `path`, a library that did not load, is torchvision's; whether it is."""
+    """Define the operators if `path`, a library that did not load, is torchvision's; return whether it is."""
     file = Path(path)
     if file.parent.name != "torchvision" or not file.name.startswith("_C"):
         return False
     if _libraries:
         return True
     if hasattr(torch.ops.torchvision, "nms"):
-        # Somebody has defined the operators already, torchvision or the program: they stay.
+        # torchvision or the program has defined the operators already: they stay.
         return False
     library = torch.library.Library("torchvision", "DEF")
     _libraries.append(library)
@@ -67,7 +67,7 @@ def stand_in(path: Any) -> bool:
         library.define(schema)
     library.define("_cuda_version() -> int")
     library.impl("_cuda_version", lambda: -1, "CompositeImplicitAutograd")
-    # The device's own kernels of these are derived from the CPU's when they are first called.
+    # The device's kernels of these are derived from the CPU's when they are first called.
     library.impl("nms", nms, "CPU")
     library.impl("roi_align", roi_align, "CPU")
     library.impl("_roi_align_backward", roi_align_backward, "CPU")
@@ -76,7 +76,7 @@ def stand_in(path: Any) -> bool:
         for key in ("CPU", "CUDA"):
             library.impl(name, _refusal(name), key)
     if importlib.util.find_spec("torchvision._autograd_registrations") is None:
-        # In older releases the gradients, too, are part of the library.
+        # In older releases the gradients are part of the library too.
         torch.library.register_autograd("torchvision::roi_align", _gradient, setup_context=_keep, lib=library)
     return True
 
@@ -92,7 +92,9 @@ def _refusal(name: str) -> Callable[..., Any]:
 
 
 def nms(dets: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Indices of the boxes (N, 4) that no kept box of higher score overlaps by more than the threshold, best first."""
+    """Return the indices of the boxes (N, 4) that no kept box of higher score overlaps by more than the threshold, best
+    first.
+    """
     boxes = dets.float() if dets.dtype in (torch.float16, torch.bfloat16) else dets
     low, high = boxes[:, :2], boxes[:, 2:]
     area = (high - low).prod(1)
@@ -115,7 +117,7 @@ def roi_align(
     sampling_ratio: int,
     aligned: bool,
 ) -> Tensor:
-    """Each region (K, 5: image, x1, y1, x2, y2) of `input` (N, C, H, W), averaged into (K, C, height, width) bins."""
+    """Average each region (K, 5: image, x1, y1, x2, y2) of `input` (N, C, H, W) into (K, C, height, width) bins."""
     options = (spatial_scale, sampling_ratio, aligned)
     size = input.shape[-2:]
     vertical, horizontal = _weights(rois, (pooled_height, pooled_width), size, *options)
@@ -139,7 +141,7 @@ def roi_align_backward(
     sampling_ratio: int,
     aligned: bool,
 ) -> Tensor:
-    """The gradient of the input of :func:`roi_align`."""
+    """Return the gradient of the input of :func:`roi_align`."""
     options = (spatial_scale, sampling_ratio, aligned)
     vertical, horizontal = _weights(rois, (pooled_height, pooled_width), (height, width), *options)
     result = torch.zeros(batch_size, channels, height, width, dtype=vertical.dtype)
@@ -150,7 +152,7 @@ def roi_align_backward(
 
 
 def _by_image(rois: Tensor) -> list[tuple[int, Tensor]]:
-    """The images that have regions, each with the positions of its regions."""
+    """Return the images that have regions, each with the positions of its regions."""
     images = rois[:, 0].long()
     return [(image, (images == image).nonzero()[:, 0]) for image in images.unique().tolist()]
 
@@ -163,9 +165,9 @@ def _weights(
     sampling_ratio: int,
     aligned: bool,
 ) -> tuple[Tensor, Tensor]:
-    """How much each row, and each column, counts in each bin: two tensors (K, bins, length).
+    """Return the weight of each row, and of each column, in each bin: two tensors (K, bins, length).
 
-    Sampling and averaging are separable, so that a bin's value is a sum over rows and columns with these weights.
+    Sampling and averaging are separable, so a bin's value is a sum over rows and columns with these weights.
     """
     rois = rois.float() if rois.dtype in (torch.float16, torch.bfloat16) else rois
     edges = rois[:, 1:] * spatial_scale - (0.5 if aligned else 0.0)
@@ -179,7 +181,7 @@ def _weights(
 
 
 def _axis_weights(start: Tensor, bin_length: Tensor, bins: int, length: int, sampling_ratio: int) -> Tensor:
-    """The weights along one axis; `start` and `bin_length` have the shape (K, 1, 1)."""
+    """Return the weights along one axis; `start` and `bin_length` have the shape (K, 1, 1)."""
     if sampling_ratio > 0:
         samples = torch.full_like(bin_length, sampling_ratio)
     else:
@@ -188,7 +190,7 @@ def _axis_weights(start: Tensor, bin_length: Tensor, bins: int, length: int, sam
     at = start + torch.arange(bins, dtype=start.dtype)[:, None] * bin_length + (steps + 0.5) * bin_length / samples
     counts = (steps < samples) & (at >= -1) & (at <= length)
     share = counts / samples.clamp(min=1)
-    # A region that takes no sample has divided by zero: its share is zero all the same.
+    # A region without samples has divided by zero: its share is zero anyway.
     at = at.nan_to_num().clamp(0, length - 1)
     before = at.floor()
     beyond = at - before

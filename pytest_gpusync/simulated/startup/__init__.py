@@ -17,16 +17,16 @@ from pytest_gpusync.simulated.children import VARIABLE
 
 
 def switch_on_with_torch() -> None:
-    """Switch the device on once torch has been imported, as the environment says; harmless where it says nothing."""
+    """Switch the device on once torch has been imported, if the environment says so."""
     if VARIABLE in os.environ and "torch" not in sys.modules:
         sys.meta_path.insert(0, AfterImport("torch", _switch_on))
 
 
 def _switch_on() -> None:
-    told = json.loads(os.environ[VARIABLE])
-    # The ranks of a launcher have a device each, whatever the launcher had.
-    devices = max(told["devices"], int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+    settings = json.loads(os.environ[VARIABLE])
+    # Each rank of a launcher has a device of its own, however many the launcher had.
+    devices = max(settings["devices"], int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
     try:
-        inherit(devices, told["memory"], told["values"])
+        inherit(devices, settings["memory"], settings["values"])
     except SimulationUnavailable as error:
         print(f"gpusync: no simulated CUDA device in process {os.getpid()}: {error}", file=sys.stderr)

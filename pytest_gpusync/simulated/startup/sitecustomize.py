@@ -1,6 +1,6 @@
-"""Run by Python as it starts in a process that a program with the simulated device started: see ``children.py``.
+"""Runs when Python starts in a process started by a program with the simulated device: see ``children.py``.
 
-Its folder is first in such a process's PYTHONPATH. The environment's own ``sitecustomize``, if any, runs as ever.
+Its folder is first in PYTHONPATH of such a process. The environment's own ``sitecustomize``, if any, still runs.
 """
 
 import importlib
@@ -10,8 +10,8 @@ from pathlib import Path
 _HERE = str(Path(__file__).parent)
 
 
-def _make_way() -> None:
-    """Let the ``sitecustomize`` that stands behind this one take its place."""
+def _run_next_sitecustomize() -> None:
+    """Import the ``sitecustomize`` that this one hides, if there is one."""
     path = sys.path[:]
     sys.path[:] = [entry for entry in path if entry != _HERE]
     try:
@@ -23,7 +23,7 @@ def _make_way() -> None:
                 raise
             sys.modules["sitecustomize"] = this
     finally:
-        # Not to be seen by the program; the processes that it starts have it from the environment.
+        # Hide this folder from the program; processes that it starts get it from the environment.
         sys.path[:] = [entry for entry in path if entry != _HERE]
 
 
@@ -37,4 +37,4 @@ def _simulate() -> None:
 
 
 _simulate()
-_make_way()
+_run_next_sitecustomize()

@@ -1,11 +1,11 @@
-"""The caching allocator of one simulated device: what torch's would have asked the driver for, and how it cuts it up.
+"""A model of torch's caching allocator for one simulated device.
 
-It is told of every allocation and free in their order and keeps the same books as ``CUDACachingAllocator`` with its
-default settings: sizes are rounded up to 512 bytes; up to 1 MiB a block is cut from a 2 MiB segment, below 10 MiB from
-one of 20 MiB, above that a segment is as large as the block, rounded up to 2 MiB. The smallest free block that fits is
-taken, at the lowest address; the rest of it stays free and is joined again with its neighbours. Streams, small and
-large blocks, and the private pools of CUDA graphs do not share segments. Source: c10/cuda/CUDACachingAllocator.cpp of
-torch 2.11, and torch's notes on CUDA memory management. ``PYTORCH_CUDA_ALLOC_CONF`` is not followed.
+It receives every allocation and free in order, and keeps the same statistics as ``CUDACachingAllocator`` with its
+default settings. Sizes are rounded up to 512 bytes. Up to 1 MiB a block is cut from a 2 MiB segment, below 10 MiB from
+one of 20 MiB; above that a segment is as large as the block, rounded up to 2 MiB. The smallest free block that fits is
+taken, at the lowest address; the rest stays free and is later merged with its neighbors. Streams, small and large
+blocks, and the private pools of CUDA graphs do not share segments. Source: c10/cuda/CUDACachingAllocator.cpp of torch
+2.11, and torch's notes on CUDA memory management. ``PYTORCH_CUDA_ALLOC_CONF`` is ignored.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, Final, NamedTuple
 
 ROUND: Final = 512
 SMALL: Final = 1 << 20
-"""Bytes up to which a block comes from the pool of small ones."""
+"""Largest size, in bytes, of a block from the small pool."""
 SMALL_SEGMENT: Final = 2 << 20
 LARGE_SEGMENT: Final = 20 << 20
 OWN_SEGMENT: Final = 10 << 20
-"""Bytes from which a block has a segment made to its measure."""
+"""Smallest size, in bytes, of a block with a segment of its own."""
 ROUND_SEGMENT: Final = 2 << 20
 _FIRST_ADDRESS: Final = 0x7F00_0000_0000
 
 PoolId = tuple[int, int]
 SHARED: Final[PoolId] = (0, 0)
-"""The pool of everything that is not allocated while a CUDA graph is captured."""
+"""The pool of everything allocated outside of CUDA graph captures."""
 _FreeBlock = tuple[int, int, "Block"]
 
 
-def most_taken(nbytes: int) -> int:
-    """Bytes that a block of `nbytes` may take from the device at most: its own segment's."""
+def max_segment_bytes(nbytes: int) -> int:
+    """Return the most bytes that a block of `nbytes` may take from the device: those of its segment."""
     return nbytes + (SMALL_SEGMENT if nbytes <= SMALL or nbytes >= OWN_SEGMENT else LARGE_SEGMENT)
 
 
@@ -42,8 +42,8 @@ class OutOfMemory(Exception):
         self.nbytes = nbytes
 
 
-class Traced(NamedTuple):
-    """One event of the allocator, named as torch's memory history names it."""
+class TraceEntry(NamedTuple):
+    """One event of the allocator, with the names of torch's memory history."""
 
     action: str
     address: int
@@ -52,22 +52,22 @@ class Traced(NamedTuple):
 
 
 class Counter:
-    """A figure that rises and falls: now, at most, and the sums of all rises and falls."""
+    """A statistic: its current value, its peak, and the total of all increases."""
 
     __slots__ = ("allocated", "current", "peak")
 
     def __init__(self) -> None:
         self.current = self.peak = self.allocated = 0
 
-    def rise(self, by: int) -> None:
+    def increase(self, by: int) -> None:
         """Add `by`."""
         self.allocated += by
         self.current += by
         if self.current > self.peak:
             self.peak = self.current
 
-    def figures(self) -> dict[str, int]:
-        """As ``torch.cuda.memory_stats`` names them."""
+    def as_dict(self) -> dict[str, int]:
+        """Return the values with the names of ``torch.cuda.memory_stats``."""
         return {
             "current": self.current,
             "peak": self.peak,
@@ -76,8 +76,8 @@ class Counter:
         }
 
 
-class _Books:
-    """What is counted for the small blocks, the large ones, and both."""
+class _Statistics:
+    """The statistics of the small blocks, the large ones, or all."""
 
     COUNTERS = (
         "allocation",
@@ -104,7 +104,7 @@ class _Books:
         return [getattr(self, name) for name in self.COUNTERS]
 
     def block_taken(self, size: int, requested: int) -> None:
-        # Counter.rise(), written out: this is most of what a new tensor costs.
+        # Counter.increase(), inlined: this is most of the cost of a new tensor.
         counter = self.allocation
         counter.allocated += 1
         counter.current += 1
@@ -128,31 +128,31 @@ class _Books:
 
     def split_changed(self, blocks: int, nbytes: int) -> None:
         if blocks > 0:
-            self.inactive_split.rise(blocks)
+            self.inactive_split.increase(blocks)
         else:
             self.inactive_split.current += blocks
         if nbytes > 0:
-            self.inactive_split_bytes.rise(nbytes)
+            self.inactive_split_bytes.increase(nbytes)
         else:
             self.inactive_split_bytes.current += nbytes
 
 
 class _Pool:
-    """Segments that share their blocks: of one stream, one size class and one graph's pool, if any."""
+    """Segments that share their blocks: those of one stream, one size class and one graph's pool, if any."""
 
-    __slots__ = ("books", "free", "id", "small", "stream")
+    __slots__ = ("free", "id", "small", "statistics", "stream")
 
-    def __init__(self, stream: int, small: bool, pool: PoolId, books: _Books) -> None:
+    def __init__(self, stream: int, small: bool, pool: PoolId, statistics: _Statistics) -> None:
         self.stream = stream
         self.small = small
         self.id = pool
-        self.books = books
+        self.statistics = statistics
         self.free: list[_FreeBlock] = []
         """Free blocks by size, then address."""
 
 
 class Block:
-    """A part of a segment; `before` and `after` are its neighbours there."""
+    """A part of a segment; `before` and `after` are its neighbors."""
 
     __slots__ = ("address", "after", "before", "free", "pool", "requested", "size")
 
@@ -167,26 +167,26 @@ class Block:
 
 
 class CachingAllocator:
-    """The allocator of one device that has `capacity` bytes, of which it may take `limit`."""
+    """The allocator of one device with `capacity` bytes, of which it may use `limit`."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.limit: int | None = None
         self.retries = self.ooms = self.synchronized = self.freed_on_retry = 0
-        self.trace: list[Traced] | None = None
-        """Events since tracing was begun; None while it is off."""
-        self._all = _Books()
-        self._sizes = {True: _Books(), False: _Books()}
+        self.trace: list[TraceEntry] | None = None
+        """Events since tracing started; None while it is off."""
+        self._all = _Statistics()
+        self._sizes = {True: _Statistics(), False: _Statistics()}
         self._pools: dict[tuple[int, bool, PoolId], _Pool] = {}
         self._segments: dict[int, tuple[Block, int]] = {}
-        """First block and bytes of each segment, by address."""
+        """First block and size of each segment, by address."""
         self._next_address = _FIRST_ADDRESS
         self._graphs: dict[PoolId, int] = {}
-        """How many living graphs use a private pool."""
+        """Number of live graphs that use a private pool."""
 
     @property
     def reserved(self) -> int:
-        """Bytes taken from the device."""
+        """Bytes reserved from the device."""
         return self._all.reserved_bytes.current
 
     @property
@@ -205,10 +205,10 @@ class CachingAllocator:
         )
 
     def allocate(self, nbytes: int, stream: int = 0, pool: PoolId = SHARED) -> Block:
-        """A block of at least `nbytes` bytes, which are not 0.
+        """Return a block of at least `nbytes` bytes, which must not be 0.
 
         Raises:
-            OutOfMemory: there is no room, not even after the cache was given back.
+            OutOfMemory: there is no room, even after freeing the cache.
         """
         size = -(-nbytes // ROUND) * ROUND
         small = size <= SMALL
@@ -235,18 +235,18 @@ class CachingAllocator:
         block.free = False
         block.requested = nbytes
         self._all.block_taken(block.size, nbytes)
-        holder.books.block_taken(block.size, nbytes)
+        holder.statistics.block_taken(block.size, nbytes)
         if self.trace is not None:
-            self.trace.append(Traced("alloc", block.address, nbytes, stream))
+            self.trace.append(TraceEntry("alloc", block.address, nbytes, stream))
         return block
 
     def free(self, block: Block) -> None:
-        """Take a block back into the cache."""
+        """Return a block to the cache."""
         pool = block.pool
         self._all.block_freed(block.size, block.requested)
-        pool.books.block_freed(block.size, block.requested)
+        pool.statistics.block_freed(block.size, block.requested)
         if self.trace is not None:
-            self.trace.append(Traced("free_completed", block.address, block.requested, pool.stream))
+            self.trace.append(TraceEntry("free_completed", block.address, block.requested, pool.stream))
         blocks = nbytes = 0
         before, after = block.before, block.after
         if before is not None and before.free:
@@ -273,7 +273,7 @@ class CachingAllocator:
             self._split_changed(pool, blocks, nbytes)
 
     def empty_cache(self) -> int:
-        """Give back the segments that hold nothing; returns how many, each a ``cudaFree`` of a GPU."""
+        """Free the empty segments; return how many, each of which is a ``cudaFree`` on a GPU."""
         self.synchronized += 1
         freed = 0
         for pool in self._pools.values():
@@ -286,44 +286,46 @@ class CachingAllocator:
                     kept.append(entry)
                     continue
                 del self._segments[block.address]
-                for books in (self._all, pool.books):
-                    books.segment.current -= 1
-                    books.reserved_bytes.current -= block.size
+                for statistics in (self._all, pool.statistics):
+                    statistics.segment.current -= 1
+                    statistics.reserved_bytes.current -= block.size
                 if self.trace is not None:
-                    self.trace.append(Traced("segment_free", block.address, block.size, pool.stream))
+                    self.trace.append(TraceEntry("segment_free", block.address, block.size, pool.stream))
                 freed += 1
             pool.free[:] = kept
         return freed
 
     def use_pool(self, pool: PoolId, by: int) -> None:
-        """Count a graph that uses a private pool (1) or no longer does (-1); unused, its cache can be given back."""
+        """Count a graph that starts (1) or stops (-1) using a private pool; the cache of an unused pool can
+        be freed.
+        """
         self._graphs[pool] = self._graphs.get(pool, 0) + by
 
     def reset_peaks(self) -> None:
-        """Start every peak again from what there is now."""
-        for books in (self._all, *self._sizes.values()):
-            for counter in books.counters():
+        """Reset every peak to the current value."""
+        for statistics in (self._all, *self._sizes.values()):
+            for counter in statistics.counters():
                 counter.peak = counter.current
 
     def reset_sums(self) -> None:
-        """Start the sums of rises and falls again from 0."""
-        for books in (self._all, *self._sizes.values()):
-            for counter in books.counters():
+        """Reset the totals."""
+        for statistics in (self._all, *self._sizes.values()):
+            for counter in statistics.counters():
                 counter.allocated = counter.current
         self.retries = self.ooms = 0
 
     def statistics(self) -> dict[str, Any]:
-        """As ``torch._C._cuda_memoryStats``."""
+        """Return the statistics as ``torch._C._cuda_memoryStats`` does."""
         result: dict[str, Any] = {}
-        for name in _Books.COUNTERS:
+        for name in _Statistics.COUNTERS:
             result[name] = {
-                "all": getattr(self._all, name).figures(),
-                "small_pool": getattr(self._sizes[True], name).figures(),
-                "large_pool": getattr(self._sizes[False], name).figures(),
+                "all": getattr(self._all, name).as_dict(),
+                "small_pool": getattr(self._sizes[True], name).as_dict(),
+                "large_pool": getattr(self._sizes[False], name).as_dict(),
             }
-        # Nothing is ever still in use on another stream: what is active is what is allocated.
+        # No block is ever still in use on another stream, so what is allocated is active.
         result["active"], result["active_bytes"] = result["allocation"], result["allocated_bytes"]
-        nothing = Counter().figures()
+        nothing = Counter().as_dict()
         segments = result["segment"]["all"]
         return {
             **result,
@@ -338,7 +340,7 @@ class CachingAllocator:
         }
 
     def snapshot(self, device: int) -> list[dict[str, Any]]:
-        """The segments and their blocks, as ``torch.cuda.memory_snapshot`` lists them."""
+        """Return the segments and their blocks, as ``torch.cuda.memory_snapshot`` lists them."""
         segments = []
         for address, (first, nbytes) in sorted(self._segments.items()):
             blocks: list[dict[str, Any]] = [
@@ -387,16 +389,16 @@ class CachingAllocator:
         block = Block(pool, self._next_address, nbytes)
         self._next_address += nbytes
         self._segments[block.address] = (block, nbytes)
-        for books in (self._all, pool.books):
-            books.segment.rise(1)
-            books.reserved_bytes.rise(nbytes)
+        for statistics in (self._all, pool.statistics):
+            statistics.segment.increase(1)
+            statistics.reserved_bytes.increase(nbytes)
         if self.trace is not None:
-            self.trace.append(Traced("segment_alloc", block.address, nbytes, pool.stream))
+            self.trace.append(TraceEntry("segment_alloc", block.address, nbytes, pool.stream))
         return block
 
     def _split_changed(self, pool: _Pool, blocks: int, nbytes: int) -> None:
         self._all.split_changed(blocks, nbytes)
-        pool.books.split_changed(blocks, nbytes)
+        pool.statistics.split_changed(blocks, nbytes)
 
 
 def _remove(free: list[_FreeBlock], block: Block) -> None:

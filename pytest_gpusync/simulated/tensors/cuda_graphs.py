@@ -1,4 +1,4 @@
-"""CUDA graphs: the kernels issued while capturing are noted, and run again into the same memory by each replay."""
+"""CUDA graphs: kernels issued during a capture are recorded, and run again on the same memory by each replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_gpusync.simulated.tensors import memory
 from pytest_gpusync.simulated.tensors.caching_allocator import SHARED
 
 _Step = tuple[Callable[..., Any], list[Any], dict[str, Any], Any]
-"""A CPU operator, its arguments, its keywords, and the result that later results are copied into."""
+"""A CPU operator, its arguments, its keywords, and the result into which later results are copied."""
 
 _handles = itertools.count(1)
 
@@ -27,10 +27,10 @@ _capture = _Capture()
 
 
 def record(run: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any], *, writes: bool) -> Any:
-    """Note one kernel of the graph being captured.
+    """Record one kernel of the graph being captured.
 
-    Like a GPU, a capture does not carry out what writes to existing tensors. A new tensor is computed all the same,
-    to learn its shape.
+    As on a GPU, a capture does not run kernels that write to existing tensors. A new tensor is computed anyway, to know
+    its shape.
     """
     assert _capture.steps is not None
     if writes:
@@ -42,17 +42,17 @@ def record(run: Callable[..., Any], arguments: list[Any], keywords: dict[str, An
 
 
 def is_capturing() -> bool:
-    """Whether a graph is being captured in this process."""
+    """Return whether a graph is being captured in this process."""
     return conditions.capturing
 
 
 def pool_handle() -> tuple[int, int]:
-    """A new memory pool handle."""
+    """Return a new memory pool handle."""
     return (0, next(_handles))
 
 
 class CUDAGraph:
-    """Stands in for ``torch.cuda.CUDAGraph``."""
+    """Replaces ``torch.cuda.CUDAGraph``."""
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._steps: Sequence[_Step] | None = None
@@ -60,7 +60,7 @@ class CUDAGraph:
         self._holds_pool = False
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **_: Any) -> None:
-        """Start to note kernels."""
+        """Start recording kernels."""
         if conditions.capturing:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         self._pool = tuple(pool) if pool else self._pool
@@ -71,13 +71,13 @@ class CUDAGraph:
         process.changed()
 
     def capture_end(self) -> None:
-        """Stop noting kernels; the graph can be replayed from now on."""
+        """Stop recording kernels; the graph can be replayed from now on."""
         self._steps, _capture.steps = _capture.steps, None
         conditions.capturing, conditions.pool = False, SHARED
         process.changed()
 
     def replay(self) -> None:
-        """Run the kernels again, into the tensors they wrote when they were captured."""
+        """Run the kernels again, on the tensors they wrote when they were captured."""
         if self._steps is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         with torch.no_grad():
@@ -85,10 +85,10 @@ class CUDAGraph:
                 _copy_into(captured, run(*arguments, **keywords))
 
     def instantiate(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def reset(self) -> None:
-        """Forget the captured kernels and leave the memory pool."""
+        """Discard the captured kernels and release the memory pool."""
         self._steps = None
         if self._holds_pool:
             self._holds_pool = False
@@ -98,14 +98,14 @@ class CUDAGraph:
         self.reset()
 
     def pool(self) -> tuple[int, int]:
-        """The handle of the graph's memory pool."""
+        """Return the handle of the graph's memory pool."""
         return self._pool
 
     def enable_debug_mode(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def debug_dump(self, path: str) -> None:
-        """Nothing to write."""
+        """Write nothing."""
 
 
 def _copy_into(captured: Any, result: Any) -> None:

@@ -1,7 +1,7 @@
-"""Random number generators of the simulated device: CPU generators that say they are cuda's.
+"""Random number generators of the simulated device: CPU generators whose device is cuda.
 
-By default the device has generators of its own, as a GPU has: random numbers on cuda neither follow nor disturb
-those drawn on the CPU. After the same seed both give the same numbers.
+By default the device has generators of its own, like a GPU: random numbers on cuda neither depend on nor affect those
+drawn on the CPU. After the same seed both give the same numbers.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ class SimulatedGenerator(_Generator):
         return torch.device("cuda", self._index)
 
     def get_offset(self) -> int:
-        """0: the CPU's generator has no Philox offset."""
+        """Return 0: the CPU's generator has no Philox offset."""
         return 0
 
     def set_offset(self, offset: int) -> _Generator:
-        """Ignored: the CPU's generator has no Philox offset."""
+        """Do nothing: the CPU's generator has no Philox offset."""
         return self
 
     def clone_state(self) -> SimulatedGenerator:
-        """A new generator with the state of this one."""
+        """Return a new generator with the state of this one."""
         copy = new(self._index)
         copy.set_state(self.get_state())
         return copy
 
     def graphsafe_get_state(self) -> SimulatedGenerator:
-        """A copy of the state, as a generator."""
+        """Return a copy of the state, as a generator."""
         return self.clone_state()
 
     def graphsafe_set_state(self, state: _Generator) -> SimulatedGenerator:
-        """Take over the state of `state`."""
+        """Copy the state of `state`."""
         self.set_state(state.get_state())
         return self
 
 
 _known: WeakValueDictionary[int, SimulatedGenerator] = WeakValueDictionary()
-"""Living simulated generators by the address of their C++ part: a kernel is handed another Python object for it."""
+"""Live simulated generators by the address of their C++ part: a kernel receives another Python object for it."""
 
 
 def new(index: int) -> SimulatedGenerator:
-    """A generator of ``cuda:index``."""
+    """Return a generator of ``cuda:index``."""
     generator: SimulatedGenerator = SimulatedGenerator.__new__(SimulatedGenerator)
     generator._index = index
     _known[generator._cdata] = generator
@@ -73,14 +73,14 @@ class _GeneratorType(type):
 
 
 class Generator(metaclass=_GeneratorType):
-    """Stands in for ``torch.Generator``: a simulated generator for cuda, torch's own for the rest."""
+    """Replaces ``torch.Generator``: a simulated generator for cuda, torch's own for other devices."""
 
 
 _defaults: tuple[SimulatedGenerator, ...] = ()
 
 
 def defaults() -> tuple[SimulatedGenerator, ...]:
-    """The default generator of each device."""
+    """Return the default generator of each device."""
     global _defaults
     while len(_defaults) < process.devices:
         _defaults = (*_defaults, new(len(_defaults)))
@@ -88,7 +88,7 @@ def defaults() -> tuple[SimulatedGenerator, ...]:
 
 
 def resolve(generator: Any, index: int) -> Any:
-    """The generator that a kernel of ``cuda:index`` draws from, given the one passed to it.
+    """Return the generator that a kernel of ``cuda:index`` draws from, given the one passed to it.
 
     Raises:
         RuntimeError: it is a CPU generator.

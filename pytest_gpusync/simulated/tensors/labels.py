@@ -1,9 +1,9 @@
 """Relabels tensors between ``cpu`` and ``cuda:N`` without copying.
 
-A tensor of the simulated device is an ordinary :class:`torch.Tensor` whose storage is host memory and whose device
-says ``cuda``. It is made through DLPack: the structure that describes a tensor names its device in one 8-byte field,
-which is overwritten before torch reads the structure back. Both tensors share the memory, and the new one keeps the
-old one's storage alive. Less than a microsecond each way.
+A tensor of the simulated device is an ordinary :class:`torch.Tensor` whose storage is host memory and whose device says
+``cuda``. It is made through DLPack: the structure that describes a tensor has its device in one 8-byte field, which is
+overwritten before torch reads the structure back. Both tensors share the memory, and the new one keeps the old one's
+storage alive. It takes less than a microsecond in each direction.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _DEVICE = 1
-"""The cell of ``DLTensor`` that holds its device ({int32 type, int32 index}): it follows the data pointer."""
+"""The cell of ``DLTensor`` with its device ({int32 type, int32 index}); it follows the data pointer."""
 _DL_CPU, _DL_CUDA = 1, 2
 _strided = torch.strided
 _nbytes = torch.UntypedStorage.nbytes
@@ -39,7 +39,7 @@ def _refuse(tensor: torch.Tensor, *_: Any) -> Any:
 
 
 class _OtherTensors:
-    """What relabels sparse and nested tensors; it comes with their kernels."""
+    """Relabels sparse and nested tensors; set by the modules with their kernels."""
 
     to_host: Callable[[torch.Tensor], torch.Tensor] = staticmethod(_refuse)
     to_device: Callable[[torch.Tensor, int], torch.Tensor] = staticmethod(_refuse)
@@ -51,7 +51,7 @@ other_tensors = _OtherTensors()
 
 
 def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU tensor over the memory of `tensor`, a simulated tensor, with its strides and conjugate and negative
+    """Return a CPU tensor over the memory of `tensor`, a simulated tensor, with its strides and conjugate and negative
     bits; without values, a meta tensor.
     """
     if tensor.layout is not _strided:
@@ -74,7 +74,7 @@ def as_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def as_cuda(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    """A tensor of device ``cuda:index`` over the memory of `tensor`, a CPU tensor.
+    """Return a tensor of device ``cuda:index`` over the memory of `tensor`, a CPU tensor.
 
     Raises:
         torch.OutOfMemoryError: the device has no room for it.
@@ -100,5 +100,5 @@ def as_cuda(tensor: torch.Tensor, index: int) -> torch.Tensor:
     result: torch.Tensor = _from_dlpack(capsule)
     nbytes = result.nbytes if result.is_contiguous() else _nbytes(result.untyped_storage())
     if nbytes:
-        memory.note(address, nbytes, index, died)
+        memory.record_birth(address, nbytes, index, died)
     return result

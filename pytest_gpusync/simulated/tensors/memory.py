@@ -1,9 +1,9 @@
-"""Memory of the simulated device, as ``torch.cuda``'s statistics tell it.
+"""Memory of the simulated device, as reported by ``torch.cuda``'s statistics.
 
-Every new tensor of the device is noted, and so is its death; :mod:`.allocator` is told of both, in their order, when
-somebody asks or the device might be full. So figures and peaks are those that torch's caching allocator would have
-after the same operators. What a GPU's libraries take besides (cuBLAS and cuDNN workspaces, NCCL's buffers) and
-temporary memory within one kernel are not simulated.
+The allocation of every tensor of the device is recorded, and so is its release. Both are passed in order to
+:mod:`.caching_allocator` when somebody reads the statistics or the device might be full. So current values and peaks
+are those that torch's caching allocator would have after the same operators. Memory of a GPU's libraries (cuBLAS and
+cuDNN workspaces, NCCL's buffers) and temporary memory inside a kernel are not simulated.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from pytest_gpusync.simulated.abi.lifetimes import CAPACITY, DEVICES, READ_AT, Lifetimes
 from pytest_gpusync.simulated.base import sync_events
-from pytest_gpusync.simulated.base.deferred_signals import uninterrupted
+from pytest_gpusync.simulated.base.deferred_signals import with_signals_deferred
 from pytest_gpusync.simulated.base.native import cells
 from pytest_gpusync.simulated.base.state import current_device, device_index, process
 from pytest_gpusync.simulated.base.sync_events import conditions
@@ -28,47 +28,46 @@ from pytest_gpusync.simulated.tensors.caching_allocator import (
     CachingAllocator,
     OutOfMemory,
     PoolId,
-    most_taken,
+    max_segment_bytes,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SETTLE_AT: Final = 1 << 16
-"""Events after which the books are brought up to date unasked."""
-_MOST: Final = CAPACITY - 4 * _SETTLE_AT
-"""Tensors that may live at once, so that the ring holds all their deaths."""
+_CATCH_UP_AT: Final = 1 << 16
+"""Number of events after which they are applied even if nobody reads the statistics."""
+_MAX_TENSORS: Final = CAPACITY - 4 * _CATCH_UP_AT
+"""Most tensors that may be live at the same time, so that the ring can hold all their releases."""
 _FREED: Final = -1
 _NBYTES: Final = (1 << 48) - 1
-"""The bits of a word that tell how many bytes were born."""
+"""The bits of a word with the number of allocated bytes."""
 
 _Event = tuple[int, int, int, int, int, PoolId]
-"""Words of the ring before it, key, bytes (or :data:`_FREED`), device, stream, pool. The key of a tensor's memory is
-the address of its DLPack structure; of one that was made past Python, the memory's own.
-"""
+"""Ring words before it, key, bytes (or :data:`_FREED`), device, stream, pool. The key of a tensor's memory is the
+address of its DLPack structure; for a tensor made outside Python, that of the memory itself."""
 
 _lock = threading.RLock()
 _events: list[_Event] = []
 _allocators: dict[int, CachingAllocator] = {}
 _blocks: dict[int, tuple[int, Block]] = {}
-"""Living memory by key, with its device."""
+"""Live memory by key, with its device."""
 _shrunk: dict[int, int] = {}
-"""Keys of storages that were resized to nothing and live on, by the address of their memory."""
-_settling = False
+"""Keys of storages that were resized to 0 and are still live, by the address of their memory."""
+_catching_up = False
 on_birth: Callable[[int], None] | None = None
-"""See :func:`watch`."""
+"""See :func:`watch_births`."""
 _lifetimes: Lifetimes | None = None
 
 
-def watch(born: Callable[[int], None] | None) -> None:
-    """Tell `born` the key of each new tensor's memory from now on, on the thread that makes it; None ends it."""
+def watch_births(born: Callable[[int], None] | None) -> None:
+    """Call `born` with the key of each new tensor's memory from now on, on the thread that makes it; None to stop."""
     global on_birth
     on_birth = born
     process.changed()
 
 
 def lifetimes() -> Lifetimes:
-    """What learns of deaths, made at the first use."""
+    """Return the object that notices releases, created on first use."""
     global _lifetimes
     if _lifetimes is None:
         _lifetimes = Lifetimes()
@@ -76,13 +75,12 @@ def lifetimes() -> Lifetimes:
 
 
 def total() -> int:
-    """Bytes of memory that each simulated device has: what was asked for, otherwise the host's."""
+    """Return the memory of each simulated device in bytes: what was requested, otherwise the host's."""
     return process.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def note(key: int, nbytes: int, index: int, died: int) -> None:
-    """Count new memory of ``cuda:index``; `died` is how many words the ring had when its
-    key was made.
+def record_birth(key: int, nbytes: int, index: int, died: int) -> None:
+    """Record new memory of ``cuda:index``; `died` is the number of ring words when its key was made.
 
     Raises:
         torch.OutOfMemoryError: the device has no room for it.
@@ -92,16 +90,16 @@ def note(key: int, nbytes: int, index: int, died: int) -> None:
     stream = streams.current_id(index)
     _events.append((died, key, nbytes, index, stream, conditions.pool))
     learner = lifetimes()
-    taken = cells[learner.taken_by_python + index] + most_taken(nbytes)
+    taken = cells[learner.taken_by_python + index] + max_segment_bytes(nbytes)
     cells[learner.taken_by_python + index] = taken
     left = cells[learner.room + index] - cells[learner.taken + index] - taken
-    if left < 0 or len(_events) >= _SETTLE_AT or learner.unread() >= READ_AT:
-        _settle()
+    if left < 0 or len(_events) >= _CATCH_UP_AT or learner.unread() >= READ_AT:
+        _catch_up()
 
 
-def living() -> dict[int, int]:
-    """Return the bytes of living memory by key."""
-    _settle()
+def live_bytes() -> dict[int, int]:
+    """Return the bytes of live memory by key."""
+    _catch_up()
     return {key: block.size for key, (_, block) in _blocks.items()}
 
 
@@ -112,8 +110,8 @@ def _allocator(index: int) -> CachingAllocator:
     return found
 
 
-def _settle() -> None:
-    """Bring the books up to date.
+def _catch_up() -> None:
+    """Apply the recorded events.
 
     Raises:
         torch.OutOfMemoryError: an allocation did not fit.
@@ -121,36 +119,37 @@ def _settle() -> None:
     if not _events and not lifetimes().unread():
         return
     with _lock:
-        # A finaliser that runs in here may ask, too: it is told what is known so far.
-        if _settling:
+        # A finalizer that runs in here may call this too: it sees what has been applied so far.
+        if _catching_up:
             return
-        freed_by_force, refused = uninterrupted(_bring_up_to_date)
+        freed_by_force, refused = with_signals_deferred(_apply_events)
     if freed_by_force:
-        sync_events.sync("free", freed_by_force, device=current_device())
+        sync_events.announce("free", freed_by_force, device=current_device())
     if refused is not None:
         raise out_of_memory(*refused)
 
 
-def _bring_up_to_date() -> tuple[int, tuple[int, int] | None]:
-    """Tell the allocators what has happened; returns how many segments they had to give back, and of an allocation
-    that did not fit the device and the bytes.
+def _apply_events() -> tuple[int, tuple[int, int] | None]:
+    """Apply the events to the allocators. Return how many segments they had to free, and the device and bytes of an
+    allocation that did not fit.
     """
-    global _settling
-    _settling = True
+    global _catching_up
+    _catching_up = True
     try:
         refused = None
         learner = lifetimes()
-        # First how far to read, then the events: what another thread makes meanwhile, and gives back, is for next time.
+        # Read the position in the ring first, then the events: what another thread makes and releases meanwhile is left
+        # for next time.
         written = cells[learner.head]
         events = _events[:]
         del _events[: len(events)]
         for died, key, nbytes, index, stream, pool in events:
-            refused = _replay(died) or refused
+            refused = _apply_ring(died) or refused
             if nbytes == _FREED:
                 _free(key)
             else:
-                refused = _take(key, nbytes, index, stream, pool) or refused
-        refused = _replay(written) or refused
+                refused = _allocate(key, nbytes, index, stream, pool) or refused
+        refused = _apply_ring(written) or refused
         freed_by_force = 0
         for index, allocator in _allocators.items():
             limit = allocator.capacity if allocator.limit is None else min(allocator.limit, allocator.capacity)
@@ -158,16 +157,16 @@ def _bring_up_to_date() -> tuple[int, tuple[int, int] | None]:
             cells[learner.taken + index] = cells[learner.taken_by_python + index] = 0
             freed_by_force += allocator.freed_on_retry
             allocator.freed_on_retry = 0
-        if len(_blocks) > _MOST:
-            raise NotImplementedError(f"the simulated device holds at most {_MOST:,} tensors")
+        if len(_blocks) > _MAX_TENSORS:
+            raise NotImplementedError(f"the simulated device holds at most {_MAX_TENSORS:,} tensors")
         return freed_by_force, refused
     finally:
-        _settling = False
+        _catching_up = False
 
 
-def _replay(before: int) -> tuple[int, int] | None:
-    """Take over what the ring tells up to the ticket `before`; returns the device and the bytes of an allocation that
-    did not fit.
+def _apply_ring(before: int) -> tuple[int, int] | None:
+    """Apply the words of the ring before the ticket `before`; return the device and the bytes of an allocation that did
+    not fit.
     """
     refused = None
     words = iter(lifetimes().words(before))
@@ -179,11 +178,11 @@ def _replay(before: int) -> tuple[int, int] | None:
             elif _shrunk:
                 _free(word)
         else:
-            refused = _take(next(words), word & _NBYTES, (word >> 48) & 0x7F, 0, SHARED) or refused
+            refused = _allocate(next(words), word & _NBYTES, (word >> 48) & 0x7F, 0, SHARED) or refused
     return refused
 
 
-def _take(key: int, nbytes: int, index: int, stream: int, pool: PoolId) -> tuple[int, int] | None:
+def _allocate(key: int, nbytes: int, index: int, stream: int, pool: PoolId) -> tuple[int, int] | None:
     try:
         _blocks[key] = (index, _allocator(index).allocate(nbytes, stream, pool))
     except OutOfMemory as error:
@@ -202,7 +201,7 @@ def _free(key: int) -> None:
 
 
 def out_of_memory(index: int, nbytes: int) -> torch.OutOfMemoryError:
-    """The error of torch's allocator for `nbytes` bytes on ``cuda:index``."""
+    """Return the error of torch's allocator for `nbytes` bytes on ``cuda:index``."""
     allocator = _allocator(index)
     allowed = "" if allocator.limit is None else f"{_size(allocator.limit)} allowed; "
     private = allocator.in_private_pools()
@@ -222,13 +221,13 @@ def out_of_memory(index: int, nbytes: int) -> torch.OutOfMemoryError:
 _HOST_IS_FULL: Final = re.compile(r"DefaultCPUAllocator: can't allocate memory: you tried to allocate (\d+) bytes")
 
 
-def translated(error: RuntimeError, index: int) -> RuntimeError:
-    """`error`, or what torch raises on a GPU where it says that the host has no memory left."""
+def as_out_of_memory(error: RuntimeError, index: int) -> RuntimeError:
+    """Return `error`, or torch's out-of-memory error for a GPU if `error` says that the host has no memory left."""
     found = _HOST_IS_FULL.search(str(error))
     if found is None:
         return error
     try:
-        _settle()
+        _catch_up()
     except torch.OutOfMemoryError as earlier:
         return earlier
     _allocator(index).ooms += 1
@@ -236,7 +235,7 @@ def translated(error: RuntimeError, index: int) -> RuntimeError:
 
 
 def _size(nbytes: int) -> str:
-    """As the allocator's messages write a size."""
+    """Return a size as the allocator's messages format it."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if nbytes > factor:
             return f"{nbytes / factor:.2f} {unit}"
@@ -244,21 +243,21 @@ def _size(nbytes: int) -> str:
 
 
 def take(key: int, nbytes: int, index: int) -> None:
-    """Count memory of ``cuda:index`` that :func:`release` gives back, or again that which it gave back."""
-    note(key, nbytes, index, cells[lifetimes().head])
+    """Record memory of ``cuda:index`` that :func:`release` frees, or memory that it freed before."""
+    record_birth(key, nbytes, index, cells[lifetimes().head])
 
 
 def release(key: int) -> None:
-    """Give the memory `key` back although nothing died."""
+    """Free the memory `key`, although no tensor was released."""
     _events.append((cells[lifetimes().head], key, _FREED, 0, 0, SHARED))
 
 
 def shrink(address: int) -> None:
-    """Give back the memory at `address`, whose storage is resized to nothing and lives on."""
-    _settle()
+    """Free the memory at `address`, whose storage is resized to 0 and stays alive."""
+    _catch_up()
     key = address if address in _blocks else None
     if key is None:
-        # The first cell of a structure is the address of the memory, as long as its storage lives.
+        # The first cell of a structure is the address of the memory as long as its storage is alive.
         key = next((key for key in _blocks if cells[key >> 3] == address), None)
     if key is not None:
         _shrunk[address] = key
@@ -266,15 +265,15 @@ def shrink(address: int) -> None:
 
 
 def is_shrunk(address: int) -> bool:
-    """Whether the storage at `address` was resized to nothing."""
+    """Return whether the storage at `address` was resized to 0."""
     if not _shrunk:
         return False
-    _settle()
+    _catch_up()
     return address in _shrunk
 
 
 def grow(address: int, nbytes: int, index: int) -> None:
-    """Take memory again for a storage that was resized to nothing.
+    """Allocate memory again for a storage that was resized to 0.
 
     Raises:
         torch.OutOfMemoryError: the device has no room for it.
@@ -283,73 +282,73 @@ def grow(address: int, nbytes: int, index: int) -> None:
 
 
 def info(device: Any = None) -> tuple[int, int]:
-    """(free, total) bytes of a device."""
+    """Return (free, total) bytes of a device."""
     allocator = _up_to_date(device)
     return allocator.capacity - allocator.reserved, allocator.capacity
 
 
 def _up_to_date(device: Any) -> CachingAllocator:
-    _settle()
+    _catch_up()
     return _allocator(device_index(device))
 
 
 def empty_cache() -> None:
-    """Give cached memory back: one sync for each segment, as ``cudaFree`` waits."""
-    _settle()
+    """Free cached memory: one sync per segment, as ``cudaFree`` waits."""
+    _catch_up()
     with _lock:
-        freed = uninterrupted(lambda: sum(_allocator(index).empty_cache() for index in range(process.devices)))
-    sync_events.sync("free", freed, device=current_device())
+        freed = with_signals_deferred(lambda: sum(_allocator(index).empty_cache() for index in range(process.devices)))
+    sync_events.announce("free", freed, device=current_device())
 
 
 def set_fraction(fraction: float, device: Any = None) -> None:
-    """Allow the process `fraction` of a device's memory."""
+    """Limit the process to `fraction` of a device's memory."""
     allocator = _up_to_date(device)
     allocator.limit = int(fraction * allocator.capacity)
     cells[lifetimes().room + device_index(device)] = 0
 
 
 def allowed_fraction(device: Any = None) -> float:
-    """The fraction of a device's memory that the process may have."""
+    """Return the fraction of a device's memory that the process may use."""
     allocator = _allocator(device_index(device))
     return 1.0 if allocator.limit is None else allocator.limit / allocator.capacity
 
 
 def use_pool(pool: PoolId, by: int) -> None:
-    """Count a graph that uses a private pool (1) or no longer does (-1)."""
+    """Count a graph that starts (1) or stops (-1) using a private pool."""
     for index in range(process.devices):
         _allocator(index).use_pool(pool, by)
 
 
 def reset_peak(device: Any = None) -> None:
-    """Start the peaks again from what there is now."""
+    """Reset the peaks to the current values."""
     _up_to_date(device).reset_peaks()
 
 
 def reset_accumulated(device: Any = None) -> None:
-    """Start the sums of what was ever allocated and freed again."""
+    """Reset the totals of allocations and frees."""
     _up_to_date(device).reset_sums()
 
 
 def statistics(device: Any = None) -> dict[str, Any]:
-    """As ``torch._C._cuda_memoryStats``."""
+    """Return the statistics as ``torch._C._cuda_memoryStats`` does."""
     return _up_to_date(device).statistics()
 
 
 def trace(on: bool) -> None:
-    """Keep every event of the allocators from now on, or forget them and keep none."""
-    _settle()
+    """Keep every event of the allocators from now on, or discard them and keep none."""
+    _catch_up()
     for index in range(process.devices):
         _allocator(index).trace = [] if on else None
 
 
 def record_history(enabled: Any = "all", *_: Any, **__: Any) -> None:
-    """As ``torch._C._cuda_record_memory_history``; the events carry no stacks and no times."""
+    """See ``torch._C._cuda_record_memory_history``; the events have no stacks and no times."""
     trace(bool(enabled))
 
 
 def snapshot(*_: Any) -> dict[str, Any]:
-    """As ``torch._C._cuda_memorySnapshot``."""
-    _settle()
+    """Return a snapshot as ``torch._C._cuda_memorySnapshot`` does."""
+    _catch_up()
     devices = range(process.devices)
     return {
         "segments": [segment for index in devices for segment in _allocator(index).snapshot(index)],
@@ -366,9 +365,9 @@ def snapshot(*_: Any) -> dict[str, Any]:
 
 
 def reset() -> None:
-    """Forget everything; tensors that still live are no longer counted."""
+    """Forget everything; live tensors are no longer counted."""
     with _lock:
-        uninterrupted(_forget)
+        with_signals_deferred(_forget)
 
 
 def _forget() -> None:
@@ -383,5 +382,5 @@ def _forget() -> None:
 
 
 def host_statistics() -> dict[str, Any]:
-    """As ``torch._C._cuda_hostMemoryStats``: pinned memory is ordinary memory here, so there is nothing to tell."""
+    """Return no statistics, unlike ``torch._C._cuda_hostMemoryStats``: pinned memory is ordinary memory here."""
     return {}

@@ -1,4 +1,4 @@
-"""Remembers which CPU tensors are pinned: page-locked memory, which a GPU copies without making the host wait."""
+"""Tracks which CPU tensors are pinned: page-locked memory, which a GPU copies without making the host wait."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 _SWEEP_AT = 4096
 
 _pinned: dict[int, StorageWeakRef] = {}
-"""The storage that was pinned, by address: an address alone may have been freed and given to pageable memory."""
+"""Pinned storages by address: an address alone may have been freed and reused by pageable memory."""
 
 
 def mark(tensor: torch.Tensor) -> torch.Tensor:
-    """Remember the memory of `tensor`, a CPU tensor, as pinned; returns the tensor."""
+    """Mark the memory of `tensor`, a CPU tensor, as pinned; return the tensor."""
     if len(_pinned) >= _SWEEP_AT:
-        # A copy: the thread of a DataLoader that pins may add to it meanwhile.
+        # Iterate over a copy: the pinning thread of a DataLoader may add entries meanwhile.
         for address, storage_reference in list(_pinned.items()):
             if storage_reference.expired():
                 _pinned.pop(address, None)
@@ -24,7 +24,7 @@ def mark(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Whether `tensor` lies in pinned memory."""
+    """Return whether `tensor` is in pinned memory."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not _pinned:
         return False
     known = _pinned.get(tensor.untyped_storage().data_ptr())
@@ -32,7 +32,7 @@ def is_pinned(tensor: torch.Tensor) -> bool:
 
 
 def pin(tensor: torch.Tensor) -> torch.Tensor:
-    """A pinned copy of `tensor`, or itself where it is pinned already."""
+    """Return a pinned copy of `tensor`, or `tensor` itself if it is pinned already."""
     if tensor.is_cuda:
         raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
     if is_pinned(tensor):

@@ -1,7 +1,7 @@
 """Streams and events of the simulated device.
 
-Work is done when it is issued, so a stream is always idle, an event is reached when it is recorded, and waiting for
-either takes no time. The calls count as syncs all the same: that is what they are on a GPU.
+Work is done when it is issued. So a stream is always idle, an event is reached when it is recorded, and waiting for
+either takes no time. The calls count as syncs anyway, as on a GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODELLED_TIME = (
 
 
 class Stream:
-    """Stands in for ``torch.cuda.Stream``."""
+    """Replaces ``torch.cuda.Stream``."""
 
     device_type = 1
 
@@ -65,21 +65,21 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait for the stream: one sync."""
-        sync_events.sync("stream", device=self.device_index)
+        sync_events.announce("stream", device=self.device_index)
 
     def query(self) -> bool:
-        """True: the stream is idle."""
+        """Return True: the stream is idle."""
         return True
 
     def is_capturing(self) -> bool:
-        """Whether a CUDA graph is being captured."""
+        """Return whether a CUDA graph is being captured."""
         return conditions.capturing
 
     def wait_stream(self, stream: Any) -> None:
-        """Make the stream wait for another: nothing to do."""
+        """Do nothing: streams are always idle."""
 
     def wait_event(self, event: Any) -> None:
-        """Make the stream wait for an event: nothing to do."""
+        """Do nothing: recorded events are always reached."""
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record `event`, or a new one, and return it."""
@@ -89,7 +89,7 @@ class Stream:
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """Least and greatest priority, as on a GPU."""
+        """Return the lowest and highest priority, as on a GPU."""
         return (0, -5)
 
     def __enter__(self) -> Stream:
@@ -114,16 +114,16 @@ class Stream:
 
 
 class ExternalStream(Stream):
-    """Stands in for ``torch.cuda.ExternalStream``."""
+    """Replaces ``torch.cuda.ExternalStream``."""
 
     def __init__(self, stream_ptr: int, device: torch.device | int | str | None = None, **_: Any) -> None:
         super().__init__(device=device, stream_id=stream_ptr)
 
 
 class Event:
-    """Stands in for ``torch.cuda.Event``."""
+    """Replaces ``torch.cuda.Event``."""
 
-    _told = False
+    _has_warned = False
 
     def __init__(
         self,
@@ -143,24 +143,24 @@ class Event:
         self._recorded_ns = time.perf_counter_ns()
 
     def wait(self, stream: Any = None) -> None:
-        """Make a stream wait for the event: nothing to do."""
+        """Do nothing: recorded events are always reached."""
 
     def query(self) -> bool:
-        """True: the event has been reached."""
+        """Return True: the event has been reached."""
         return True
 
     def synchronize(self) -> None:
         """Wait for the event: one sync."""
-        sync_events.sync("event")
+        sync_events.announce("event")
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds of host time between the two records, with a warning, once, that this is modelled."""
+        """Return the milliseconds of host time between the two records; warns once that this time is modelled."""
         if not (self._timing and end_event._timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._recorded_ns is None or end_event._recorded_ns is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
-        if not Event._told:
-            Event._told = True
+        if not Event._has_warned:
+            Event._has_warned = True
             warnings.warn(MODELLED_TIME, stacklevel=2)
         return (end_event._recorded_ns - self._recorded_ns) / 1e6
 
@@ -169,7 +169,7 @@ class Event:
 
 
 class _Generic(type):
-    """Type of what stands in for ``torch.Stream`` and ``torch.Event``, which serve every kind of device."""
+    """Metaclass of the replacements of ``torch.Stream`` and ``torch.Event``, which serve every kind of device."""
 
     original: type
     simulated: type
@@ -184,21 +184,21 @@ class _Generic(type):
 
 
 class AnyStream(metaclass=_Generic):
-    """Stands in for ``torch.Stream``."""
+    """Replaces ``torch.Stream``."""
 
     original = torch.Stream
     simulated = Stream
 
 
 class AnyEvent(metaclass=_Generic):
-    """Stands in for ``torch.Event``."""
+    """Replaces ``torch.Event``."""
 
     original = torch.Event
     simulated = Event
 
 
 class StreamContext:
-    """Stands in for ``torch.cuda.StreamContext``: makes a stream the current one of its device."""
+    """Replaces ``torch.cuda.StreamContext``: makes a stream the current one of its device."""
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
@@ -222,7 +222,7 @@ class _PerThread(threading.local):
 _current = _PerThread()
 _defaults: dict[int, Stream] = {}
 _side_streams = 0
-"""Current streams of all threads that are not the default ones."""
+"""Number of current streams, over all threads, that are not default streams."""
 
 
 def _ordinal(device: torch.device | int | str | None) -> int:
@@ -230,7 +230,7 @@ def _ordinal(device: torch.device | int | str | None) -> int:
 
 
 def default_stream(device: torch.device | int | str | None = None) -> Stream:
-    """The default stream of `device`."""
+    """Return the default stream of `device`."""
     index = device_index(device)
     if index not in _defaults:
         _defaults[index] = Stream(stream_id=0, device_index=index)
@@ -238,13 +238,13 @@ def default_stream(device: torch.device | int | str | None = None) -> Stream:
 
 
 def current_stream(device: torch.device | int | str | None = None) -> Stream:
-    """The calling thread's current stream of `device`."""
+    """Return the calling thread's current stream of `device`."""
     index = device_index(device)
     return _current.streams.get(index) or default_stream(index)
 
 
 def current_id(index: int) -> int:
-    """Number of the calling thread's current stream of ``cuda:index``."""
+    """Return the id of the calling thread's current stream of ``cuda:index``."""
     streams = _current.streams
     return streams[index].stream_id if index in streams else 0
 
@@ -260,13 +260,13 @@ def set_stream(stream: Stream | None) -> None:
 
 
 def any_side_stream() -> bool:
-    """Whether some thread works on a stream that is not the default one of its device."""
+    """Return whether any thread uses a stream other than the default one of its device."""
     return _side_streams > 0
 
 
 def reset() -> None:
-    """Forget the calling thread's current streams and that time was said to be modelled."""
+    """Forget the calling thread's current streams, and that the warning was given."""
     global _side_streams
     _current.streams.clear()
     _side_streams = 0
-    Event._told = False
+    Event._has_warned = False

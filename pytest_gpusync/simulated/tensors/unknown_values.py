@@ -1,10 +1,10 @@
-"""The device without values: operators compute shapes, memory is counted and not touched, and nobody knows a number.
+"""The device without values: operators compute only shapes, memory is counted but not touched, and numbers are unknown.
 
-For models that do not fit the host or would take too long there. A tensor of the device then has memory that was never
-written; kernels run on *meta* tensors, which have none. What a program reads of a floating-point tensor with ``item()``
-or ``tolist()`` is an :class:`Unknown`, which can be printed and added up. Where the way on depends on a value (a
-comparison, a branch, a shape, a copy to the host) the program is stopped with :class:`ValueNeeded`, which names the
-line. Before that it makes the syncs that it makes with values.
+This is for models that do not fit the host or would take too long there. A tensor of the device then has memory that
+was never written; kernels run on *meta* tensors, which have none. Reading a floating-point tensor with ``item()`` or
+``tolist()`` gives an :class:`Unknown`, which can be printed and added up. Where the program depends on a value (a
+comparison, a branch, a shape, a copy to the host) it is stopped with :class:`ValueNeeded`, which names the line. Until
+then it makes the same syncs as with values.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 _LARGE = 1 << 30
 _NORESERVE = 0x4000
-"""``MAP_NORESERVE`` of Linux; Python names it from 3.11 on."""
+"""``MAP_NORESERVE`` of Linux; Python exports it from 3.11 on."""
 
 
 class ValueNeeded(RuntimeError):
-    """A program needed a value that the simulated device does not compute; the message is one line."""
+    """The program needs a value that the simulated device does not compute; the message is one line."""
 
 
 def refuse(what: str) -> NoReturn:
-    """Stop the program: `what` it does needs a value."""
+    """Stop the program: `what` needs a value."""
     raise ValueNeeded(
         f"{_line()}{what} needs a value, and this simulated device computes none: run with values, or change the line"
     ) from None
 
 
 def _line() -> str:
-    """Where the program stands, as the beginning of a message."""
+    """Return the program's current line, as the start of a message."""
     frame = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        if attribution.is_users(name):
-            return f"{attribution.shown_path(name)}:{frame.f_lineno}: "
+        if attribution.is_user_code(name):
+            return f"{attribution.display_path(name)}:{frame.f_lineno}: "
         if frame.f_back is None:
             break
         frame = frame.f_back
@@ -55,17 +55,17 @@ def _line() -> str:
 
 
 def meta_of(x: Tensor) -> Tensor:
-    """A tensor like `x` without memory."""
+    """Return a tensor like `x` without memory."""
     if x.is_nested:
         refuse("an operator on nested tensors")
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
 
 def with_memory(x: Tensor) -> Tensor:
-    """A CPU tensor like the meta tensor `x`, whose memory is not touched: the system gives none for it."""
+    """Return a CPU tensor like the meta tensor `x`; its memory is not touched, so the system does not back it."""
     if x.nbytes < _LARGE or not x.is_contiguous():
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
-    # The system refuses more than it has, unless told that the memory need not be there.
+    # The system refuses more memory than it has, unless told that it need not reserve it.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
     return torch.frombuffer(mmap.mmap(-1, x.nbytes, flags=flags), dtype=x.dtype).view(x.shape)
 
@@ -73,8 +73,8 @@ def with_memory(x: Tensor) -> Tensor:
 _SHAPES_FROM_VALUES = ("meta", "data-dependent", "data dependent", "dynamic", "unbacked")
 
 
-def translated(error: RuntimeError, name: str) -> RuntimeError:
-    """`error` of operator `name`, or a refusal where it says that a meta tensor has no values."""
+def as_value_needed(error: RuntimeError, name: str) -> RuntimeError:
+    """Return `error` of operator `name`, or a :class:`ValueNeeded` if it says that a meta tensor has no values."""
     told = f"{type(error).__name__} {error}".lower()
     if not isinstance(error, NotImplementedError) and not any(word in told for word in _SHAPES_FROM_VALUES):
         return error
@@ -91,7 +91,7 @@ def _refusing(what: str) -> Callable[..., Any]:
     return method
 
 
-def _carrying(name: str) -> Callable[..., Any]:
+def _propagating(name: str) -> Callable[..., Any]:
     compute = getattr(float, name)
 
     def method(self: Unknown, *others: Any) -> Any:
@@ -101,9 +101,9 @@ def _carrying(name: str) -> Callable[..., Any]:
 
 
 class Unknown(float):
-    """A number that nobody knows. It is printed as ``?``; arithmetic with it gives another; comparing it is refused.
+    """An unknown number. It prints as ``?``; arithmetic with it gives another; comparing it is an error.
 
-    C code that reads it, ``math.sqrt`` for one, finds 1.0.
+    C code that reads it, such as ``math.sqrt``, sees 1.0.
     """
 
     def __new__(cls) -> Unknown:  # noqa: D102
@@ -122,7 +122,7 @@ class Unknown(float):
 
 
 for _name in ("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "pow", "rpow", "neg", "abs", "pos"):
-    setattr(Unknown, f"__{_name}__", _carrying(f"__{_name}__"))
+    setattr(Unknown, f"__{_name}__", _propagating(f"__{_name}__"))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Unknown, f"__{_name}__", _refusing("a comparison"))
 for _name in ("bool", "int", "trunc", "round", "floor", "ceil"):
@@ -130,13 +130,13 @@ for _name in ("bool", "int", "trunc", "round", "floor", "ceil"):
 
 
 def install(patches: Patches) -> None:
-    """Make reading a floating-point tensor of the device give unknown numbers; `patches` puts everything back."""
+    """Make reading a floating-point tensor of the device give unknown numbers; `patches` restores everything."""
     item, tolist = Tensor.item, Tensor.tolist
 
     def read_item(self: Tensor) -> Any:
         if not _is_unknown(self) or self.numel() != 1:
             return item(self)
-        sync_events.sync("stream", direction="D2H", nbytes=self.element_size(), device=self.get_device())
+        sync_events.announce("stream", direction="D2H", nbytes=self.element_size(), device=self.get_device())
         return Unknown()
 
     def read_list(self: Tensor) -> Any:
@@ -144,7 +144,7 @@ def install(patches: Patches) -> None:
             return tolist(self)
         nbytes = self.numel() * self.element_size()
         if nbytes:
-            sync_events.sync("stream", direction="D2H", nbytes=nbytes, device=self.get_device())
+            sync_events.announce("stream", direction="D2H", nbytes=nbytes, device=self.get_device())
         return _nested(list(self.shape))
 
     patches.set(Tensor, "item", read_item)

@@ -1,7 +1,7 @@
-"""The process group of several processes, each with simulated devices: gloo carries what NCCL would.
+"""The process group of several processes, each with simulated devices: gloo is used in place of NCCL.
 
-A collective has been carried out when the call returns. What is sent or received point to point is waited for when the
-program waits, so that two processes may send to each other.
+A collective is complete when the call returns. Point-to-point sends and receives are waited for when the program waits,
+so two processes may send to each other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 
 class _Pending(_c10d._Work):  # type: ignore[misc]
-    """Work that gloo is doing."""
+    """Work in progress in gloo."""
 
     def __init__(self, work: Any, result: Any) -> None:
         super().__init__()
@@ -36,27 +36,27 @@ class _Pending(_c10d._Work):  # type: ignore[misc]
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is done."""
+        """Return whether it is done."""
         return bool(self._work.is_completed())
 
     def result(self) -> Any:
-        """What was sent or received."""
+        """Return what was sent or received."""
         return self._result
 
 
 class GlooProcessGroup(PythonProcessGroup):
-    """One process among several."""
+    """One process of several."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any) -> None:
         super().__init__(rank, size)
         self._gloo = _c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
-        # Collectives that come from C++ reach it through the c10d operators, whose kernels relabel their tensors.
+        # Collectives called from C++ reach it through the c10d operators, whose kernels relabel their tensors.
         kind = _c10d.ProcessGroup.BackendType.GLOO
         self._register_backend(torch.device("cpu"), kind, self._gloo)
         self._set_default_backend(kind)
 
     def _reduce(self, run: Callable[..., Any], options: Any, written: Sequence[Tensor]) -> None:
-        """Carry out a reduction; gloo knows no average."""
+        """Run a reduction; gloo has no average."""
         averages = options is not None and options.reduceOp == dist.ReduceOp.AVG
         if averages:
             options.reduceOp = dist.ReduceOp.SUM
@@ -86,8 +86,8 @@ class GlooProcessGroup(PythonProcessGroup):
         return self._done(tensors)
 
     def barrier(self, opts: Any = None) -> Done:
-        """One stream sync, as NCCL's."""
-        sync_events.sync("stream")
+        """One stream sync, like NCCL's."""
+        sync_events.announce("stream")
         self._gloo.barrier().wait()
         return self._done([])
 
@@ -148,16 +148,16 @@ class GlooProcessGroup(PythonProcessGroup):
         return self._done(outputs)
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._keep(_Pending(self._gloo.send(_on_host(tensors), peer, tag), tensors))
+        return self._remember(_Pending(self._gloo.send(_on_host(tensors), peer, tag), tensors))
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        return self._keep(_Pending(self._gloo.recv(_on_host(tensors), peer, tag), tensors))
+        return self._remember(_Pending(self._gloo.recv(_on_host(tensors), peer, tag), tensors))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        return self._keep(_Pending(self._gloo.recv_anysource(_on_host(tensors), tag), tensors))
+        return self._remember(_Pending(self._gloo.recv_anysource(_on_host(tensors), tag), tensors))
 
     def shutdown(self) -> None:
-        """Nothing to close: gloo's connections go with the group."""
+        """Do nothing: gloo's connections end with the group."""
 
 
 def _host(tensor: Tensor) -> Tensor:

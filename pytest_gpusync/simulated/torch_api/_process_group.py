@@ -1,4 +1,4 @@
-"""Process groups in Python, and that of one process: its collectives copy their input to their output."""
+"""Process groups in Python, and the one of a single process: its collectives copy their input to their output."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch.distributed as dist
 from pytest_gpusync.simulated.base import sync_events
 
 _c10d: Any = dist
-"""What these classes extend is partly private, and its type stubs name other parameters than its callers do."""
+"""The base classes are partly private, and their type stubs name other parameters than callers do."""
 
 
 class Done(_c10d._Work):  # type: ignore[misc]
-    """Work that was finished when it was issued."""
+    """Work that is finished when it is issued."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
@@ -24,38 +24,38 @@ class Done(_c10d._Work):  # type: ignore[misc]
         self._future.set_result(result)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Nothing to wait for."""
+        """Return at once."""
         return True
 
     def is_completed(self) -> bool:
-        """True."""
+        """Return True."""
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A future that is done."""
+        """Return a completed future."""
         return self._future
 
     def result(self) -> Any:
-        """What the collective gave."""
+        """Return the result of the collective."""
         return self._result
 
 
 class PythonProcessGroup(_c10d.ProcessGroup):  # type: ignore[misc]
-    """What the process groups of the simulated device share."""
+    """Base of the process groups of the simulated device."""
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__(rank, size)
         self._name = "0"
-        # C++ keeps no reference to work written in Python: recent work must outlive the call that made it.
+        # C++ keeps no reference to work written in Python, so recent work must outlive the call that created it.
         self._recent: deque[Any] = deque(maxlen=64)
 
-    def _keep(self, work: Any) -> Any:
+    def _remember(self, work: Any) -> Any:
         self._recent.append(work)
         return work
 
     def _done(self, result: Any) -> Done:
         work = Done(result)
-        self._keep(work)
+        self._remember(work)
         return work
 
     def _set_group_name(self, name: str) -> None:
@@ -75,7 +75,7 @@ class PythonProcessGroup(_c10d.ProcessGroup):  # type: ignore[misc]
     def getBackendName(self) -> str:  # noqa: N802
         return "nccl"
 
-    # Since torch 2.13 some collectives have these names as well.
+    # Since torch 2.13 some collectives also have these names.
 
     def all_gather_single(self, *arguments: Any) -> Any:
         return self._allgather_base(*arguments)
@@ -109,8 +109,8 @@ class SingleProcessGroup(PythonProcessGroup):
         return self._done(tensors)
 
     def barrier(self, opts: Any = None) -> Done:
-        """One stream sync, as NCCL's."""
-        sync_events.sync("stream")
+        """One stream sync, like NCCL's."""
+        sync_events.announce("stream")
         return self._done([])
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Done:

@@ -1,5 +1,5 @@
-"""Replaces what ``torch.cuda`` and ``torch.accelerator`` call in C++, so that their own Python runs on the
-simulated device.
+"""Replaces the C++ functions that ``torch.cuda`` and ``torch.accelerator`` call, so that their own Python code runs on
+the simulated device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NAME = "Simulated CUDA device"
 CAPABILITY = (9, 0)
-"""Compute capability that the device reports: an H200's, whose syncs it is calibrated to."""
+"""Reported compute capability: that of an H200, to whose syncs the device is calibrated."""
 _NVML = (
     "clock_rate",
     "device_memory_used",
@@ -35,19 +35,21 @@ _NVML = (
     "temperature",
     "utilization",
 )
-"""Queries to the driver's management library; a GPU that is hidden from torch would answer them."""
+"""Queries to the driver's management library, to which a GPU hidden from torch would respond."""
 _RUNTIME_VERSION = "13.0"
-"""CUDA version reported on a CPU build of torch."""
+"""Reported CUDA version on a CPU build of torch."""
 
 
 _CUFFT_PLANS = 4096
-"""How many plans cuFFT's cache holds unless it is told; FFTs run without plans here."""
+"""Default capacity of cuFFT's plan cache; FFTs run without plans here."""
 _NCCL_VERSION = (2, 28, 9)
-"""Version of NCCL reported; what runs in its place has none."""
+"""Reported version of NCCL, which is not used here."""
 
 
 class DeviceProperties:
-    """Stands in for ``torch.cuda._CudaDeviceProperties``; sizes and limits are an H200's, the memory is the host's."""
+    """Replaces ``torch.cuda._CudaDeviceProperties``; sizes and limits are those of an H200, the memory is
+    the host's.
+    """
 
     name = NAME
     major, minor = CAPABILITY
@@ -78,7 +80,7 @@ class DeviceProperties:
 
 
 def install(patches: Patches) -> None:
-    """Replace everything; `patches` puts it back."""
+    """Replace everything; `patches` restores it."""
     for name, function in {**_cuda_functions(), **_accelerator_functions()}.items():
         patches.set(torch._C, name, function)
     _install_modules(patches)
@@ -88,7 +90,7 @@ def install(patches: Patches) -> None:
 
 
 def _synchronize(*_: Any) -> None:
-    sync_events.sync("device", device=state.current_device())
+    sync_events.announce("device", device=state.current_device())
 
 
 def _capability(index: int) -> dict[str, Any]:
@@ -233,7 +235,9 @@ def _install_classes(patches: Patches) -> None:
 
 
 def _install_nvtx(patches: Patches) -> None:
-    """A CPU build has no NVTX library: its ranges then do nothing, and ``torch.cuda.nvtx`` stays torch's own."""
+    """Replace the NVTX library, which a CPU build lacks, by functions that do nothing; ``torch.cuda.nvtx`` stays
+    torch's own.
+    """
     if hasattr(torch._C, "_nvtx"):
         return
     depth = [0]
@@ -253,10 +257,12 @@ def _install_nvtx(patches: Patches) -> None:
 
 
 def _install_libraries(patches: Patches) -> None:
-    """The device has no cuDNN, as on a CPU build, NCCL has no tensors of its own to add up, and cuFFT keeps no plans;
-    which library is preferred and how many plans may be kept is remembered and means nothing.
+    """Replace the library settings of the device.
+
+    As on a CPU build, it has no cuDNN; NCCL has no tensors to reduce, and cuFFT keeps no plans. The preferred library
+    and the plan limit can be set and read, without effect.
     """
-    # The module hides behind a stand-in of its own, and calls its functions without it.
+    # The module is wrapped in an object of its own, and calls its functions without it.
     cudnn: Any = torch.backends.cudnn
     cudnn = getattr(cudnn, "m", cudnn)
     patches.set(torch._C, "_has_cudnn", False)
@@ -295,7 +301,7 @@ def _stream_data(stream: streams.Stream) -> tuple[int, int, int]:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Stands in for a function without effect on the simulated device."""
+    """A function without effect on the simulated device."""
 
 
 def _refuse(name: str) -> Callable[..., Any]:
@@ -306,7 +312,7 @@ def _refuse(name: str) -> Callable[..., Any]:
 
 
 class MemPool:
-    """Stands in for ``torch.cuda.MemPool``, which is not simulated."""
+    """Replaces ``torch.cuda.MemPool``, which is not simulated."""
 
     __init__ = _refuse("torch.cuda.MemPool")
 
@@ -328,7 +334,7 @@ def _raw_delete(address: int) -> None:
 
 
 def _stream_synchronize(stream: int) -> int:
-    sync_events.sync("stream", device=state.current_device())
+    sync_events.announce("stream", device=state.current_device())
     return 0
 
 
@@ -337,7 +343,7 @@ class _CudaError(int):
 
 
 def _runtime() -> types.ModuleType:
-    """Stands in for ``torch._C._cudart``."""
+    """Return a replacement of ``torch._C._cudart``."""
     runtime: Any = types.ModuleType("torch._C._cudart")
     runtime.cudaError = _CudaError
     runtime.cudaGetErrorString = lambda code: "no error"

@@ -1,7 +1,7 @@
 """``torch.distributed`` on simulated devices, and the copies of ``DataParallel`` between devices.
 
-NCCL needs a driver, and gloo a CUDA build for cuda tensors. With one process a collective has nobody to talk to: it
-copies. Several processes, each with simulated devices of its own, talk through gloo.
+NCCL needs a driver, and gloo needs a CUDA build for cuda tensors. A single process has nobody to communicate with, so
+its collectives copy. Several processes, each with simulated devices of its own, communicate through gloo.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Tensor = torch.Tensor
 _BACKENDS = {"nccl": "simulated_nccl", "gloo": "simulated_gloo"}
-"""What stands in for a library that carries collectives."""
+"""Replacements of the communication libraries."""
 
 
 def install(patches: Patches) -> None:
-    """Replace everything; `patches` puts it back."""
+    """Replace everything; `patches` restores it."""
     for name, function in {
         "_scatter": _scatter,
         "_gather": _gather,
@@ -76,7 +76,7 @@ def _install_process_group(patches: Patches) -> None:
         if size is None or size < 1:
             size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
-            # Nobody to meet: a program that says how to meet others need not be reachable.
+            # No other process: the address that the program gives for meeting them need not be reachable.
             store = keywords.get("store") or dist.HashStore()
             return initialize(stand_in, store=store, rank=0, world_size=1)
         return initialize(stand_in, *arguments, **keywords)
@@ -108,19 +108,19 @@ def _install_process_group(patches: Patches) -> None:
         patches.set(dist, name, function)
 
     class Logger(dist.Logger):  # type: ignore[misc]
-        """The reducer's timer of a CUDA device, which a CPU build lacks, is what these statistics read."""
+        """Reads no statistics: they come from the reducer's timer of a CUDA device, which a CPU build lacks."""
 
         def set_runtime_stats_and_log(self) -> None:
-            """Nothing to log."""
+            """Do nothing."""
 
     patches.set(dist, "Logger", Logger)
     if hasattr(torch._C, "_CudaDeviceProperties") and "prepare_for_forward" in vars(dist.Reducer):
-        # On a CUDA build it starts that timer, which asks the driver for events.
+        # On a CUDA build it starts that timer, which requests events from the driver.
         patches.set(dist.Reducer, "prepare_for_forward", lambda self: None)
 
 
 def _stand_in(backend: Any) -> str | None:
-    """What stands in for the library that is asked for; None where it needs none."""
+    """Return the replacement of the requested library; None if it needs none."""
     wanted = str(backend or "nccl").lower()
     return next((stand_in for library, stand_in in _BACKENDS.items() if library in wanted), None)
 

@@ -1,4 +1,4 @@
-"""Keeps ``torch.profiler`` from asking for CUDA events of a device that is not there: it profiles the host."""
+"""Keeps ``torch.profiler`` from requesting CUDA events of a device that does not exist: it profiles the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def install(patches: Patches) -> None:
-    """Replace everything; `patches` puts it back."""
+    """Replace everything; `patches` restores it."""
     import torch.autograd.profiler as autograd_profiler
     import torch.profiler as profiler
 

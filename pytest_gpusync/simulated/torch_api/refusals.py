@@ -1,8 +1,8 @@
-"""What brings machine code for a GPU and is therefore refused by name: Triton kernels, CUDA extensions, CuPy.
+"""Refuses code that contains machine code for a GPU, by name: Triton kernels, CUDA extensions, CuPy.
 
-Each of them would hand the address of host memory to a driver that is not there. Importing them is let pass where
-programs do so without using them; the refusal comes at the first use with a tensor of the device, or, for CuPy, as the
-ImportError that libraries know how to live with.
+Each of them would pass the address of host memory to a driver that does not exist. Importing them is allowed, as
+programs may import them without using them. The error comes at the first use with a tensor of the device or, for CuPy,
+as the ImportError that libraries handle.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.simulated.base.patches import Patches
 
 _CUDA_LIBRARIES = ("libc10_cuda.so", "libtorch_cuda.so", "libcudart.so", "libcuda.so")
-"""An extension that was built for CUDA names one of them."""
+"""An extension that was built for CUDA contains the name of one of them."""
 _TRITON = "triton.runtime.jit"
 _BUILDER = "torch.utils.cpp_extension"
 
@@ -34,13 +34,11 @@ _finders: list[MetaPathFinder] = []
 
 
 def _not_simulated(what: str) -> NotImplementedError:
-    return NotImplementedError(
-        f"the simulated device does not simulate {what}: take a code path of PyTorch operators, or run on a GPU"
-    )
+    return NotImplementedError(f"the simulated device does not simulate {what}: use PyTorch operators, or run on a GPU")
 
 
 def install(patches: Patches) -> None:
-    """Refuse from now on; `patches` and :func:`reset` put everything back."""
+    """Refuse from now on; `patches` and :func:`reset` restore everything."""
     for name, refuse in ((_TRITON, _refuse_triton), (_BUILDER, _refuse_building)):
         if name in sys.modules:
             refuse(patches)
@@ -55,7 +53,7 @@ def install(patches: Patches) -> None:
 
 
 def reset() -> None:
-    """Leave the import system as it was."""
+    """Restore the import system."""
     for finder in _finders:
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
@@ -70,7 +68,7 @@ def _refusing(what: str) -> Callable[..., Any]:
 
 
 def _refuse_triton(patches: Patches) -> None:
-    """``kernel[grid]`` gives what refuses to be called; Triton's interpreter, which needs no GPU, is left alone."""
+    """Make ``kernel[grid]`` return a function that raises; Triton's interpreter, which needs no GPU, is left alone."""
     interface = sys.modules[_TRITON].KernelInterface
     launch = interface.__getitem__
 
@@ -87,7 +85,7 @@ def _refuse_triton(patches: Patches) -> None:
 
 
 def _refuse_building(patches: Patches) -> None:
-    """``cpp_extension.load`` and ``load_inline`` of CUDA sources; those of C++ sources alone build as ever."""
+    """Refuse ``cpp_extension.load`` and ``load_inline`` of CUDA sources; C++ sources alone build as usual."""
     builder: Any = sys.modules[_BUILDER]
     load, load_inline = builder.load, builder.load_inline
 
@@ -107,7 +105,7 @@ def _refuse_building(patches: Patches) -> None:
 
 
 def _guard_extensions(patches: Patches) -> None:
-    """Take over the operators of CUDA extensions that are imported from now on, and guard their functions."""
+    """Register kernels for the operators of CUDA extensions imported from now on, and guard their functions."""
     create, execute = ExtensionFileLoader.create_module, ExtensionFileLoader.exec_module
 
     def create_module(self: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
@@ -118,7 +116,7 @@ def _guard_extensions(patches: Patches) -> None:
                 raise
             raise ImportError(
                 f"{spec.name} is a CUDA extension, which this CPU build of torch cannot load and the simulated device "
-                f"does not simulate ({error}): take a code path of PyTorch operators, or run on a GPU",
+                f"does not simulate ({error}): use PyTorch operators, or run on a GPU",
                 name=spec.name,
                 path=spec.origin,
             ) from None
@@ -155,7 +153,7 @@ def _dlpack(give: Callable[..., Any]) -> Callable[..., Any]:
     def hand_over(self: torch.Tensor, **options: Any) -> Any:
         if self.is_cuda:
             raise NotImplementedError(
-                "tensors of the simulated device cannot be handed to CuPy, JAX or other CUDA libraries: run on a GPU"
+                "tensors of the simulated device cannot be passed to CuPy, JAX or other CUDA libraries: run on a GPU"
             )
         return give(self, **options)
 
@@ -163,18 +161,18 @@ def _dlpack(give: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _NoCuPy(MetaPathFinder, Loader):
-    """Makes ``import cupy`` an ImportError that says why; without CuPy installed, its usual error."""
+    """Makes ``import cupy`` an ImportError with the reason; if CuPy is not installed, its usual error."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find CuPy alone, where it is installed."""
+        """Find CuPy, if it is installed, and nothing else."""
         if fullname != "cupy" or PathFinder.find_spec(fullname, path) is None:
             return None
         return ModuleSpec(fullname, self)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Refuse.
+        """Refuse to load CuPy.
 
         Raises:
             ImportError: always.

@@ -1,5 +1,5 @@
-"""Replaces the parts of ``torch`` itself, its tensors and its storages, that would reach a real device or pinned
-memory.
+"""Replaces the parts of ``torch`` itself, its tensors and its storages, that would use a real device or
+pinned memory.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _LEGACY = {
 
 
 def install(patches: Patches) -> None:
-    """Replace everything; `patches` puts it back."""
+    """Replace everything; `patches` restores it."""
     _install_pinning(patches)
     _install_storages(patches)
     for name, dtype in _LEGACY.items():
@@ -70,16 +70,16 @@ def install(patches: Patches) -> None:
 
 
 def _array_interface(tensor: Tensor) -> Any:
-    """Refuse to hand host memory to a library that will take it for a GPU's; a CPU tensor has no such attribute."""
+    """Refuse to pass host memory to a library that would treat it as a GPU's; a CPU tensor has no such attribute."""
     if tensor.is_cuda:
         raise NotImplementedError(
-            "tensors of the simulated device cannot be handed to CuPy, Numba or other CUDA libraries: run on a GPU"
+            "tensors of the simulated device cannot be passed to CuPy, Numba or other CUDA libraries: run on a GPU"
         )
     raise AttributeError(f"can't get __cuda_array_interface__ on non-CUDA tensor type: {tensor.type()}")
 
 
 def _install_pinning(patches: Patches) -> None:
-    # torch recognises its factories by identity where a default device is set: it must have looked at the originals.
+    # If a default device is set, torch recognizes its factories by identity: let it look at the originals first.
     import torch.utils._device as default_device
 
     default_device._device_constructors()
@@ -93,9 +93,10 @@ def _install_pinning(patches: Patches) -> None:
 
 @functools.cache
 def _marking(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """`factory`, whose result is remembered as pinned where ``pin_memory=True`` is asked for.
+    """Return `factory` with support for ``pin_memory=True``: its result is marked as pinned.
 
-    The result lives as long as the process: TorchScript, which is told that it is the builtin, knows it by its address.
+    The replacement lives as long as the process: TorchScript, which is told that it is the builtin, knows it by its
+    address.
     """
     import torch.jit._builtins as builtins
 
@@ -136,7 +137,7 @@ def _install_storages(patches: Patches) -> None:
         if self.device.type != "cuda":
             return resize(self, size)
         # Memory shared through DLPack keeps its size. Sharded training frees a storage and grows it again: the memory
-        # stays where it is, and the device's books say what it does.
+        # stays where it is, and the device's statistics change as on a GPU.
         if size > nbytes(self):
             raise NotImplementedError("the simulated device cannot grow a storage in place: allocate a new tensor")
         address = self.data_ptr()
@@ -183,8 +184,8 @@ def _bytes(storage: torch.UntypedStorage) -> Tensor:
 
 @functools.cache
 def _legacy_type(name: str, dtype: torch.dtype) -> type:
-    """Stands in for ``torch.cuda.FloatTensor`` and its like, as a constructor, for isinstance and for
-    ``Tensor.type``.
+    """Return a replacement of ``torch.cuda.FloatTensor`` and similar types: a constructor that works with isinstance
+    and ``Tensor.type``.
     """
 
     class Legacy(type):
@@ -198,7 +199,7 @@ def _legacy_type(name: str, dtype: torch.dtype) -> type:
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, Tensor) and instance.is_cuda and instance.dtype == dtype
 
-    # Tensor.type reads the qualified name from the C level, where a Python class keeps only its own.
+    # Tensor.type reads the qualified name from the C type, where a Python class keeps only its own name.
     return Legacy(f"torch.cuda.{name}", (), {"dtype": dtype, "__module__": "torch.cuda"})
 
 
@@ -206,11 +207,11 @@ class _Defaults:
     """What the legacy default tensor type has changed."""
 
     new: Callable[..., Tensor] | None = None
-    """The constructor that was replaced, while a type of the device is the default."""
+    """The replaced constructor, while a type of the device is the default."""
 
 
 def reset() -> None:
-    """Make CPU tensors the default again, where a type of the device was."""
+    """Make CPU tensors the default again, if a type of the device was."""
     if _Defaults.new is not None:
         torch.set_default_device(None)
         Tensor.__new__ = _Defaults.new  # type: ignore[method-assign,assignment]
@@ -218,11 +219,13 @@ def reset() -> None:
 
 
 def _default_type(set_default: Callable[[Any], None]) -> Callable[[Any], None]:
-    """``torch.set_default_tensor_type``: a type of the device is a default device and a default data type."""
+    """Return ``torch.set_default_tensor_type``, in which a type of the device means a default device and a default data
+    type.
+    """
     new = Tensor.__new__
 
     def create(cls: Any, *arguments: Any, **keywords: Any) -> Tensor:
-        # The legacy constructor follows the default type and no default device.
+        # The legacy constructor uses the default type, but not the default device.
         made: Tensor
         if cls is not Tensor or keywords or (arguments and isinstance(arguments[0], (Tensor, torch.UntypedStorage))):
             made = new(cls, *arguments, **keywords)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from gpusync_lint.catalogue import registry
-from gpusync_lint.model.findings import EngineSettings, Finding, Source
+from gpusync_lint.model.findings import EngineSettings, Finding, Fix, Source
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rewrite import apply
+from gpusync_lint.rewrite.codemod import Codemod
 from gpusync_lint.run import engine
 
 if TYPE_CHECKING:
@@ -58,11 +59,40 @@ def lint_step(lint: Callable[..., list[Finding]]) -> Callable[..., list[Finding]
     """Analyze statements as the body of a training loop, with the catalogue's names defined before it."""
 
     def run(statements: str, setup: str = "", settings: EngineSettings | None = None) -> list[Finding]:
-        before = f"{registry.catalogue('torch').prelude}{EXTRA}{setup}\n"
-        body = textwrap.indent(statements, "    ")
-        source = f"{before}for step in range(100):\n    sgd.step()\n{body}\n"
-        start = before.count("\n") + 2
-        return [finding for finding in lint(source, settings=settings) if finding.span.line > start]
+        before = _before_step(setup)
+        start = before.count("\n")
+        return [
+            finding
+            for finding in lint(f"{before}{textwrap.indent(statements, '    ')}\n", settings=settings)
+            if finding.span.line > start
+        ]
+
+    return run
+
+
+def _before_step(setup: str = "") -> str:
+    return f"{registry.catalogue('torch').prelude}{EXTRA}{setup}\nfor step in range(100):\n    sgd.step()\n"
+
+
+@pytest.fixture
+def with_fix() -> Callable[[str, Fix], str]:
+    """A source with one fix applied."""
+
+    def run(source: str, fix: Fix) -> str:
+        return apply.apply_edits(source, Codemod(source).edits(fix.operations))
+
+    return run
+
+
+@pytest.fixture
+def with_step_fix(with_fix: Callable[[str, Fix], str]) -> Callable[[str, Finding], str]:
+    """Statements that `lint_step` was given, with the fix of one finding applied."""
+
+    def run(statements: str, finding: Finding) -> str:
+        before = _before_step()
+        after = with_fix(f"{before}{textwrap.indent(statements, '    ')}\n", finding.fix)
+        assert after.startswith(before)
+        return textwrap.dedent(after[len(before) :]).rstrip("\n")
 
     return run
 
@@ -75,10 +105,11 @@ def fixed() -> Callable[..., str]:
         for _ in range(10):
             found = engine.analyze([Source("train.py", source)], EngineSettings()).findings
             hot = [one for one in found if one.heat is Heat.STEP and one.confidence is not Confidence.LOW]
-            chosen = apply.choose(hot, unsafe=unsafe)
-            if not chosen:
+            codemod = Codemod(source)
+            chosen = apply.choose(hot, lambda one, codemod=codemod: codemod.edits(one.operations), unsafe=unsafe)
+            if not chosen.fixes:
                 return source
-            source = apply.apply_edits(source, [edit for one in chosen for edit in one.edits])
+            source = apply.apply_edits(source, chosen.edits)
         raise AssertionError("the fixes do not converge")
 
     return fix

@@ -86,33 +86,29 @@ LISTS = {
 
 
 @pytest.mark.parametrize(("body", "offered"), LISTS.values(), ids=LISTS.keys())
-def test_the_total_of_repeats_is_that_of_their_list(lint, body, offered):
+def test_the_total_of_repeats_is_that_of_their_list(lint, with_fix, body, offered):
     step = "for x in loader:\n    cut(x, [1, 2]).sum().backward()\n"
-    found = lint(f"import torch\n{LENGTHS}{body}{step}")
+    source = f"import torch\n{LENGTHS}{body}{step}"
+    found = lint(source)
     fixes = [one.fix for one in found if one.code == "GS405"]
     assert len(fixes) == 1
     assert (fixes[0] is not None) is offered
     if offered:
-        assert fixes[0].edits[0].replacement.endswith(", output_size=sum(lengths))")
-
-
-def apply(line, finding):
-    (edit,) = finding.fix.edits
-    return line[: edit.span.column - 1] + edit.replacement + line[edit.span.end_column - 1 :]
+        assert with_fix(source, fixes[0]) == source.replace(body, f"{body[:-2]}, output_size=sum(lengths))\n")
 
 
 @pytest.mark.parametrize("before", SAFE)
-def test_a_safe_fix(lint_step, before):
+def test_a_safe_fix(lint_step, with_step_fix, before):
     (finding,) = lint_step(before)
-    assert apply("    " + before, finding) == "    " + SAFE[before]
+    assert with_step_fix(before, finding) == SAFE[before]
     assert finding.fix.safe
     assert finding.fix.hazard is None
 
 
 @pytest.mark.parametrize("before", UNSAFE)
-def test_an_unsafe_fix_says_its_hazard(lint_step, before):
+def test_an_unsafe_fix_says_its_hazard(lint_step, with_step_fix, before):
     (finding,) = lint_step(before)
-    assert apply("    " + before, finding) == "    " + UNSAFE[before]
+    assert with_step_fix(before, finding) == UNSAFE[before]
     assert (finding.fix.safe, bool(finding.fix.hazard)) == (False, True)
 
 
@@ -127,13 +123,13 @@ def test_no_fix_where_it_would_change_more_than_the_wait(lint_step, code):
     assert {finding.fix for finding in lint_step(code)} == {None}
 
 
-def test_non_blocking_is_offered_as_unsafe_where_the_loader_pins(lint):
+def test_non_blocking_is_offered_as_unsafe_where_the_loader_pins(lint, with_fix):
     source = (
         "import torch\nfrom torch.utils.data import DataLoader\nloader = DataLoader([], pin_memory=True)\n"
         "for x in loader:\n    x = x.to('cuda')\n"
     )
     (finding,) = lint(source)
-    assert apply("    x = x.to('cuda')", finding) == "    x = x.to('cuda', non_blocking=True)"
+    assert with_fix(source, finding.fix) == source.replace("'cuda'", "'cuda', non_blocking=True")
     assert not finding.fix.safe
     assert finding.fix.hazard
 
@@ -156,10 +152,9 @@ def test_non_blocking_is_not_offered_where_the_loader_does_not_pin(lint):
         ("torch.ones(3,\n    4).to(dev)", "torch.ones(3,\n    4, device=dev)"),
     ],
 )
-def test_arguments_on_lines_of_their_own_stay_there(lint_step, before, after):
+def test_arguments_on_lines_of_their_own_stay_there(lint_step, with_step_fix, before, after):
     (finding,) = lint_step(f"y = {before}")
-    (edit,) = finding.fix.edits
-    assert edit.replacement == after.replace("\n", "\n    ")
+    assert with_step_fix(f"y = {before}", finding) == f"y = {after}"
 
 
 def test_a_comment_inside_the_call_is_not_lost(lint_step):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from gpusync_lint.model.levels import Heat
-from gpusync_lint.rewrite import apply
 
 JAX = """
 import jax
@@ -121,11 +120,9 @@ RAY = "import ray\n@ray.remote\ndef f(a):\n    return a\nitems = [1, 2]\nrefs = 
 
 
 @pytest.mark.parametrize("before", FIXES)
-def test_the_fix_of_ray_get_in_a_comprehension(lint, before):
+def test_the_fix_of_ray_get_in_a_comprehension(lint, with_fix, before):
     (finding,) = lint(RAY + before + "\n")
-    (edit,) = finding.fix.edits
-    after = before[: edit.span.column - 1] + edit.replacement + before[edit.span.end_column - 1 :]
-    assert (after, finding.fix.safe) == FIXES[before]
+    assert (with_fix(RAY + before, finding.fix), finding.fix.safe) == (RAY + FIXES[before][0], FIXES[before][1])
 
 
 @pytest.mark.parametrize(
@@ -186,10 +183,10 @@ def test_elementwise_functions_of_arrays_wait(lint):
 
 
 @pytest.mark.parametrize("before", RAY_LOOPS)
-def test_the_fix_of_ray_get_in_a_loop(lint, before):
+def test_the_fix_of_ray_get_in_a_loop(lint, with_fix, before):
     found = lint(f"{RAY}out = []\n{before}")
     (fix,) = [one.fix for one in found]
-    assert apply.apply_edits(f"{RAY}out = []\n{before}", fix.edits) == f"{RAY}out = []\n{RAY_LOOPS[before]}"
+    assert with_fix(f"{RAY}out = []\n{before}", fix) == f"{RAY}out = []\n{RAY_LOOPS[before]}"
     assert (fix.safe, bool(fix.hazard)) == (False, True)
 
 

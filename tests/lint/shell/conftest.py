@@ -13,8 +13,10 @@ from gpusync_lint import rule_pages
 from gpusync_lint.accept.rules import RULES
 from gpusync_lint.catalogue.schema import RuleDoc
 from gpusync_lint.model import codes
-from gpusync_lint.model.findings import Analysis, Edit, EngineSettings, FileError, Finding, Fix, Source, Span
+from gpusync_lint.model.findings import Analysis, EngineSettings, FileError, Finding, Fix, Source
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.operations import RemoveComment, RenameCalled
+from gpusync_lint.model.spans import Span
 from gpusync_lint.project import partition
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ WORDS: dict[str, tuple[str, Heat, Confidence]] = {
     "copy_twice": ("GS501", Heat.STEP, Confidence.HIGH),
     "copy_unsafe": ("GS501", Heat.STEP, Confidence.HIGH),
     "copy_broken": ("GS501", Heat.STEP, Confidence.HIGH),
+    "copy_unwritable": ("GS501", Heat.STEP, Confidence.HIGH),
     "copy_ping": ("GS501", Heat.STEP, Confidence.HIGH),
     "copy_pong": ("GS501", Heat.STEP, Confidence.HIGH),
 }
@@ -58,6 +61,7 @@ REPLACEMENTS = {
     "copy_twice": ("copy_safe", True),
     "copy_unsafe": ("fixed", False),
     "copy_broken": ("fixed(", True),
+    "copy_unwritable": ("fixed", True),
     "copy_ping": ("copy_pong", True),
     "copy_pong": ("copy_ping", True),
 }
@@ -94,8 +98,11 @@ def _finding(path: str, line: int, match: re.Match[str], ordinal: int) -> Findin
     fix = None
     if word in REPLACEMENTS:
         replacement, safe = REPLACEMENTS[word]
-        edit = Edit(Span(line, column, line, column + len(word)), replacement)
-        fix = Fix(f"Use {replacement}", (edit,), safe, None if safe else "the copy may race")
+        call = Span(line, column, line, column + len(match[0]))
+        renamed = RenameCalled(call, replacement)
+        comment = RemoveComment(call)  # there is none
+        operations = (renamed, comment) if word == "copy_unwritable" else (renamed,)
+        fix = Fix(f"Use {replacement}", operations, safe, None if safe else "the copy may race")
     return Finding(
         code=code,
         name=NAMES[code],

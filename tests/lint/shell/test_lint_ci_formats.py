@@ -12,8 +12,9 @@ from xml.etree import ElementTree
 import pytest
 from gpusync_lint import output as formats
 from gpusync_lint.cli import main
-from gpusync_lint.model.findings import FileError, Finding, Span
+from gpusync_lint.model.findings import FileError, Finding
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Span
 from gpusync_lint.output.base.format import Format, Options
 from gpusync_lint.run.runner import Outcome
 from gpusync_lint.settings.selection import Level, Reported
@@ -279,7 +280,8 @@ def test_fixes_are_applied_whatever_the_format(project: Project, capsys: Capture
 
 
 def test_the_formats_are_the_modules_of_the_folder() -> None:
-    assert formats.names() == ("text", "github", "gitlab", "json", "junit", "sarif")
+    assert formats.names()[0] == "text"
+    assert {"github", "gitlab", "json", "junit", "sarif"} < set(formats.names())
     assert all(isinstance(formats.named(name), Format) for name in formats.names())
 
 

@@ -131,17 +131,32 @@ def test_linting_imports_neither_torch_nor_pytest(folder: Path) -> None:
     assert _imported(result) & {"torch", "numpy", "pytest", "_pytest", "pynvml"} == set()
 
 
-def test_libcst_is_imported_only_when_a_fix_changes_a_call_over_several_lines(folder: Path) -> None:
-    judged = _gpusync(folder, "lint", "train.py", python=("-X", "importtime"))
-    assert judged.returncode == 1
-    assert "libcst" not in _imported(judged)
-    (folder / "fixable.py").write_text(FIXABLE)
-    fixable = _gpusync(folder, "lint", "fixable.py", python=("-X", "importtime"))
-    assert "fixable" in fixable.stdout
-    assert "libcst" not in _imported(fixable)
-    (folder / "fixable.py").write_text(FIXABLE.replace("32, 8", "32,\n        8"))
-    fixable = _gpusync(folder, "lint", "fixable.py", python=("-X", "importtime"))
-    assert "libcst" in _imported(fixable)
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [
+        ([], False),
+        (["--statistics"], False),
+        (["--output-format=github"], False),
+        (["--output-format=gitlab"], False),
+        (["--output-format=junit"], False),
+        (["--output-format=json"], True),
+        (["--output-format=sarif"], True),
+        (["--diff"], True),
+        (["--fix"], True),
+        (["--add-ignores", "known"], True),
+    ],
+)
+def test_libcst_is_imported_only_where_an_edit_is_asked_for(folder: Path, options: list[str], needed: bool) -> None:
+    for name, text in (("fixable.py", FIXABLE), ("spread.py", FIXABLE.replace("32, 8", "32,\n        8"))):
+        (folder / name).write_text(text)
+    result = _gpusync(folder, "lint", "fixable.py", "spread.py", *options, python=("-X", "importtime"))
+    assert ("libcst" in _imported(result)) is needed
+
+
+def test_libcst_is_not_imported_where_there_is_nothing_to_fix(folder: Path) -> None:
+    (folder / "clean.py").write_text("import torch\n")
+    result = _gpusync(folder, "lint", "clean.py", "--fix", "--output-format=json", python=("-X", "importtime"))
+    assert "libcst" not in _imported(result)
 
 
 FIXABLE = """\

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from gpusync_lint.cli import main
 from gpusync_lint.files.discovery import decode
-from gpusync_lint.model.findings import Edit, Finding, Fix, Span
+from gpusync_lint.model.findings import Finding, Fix
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Edit, Span
 from gpusync_lint.rewrite import apply
 
 Project = Callable[..., Path]
@@ -20,10 +22,15 @@ def _edit(line: int, column: int, end_line: int, end_column: int, replacement: s
     return Edit(Span(line, column, end_line, end_column), replacement)
 
 
-def _finding(line: int, *edits: Edit, safe: bool = True) -> Finding:
-    fix = Fix("Change it", edits, safe)
+def _finding(line: int, safe: bool = True) -> Finding:
+    fix = Fix(f"Change line {line}", (), safe)
     span = Span(line, 1, line, 2)
     return Finding("GS201", "item-read", "a.py", span, "waits", "no", Heat.STEP, Confidence.HIGH, "torch", "key", fix)
+
+
+def _edits(*given: Sequence[Edit]) -> Callable[[Fix], Sequence[Edit]]:
+    """The edits of fixes by the lines of their findings."""
+    return lambda fix: given[int(fix.title.rpartition(" ")[2])]
 
 
 @pytest.mark.parametrize(
@@ -67,20 +74,27 @@ def test_an_edit_outside_the_text_is_refused(edit: Edit) -> None:
     ],
 )
 def test_fixes_that_overlap_are_not_applied_together(edits: list[Edit], taken: int) -> None:
-    findings = [_finding(number, edit) for number, edit in enumerate(edits, 1)]
-    assert len(apply.choose(findings, unsafe=False)) == taken
+    findings = [_finding(number) for number in range(len(edits))]
+    chosen = apply.choose(findings, _edits(*([edit] for edit in edits)), unsafe=False)
+    assert len(chosen.fixes) == taken
+    assert chosen.edits == tuple(dict.fromkeys(edits[:taken]))
 
 
 def test_a_fix_is_applied_whole_or_not_at_all() -> None:
-    first = _finding(1, _edit(1, 1, 1, 5, "a"))
-    second = _finding(2, _edit(1, 4, 1, 6, "b"), _edit(9, 1, 9, 2, "c"))
-    assert apply.choose([first, second], unsafe=False) == [first.fix]
+    first, second = _finding(0), _finding(1)
+    edits = _edits([_edit(1, 1, 1, 5, "a")], [_edit(1, 4, 1, 6, "b"), _edit(9, 1, 9, 2, "c")])
+    assert apply.choose([first, second], edits, unsafe=False).fixes == (first.fix,)
 
 
 def test_unsafe_fixes_are_applied_on_request_only() -> None:
-    findings = [_finding(1, _edit(1, 1, 1, 2, "a"), safe=False)]
-    assert apply.choose(findings, unsafe=False) == []
-    assert len(apply.choose(findings, unsafe=True)) == 1
+    findings = [_finding(0, safe=False)]
+    edits = _edits([_edit(1, 1, 1, 2, "a")])
+    assert apply.choose(findings, edits, unsafe=False).fixes == ()
+    assert len(apply.choose(findings, edits, unsafe=True).fixes) == 1
+
+
+def test_a_fix_that_cannot_be_written_is_not_chosen() -> None:
+    assert apply.choose([_finding(0)], _edits([]), unsafe=False) == apply.Chosen((), ())
 
 
 @pytest.mark.parametrize(
@@ -220,6 +234,35 @@ def test_a_file_that_a_fix_would_break_is_left_untouched(
     out, err = capsys.readouterr()
     assert err == f"a.py: error: not fixed: {problem}\n"
     assert out.endswith("Fixed 1 warning in 1 file.\nFound 2 warnings (2 fixable with --fix)\n")
+
+
+UNWRITABLE = "a fix cannot be written: no comment stands there (fix: Use fixed); this is a bug in gpusync"
+
+
+def test_a_fix_that_cannot_be_written_is_an_error_and_the_others_are_applied(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = project({"a.py": "copy_twice()\ncopy_unwritable()\n"})
+    assert main(["--fix"]) == 2
+    assert (root / "a.py").read_text() == "fixed()\ncopy_unwritable()\n"
+    out, err = capsys.readouterr()
+    assert err == f"a.py:2: error: {UNWRITABLE}\n"
+    assert "fix: Use" not in out
+    assert out.endswith("Fixed 2 warnings in 1 file.\nFound 1 warning\n")
+
+
+@pytest.mark.parametrize("options", [[], ["--fix"], ["--fix", "--add-ignores", "known", "--show-suppressed"]])
+def test_json_shows_no_fix_that_cannot_be_written(
+    project: Project, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    project({"a.py": "item()\ncopy_unwritable()\n"})
+    assert main(["--output-format", "json", *options]) == 2
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert [one["fix"] for one in document["findings"]] == [None, None]
+    assert [(one["line"], one["message"]) for one in document["errors"]] == [(2, UNWRITABLE)]
+    assert err.startswith(f"a.py:2: error: {UNWRITABLE}\n")
+    assert err.count("error") == 1
 
 
 def test_a_write_protected_file_is_reported_and_its_warnings_remain(

@@ -44,12 +44,11 @@ def load(path: Path | str) -> dict:
 MERGEABLE = ["gitlab", "json", "sarif"]
 
 
-def test_the_formats_that_merge():
-    assert [each.kind for each in output.mergeable()] == [
-        "a GitLab code quality report",
-        "findings as JSON",
-        "findings as SARIF",
-    ]
+@pytest.mark.parametrize("ending", MERGEABLE)
+def test_a_file_is_recognized_by_its_own_format_alone(lint, ending):
+    document = load(lint(f"a.{ending}", "a.py"))
+    recognizing = [each for each in output.mergeable() if each.recognizes(document)]
+    assert [type(each) for each in recognizing] == [type(output.named(ending))]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from gpusync_lint.cli import main
 from gpusync_lint.files.notebook import Notebook
-from gpusync_lint.model.findings import Edit, Span
+from gpusync_lint.model.spans import Edit, Span
 
 Project = Callable[..., Path]
 Captured = pytest.CaptureFixture[str]
@@ -355,7 +355,7 @@ def test_a_comment_that_is_all_of_the_end_of_a_cell_can_be_removed(project: Proj
 
 def test_a_fix_on_a_line_that_is_not_python_is_not_offered() -> None:
     notebook = Notebook(_document("%%time\nx\n!ls", "y"))
-    assert [line for line in range(1, 8) if not notebook.allows([Edit(Span(line, 1, line, 1), "z")])] == [1, 3, 5]
+    assert [line for line in range(1, 8) if not notebook.allows([Span(line, 1, line, 1)])] == [1, 3, 5]
 
 
 def test_a_change_that_loses_the_end_of_a_cell_is_refused() -> None:

@@ -3,8 +3,9 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 import pytest
-from gpusync_lint.model.findings import Finding, Span
+from gpusync_lint.model.findings import Finding
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Span
 from gpusync_lint.settings.selection import (
     Layer,
     Level,

@@ -5,10 +5,13 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 import pytest
-from gpusync_lint.accept.allow_comments import UnreadableCommentsError, apply
-from gpusync_lint.model.findings import Finding, Span
+from gpusync_lint.accept.allow_comments import apply
+from gpusync_lint.accept.comments import UnreadableCommentsError
+from gpusync_lint.model.findings import Finding
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Span
 from gpusync_lint.rewrite.apply import apply_edits
+from gpusync_lint.rewrite.codemod import Codemod
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -245,7 +248,7 @@ def test_the_unsafe_fix_removes_what_is_unused(before: str, after: str) -> None:
     _, (about,) = _apply(before, *findings)
     assert about.fix is not None
     assert not about.fix.safe
-    assert apply_edits(before, about.fix.edits) == after
+    assert apply_edits(before, Codemod(before).edits(about.fix.operations)) == after
 
 
 def test_an_unused_comment_that_shares_its_line_with_another_has_no_fix() -> None:

@@ -4,8 +4,9 @@ import io
 from dataclasses import replace
 
 import pytest
-from gpusync_lint.model.findings import Finding, Fix, Span
+from gpusync_lint.model.findings import Finding, Fix
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.spans import Span
 from gpusync_lint.output.base.format import Options, wants_color
 from gpusync_lint.output.text import Text
 from gpusync_lint.run.runner import Outcome

@@ -55,6 +55,8 @@ class Format(ABC):
     audience: ClassVar[str]
     """Who or what reads it."""
     shows: ClassVar[Shows]
+    shows_edits: ClassVar[bool] = False
+    """Whether it contains the edits of fixes, which are computed for such a format only."""
 
     @abstractmethod
     def render(self, outcome: Outcome, options: Options) -> str:

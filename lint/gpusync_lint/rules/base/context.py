@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gpusync_lint.catalogue import registry
 from gpusync_lint.domain.training_idioms import is_test_path
 from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, foreign_inside
-from gpusync_lint.model.findings import Span
+from gpusync_lint.model.findings import Fix
 from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.operations import Template
+from gpusync_lint.model.spans import Span
 from gpusync_lint.project.symbols import ClassDef
+from gpusync_lint.rewrite.layout import Layout
 from gpusync_lint.rules.base.blocks import around
 
 if TYPE_CHECKING:
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from gpusync_lint.catalogue.schema import Barrier, Catalogue
     from gpusync_lint.heat.frequency import FrequencyRecorder
     from gpusync_lint.inference.fixpoint import Inference
-    from gpusync_lint.model.findings import EngineSettings, Fix
+    from gpusync_lint.model.findings import EngineSettings
+    from gpusync_lint.model.operations import Operation
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
     from gpusync_lint.rules.base.occurrences import Occurrence
 
@@ -104,6 +108,7 @@ class RuleContext:
         self.file = file
         self.catalogue = catalogue
         self.settings = settings
+        self.layout = Layout(file.text.split("\n"))
         self.occurrence: Occurrence
         """The node that is judged, and where it stands."""
         self.values: dict[ast.expr, Value] = {}
@@ -113,7 +118,6 @@ class RuleContext:
         self.reported_lines: set[int] = set()
         """Lines of the file on which something was reported so far."""
         self._inference = inference
-        self._lines = file.text.split("\n")
         self._has_reports = has_reports
         self._heat = heat
 
@@ -254,54 +258,48 @@ class RuleContext:
         """How often a statement of a function runs."""
         return self._heat.heat(fn, statement)
 
-    def line(self, number: int) -> str:
-        """A line of the file, counted from 1, without its end."""
-        return self._lines[number - 1]
+    def span(self, node: ast.expr | ast.stmt) -> Span:
+        """Where a node stands, for the operations of a fix."""
+        return self.layout.span(node)
 
-    def start_column(self, node: ast.stmt | ast.expr) -> int:
-        """The column that a node begins in, counted from 1."""
-        return self._column(node.lineno, node.col_offset)
+    def template(self, text: str, *parts: ast.expr) -> Template:
+        """New source for a fix; each ``{}`` in the text stands for one of the expressions."""
+        return Template(text, tuple(self.layout.span(part) for part in parts))
 
-    def end_column(self, node: ast.stmt | ast.expr) -> int:
-        """The column after a node, in its last line."""
-        return self._column(node.end_lineno or node.lineno, node.end_col_offset or 0)
+    def fix(self, title: str, *operations: Operation, safe: bool = False, hazard: str | None = None) -> Fix | None:
+        """A fix of the node that is judged; None where the layout of the source does not allow it."""
+        return self.fix_of([self.occurrence], title, operations, safe=safe, hazard=hazard)
 
-    def span(self, node: ast.expr) -> Span | None:
-        """Where an expression stands; None where this Python does not know (inside an f-string, before 3.12)."""
-        if self.occurrence.string is not None and not _F_STRINGS_HAVE_POSITIONS:
+    def fix_of(
+        self,
+        occurrences: Iterable[Occurrence],
+        title: str,
+        operations: Sequence[Operation],
+        *,
+        safe: bool = False,
+        hazard: str | None = None,
+    ) -> Fix | None:
+        """A fix of several nodes at once; None where the layout of the source does not allow it."""
+        if not all(self._is_placed(occurrence) for occurrence in occurrences):
             return None
-        return self._span(node)
+        if any(self.layout.obstacle(operation) is not None for operation in operations):
+            return None
+        return Fix(title, tuple(operations), safe, hazard)
+
+    def _is_placed(self, occurrence: Occurrence) -> bool:
+        """Whether this Python knows where an expression stands: before 3.12 not inside an f-string."""
+        return occurrence.string is None or _F_STRINGS_HAVE_POSITIONS
 
     def span_of(self, report: Report, site: Occurrence) -> Span:
         """What a report underlines."""
         mark = report.node
-        if site.string is not None and not _F_STRINGS_HAVE_POSITIONS:
+        if site.string is not None and not self._is_placed(site):
             mark = site.string
         elif report.highlight_name and isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute):
-            whole = self._span(mark)
-            func = self._span(mark.func)
+            whole = self.span(mark)
+            func = self.span(mark.func)
             return Span(func.end_line, func.end_column - len(mark.func.attr), whole.end_line, whole.end_column)
-        return self._span(mark)
-
-    def source(self, span: Span) -> str:
-        """The source in a range."""
-        if span.line == span.end_line:
-            return self._lines[span.line - 1][span.column - 1 : span.end_column - 1]
-        middle = self._lines[span.line : span.end_line - 1]
-        first = self._lines[span.line - 1][span.column - 1 :]
-        return "\n".join([first, *middle, self._lines[span.end_line - 1][: span.end_column - 1]])
-
-    def _span(self, node: ast.expr) -> Span:
-        end_line = node.end_lineno or node.lineno
-        end = node.end_col_offset or node.col_offset
-        return Span(node.lineno, self._column(node.lineno, node.col_offset), end_line, self._column(end_line, end))
-
-    def _column(self, line: int, offset: int) -> int:
-        """`ast` counts bytes of UTF-8 from 0, a span counts characters from 1."""
-        text = self._lines[line - 1] if line <= len(self._lines) else ""
-        if text.isascii():
-            return offset + 1
-        return len(text.encode()[:offset].decode(errors="replace")) + 1
+        return self.span(mark)
 
     def is_timed(self) -> bool:
         """Whether a clock is read next to the statement: then the wait is what its author measures."""

@@ -10,6 +10,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpusync_lint.rewrite.layout import MAX_DEPTH
 from gpusync_lint.syntax.blocks import blocks
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     """The rules that judge a node; none, or None, for a node that no rule judges."""
     Judged = tuple["Occurrence", tuple[Rule, ...]]
     """A node, and the rules that judge it."""
-
-MAX_DEPTH = 300
-"""The deepest expression, in `ast` nodes, that rules are shown: libcst, which writes fixes, crashes on more."""
 
 _CALL_BACK = frozenset(
     {

@@ -1,4 +1,4 @@
-"""Several `.item()` in one block: advice to read them at once, told at the first of them, and the fix that does it."""
+"""Several `.item()` in one block: the first of them advises to read all with one wait, and each offers the fix."""
 
 from __future__ import annotations
 
@@ -7,32 +7,43 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from gpusync_lint.model.findings import Edit, Fix, Span
+from gpusync_lint.model.operations import (
+    InsertAfter,
+    InsertBefore,
+    RenameCalled,
+    ReplaceExpression,
+    ReplaceStatements,
+    Template,
+)
+from gpusync_lint.model.spans import Span
 from gpusync_lint.rules.base.blocks import around, bound_names
-from gpusync_lint.rules.fixes.deferred_reads import insert_after
 from gpusync_lint.rules.fixes.number_types import number_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusync_lint.model.findings import Fix
+    from gpusync_lint.model.operations import Operation
     from gpusync_lint.rules.base.context import Report, RuleContext
     from gpusync_lint.rules.base.occurrences import Occurrence
 
 Found = list[tuple["Occurrence", "Report"]]
 _Read = tuple[int, int]
-"""Place of the statement in its block, number of the report."""
+"""Index of the statement in its block, and index of the report."""
 
 _AT_MOST = 8
 _WIDEST = 100
-"""Columns of the line that reads several values at most."""
+"""Longest line, in columns, that a fix makes to read several values."""
 _TITLE = "Read them with one wait"
 _HAZARD = "They must lie on one device; the numbers are there after the last of them only."
 _COMBINED = "Compute on the device, read the result"
 _ROUNDS = "The result is rounded as the tensors are, and a division by zero gives inf or nan instead of an error."
 _CHANGES = frozenset({"step", "replay"})
-"""Methods that change tensors which are not named: an optimizer's, a CUDA graph's."""
+"""Methods that change tensors without naming them: `step` of an optimizer, `replay` of a CUDA graph."""
 
 
 def merge_reads(found: Found, context: RuleContext) -> None:
-    """Let the first of several reads that could be one say so, in its remedy, and give all of them the fix.
+    """Where several reads could be one, say so in the remedy of the first, and give the fix to all of them.
 
     They can be one where all of the values exist before the first is read: no name that a later one reads from is
     bound by a statement in between.
@@ -86,7 +97,7 @@ def _advise(reads: list[_Read], found: Found) -> None:
 
 
 def _stack_statements(reads: list[_Read], found: Found, context: RuleContext) -> None:
-    """`a = x.item()` and further on `b = y.item()`: both are kept on the device, and read after the last."""
+    """`a = x.item()` and later `b = y.item()`: keep both on the device, and read them after the last statement."""
     wanted = [read for read in reads if _assigned(found[read[1]]) is not None and _scalar(found[read[1]], context)]
     while len(wanted) > 1:
         site = found[wanted[0][1]][0]
@@ -100,8 +111,7 @@ def _stack_statements(reads: list[_Read], found: Found, context: RuleContext) ->
             together = group
         if len(together) > 1:
             fix = _at_once(together, found, context) or _after_the_last(together, found, context)
-            if fix is not None:
-                _give(together, found, fix)
+            _give(together, found, fix)
         wanted = wanted[len(together) :]
 
 
@@ -116,20 +126,25 @@ def _stack_displays(reads: list[_Read], found: Found, context: RuleContext) -> N
             if len(numbers) < len(node.elts) or any(found[number][1].fix is not None for number in numbers):
                 continue
             kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
-            texts = [_read_text(found[number], context) for number in numbers]
-            span = context.span(node)
-            if len(kinds) > 1 or None in kinds or not all(texts) or span is None or "#" in context.source(span):
+            if len(kinds) > 1 or None in kinds:
                 continue
-            stacked = f"torch.stack([{', '.join(text for text in texts if text)}]).tolist()"
             unpacked = isinstance(statement, ast.Assign) and statement.value is node and _unpacks(statement)
+            stacked = _stacked(numbers, found, context)
             if isinstance(node, ast.Tuple) and not unpacked:
-                stacked = f"tuple({stacked})"
-            fix = Fix(_TITLE, (Edit(span, stacked),), False, _HAZARD)
-            _give([(0, number) for number in numbers], found, fix)
+                stacked = replace(stacked, text=f"tuple({stacked.text})")
+            group = [(0, number) for number in numbers]
+            operations = [ReplaceExpression(context.span(node), stacked)]
+            _give(group, found, _fix(group, found, context, _TITLE, operations, _HAZARD))
+
+
+def _stacked(numbers: list[int], found: Found, context: RuleContext) -> Template:
+    """The expression that reads several tensors with one wait."""
+    receivers = [receiver for number in numbers if (receiver := _receiver(found[number])) is not None]
+    return context.template(f"torch.stack([{', '.join('{}' for _ in receivers)}]).tolist()", *receivers)
 
 
 def _combine_operands(reads: list[_Read], found: Found, context: RuleContext) -> None:
-    """`x.item() / y.item()` to `(x / y).item()`: the device computes, and one number is read."""
+    """`x.item() / y.item()` to `(x / y).item()`: compute on the device and read one number."""
     by_mark = {id(found[number][1].node): number for _, number in reads}
     for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
         for node in ast.walk(statement):
@@ -139,31 +154,22 @@ def _combine_operands(reads: list[_Read], found: Found, context: RuleContext) ->
             if len(numbers) < 2 or any(found[number][1].fix is not None for number in numbers):
                 continue
             kinds = {_kind(found[number], context) for number in numbers}
-            whole, left, right = context.span(node), context.span(node.left), context.span(node.right)
-            if len(kinds) > 1 or None in kinds or whole is None or left is None or right is None:
+            if len(kinds) > 1 or None in kinds or node.left.lineno != node.right.end_lineno:
                 continue
-            text = context.source(whole)
-            if (left.line, right.end_line) != (right.line, left.line) or not text.endswith(".item()"):
-                continue
-            operator = text[left.end_column - whole.column : right.column - whole.column]
-            receivers = [_receiver(found[number]) for number in numbers]
-            sides = [_operand(receiver, context) for receiver in receivers]
-            if operator.strip() not in ("+", "-", "*", "/") or None in sides:
-                continue
-            combined = f"({sides[0]}{operator}{sides[1]}).item()"
-            _give([(0, number) for number in numbers], found, Fix(_COMBINED, (Edit(whole, combined),), False, _ROUNDS))
-
-
-def _operand(receiver: ast.expr | None, context: RuleContext) -> str | None:
-    """What is read, as it can stand beside an operator."""
-    span = context.span(receiver) if receiver is not None else None
-    if span is None or not isinstance(receiver, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
-        return None
-    return context.source(span)
+            operations: list[Operation] = [
+                ReplaceExpression(context.span(node), context.template("({}).item()", node)),
+                *(
+                    ReplaceExpression(context.span(side), context.template("{}", receiver))
+                    for side, receiver in ((found[number][1].node, _receiver(found[number])) for number in numbers)
+                    if receiver is not None
+                ),
+            ]
+            both = [(0, number) for number in numbers]
+            _give(both, found, _fix(both, found, context, _COMBINED, operations, _ROUNDS))
 
 
 def _stack_expressions(reads: list[_Read], found: Found, context: RuleContext) -> None:
-    """`print(x.item(), y.item())` of two names: they are read by a statement before, under names of their own."""
+    """`print(x.item(), y.item())` of two names: a statement before it reads both into new names."""
     groups: dict[int, list[int]] = {}
     for _, number in reads:
         groups.setdefault(id(found[number][0].statement), []).append(number)
@@ -181,21 +187,24 @@ def _stack_expressions(reads: list[_Read], found: Found, context: RuleContext) -
         if len(labels) < len(numbers) or not 1 < len(set(labels.values())) == len(labels):
             continue
         kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
-        before = context.line(statement.lineno)[: context.start_column(statement) - 1]
-        spans = [context.span(found[number][1].node) for number in numbers]
         fresh = [f"{label}_value" for label in labels.values()]
         taken = any(isinstance(node, ast.Name) and node.id in fresh for node in ast.walk(context.file.tree))
-        if len(kinds) > 1 or None in kinds or before.strip() or None in spans or taken:
+        if len(kinds) > 1 or None in kinds or taken:
             continue
-        reading = f"{', '.join(fresh)} = torch.stack([{', '.join(labels.values())}]).tolist()\n{before}"
-        start = Span(statement.lineno, len(before) + 1, statement.lineno, len(before) + 1)
-        edits = [Edit(start, reading)]
-        edits += [Edit(span, name) for span, name in zip(spans, fresh, strict=True) if span is not None]
-        _give([(0, number) for number in numbers], found, Fix(_TITLE, tuple(edits), False, _HAZARD))
+        stacked = f"torch.stack([{', '.join(labels.values())}]).tolist()"
+        operations: list[Operation] = [
+            InsertBefore(context.span(statement), Template(f"{', '.join(fresh)} = {stacked}")),
+            *(
+                ReplaceExpression(context.span(found[number][1].node), Template(name))
+                for number, name in zip(numbers, fresh, strict=True)
+            ),
+        ]
+        together = [(0, number) for number in numbers]
+        _give(together, found, _fix(together, found, context, _TITLE, operations, _HAZARD))
 
 
 def _always(statement: ast.stmt) -> set[int]:
-    """`id` of the expressions of a statement that are evaluated whenever it runs."""
+    """The `id` of each expression that is evaluated whenever the statement runs."""
     found: set[int] = set()
     stack: list[ast.AST] = [statement]
     while stack:
@@ -210,14 +219,22 @@ def _always(statement: ast.stmt) -> set[int]:
     return found
 
 
-def _give(reads: list[_Read], found: Found, fix: Fix) -> None:
+def _fix(
+    reads: list[_Read], found: Found, context: RuleContext, title: str, operations: Sequence[Operation], hazard: str
+) -> Fix | None:
+    return context.fix_of([found[number][0] for _, number in reads], title, operations, hazard=hazard)
+
+
+def _give(reads: list[_Read], found: Found, fix: Fix | None) -> None:
+    if fix is None:
+        return
     for _, number in reads:
         site, report = found[number]
         found[number] = (site, replace(report, fix=fix))
 
 
 def _assigned(one: tuple[Occurrence, Report]) -> str | None:
-    """The name that a statement which does nothing else binds to the number."""
+    """The name that the number is assigned to, for a statement that does nothing else."""
     statement, mark = one[0].statement, one[1].node
     if not isinstance(statement, ast.Assign) or statement.value is not mark or len(statement.targets) != 1:
         return None
@@ -227,31 +244,27 @@ def _assigned(one: tuple[Occurrence, Report]) -> str | None:
 
 def _receiver(one: tuple[Occurrence, Report]) -> ast.expr | None:
     mark = one[1].node
-    return mark.func.value if isinstance(mark, ast.Call) and isinstance(mark.func, ast.Attribute) else None
+    if not isinstance(mark, ast.Call) or not isinstance(mark.func, ast.Attribute) or mark.args or mark.keywords:
+        return None
+    return mark.func.value
 
 
 def _scalar(one: tuple[Occurrence, Report], context: RuleContext) -> bool:
-    """Whether what is read has no dimension, and torch is there under its name."""
+    """Whether the tensor that is read has no dimensions, and `torch` is imported under its own name."""
     receiver = _receiver(one)
     named = context.file.imports.get("torch") == "torch"
     return one[1].fix is None and receiver is not None and context.value(receiver).zero_dim is True and named
 
 
 def _kind(one: tuple[Occurrence, Report], context: RuleContext) -> type | None:
-    """`float` or `int`: what stacking keeps. Booleans and numbers would not stay what they are."""
+    """`float` or `int`: the types that survive stacking. None for booleans and unknown types."""
     receiver = _receiver(one)
     kind = number_of(receiver, one[0].fn, context) if receiver is not None else None
     return kind if kind in (float, int) else None
 
 
-def _read_text(one: tuple[Occurrence, Report], context: RuleContext) -> str | None:
-    receiver = _receiver(one)
-    span = context.span(receiver) if receiver is not None else None
-    return context.source(span) if span is not None else None
-
-
 def _may_wait(group: list[_Read], block: list[ast.stmt], found: Found) -> bool:
-    """Whether every number but the last may be there only after the last: nothing in between uses or changes it."""
+    """Whether all numbers may be read after the last statement: nothing in between uses or changes one of them."""
     last = group[-1][0]
     names = [_assigned(found[number]) for _, number in group]
     if len(set(names)) < len(names):
@@ -273,7 +286,7 @@ def _may_wait(group: list[_Read], block: list[ast.stmt], found: Found) -> bool:
 
 
 def _changes(node: ast.AST, names: set[str]) -> bool:
-    """Whether a node may change in place what these names hold."""
+    """Whether a node may change the values of these names in place."""
     if isinstance(node, ast.AugAssign):
         return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.target))
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -286,42 +299,34 @@ def _changes(node: ast.AST, names: set[str]) -> bool:
 
 
 def _at_once(group: list[_Read], found: Found, context: RuleContext) -> Fix | None:
-    """Statements that follow each other become one: `a, b = torch.stack([x, y]).tolist()`."""
+    """Replace consecutive statements by one: `a, b = torch.stack([x, y]).tolist()`."""
     statements = [found[number][0].statement for _, number in group]
     if [place for place, _ in group] != list(range(group[0][0], group[0][0] + len(group))):
         return None
     bound: set[str] = set()
     for one, other in pairwise(statements):
         bound |= bound_names(one)
-        between = Span(one.end_lineno or one.lineno, context.end_column(one), other.lineno, context.start_column(other))
-        if context.source(between).strip(" \t") != "\n" or bound & _names(other):
+        if other.lineno != (one.end_lineno or one.lineno) + 1 or bound & _names(other):
             return None
-    names = [_assigned(found[number]) for _, number in group]
-    texts = [_read_text(found[number], context) for _, number in group]
-    first, last = statements[0], statements[-1]
-    if None in texts or any("\n" in (text or "") for text in texts):
+    names = ", ".join(str(_assigned(found[number])) for _, number in group)
+    stacked = _stacked([number for _, number in group], found, context)
+    reading = replace(stacked, text=f"{names} = {stacked.text}")
+    first, last = context.span(statements[0]), context.span(statements[-1])
+    length = context.layout.length(reading)
+    if length is None or first.column + length > _WIDEST:
         return None
-    line = f"{', '.join(map(str, names))} = torch.stack([{', '.join(map(str, texts))}]).tolist()"
-    if context.start_column(first) + len(line) > _WIDEST:
-        return None
-    span = Span(first.lineno, context.start_column(first), last.end_lineno or last.lineno, context.end_column(last))
-    return Fix(_TITLE, (Edit(span, line),), False, _HAZARD)
+    return _fix(group, found, context, _TITLE, [ReplaceStatements(Span(*first[:2], *last[2:]), reading)], _HAZARD)
 
 
 def _after_the_last(group: list[_Read], found: Found, context: RuleContext) -> Fix | None:
-    """Each `.item()` becomes `.detach()`, and a statement after the last reads them all."""
-    edits = []
+    """Replace each `.item()` by `.detach()`, and read all of them in a statement after the last."""
     names = ", ".join(str(_assigned(found[number])) for _, number in group)
-    for _, number in group:
-        mark = found[number][1].node
-        span = context.span(mark)
-        if span is None or not context.source(span).endswith(".item()"):
-            return None
-        item = Span(span.end_line, span.end_column - len("item()"), span.end_line, span.end_column)
-        edits.append(Edit(item, "detach()"))
-    statement = found[group[-1][1]][0].statement
-    reading = insert_after(statement, f"{names} = torch.stack([{names}]).tolist()", context)
-    return None if reading is None else Fix(_TITLE, (*edits, reading), False, _HAZARD)
+    last = found[group[-1][1]][0].statement
+    operations: list[Operation] = [
+        *(RenameCalled(context.span(found[number][1].node), "detach") for _, number in group),
+        InsertAfter(context.span(last), Template(f"{names} = torch.stack([{names}]).tolist()")),
+    ]
+    return _fix(group, found, context, _TITLE, operations, _HAZARD)
 
 
 def _names(node: ast.AST) -> set[str]:

@@ -1,31 +1,29 @@
-"""Fixes of one call: whether there is one is decided here, its text is written by `rewriting`."""
+"""Fixes of one call: another argument, another function, a tensor made where it is used."""
 
 from __future__ import annotations
 
 import ast
-import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.values import Kind
-from gpusync_lint.model.findings import Edit, Fix
+from gpusync_lint.model.operations import AddFirstArgument, AddKeyword, RenameCalled, ReplaceExpression, Template
 from gpusync_lint.rules.base.context import keyword, positional
 from gpusync_lint.rules.fixes.known_sizes import classes_of, total_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from gpusync_lint.model.findings import Fix
+    from gpusync_lint.model.operations import Operation
     from gpusync_lint.rules.base.context import RuleContext
 
-_NUMBER = re.compile(r"-?(\d+(\.\d*)?([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|True|False)$")
-_WHOLE = re.compile(r"-?\d+(\.0*)?$")
 _EX_FIELDS = {"cholesky": "L", "inv": "inverse", "solve": "result"}
-"""The field that holds what the function without `_ex` returns."""
+"""The field of the result of an `_ex` function that the function without `_ex` returns."""
 _EX_PARTS = frozenset({"lu_factor", "ldl_factor"})
-"""Functions whose `_ex` form returns what they return, and `info` after it."""
+"""Functions whose `_ex` form returns the same values, followed by `info`."""
 _NOT_MOVED = frozenset({"device", "out", "pin_memory", "requires_grad"})
-"""Keywords of a factory that keep it where it is; a tensor that was moved is no leaf."""
+"""Arguments with which a factory call is left alone. A tensor that was moved is no leaf, hence `requires_grad`."""
 _EXACT = frozenset({"zeros", "ones", "empty", "eye"})
-"""Factories of numbers that are the same in every dtype."""
+"""Factories whose numbers are exact in every dtype."""
 _TENSOR_KEYWORDS = frozenset({"device", "dtype", "requires_grad"})
 _FLOATING = frozenset({"float", "float16", "float32", "float64", "bfloat16", "half", "double"})
 _UNCHECKED = "A matrix that cannot be factorized no longer raises; `info` of the `_ex` form tells."
@@ -37,8 +35,8 @@ _ROUNDED = "A range of fractions is rounded by the device, which may differ in t
 
 def add_non_blocking(node: ast.Call, context: RuleContext) -> Fix | None:
     """`x.to(device)` to `x.to(device, non_blocking=True)`."""
-    given = [("non_blocking", "True")]
-    return _with_keywords(node, node, given, context, "Copy without blocking the host", False, _RACE)
+    added = AddKeyword(context.span(node), "non_blocking", Template("True"))
+    return context.fix("Copy without blocking the host", added, hazard=_RACE)
 
 
 def add_num_classes(node: ast.Call, context: RuleContext) -> Fix | None:
@@ -49,8 +47,8 @@ def add_num_classes(node: ast.Call, context: RuleContext) -> Fix | None:
     )
     if classes is None:
         return None
-    given = [("num_classes", classes)]
-    return _with_keywords(node, node, given, context, "Say how many classes there are", False, _CLASSES)
+    added = AddKeyword(context.span(node), "num_classes", classes)
+    return context.fix("Say how many classes there are", added, hazard=_CLASSES)
 
 
 def add_output_size(node: ast.Call, repeats: ast.expr, context: RuleContext) -> Fix | None:
@@ -58,7 +56,8 @@ def add_output_size(node: ast.Call, repeats: ast.expr, context: RuleContext) -> 
     total = total_of(repeats, context.function, context)
     if total is None:
         return None
-    return _with_keywords(node, node, [("output_size", total)], context, "Say how long the result is", False, _TOTAL)
+    added = AddKeyword(context.span(node), "output_size", total)
+    return context.fix("Say how long the result is", added, hazard=_TOTAL)
 
 
 def full_instead_of_tensor(node: ast.Call, context: RuleContext) -> Fix | None:
@@ -72,7 +71,7 @@ def full_instead_of_tensor(node: ast.Call, context: RuleContext) -> Fix | None:
         return None
     filled = _filled(node.args[0], context)
     dtype = keyword(node, "dtype")
-    if filled is None or (dtype is not None and not _WHOLE.match(filled[1]) and not _is_floating(dtype)):
+    if filled is None or (dtype is not None and not filled.whole and not _is_floating(dtype)):
         return None
     return _fill(node, "full", filled, context)
 
@@ -82,36 +81,56 @@ def full_instead_of_new_tensor(node: ast.Call, context: RuleContext) -> Fix | No
     if len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
         return None
     filled = _filled(node.args[0], context)
-    return _fill(node, "new_full", filled, context) if filled is not None and _WHOLE.match(filled[1]) else None
+    return _fill(node, "new_full", filled, context) if filled is not None and filled.whole else None
 
 
-def _fill(node: ast.Call, label: str, filled: tuple[str, str], context: RuleContext) -> Fix | None:
-    from gpusync_lint.rules.fixes import rewriting
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """Data in which every element is the same number."""
 
-    def written(text: str) -> str:
-        return rewriting.filling(text, label, *filled)
+    number: ast.expr
+    shape: Template
+    length: int | None
+    """Number of elements of a list that is written out; None for other data."""
 
-    return _replace(node, node, written, context, "Fill the tensor on the device", True, None)
+    @property
+    def whole(self) -> bool:
+        """Whether the number is an integer in value; `True` and `False` are not."""
+        value = _number(self.number)
+        return type(value) is int or (type(value) is float and value.is_integer())
 
 
-def _filled(data: ast.expr, context: RuleContext) -> tuple[str, str] | None:
-    """The shape, and the number that data is full of: of a literal, of `[0.0, 0.0]`, of `[0.0] * n`."""
+def _fill(node: ast.Call, label: str, filled: _Filled, context: RuleContext) -> Fix | None:
+    call, data = context.span(node), node.args[0]
+    operations: list[Operation] = [RenameCalled(call, label), AddFirstArgument(call, filled.shape)]
+    if filled.number is not data:
+        operations.append(ReplaceExpression(context.span(data), context.template("{}", filled.number)))
+    return context.fix("Fill the tensor on the device", *operations, safe=True)
+
+
+def _filled(data: ast.expr, context: RuleContext) -> _Filled | None:
+    """The number and the shape of a literal, of `[0.0, 0.0]`, or of `[0.0] * n`; None for other data."""
     if isinstance(data, ast.BinOp) and isinstance(data.op, ast.Mult):
         one = _filled(data.left, context)
         count = context.value(data.right)
         whole = count.kind is Kind.HOST and (_is_integer(data.right) or isinstance(count.const, int))
-        length = _text(data.right, context)
-        return (f"({length},)", one[1]) if length and one is not None and one[0] == "(1,)" and whole else None
-    if isinstance(data, (ast.List, ast.Tuple)):
-        numbers = {_text(element, context) for element in data.elts}
-        if len(numbers) != 1 or any(isinstance(element, ast.Starred) for element in data.elts):
+        if one is None or one.length != 1 or not whole:
             return None
-        number = numbers.pop()
-        return (f"({len(data.elts)},)", number) if _NUMBER.match(number) else None
-    if not isinstance(data, (ast.Constant, ast.UnaryOp)):
-        return None
-    number = _text(data, context)
-    return ("()", number) if _NUMBER.match(number) else None
+        return _Filled(one.number, context.template("({},)", data.right), None)
+    if isinstance(data, (ast.List, ast.Tuple)):
+        if len({ast.dump(element) for element in data.elts}) != 1 or _number(data.elts[0]) is None:
+            return None
+        return _Filled(data.elts[0], Template(f"({len(data.elts)},)"), len(data.elts))
+    return None if _number(data) is None else _Filled(data, Template("()"), None)
+
+
+def _number(node: ast.expr) -> int | float | None:
+    """The value of a literal number; None for other expressions."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        positive = _number(node.operand)
+        return None if positive is None else -positive
+    value = node.value if isinstance(node, ast.Constant) else None
+    return value if isinstance(value, (int, float)) else None
 
 
 def _is_integer(node: ast.expr) -> bool:
@@ -135,8 +154,8 @@ def factory_on_device(node: ast.Call, factory: ast.expr, label: str, context: Ru
     if device is None or _has_stars(factory) or any(given.arg in _NOT_MOVED for given in factory.keywords):
         return None
     exact = label != "arange" or all(_is_whole(given, context) for given in factory.args)
-    hazard = None if exact else _ROUNDED
-    return _with_keywords(node, factory, [("device", device)], context, "Make the tensor on the device", exact, hazard)
+    added = AddKeyword(context.span(factory), "device", device)
+    return _make_there(node, factory, [added], context, hazard=None if exact else _ROUNDED)
 
 
 def _factory_like(node: ast.Call, factory: ast.Call, label: str, context: RuleContext) -> Fix | None:
@@ -145,29 +164,39 @@ def _factory_like(node: ast.Call, factory: ast.Call, label: str, context: RuleCo
     named = {given.arg for given in factory.keywords}
     if label not in _EXACT or named & {*_NOT_MOVED, "dtype"} or _has_stars(factory):
         return None
-    text = _text(other, context) if isinstance(other, (ast.Name, ast.Attribute)) else ""
-    if not text or "(" in text:
+    if not isinstance(other, (ast.Name, ast.Attribute)) or any(isinstance(one, ast.Call) for one in ast.walk(other)):
         return None
-    given = [("dtype", f"{text}.dtype"), ("device", f"{text}.device")]
-    return _with_keywords(node, factory, given, context, "Make the tensor on the device", True, None)
+    span = context.span(factory)
+    added = [AddKeyword(span, name, context.template(f"{{}}.{name}", other)) for name in ("dtype", "device")]
+    return _make_there(node, factory, added, context)
+
+
+def _make_there(
+    node: ast.Call, factory: ast.Call, added: list[AddKeyword], context: RuleContext, hazard: str | None = None
+) -> Fix | None:
+    """The fix that replaces a call that moves a tensor by the factory call with more arguments."""
+    moved = ReplaceExpression(context.span(node), context.template("{}", factory))
+    return context.fix("Make the tensor on the device", *added, moved, safe=hazard is None, hazard=hazard)
 
 
 def _has_stars(node: ast.Call) -> bool:
     return len(positional(node)) < len(node.args) or any(given.arg is None for given in node.keywords)
 
 
-def _device_of(node: ast.Call, moved: str, context: RuleContext) -> str | None:
-    """The device that `.to(...)` or `.cuda(...)` names; None where it may name more than that."""
+def _device_of(node: ast.Call, moved: str, context: RuleContext) -> Template | None:
+    """The device argument of `.to(...)` or `.cuda(...)`; None where the argument may also be a dtype."""
     if node.keywords:
-        return _text(node.keywords[0].value, context) or None if node.keywords[0].arg == "device" else None
+        given = node.keywords[0]
+        return context.template("{}", given.value) if given.arg == "device" else None
     if not node.args:
-        return '"cuda"' if moved == "cuda" else None
+        quoted = context.occurrence.string is not None  # `"` may be what ends the f-string around it
+        return Template('"cuda"') if moved == "cuda" and not quoted else None
     arg = node.args[0]
     if isinstance(arg, (ast.Starred, ast.NamedExpr)):
         return None
     if context.value(arg).kind not in (Kind.DEVICE, Kind.HOST):
         return None  # `.to(x)` takes the dtype of `x` as well
-    return _text(arg, context) or None
+    return context.template("{}", arg)
 
 
 def _is_whole(node: ast.expr, context: RuleContext) -> bool:
@@ -186,17 +215,14 @@ def without_check(node: ast.Call, context: RuleContext) -> Fix | None:
     if _has_stars(node) or keyword(node, "out") is not None:
         return None
     if label in _EX_FIELDS:
-        taken = f".{_EX_FIELDS[label]}"
+        taken = f"{{}}.{_EX_FIELDS[label]}"
     elif label in _EX_PARTS and _is_unpacked(node, context):
-        taken = "[:2]"
+        taken = "{}[:2]"
     else:
         return None
-    from gpusync_lint.rules.fixes import rewriting
-
-    def written(text: str) -> str:
-        return f"{rewriting.calling(text, f'{label}_ex')}{taken}"
-
-    return _replace(node, node, written, context, "Leave the error flag on the device", False, _UNCHECKED)
+    renamed = RenameCalled(context.span(node), f"{label}_ex")
+    field = ReplaceExpression(context.span(node), context.template(taken, node))
+    return context.fix("Leave the error flag on the device", renamed, field, hazard=_UNCHECKED)
 
 
 def _is_unpacked(node: ast.Call, context: RuleContext) -> bool:
@@ -204,49 +230,3 @@ def _is_unpacked(node: ast.Call, context: RuleContext) -> bool:
     if not isinstance(statement, ast.Assign) or statement.value is not node:
         return False
     return all(isinstance(target, ast.Tuple) and len(target.elts) == 2 for target in statement.targets)
-
-
-def _with_keywords(
-    node: ast.Call,
-    call: ast.Call,
-    given: list[tuple[str, str]],
-    context: RuleContext,
-    title: str,
-    safe: bool,
-    hazard: str | None,
-) -> Fix | None:
-    """Put a call with more keyword arguments in the place of `node`: itself, or one that it is made of."""
-    from gpusync_lint.rules.fixes import rewriting
-
-    def written(text: str) -> str:
-        return rewriting.with_keywords(text, given)
-
-    return _replace(node, call, written, context, title, safe, hazard)
-
-
-def _replace(
-    node: ast.Call,
-    call: ast.Call,
-    written: Callable[[str], str],
-    context: RuleContext,
-    title: str,
-    safe: bool,
-    hazard: str | None,
-) -> Fix | None:
-    """Put what `written` makes of the text of `call` in the place of `node`.
-
-    None where a comment would be lost, or libcst cannot read the call.
-    """
-    span, inner = context.span(node), context.span(call)
-    if span is None or inner is None or "#" in context.source(span):
-        return None
-    try:
-        return Fix(title, (Edit(span, written(context.source(inner))),), safe, hazard)
-    except ValueError:
-        return None
-
-
-def _text(node: ast.expr, context: RuleContext) -> str:
-    """An expression as its author wrote it, without brackets around it; empty where its place is not known."""
-    span = context.span(node)
-    return "" if span is None else context.source(span)

@@ -1,9 +1,9 @@
-"""Fixes that add up, or collect, on the device and read once: `total += loss.item()`, `losses.append(loss.item())`.
+"""Fixes that sum up or collect on the device and read once: `total += loss.item()`, `losses.append(loss.item())`.
 
-Where the sum or the list is used, the source says where it has to be on the host again: after the loop, and in the
-guarded blocks (`if step % 100 == 0`) that look at it. A statement that reads it is put there, so that whatever comes
-after works on the same Python numbers as before. There is no fix where every step looks at it, where another scope
-does, or where the source does not tell that it begins as a number or as an empty list.
+The places where the source uses the sum or the list are where it is needed on the host: after the loop, and in guarded
+blocks (`if step % 100 == 0`). The fix inserts a statement there that reads it, so that the code below works on the same
+Python numbers as before. There is no fix where every step uses it, where another scope uses it, or where it is not
+known to start as a number or an empty list.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.values import Kind
-from gpusync_lint.model.findings import Edit, Fix, Span
+from gpusync_lint.model.operations import InsertAfter, InsertBefore, RenameCalled, ReplaceExpression, Template
 from gpusync_lint.rules.base.blocks import LOOPS, around
 from gpusync_lint.rules.fixes.number_types import number_of
 from gpusync_lint.syntax.blocks import blocks
@@ -23,30 +23,31 @@ from gpusync_lint.syntax.traversal import walk_block
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpusync_lint.model.findings import Fix
+    from gpusync_lint.model.operations import Operation
     from gpusync_lint.rules.base.context import RuleContext
 
 Path = list[tuple[list[ast.stmt], int]]
-"""The way from a function's body to a statement: each block, and the place in it."""
+"""The blocks around a statement, the function's body first, each with the index of what leads to the statement."""
 
 _SUM_HAZARD = "The sum is made in the dtype of the tensor, and rounds as that does; errors of the device come up later."
 _LIST_HAZARD = (
     "One small tensor a step is kept on the device until the list is read; errors of the device come up later."
 )
 _HALF = re.compile(r"bfloat16|float16|\.half\(|autocast|\bamp\b")
-_END = re.compile(r"[ \t]*;?[ \t]*(#.*)?$")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _CHANGES = ("step", "replay")
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What a statement adds to what."""
+    """The sum or list that a statement adds to."""
 
     name: ast.Name
     listed: bool
     """Whether it is a list that grows, rather than a sum."""
     plain: bool
-    """Whether nothing but what is read is added: no factor."""
+    """Whether the number is added as it is, without a factor."""
     divided: bool
 
 
@@ -58,11 +59,10 @@ def defer(call: ast.Call, read: ast.expr, context: RuleContext) -> Fix | None:
     value = context.value(read)
     statement = context.statement
     kept = _kept(statement, call, context)
-    span = context.span(call)
     method = isinstance(call.func, ast.Attribute)
-    if kept is None or span is None or value.kind is not Kind.TENSOR:
+    if kept is None or value.kind is not Kind.TENSOR:
         return None
-    if not context.source(span).endswith(".item()") if method else (kept.listed or not _primary(read)):
+    if (call.args or call.keywords) if method else (kept.listed or not _primary(read)):
         return None
     plan = _Plan(kept, call, read, context)
     if not value.certain and plan.kind is None:
@@ -70,22 +70,15 @@ def defer(call: ast.Call, read: ast.expr, context: RuleContext) -> Fix | None:
     settle = plan.settle()
     if settle is None:
         return None
-    inner = context.span(read)
-    if method:
-        item = Span(span.end_line, span.end_column - len(".item()"), span.end_line, span.end_column)
-        edit = Edit(item, plan.kept_as())
-    elif inner is not None and "#" not in context.source(span):
-        edit = Edit(span, f"{context.source(inner)}{plan.kept_as()}")
-    else:
-        return None
-    edits = (edit, *settle)
+    operations = (plan.keep(), *settle)
     if kept.listed:
-        return Fix("Collect on the device, read once", edits, False, _LIST_HAZARD)
-    return Fix("Add up on the device, read once" if settle else "Add up on the device", edits, False, _SUM_HAZARD)
+        return context.fix("Collect on the device, read once", *operations, hazard=_LIST_HAZARD)
+    title = "Add up on the device, read once" if settle else "Add up on the device"
+    return context.fix(title, *operations, hazard=_SUM_HAZARD)
 
 
 def _kept(statement: ast.stmt, call: ast.Call, context: RuleContext) -> _Kept | None:
-    """The sum or the list that a statement adds the call's number to."""
+    """The sum or list that a statement adds the number of a call to; None for other statements."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         append = statement.value
         func = append.func
@@ -116,12 +109,12 @@ def _kept(statement: ast.stmt, call: ast.Call, context: RuleContext) -> _Kept | 
 
 
 def _primary(node: ast.expr) -> bool:
-    """Whether `.detach()` can be written behind an expression as it is."""
+    """Whether an expression needs no parentheses before `.detach()`."""
     return isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
 
 
 def _scaled(node: ast.expr, call: ast.Call, context: RuleContext) -> bool:
-    """Whether an expression is the call, times or divided by numbers of the host."""
+    """Whether an expression is the call, multiplied or divided by numbers of the host."""
     if node is call:
         return True
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Mult, ast.Div)):
@@ -137,7 +130,7 @@ def _number(node: ast.expr, context: RuleContext) -> bool:
 
 
 class _Plan:
-    """Where the sum or list of one statement begins, and where it has to be read."""
+    """Where the sum or list of one statement starts, and where it has to be read."""
 
     def __init__(self, kept: _Kept, call: ast.Call, read: ast.expr, context: RuleContext) -> None:
         self._kept = kept
@@ -147,20 +140,25 @@ class _Plan:
         self._statement = context.statement
         self._path: Path = around(self._fn, self._statement)
         self._at = -1
-        """Place in the path of the outermost loop around the statement that nothing but it uses the name in."""
+        """Level in the path of the outermost loop in which nothing but the statement uses the name."""
+        self._call = call
         self._read = read
         self.kind = number_of(read, self._fn, context) if isinstance(call.func, ast.Attribute) else float
-        """The type of the number that was read, where it is known."""
+        """The type of the number that is read; None where it is unknown."""
         self._uses: list[tuple[Path, ast.Name]] = []
 
-    def kept_as(self) -> str:
-        """What takes the place of `.item()`."""
+    def keep(self) -> Operation:
+        """The operation that keeps the tensor instead of reading the number."""
         widen = not self._kept.listed and self.kind is float and _HALF.search(self._context.file.text)
         func = self._read.func if isinstance(self._read, ast.Call) else None
         detached = isinstance(func, ast.Attribute) and func.attr == "detach"
-        return f"{'' if detached else '.detach()'}{'.float()' if widen else ''}"
+        span = self._context.span(self._call)
+        if not detached and not widen and isinstance(self._call.func, ast.Attribute):
+            return RenameCalled(span, "detach")
+        kept = f"{{}}{'' if detached else '.detach()'}{'.float()' if widen else ''}"
+        return ReplaceExpression(span, self._context.template(kept, self._read))
 
-    def settle(self) -> list[Edit] | None:
+    def settle(self) -> list[Operation] | None:
         """The statements to insert; None where the fix would not be sound."""
         uses = _uses(self._fn.node.body, self._label)
         loops = [place for place, (block, at) in enumerate(self._path) if isinstance(block[at], LOOPS)]
@@ -191,7 +189,7 @@ class _Plan:
         return len(path) > at + 1 and path[at + 1][0] is getattr(block[place], "orelse", None)
 
     def _start(self) -> ast.expr | None:
-        """The literal that the name is bound to on the way to the loop."""
+        """The literal that the name is bound to before the loop; None where it may hold something else."""
         for level in range(self._at, -1, -1):
             block, place = self._path[level]
             for statement in reversed(block[:place]):
@@ -210,7 +208,7 @@ class _Plan:
         return isinstance(value, ast.Constant) and type(value.value) in (int, float)
 
     def _form(self, start: ast.expr) -> str | None:
-        """The expression that makes of what was kept what there would have been."""
+        """The expression that turns the tensor, or the list of tensors, into the original numbers."""
         label = self._label
         torch = self._context.file.imports.get("torch") == "torch"
         if self._kept.listed:
@@ -223,13 +221,13 @@ class _Plan:
         return f"torch.as_tensor({label}).item()" if torch else None
 
     def _only_fresh(self) -> bool:
-        """Whether nothing but the statement and whole literals bind the name."""
+        """Whether the name is bound by the statement and by integer literals only."""
         stores = [path for path, name in self._uses if not isinstance(name.ctx, ast.Load)]
         values = [_bound_to(path[-1][0][path[-1][1]], self._label) for path in stores]
         return all(isinstance(value, ast.Constant) and type(value.value) is int for value in values)
 
     def _may_be_collected(self) -> bool:
-        """Whether a tensor a step may be kept: of no dimension, small by itself, and not changed afterwards."""
+        """Whether the tensors can be kept: each has no dimensions, owns its memory, and is not changed later."""
         if self._context.value(self._read).zero_dim is not True:
             return False
         if isinstance(self._read, ast.Call):
@@ -249,7 +247,7 @@ class _Plan:
                 return False
         return made
 
-    def _insertions(self, form: str) -> list[Edit] | None:
+    def _insertions(self, form: str) -> list[Operation] | None:
         anchors: dict[int, ast.stmt] = {}
         after = False
         for path, name in self._uses:
@@ -274,13 +272,15 @@ class _Plan:
                 first = anchors.get(id(block))
                 if first is None or first.lineno > block[place].lineno:
                     anchors[id(block)] = block[place]
-        edits = [self._before(anchor, form) for anchor in anchors.values()]
+        reading = Template(f"{self._label} = {form}")
+        operations: list[Operation] = [InsertBefore(self._context.span(one), reading) for one in anchors.values()]
         if after:
-            edits.append(self._after(form))
-        return None if None in edits else [edit for edit in edits if edit is not None]
+            block, place = self._path[self._at]
+            operations.append(InsertAfter(self._context.span(block[place]), reading))
+        return operations
 
     def _counts(self, name: ast.Name, path: Path) -> bool:
-        """Whether it is the length of the list that is asked for."""
+        """Whether a use only asks for the length of the list."""
         statement = path[-1][0][path[-1][1]]
         return self._kept.listed and any(
             isinstance(node, ast.Call) and getattr(node.func, "id", "") == "len" and node.args == [name]
@@ -288,7 +288,7 @@ class _Plan:
         )
 
     def _anchor(self, path: Path) -> int | None:
-        """The place in a path of the outermost statement in the loop that most steps pass by."""
+        """Level in a path of the outermost statement in the loop that runs in few of the steps; None for none."""
         if self._in_orelse(path, self._at):
             return None
         hot = self._context.heat(self._fn, self._statement).rank
@@ -300,12 +300,12 @@ class _Plan:
         return None
 
     def _is_fresh(self, path: Path) -> bool:
-        """Whether the statement at the end of a path binds the name to a number."""
+        """Whether the statement at the end of a path starts the sum or list anew."""
         value = _bound_to(path[-1][0][path[-1][1]], self._label)
         return value is not None and self._begins(value)
 
     def _in_handler(self, path: Path) -> bool:
-        """Whether a use stands where an exception in the loop leads, past the statement after the loop."""
+        """Whether an exception in the loop leads to a use without passing the statement after the loop."""
         for level, (block, place) in enumerate(self._path[: self._at]):
             statement = block[place]
             if not hasattr(statement, "handlers") or not _inside(path, self._path, level) or len(path) == level + 1:
@@ -314,38 +314,9 @@ class _Plan:
                 return True
         return False
 
-    def _before(self, statement: ast.stmt, form: str) -> Edit | None:
-        line = self._context.line(statement.lineno)
-        column = len(line) - len(line.lstrip()) + 1
-        start = self._context.start_column(statement)
-        if start != column or line[column - 1 :].startswith("elif"):
-            return None
-        here = Span(statement.lineno, column, statement.lineno, column)
-        return Edit(here, f"{self._label} = {form}\n{line[: column - 1]}")
-
-    def _after(self, form: str) -> Edit | None:
-        block, place = self._path[self._at]
-        return insert_after(block[place], f"{self._label} = {form}", self._context)
-
-
-def insert_after(statement: ast.stmt, text: str, context: RuleContext) -> Edit | None:
-    """The edit that puts a statement on the line after another one; None where that shares its lines."""
-    first = context.line(statement.lineno)
-    indent = first[: len(first) - len(first.lstrip())]
-    end = context.end_column(statement)
-    last = context.line(statement.end_lineno or statement.lineno)
-    if (
-        context.start_column(statement) != len(indent) + 1
-        or not _END.match(last[end - 1 :])
-        or first.lstrip()[:4] == "elif"
-    ):
-        return None
-    line, column = statement.end_lineno or statement.lineno, len(last) + 1
-    return Edit(Span(line, column, line, column), f"\n{indent}{text}")
-
 
 def _uses(body: list[ast.stmt], label: str) -> list[tuple[Path, ast.Name]] | None:
-    """Every use of a local name with the way to its statement; None where another scope uses it as well."""
+    """Every use of a local name with the path of its statement; None where another scope uses it as well."""
     found: list[tuple[Path, ast.Name]] = []
     stack: list[Path] = [[(body, place)] for place in range(len(body))]
     while stack:
@@ -367,7 +338,7 @@ def _uses(body: list[ast.stmt], label: str) -> list[tuple[Path, ast.Name]] | Non
 
 
 def _header(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of a statement that are not those of the blocks in it; a scope in it as one node."""
+    """The nodes of a statement without those in its blocks; a nested scope counts as one node."""
     if isinstance(statement, _SCOPES):
         yield statement
         return
@@ -386,7 +357,7 @@ def _header(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _reaches(scope: ast.AST, label: str) -> bool:
-    """Whether a scope inside uses the name of this one, rather than a local of its own."""
+    """Whether a nested scope uses the name of this one rather than a local of its own."""
     nodes = list(ast.walk(scope))
     if not any(_names(node, label) for node in nodes):
         return False
@@ -398,7 +369,7 @@ def _reaches(scope: ast.AST, label: str) -> bool:
 
 
 def _inside(path: Path, other: Path, level: int) -> bool:
-    """Whether two ways go through the same statement at a level."""
+    """Whether two paths lead through the same statement at a level."""
     return len(path) > level and path[level][0] is other[level][0] and path[level][1] == other[level][1]
 
 
@@ -411,7 +382,7 @@ def _is_store(node: ast.AST, label: str) -> bool:
 
 
 def _bound_to(statement: ast.stmt, label: str) -> ast.expr | None:
-    """What a statement that does nothing but assign binds a name to: `a = 0`, `a = b = 0`, `a, b = 0, 0`."""
+    """The value that an assignment binds a name to: `a = 0`, `a = b = 0`, `a, b = 0, 0`; None for others."""
     if isinstance(statement, ast.AnnAssign):
         return statement.value if _names(statement.target, label) else None
     if not isinstance(statement, ast.Assign):

@@ -1,4 +1,4 @@
-"""Sizes that the host knows already: what to pass as `num_classes=` and `output_size=`, where the source tells."""
+"""Sizes that the host knows already, for `num_classes=` and `output_size=`, as far as the source tells."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gpusync_lint.syntax.names import dotted_path
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
+    from gpusync_lint.model.operations import Template
     from gpusync_lint.project.symbols import FunctionDef
     from gpusync_lint.rules.base.context import RuleContext
 
@@ -17,8 +18,8 @@ _FROM_LIST = frozenset({"torch.tensor", "torch.as_tensor", "torch.LongTensor", "
 _CHANGES = frozenset({"append", "extend", "insert", "pop", "remove", "clear"})
 
 
-def classes_of(labels: ast.expr, fn: FunctionDef, context: RuleContext) -> str | None:
-    """How many values labels can take: `logits.size(-1)` of `logits.argmax(-1)`, `n` of `torch.randint(n, ...)`."""
+def classes_of(labels: ast.expr, fn: FunctionDef, context: RuleContext) -> Template | None:
+    """The number of values of labels: `logits.size(-1)` for `logits.argmax(-1)`, `n` for `torch.randint(n, ...)`."""
     made = _made(labels, fn)
     if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Attribute):
         return None
@@ -35,11 +36,11 @@ def classes_of(labels: ast.expr, fn: FunctionDef, context: RuleContext) -> str |
     if not isinstance(dims[0], (ast.Constant, ast.UnaryOp)):
         return None
     same = made is labels or len(_stores(path.partition(".")[0], fn)) <= 1
-    return f"{path}.size({ast.unparse(dims[0])})" if same else None
+    return context.template("{}.size({})", logits, dims[0]) if same else None
 
 
-def total_of(repeats: ast.expr, fn: FunctionDef, context: RuleContext) -> str | None:
-    """The sum of repeats that were made of a list of the host: `sum(lengths)` of `torch.tensor(lengths, ...)`."""
+def total_of(repeats: ast.expr, fn: FunctionDef, context: RuleContext) -> Template | None:
+    """The sum of repeats that were made from a list on the host: `sum(lengths)` of `torch.tensor(lengths, ...)`."""
     made = _made(repeats, fn)
     if not isinstance(made, ast.Call) or _dotted(made.func, context) not in _FROM_LIST or len(made.args) != 1:
         return None
@@ -49,11 +50,11 @@ def total_of(repeats: ast.expr, fn: FunctionDef, context: RuleContext) -> str | 
         return None
     if not isinstance(source, ast.Name) or len(_stores(source.id, fn)) > 1:
         return None
-    return f"sum({source.id})" if not _changed(source.id, made.lineno, fn) else None
+    return context.template("sum({})", source) if not _changed(source.id, made.lineno, fn) else None
 
 
 def _made(node: ast.expr, fn: FunctionDef) -> ast.expr | None:
-    """The expression that makes a value: itself, or what the only assignment to its name gives it."""
+    """The expression itself, or for a name the value of the only assignment to it."""
     if not isinstance(node, ast.Name):
         return node
     stores = _stores(node.id, fn)
@@ -74,7 +75,7 @@ def _stores(label: str, fn: FunctionDef) -> list[ast.Name]:
 
 
 def _changed(label: str, line: int, fn: FunctionDef) -> bool:
-    """Whether a list may hold something else than it did on a line when a later one runs."""
+    """Whether a list may be changed after a line."""
     for node in walk_block(fn.node.body):
         if getattr(node, "lineno", 0) < line:
             continue
@@ -86,7 +87,7 @@ def _changed(label: str, line: int, fn: FunctionDef) -> bool:
     return False
 
 
-def _high(call: ast.Call, context: RuleContext) -> str | None:
+def _high(call: ast.Call, context: RuleContext) -> Template | None:
     """The upper end of `torch.randint(high, size)` or `torch.randint(low, high, size)`."""
     sizes = [isinstance(arg, (ast.Tuple, ast.List)) for arg in call.args]
     if any(keyword.arg in ("low", "high") for keyword in call.keywords) or not call.args:
@@ -97,7 +98,7 @@ def _high(call: ast.Call, context: RuleContext) -> str | None:
         high = call.args[1]
     else:
         return None
-    return ast.unparse(high) if isinstance(high, (ast.Constant, ast.Name)) else None
+    return context.template("{}", high) if isinstance(high, (ast.Constant, ast.Name)) else None
 
 
 def _dotted(node: ast.expr, context: RuleContext) -> str:

@@ -1,4 +1,4 @@
-"""Which Python number reading a tensor gives, as far as the source tells."""
+"""The type of the Python number that reading a tensor gives, as far as the source tells."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _SAME = frozenset(
         "reshape", "squeeze", "unsqueeze", "flatten", "cuda", "cpu", "view_as",
     }
 )  # fmt: skip
-"""Their result has the type of what they are called on; sums of booleans are counted in integers."""
+"""Functions whose result has the type of the tensor they are called on; sums of booleans are integers."""
 _STAYS_FLOATING = frozenset({"add", "sub", "mul", "abs", "clamp", "relu", "neg", "square", "pow", "cumsum"})
-"""Of a floating tensor they make another."""
+"""Functions that make a floating tensor from a floating tensor."""
 _COUNTS = frozenset({"sum", "prod", "nansum"})
 _DEPTH = 8
 
@@ -99,7 +99,7 @@ def _of_call(node: ast.Call, fn: FunctionDef, context: RuleContext, depth: int) 
 
 
 def _of_name(node: ast.Name, fn: FunctionDef, context: RuleContext, depth: int) -> Number | None:
-    """What all assignments to a name in its function agree on."""
+    """The type that all assignments to a name in its function agree on."""
     if context.goes_backward(fn, node.id):
         return float  # only floating tensors have gradients
     stores, values = fn.assignments.get(node.id, (0, []))

@@ -1,0 +1,140 @@
+"""Where things stand in a source, and which operations its layout allows.
+
+Cheap: it looks at lines and at positions of `ast` alone. A rule offers a fix only where every operation is allowed
+here, so that the number of fixable warnings is right although their edits are written later, and only on request.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from gpusync_lint.model.operations import (
+    AddFirstArgument,
+    AddKeyword,
+    InsertAfter,
+    InsertBefore,
+    RemoveComment,
+    RemoveStatement,
+    ReplaceExpression,
+    ReplaceInComment,
+    ReplaceStatements,
+)
+from gpusync_lint.model.spans import Span
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Sequence
+
+    from gpusync_lint.model.operations import Operation, Template
+
+MAX_DEPTH = 300
+"""Deepest expression, in `ast` expressions, that is rewritten: libcst ends the process on one that is much deeper."""
+
+_END_OF_LINE = re.compile(r"[ \t]*;?[ \t]*(#.*)?$")
+_ELIF = re.compile(r"elif\b")
+_TYPE_COMMENT = re.compile(r"#\s*type:")
+
+
+class Layout:
+    """The lines of a source."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = lines
+
+    def span(self, node: ast.expr | ast.stmt) -> Span:
+        """Where a node stands; a definition with its decorators."""
+        end_line = node.end_lineno or node.lineno
+        end = node.end_col_offset or node.col_offset
+        line, column = node.lineno, self.column(node.lineno, node.col_offset)
+        if decorators := getattr(node, "decorator_list", None):
+            line, column = self.line_of("@", decorators[0].lineno)
+        return Span(line, column, end_line, self.column(end_line, end))
+
+    def line_of(self, start: str, line: int) -> tuple[int, int]:
+        """The nearest line, this one or one above it, whose code starts with a text, and where that stands in it."""
+        while not self.lines[line - 1].lstrip().startswith(start):
+            line -= 1
+        return line, self.indentation(line) + 1
+
+    def indentation(self, line: int) -> int:
+        """The number of blanks that a line begins with."""
+        text = self.lines[line - 1]
+        return len(text) - len(text.lstrip())
+
+    def column(self, line: int, offset: int) -> int:
+        """The column of an offset of `ast`, which counts bytes of UTF-8 from 0."""
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        if text.isascii():
+            return offset + 1
+        return len(text.encode()[:offset].decode(errors="replace")) + 1
+
+    def text(self, span: Span) -> str:
+        """The source in a range."""
+        if span.line == span.end_line:
+            return self.lines[span.line - 1][span.column - 1 : span.end_column - 1]
+        middle = self.lines[span.line : span.end_line - 1]
+        first = self.lines[span.line - 1][span.column - 1 :]
+        return "\n".join([first, *middle, self.lines[span.end_line - 1][: span.end_column - 1]])
+
+    def length(self, template: Template) -> int | None:
+        """Characters of a template with its parts; None where a part goes over several lines."""
+        if any(part.line != part.end_line for part in template.parts):
+            return None
+        written = sum(part.end_column - part.column for part in template.parts)
+        return len(template.text) - len("{}") * len(template.parts) + written
+
+    def has_type_comment(self, first: int, last: int) -> bool:
+        """Whether a comment in these lines gives a type."""
+        return any(_TYPE_COMMENT.search(line) for line in self.lines[first - 1 : last])
+
+    def obstacle(self, operation: Operation) -> str | None:
+        """Why an operation cannot be written; None where nothing is in its way."""
+        span = operation.span
+        if isinstance(operation, ReplaceExpression):
+            return "a comment would be lost" if self._loses_comment(span, operation.new.parts) else None
+        if isinstance(operation, (AddKeyword, AddFirstArgument)):
+            return "a comment stands in the call" if "#" in self.text(span) else None
+        if isinstance(operation, ReplaceStatements):
+            return "a comment would be lost" if "#" in self.text(span) else None
+        if isinstance(operation, InsertBefore):
+            return None if self._starts_line(span) else "the statement does not start its line"
+        if isinstance(operation, InsertAfter):
+            whole = self._starts_line(span) and self._ends_line(span)
+            return None if whole else "the statement shares its lines with another one"
+        if isinstance(operation, RemoveStatement):
+            if "#" in self.text(span):
+                return "a comment would be lost"
+            after = self.lines[span.end_line - 1][span.end_column - 1 :]
+            alone = self._starts_line(span) and not after.strip()
+            return None if alone else "the statement shares its lines with something else"
+        if isinstance(operation, RemoveComment):
+            return None if self.text(span).startswith("#") else "no comment stands there"
+        if isinstance(operation, ReplaceInComment):
+            return None if "#" in self.lines[span.line - 1][: span.column - 1] else "no comment stands there"
+        return None
+
+    def starts_line(self, line: int, column: int) -> bool:
+        """Whether what starts in a place is the first on its line, and no continuation of the line before."""
+        before = self.lines[line - 2] if line > 1 else ""
+        continued = before.endswith("\\") and "#" not in before
+        return not self.lines[line - 1][: column - 1].strip() and not continued
+
+    def _starts_line(self, span: Span) -> bool:
+        """Whether another statement could stand before this one, on a line of its own."""
+        elif_ = _ELIF.match(self.lines[span.line - 1], span.column - 1)
+        return self.starts_line(span.line, span.column) and not elif_
+
+    def _ends_line(self, span: Span) -> bool:
+        return _END_OF_LINE.match(self.lines[span.end_line - 1], span.end_column - 1) is not None
+
+    def _loses_comment(self, span: Span, kept: Sequence[Span]) -> bool:
+        """Whether a range may hold a comment outside of the parts of it that are kept."""
+        if "#" not in self.text(span):
+            return False
+        line, column = span.line, span.column
+        for part in sorted(part for part in kept if span.contains(part)):
+            if (line, column) < part[:2] and "#" in self.text(Span(line, column, part.line, part.column)):
+                return True
+            line, column = max((line, column), part[2:])
+        return "#" in self.text(Span(line, column, span.end_line, span.end_column))

@@ -1,0 +1,83 @@
+"""Whether an expression needs parentheses where it is put, from how tightly Python's operators bind.
+
+https://docs.python.org/3/reference/expressions.html#operator-precedence
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ALWAYS = -1
+"""Of what is put in parentheses everywhere, since it needs them in too many places."""
+_ANY, _TEST, _TERNARY, _OR, _AND, _NOT, _COMPARISON, _BIT_OR, _UNARY, _POWER, _AWAIT, _ATOM = (
+    0, 1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 15,
+)  # fmt: skip
+_BINARY = {
+    cst.BitOr: 7, cst.BitXor: 8, cst.BitAnd: 9, cst.LeftShift: 10, cst.RightShift: 10, cst.Add: 11, cst.Subtract: 11,
+}  # fmt: skip
+"""Levels of binary operators; the others but the power bind like `*`."""
+_PRODUCT = 11.5
+_LEVELS: Mapping[type, float] = {
+    cst.NamedExpr: _ALWAYS,
+    cst.GeneratorExp: _ALWAYS,
+    cst.Lambda: _ALWAYS,
+    cst.Yield: _ANY,
+    cst.Tuple: _ANY,
+    cst.StarredElement: _ANY,
+    cst.IfExp: _TERNARY,
+    cst.Comparison: _COMPARISON,
+    cst.Await: _AWAIT,
+}
+
+
+def level(node: cst.BaseExpression) -> float:
+    """How tightly an expression binds, leaving out parentheses around it."""
+    if isinstance(node, cst.BooleanOperation):
+        return _OR if isinstance(node.operator, cst.Or) else _AND
+    if isinstance(node, cst.UnaryOperation):
+        return _NOT if isinstance(node.operator, cst.Not) else _UNARY
+    if isinstance(node, cst.BinaryOperation):
+        return _POWER if isinstance(node.operator, cst.Power) else _BINARY.get(type(node.operator), _PRODUCT)
+    return _LEVELS.get(type(node), _ATOM)
+
+
+def needs_parentheses(node: cst.BaseExpression, parent: cst.CSTNode | None, place: cst.CSTNode) -> bool:
+    """Whether an expression has to be put in parentheses to take the place of a node inside `parent`."""
+    if node.lpar:
+        return False
+    if isinstance(node, cst.Integer) and isinstance(parent, cst.Attribute):
+        return True
+    return level(node) < _required(parent, place)
+
+
+def _required(parent: cst.CSTNode | None, place: cst.CSTNode) -> float:
+    """The loosest level that may stand in a place without parentheses."""
+    if isinstance(parent, cst.BinaryOperation):
+        own = level(parent)
+        if own == _POWER:
+            return _AWAIT if parent.left is place else _UNARY
+        return own if parent.left is place else own + 0.25
+    if isinstance(parent, cst.BooleanOperation):
+        return level(parent) + 1
+    if isinstance(parent, cst.UnaryOperation):
+        return level(parent)
+    if isinstance(parent, (cst.Comparison, cst.ComparisonTarget, cst.StarredElement, cst.StarredDictElement)):
+        return _BIT_OR
+    if isinstance(parent, cst.Arg):
+        return _BIT_OR if parent.star == "*" else _TEST
+    if isinstance(parent, cst.IfExp):
+        return _TEST if parent.orelse is place else _OR
+    if isinstance(parent, (cst.CompFor, cst.For)):
+        return _ANY if parent.target is place or isinstance(parent, cst.For) else _OR
+    if isinstance(parent, cst.CompIf):
+        return _OR
+    if isinstance(parent, (cst.Attribute, cst.Call, cst.Subscript, cst.Await)):
+        return _ATOM
+    if isinstance(parent, (cst.Expr, cst.Assign, cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.Return)):
+        return _ANY
+    return _TEST
