@@ -40,7 +40,7 @@ class UnsynchronizedTiming(Rule):
     )
 
     def check(self, node: ast.BinOp, context: RuleContext) -> Iterator[Report]:
-        """Look at a subtraction."""
+        """Check a subtraction."""
         if not context.file.uses_framework:
             return
         if not isinstance(node.op, ast.Sub) or not isinstance(node.right, ast.Name):
