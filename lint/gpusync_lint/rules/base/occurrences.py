@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpusync_lint.rewrite.layout import MAX_DEPTH
 from gpusync_lint.syntax.blocks import blocks
@@ -17,12 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
 
     from gpusync_lint.project.symbols import FunctionDef
-    from gpusync_lint.rules.base.context import Rule
 
-    Select = Callable[[ast.AST], tuple[Rule, ...] | None]
-    """The rules that check a node; empty or None if there are none."""
-    Judged = tuple["Occurrence", tuple[Rule, ...]]
-    """A node, and the rules that check it."""
+_Rules = TypeVar("_Rules")
+"""The rules that check a node."""
 
 _CALL_IMMEDIATELY = frozenset(
     {
@@ -68,13 +65,13 @@ def statements(fn: FunctionDef, dead: Container[ast.stmt] = ()) -> Iterator[ast.
 
 
 def occurrences(
-    fn: FunctionDef, select: Select, judged: frozenset[type], dead: Container[ast.stmt] = ()
-) -> list[Judged]:
-    """The nodes of a function that a rule checks. Those of one statement are in source order.
+    fn: FunctionDef, select: Callable[[ast.AST], _Rules | None], judged: frozenset[type], dead: Container[ast.stmt] = ()
+) -> list[tuple[Occurrence, _Rules]]:
+    """The nodes of a function that rules check, each with these rules. Those of one statement are in source order.
 
     Args:
         fn: the function.
-        select: returns the rules that check a node.
+        select: returns the rules that check a node; None or an empty collection if there are none.
         judged: the types of nodes that rules declare.
         dead: statements that run only if there is no GPU.
     """
@@ -88,11 +85,11 @@ class _TooDeepError(Exception):
     """An expression is nested deeper than `MAX_DEPTH`."""
 
 
-class _Walk:
+class _Walk(Generic[_Rules]):
     """Traverses the statements of one function."""
 
-    def __init__(self, fn: FunctionDef, select: Select, judged: frozenset[type]) -> None:
-        self.found: list[Judged] = []
+    def __init__(self, fn: FunctionDef, select: Callable[[ast.AST], _Rules | None], judged: frozenset[type]) -> None:
+        self.found: list[tuple[Occurrence, _Rules]] = []
         self._fn = fn
         self._select = select
         self._judged = judged
@@ -281,7 +278,7 @@ def _last_name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
 
 
-STATEMENTS: dict[type, Callable[[_Walk, Any], None]] = {
+STATEMENTS: dict[type, Callable[[_Walk[Any], Any], None]] = {
     ast.Expr: _Walk._value,
     ast.Assign: _Walk._assign,
     ast.AnnAssign: _Walk._target_and_value,
@@ -300,7 +297,7 @@ STATEMENTS: dict[type, Callable[[_Walk, Any], None]] = {
 """By type of statement, the function that traverses it. Others have no expressions to check: definitions, imports,
 `try`, `del`, `pass`."""
 
-EXPRESSIONS: dict[type, Callable[[_Walk, Any], None]] = {
+EXPRESSIONS: dict[type, Callable[[_Walk[Any], Any], None]] = {
     ast.Name: _Walk._leaf,
     ast.Constant: _Walk._leaf,
     ast.JoinedStr: _Walk._joined,
