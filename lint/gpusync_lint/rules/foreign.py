@@ -1,4 +1,4 @@
-"""The barriers of frameworks other than torch, which depend on the types of values that their catalogues describe."""
+"""Barriers of frameworks other than torch, by the types of values that their catalogues describe."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import python_api
-from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, foreign_inside, tuple_of
+from gpusync_lint.domain.values import UNKNOWN, Kind, Value, foreign_inside, tuple_of
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.blocks import LOOPS, around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class ForeignBarrier(Rule):
     """Calls, conversions, conditions, text and masks that read a value of another framework.
 
-    Silent in what the framework traces or compiles: there a value that is read would be an error, not a wait.
+    Functions that the framework traces or compiles are skipped: to read a value there is an error, and not a wait.
     """
 
     nodes = (ast.Call, ast.If, ast.While, ast.IfExp, ast.Assert, ast.UnaryOp, ast.BoolOp,
@@ -33,11 +33,11 @@ class ForeignBarrier(Rule):
     INVALID: ClassVar = ()
 
     def applies_to(self, context: RuleContext) -> bool:
-        """Whether the file uses another framework, or is given values of one."""
+        """Whether the file uses another framework, or contains values of one."""
         return context.uses_foreign_values
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
-        """Look at a node."""
+        """Check a node."""
         for barrier, mark, tail in self._found(node, context):
             if barrier.framework in foreign.allowing_one_wait() and self._is_first(node, context):
                 return
@@ -47,7 +47,7 @@ class ForeignBarrier(Rule):
                 return
 
     def _is_first(self, wanted: ast.AST, context: RuleContext) -> bool:
-        """Whether nothing waits before a node in the same turn of the innermost loop, or call of the function."""
+        """Whether nothing waits before a node in the same iteration of the innermost loop, or in the same call."""
         holders = around(context.function, context.statement)
         loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
         body = loops[-1].body if loops else context.function.node.body  # type: ignore[attr-defined]
@@ -121,7 +121,7 @@ class ForeignBarrier(Rule):
 
 
 def _tracks(node: ast.Call, context: RuleContext) -> bool:
-    """Whether a call hands values to an experiment tracker or a progress bar."""
+    """Whether a call passes values to an experiment tracker or a progress bar."""
     if isinstance(node.func, ast.Attribute) and node.func.attr in python_api.TRACKERS:
         return True
     return any(barrier.framework == "trackers" for barrier in context.barriers_by_name(node))

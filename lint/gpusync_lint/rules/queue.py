@@ -1,4 +1,4 @@
-"""GS704: a training loop in which nothing ever waits for the GPU."""
+"""GS704: a training loop in which nothing waits for the GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import Device, Kind
+from gpusync_lint.domain.values import Device, Kind
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.blocks import LOOPS, around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, method
@@ -20,10 +20,10 @@ _MADE = "for i in range(9):\n    y = torch.randn(4, 256, device=dev)\n    model(
 
 
 class UnboundedQueue(Rule):
-    """`optimizer.step()` in a loop whose inputs are made on the device, and that nothing holds back.
+    """`optimizer.step()` in a loop whose inputs are created on the device, and in which nothing waits.
 
-    Every call of the loop must be understood: one that is not may wait. So must what it runs over: a range, or no end.
-    A read under a guard (`if step % 100 == 0`) holds the host back too.
+    Every call of the loop must be understood, since others may wait. So must its iterable: a range, or an endless loop.
+    A guarded read (`if step % 100 == 0`) is a wait too.
     """
 
     nodes = (ast.Call,)
@@ -42,7 +42,7 @@ class UnboundedQueue(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         if method(node) != "step" or not isinstance(node.func, ast.Attribute) or context.occurrence.repeated:
             return
         if context.value(node.func.value).kind is not Kind.OPTIMIZER:
@@ -63,7 +63,7 @@ class UnboundedQueue(Rule):
 
 
 def _endless(loop: ast.stmt, context: RuleContext) -> bool:
-    """Whether a loop runs over numbers, or for ever."""
+    """Whether a loop iterates over a range, or is endless."""
     if isinstance(loop, ast.While):
         return isinstance(loop.test, ast.Constant)
     if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
@@ -73,7 +73,7 @@ def _endless(loop: ast.stmt, context: RuleContext) -> bool:
 
 
 def _makes_input(node: ast.AST, context: RuleContext) -> bool:
-    """Whether an expression makes a new tensor on the device."""
+    """Whether an expression creates a tensor on the device."""
     if not isinstance(node, ast.Call):
         return False
     called, made = context.value(node.func), context.value(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.blocks import around
 from gpusync_lint.rules.base.context import CLOCKS, Report, Rule, RuleContext
@@ -40,7 +40,7 @@ class UnsynchronizedTiming(Rule):
     )
 
     def check(self, node: ast.BinOp, context: RuleContext) -> Iterator[Report]:
-        """Look at a subtraction."""
+        """Check a subtraction."""
         if not context.file.uses_framework:
             return
         if not isinstance(node.op, ast.Sub) or not isinstance(node.right, ast.Name):

@@ -1,4 +1,4 @@
-"""Which statements give the device work, where all that is called is understood."""
+"""Statements that launch work on the device, for code in which every call is understood."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import python_api
-from gpusync_lint.domain.lattice import Device, Kind, Value
+from gpusync_lint.domain.values import Device, Kind, Value
 from gpusync_lint.rules.base.blocks import LOOPS
 
 if TYPE_CHECKING:
     from gpusync_lint.rules.base.context import RuleContext
 
 _WAITING = ("wait", "sync", "block", "barrier", "result")
-"""Beginnings of the names of what waits, whoever's method it is."""
+"""Prefixes of the names of functions and methods that wait, of any receiver."""
 _SILENT_KINDS = (Kind.HOST, Kind.ARRAY, Kind.LIST, Kind.DICT, Kind.TUPLE, Kind.DTYPE, Kind.SCHEDULER)
 
 
 def device_work(window: list[ast.stmt], context: RuleContext) -> ast.stmt | None:
-    """The innermost statement that gives the device work; None when there is none, or something may wait."""
+    """The innermost statement that launches work on the device; None if there is none, or if something may wait."""
     found: ast.stmt | None = None
     stack: list[ast.stmt] = list(window)
     while stack:
@@ -46,7 +46,7 @@ def device_work(window: list[ast.stmt], context: RuleContext) -> ast.stmt | None
 
 
 def _says(node: ast.AST, context: RuleContext) -> bool | None:
-    """Whether an expression gives the device work; None when it may wait, or nobody knows."""
+    """Whether an expression launches work on the device; None if it may wait or is not understood."""
     if isinstance(node, (ast.BinOp, ast.Await, ast.Yield, ast.YieldFrom)):
         return _on_gpu(context.value(node)) if isinstance(node, ast.BinOp) else None
     if not isinstance(node, ast.Call):
