@@ -31,9 +31,10 @@ _NONE: tuple[Barrier, ...] = ()
 
 @cache
 def _classes() -> dict[str, frozenset[str]]:
-    """By root, the last names of the classes whose methods the catalogues speak of."""
+    """By root, the last names of the classes whose methods the catalogues describe."""
     return {
         root: frozenset(end.split(".")[-2] for barrier in each.barriers.values() for end in barrier.calls if "." in end)
+        | {timer.name.rpartition(".")[2] for timer in each.timers}
         for root, each in roots.library_of().items()
     }
 

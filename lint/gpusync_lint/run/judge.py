@@ -13,6 +13,7 @@ from gpusync_lint.model.levels import Heat
 from gpusync_lint.rules import rule_table
 from gpusync_lint.rules.base.context import RuleContext
 from gpusync_lint.rules.base.occurrences import occurrences
+from gpusync_lint.rules.base.timers import Timers
 from gpusync_lint.rules.fixes.batched_reads import merge_reads
 from gpusync_lint.syntax.names import dotted_path
 
@@ -38,6 +39,7 @@ class Judge:
         self._inference = inference
         self._heat = heat
         self._settings = settings
+        self._timers = Timers(inference.project)
         self._barriers = registry.all_barriers() | {barrier.id: barrier for barrier in settings.barriers}
         self._files: dict[ModuleDef, _FileReports] = {}
         """The files that some rule was asked about, until their findings have been taken."""
@@ -59,14 +61,17 @@ class Judge:
                 place: Place | None = None
                 if report.heat is None:
                     statement = report.heat_statement or occurrence.statement
-                    place = self._heat.place(occurrence.fn, statement, occurrence.repeated, occurrence.deferred)
+                    fn = report.heat_function or occurrence.fn
+                    place = self._heat.place(fn, statement, occurrence.repeated, occurrence.deferred)
                 yield self._finding(occurrence, report, place, context), place
 
     def _reports(self, file: ModuleDef) -> _FileReports:
         found = self._files.get(file)
         if found is None:
             torch = registry.catalogue("torch")
-            context = RuleContext(file, self._inference, torch, self._settings, self._heat, self._has_reports)
+            context = RuleContext(
+                file, self._inference, torch, self._settings, self._heat, self._has_reports, self._timers
+            )
             found = self._files[file] = _FileReports(context, self._inference)
         return found
 

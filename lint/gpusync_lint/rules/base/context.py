@@ -9,7 +9,8 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpusync_lint.catalogue import registry
+from gpusync_lint.catalogue import foreign, registry
+from gpusync_lint.domain import python_api
 from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, foreign_inside
 from gpusync_lint.domain.training_idioms import is_test_path
 from gpusync_lint.model.findings import Fix
@@ -30,10 +31,9 @@ if TYPE_CHECKING:
     from gpusync_lint.model.operations import Operation
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
     from gpusync_lint.rules.base.occurrences import Occurrence
+    from gpusync_lint.rules.base.timers import Timers
 
-CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "time_ns", "monotonic_ns"})
-"""Functions of the module `time` that read a clock which goes on while the host waits."""
-_CLOCKS = CLOCKS | {"process_time", "elapsed_time", "get_elapsed_time"}
+_CLOCKS = python_api.CLOCKS | {"process_time", "elapsed_time", "get_elapsed_time"}
 _CLOCK_REACH = 3
 _KIND = itemgetter(Value._fields.index("kind"))
 _CONTAINERS = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT})
@@ -56,6 +56,8 @@ class Report:
     """What to do here, where that is more than what the catalogue says."""
     heat_statement: ast.stmt | None = None
     """The statement whose heat counts, where it is not the one that holds the mark."""
+    heat_function: FunctionDef | None = None
+    """The function that holds `heat_statement`, where it is not the one that holds the mark."""
     heat: Heat | None = None
     """How often it waits, where that does not depend on step loops."""
 
@@ -104,10 +106,13 @@ class RuleContext:
         settings: EngineSettings,
         heat: FrequencyRecorder,
         has_reports: Callable[[FunctionDef], bool],
+        timers: Timers,
     ) -> None:
         self.file = file
         self.catalogue = catalogue
         self.settings = settings
+        self.timers = timers
+        """What measures time in the project."""
         self.layout = Layout(file.text.split("\n"))
         self.occurrence: Occurrence
         """The node that is judged, and where it stands."""
@@ -152,6 +157,13 @@ class RuleContext:
         if self.file.uses_foreign or Kind.FOREIGN in map(_KIND, values):
             return True
         return any(foreign_inside(value) is not None for value in values if value.kind in _CONTAINERS)
+
+    @cached_property
+    def foreign_frameworks(self) -> frozenset[str]:
+        """The frameworks other than torch that the file imports."""
+        known = foreign.framework_of()
+        roots = {dotted.partition(".")[0] for dotted in (*self.file.imports.values(), *self.file.stars)}
+        return frozenset(known[root] for root in roots if root in known)
 
     def uses_device(self) -> bool:
         """Whether the function belongs to code that uses a device at all."""
@@ -212,6 +224,12 @@ class RuleContext:
             return False
         return node.id in self.function.loop_names
 
+    def decorator(self, node: ast.expr) -> FunctionDef | None:
+        """The function of the project that a decorator, with or without arguments, is; None for another one."""
+        called = node.func if isinstance(node, ast.Call) else node
+        value = self._inference.project.static(self.file, called)
+        return value.ref if value.kind is Kind.FUNCTION else None
+
     def barriers_by_name(self, node: ast.Call) -> Sequence[Barrier]:
         """The barriers of libraries, and of the project itself, that the name of what is called tells."""
         receiver = self.value(node.func.value) if isinstance(node.func, ast.Attribute) else UNKNOWN
@@ -245,6 +263,13 @@ class RuleContext:
                     seen.add(site.callee)
                     queue.append(site.callee)
         return False
+
+    def works_on_device(self, fn: FunctionDef) -> bool:
+        """Whether a project function, itself, computes something on the device."""
+        return any(
+            isinstance(node, (ast.Call, ast.BinOp)) and value.on_device
+            for node, value in self._inference.values(fn).items()
+        )
 
     def method_of(self, value: Value, label: str) -> FunctionDef | None:
         """A method of an instance of a project class."""
