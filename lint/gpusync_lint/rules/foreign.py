@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.blocks import LOOPS, around
-from gpusync_lint.rules.base.context import Report, Rule, RuleContext
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, is_count, method
 from gpusync_lint.rules.base.entries import is_meant
 from gpusync_lint.rules.base.foreign_calls import found
 from gpusync_lint.syntax.traversal import walk_block
@@ -36,17 +36,19 @@ class ForeignBarrier(Rule):
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Look at a node."""
         for barrier, mark, tail in found(node, context):
-            if barrier.framework in foreign.allowing_one_wait() and self._is_first(node, context):
+            if barrier.framework in foreign.allowing_one_wait() and self._is_the_one(node, context):
                 return
             if not context.is_traced():
                 confidence = Confidence.LOW if is_meant(barrier, context) else Confidence.MEDIUM
                 yield Report(barrier.id, mark, confidence, highlight_name=tail)
                 return
 
-    def _is_first(self, wanted: ast.AST, context: RuleContext) -> bool:
-        """Whether nothing waits before a node in the same turn of the innermost loop, or call of the function."""
+    def _is_the_one(self, wanted: ast.AST, context: RuleContext) -> bool:
+        """Whether a wait is the only one so far in its turn of a loop over batches, or in its call of the function."""
         holders = around(context.function, context.statement)
         loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
+        if loops and not _runs_over_batches(loops[-1], context):
+            return False
         body = loops[-1].body if loops else context.function.node.body  # type: ignore[attr-defined]
         place = (wanted.lineno, wanted.col_offset)  # type: ignore[attr-defined]
         for node in walk_block(body):
@@ -56,3 +58,11 @@ class ForeignBarrier(Rule):
             ):
                 return False
         return True
+
+
+def _runs_over_batches(loop: ast.stmt, context: RuleContext) -> bool:
+    """Whether a loop runs over batches of data, rather than counting, or makes a step of a training in each turn."""
+    if isinstance(loop, (ast.For, ast.AsyncFor)) and not is_count(loop.iter, context):
+        return True
+    steps = ("backward", "step")
+    return any(isinstance(node, ast.Call) and method(node) in steps for node in walk_block([loop]))

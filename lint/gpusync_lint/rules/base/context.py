@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _CLOCKS = python_api.CLOCKS | {"process_time", "elapsed_time", "get_elapsed_time"}
 _CLOCK_REACH = 3
+_COUNTS = ("builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange")
 _KIND = itemgetter(Value._fields.index("kind"))
 _CONTAINERS = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT})
 _F_STRINGS_HAVE_POSITIONS = sys.version_info >= (3, 12)
@@ -264,12 +265,13 @@ class RuleContext:
                     queue.append(site.callee)
         return False
 
-    def works_on_device(self, fn: FunctionDef) -> bool:
-        """Whether a project function, itself, computes something on the device."""
-        return any(
-            isinstance(node, (ast.Call, ast.BinOp)) and value.on_device
-            for node, value in self._inference.values(fn).items()
-        )
+    def has_understood(self, fn: FunctionDef) -> bool:
+        """Whether a project function was interpreted and has no barrier of its own; its expressions are then known."""
+        if self._inference.returns(fn) is None or self._has_reports(fn):
+            return False
+        if fn.file is not self.file:
+            self.values.update(self._inference.values(fn))
+        return True
 
     def method_of(self, value: Value, label: str) -> FunctionDef | None:
         """A method of an instance of a project class."""
@@ -358,6 +360,11 @@ def called_names(*barriers: str) -> frozenset[str]:
 def method(node: ast.Call) -> str:
     """The name of the method that a call calls; empty for a plain function."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else ""
+
+
+def is_count(node: ast.expr, context: RuleContext) -> bool:
+    """Whether what a loop runs over only counts: `range(n)`."""
+    return isinstance(node, ast.Call) and context.qualified_name(node.func) in _COUNTS
 
 
 def arguments(node: ast.Call) -> list[ast.expr]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.catalogue import registry
@@ -14,6 +15,7 @@ from gpusync_lint.rules.base.blocks import LOOPS
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from gpusync_lint.project.symbols import FunctionDef
     from gpusync_lint.rules.base.context import RuleContext
 
 _WAITING = ("wait", "sync", "block", "barrier", "result")
@@ -29,6 +31,12 @@ _NO_KERNEL = frozenset(
 )  # fmt: skip
 """Methods and functions of tensors that give the device nothing to do."""
 _SILENT_KINDS = (Kind.HOST, Kind.ARRAY, Kind.LIST, Kind.DICT, Kind.TUPLE, Kind.DTYPE, Kind.SCHEDULER)
+
+
+_MODEL = re.compile(r"(?:^|_)(?:model|module|net|network|backbone|encoder|decoder|criterion)s?$", re.I)
+"""Names of modules, whose calls return before the device is done even where something in them waits."""
+_MAX_FUNCTIONS = 64
+"""Functions that are gone through for one window, at most."""
 
 
 class Work(NamedTuple):
@@ -54,107 +62,129 @@ def device_work(
         without: calls that do not count as waits although they are called like one.
         any_loop: whether a loop over something unknown, or over a data loader, is no reason for None.
     """
-    found: Work | None = None
-    stack: list[ast.stmt] = list(window)
-    while stack:
-        statement = stack.pop()
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            continue
-        unbounded = isinstance(statement, (ast.For, ast.AsyncFor)) and not any_loop
-        if unbounded and context.value(statement.iter).kind in (Kind.LOADER, Kind.UNKNOWN):  # type: ignore[attr-defined]
-            return None
-        inner = [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.stmt)]
-        inner.extend(child for handler in getattr(statement, "handlers", ()) for child in handler.body)
-        stack.extend(inner)
-        for child in ast.iter_child_nodes(statement):
-            if isinstance(child, (ast.stmt, ast.ExceptHandler)):
-                continue
-            try:
-                framework = _work_of(child, context, without)
-            except _MayWaitError:
-                return None
-            if framework and (found is None or not isinstance(statement, LOOPS)):
-                found = Work(statement, framework)
-    return found
+    try:
+        return _Search(context, without, any_loop).in_statements(window)
+    except _MayWaitError:
+        return None
 
 
 def work_of_call(called: Value, context: RuleContext) -> Work | None:
     """What in a function of the project, or a lambda of the file, gives the device work; None as for `device_work`."""
-    if called.kind is Kind.LAMBDA:
-        body = called.ref[0].body
-        try:
-            framework = _work_of(body, context, ())
-        except _MayWaitError:
-            return None
-        return Work(body, framework) if framework else None
-    if called.kind is not Kind.FUNCTION:
+    search = _Search(context)
+    try:
+        if called.kind is Kind.LAMBDA:
+            body = called.ref[0].body
+            framework = search.in_expression(body)
+            return Work(body, framework) if framework else None
+        return search.in_function(called.ref) if called.kind is Kind.FUNCTION else None
+    except _MayWaitError:
         return None
-    fn = called.ref
-    if fn.file is context.file and not context.reported_lines.isdisjoint(
-        range(fn.node.lineno, (fn.node.end_lineno or fn.node.lineno) + 1)
-    ):
-        return None
-    if fn.file is context.file:
-        return device_work(fn.node.body, context)
-    return Work(fn.node, "torch") if not context.may_wait(fn) and context.works_on_device(fn) else None
 
 
-def _work_of(expression: ast.AST, context: RuleContext, without: Collection[ast.AST]) -> str:
-    """Whose device an expression gives work; empty for none. Raises _MayWaitError."""
-    framework = ""
-    for node in ast.walk(expression):
-        if isinstance(node, ast.Call) and node not in without:
-            framework = _of_call(node, context) or framework
-        elif isinstance(node, ast.BinOp):
-            framework = _framework_of(context.value(node)) or framework
-        elif isinstance(node, (ast.Await, ast.Yield, ast.YieldFrom)):
+class _Search:
+    """Goes through statements and the functions that they call. Its methods raise _MayWaitError."""
+
+    def __init__(self, context: RuleContext, without: Collection[ast.AST] = (), any_loop: bool = False) -> None:
+        self._context = context
+        self._without = without
+        self._any_loop = any_loop
+        self._functions: dict[FunctionDef, Work | None] = {}
+
+    def in_statements(self, statements: list[ast.stmt]) -> Work | None:
+        """The innermost statement that gives the device work; None when there is none."""
+        found: Work | None = None
+        stack: list[ast.stmt] = list(statements)
+        while stack:
+            statement = stack.pop()
+            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                continue
+            if isinstance(statement, (ast.For, ast.AsyncFor)):
+                self._check_loop(statement)
+            inner = [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.stmt)]
+            inner.extend(child for handler in getattr(statement, "handlers", ()) for child in handler.body)
+            stack.extend(inner)
+            for child in ast.iter_child_nodes(statement):
+                if not isinstance(child, (ast.stmt, ast.ExceptHandler)):
+                    framework = self.in_expression(child)
+                    if framework and (found is None or not isinstance(statement, LOOPS)):
+                        found = Work(statement, framework)
+        return found
+
+    def _check_loop(self, loop: ast.For | ast.AsyncFor) -> None:
+        """Refuse a loop over a data loader, or over something unknown, which may be one."""
+        if not self._any_loop and self._context.value(loop.iter).kind in (Kind.LOADER, Kind.UNKNOWN):
             raise _MayWaitError
-    return framework
 
-
-def _of_call(node: ast.Call, context: RuleContext) -> str:
-    """Whose device a call gives work; empty for none. Raises _MayWaitError."""
-    func = node.func
-    label = func.attr if isinstance(func, ast.Attribute) else ""
-    if label.startswith(_WAITING):
-        raise _MayWaitError
-    result = context.value(node)
-    if label:
-        receiver = context.value(func.value)  # type: ignore[attr-defined]
-        if receiver.kind is Kind.TENSOR:
-            if label in _READING:
+    def in_function(self, fn: FunctionDef) -> Work | None:
+        """A statement of a function of the project that gives the device work; None when there is none."""
+        if fn not in self._functions:
+            if len(self._functions) == _MAX_FUNCTIONS or not self._context.has_understood(fn):
                 raise _MayWaitError
-            return "torch" if label == "backward" or (has_tensor(result) and label not in _NO_KERNEL) else ""
-        if receiver.kind is Kind.OPTIMIZER:
-            return "torch" if label == "step" else ""
-        if receiver.kind in _SILENT_KINDS:
-            return ""
-    called = context.value(func)
-    if called.kind is Kind.NAME and isinstance(called.ref, str):
-        root, _, rest = called.ref.partition(".")
-        if root == "torch":
-            if rest in _READING:
+            self._functions[fn] = None  # ends cycles of calls
+            self._functions[fn] = self.in_statements(fn.node.body)
+        return self._functions[fn]
+
+    def in_expression(self, expression: ast.AST) -> str:
+        """Whose device an expression gives work; empty for none."""
+        framework = ""
+        for node in ast.walk(expression):
+            if isinstance(node, ast.Call) and node not in self._without:
+                framework = self._of_call(node) or framework
+            elif isinstance(node, ast.BinOp):
+                framework = _framework_of(self._context.value(node)) or framework
+            elif isinstance(node, (ast.Await, ast.Yield, ast.YieldFrom)):
                 raise _MayWaitError
-            return "torch" if has_tensor(result) and rest not in _NO_KERNEL else ""
-        if root in python_api.HOST_MODULES or root == "builtins":
+        return framework
+
+    def _of_call(self, node: ast.Call) -> str:
+        """Whose device a call gives work; empty for none."""
+        func = node.func
+        context = self._context
+        label = func.attr if isinstance(func, ast.Attribute) else ""
+        if label.startswith(_WAITING):
+            raise _MayWaitError
+        result = context.value(node)
+        if isinstance(func, ast.Attribute):
+            receiver = context.value(func.value)
+            if receiver.kind is Kind.TENSOR:
+                if label in _READING:
+                    raise _MayWaitError
+                return "torch" if label == "backward" or (has_tensor(result) and label not in _NO_KERNEL) else ""
+            if receiver.kind is Kind.OPTIMIZER:
+                return "torch" if label == "step" else ""
+            if receiver.kind in _SILENT_KINDS:
+                return ""
+        called = context.value(func)
+        if called.kind is Kind.NAME and isinstance(called.ref, str):
+            root, _, rest = called.ref.partition(".")
+            if root == "torch":
+                if rest in _READING:
+                    raise _MayWaitError
+                return "torch" if has_tensor(result) and rest not in _NO_KERNEL else ""
+            if root in python_api.HOST_MODULES or root == "builtins":
+                return ""
+        if called.kind is Kind.FUNCTION:
+            work = self.in_function(called.ref)
+            return work.framework if work is not None else ""
+        if called.kind is Kind.MODULE:
+            forward = context.method_of(called, "forward")
+            if forward is not None and context.may_wait(forward):
+                raise _MayWaitError
+            return "torch" if called.device >= Device.ASSUMED else ""
+        if called.kind is Kind.CLASS:
+            init = context.method_of(Value(Kind.INSTANCE, ref=called.ref), "__init__")
+            if init is not None:
+                self.in_function(init)
             return ""
-    if called.kind is Kind.FUNCTION:
-        if context.may_wait(called.ref):
+        if called.kind is Kind.UNKNOWN and context.unknown_is_probably_tensor() and _MODEL.search(label or _id(func)):
+            return "torch"
+        if foreign_calls.may_wait(node, context):
             raise _MayWaitError
-        return "torch" if has_tensor(result) or context.works_on_device(called.ref) else _framework_of(result)
-    if called.kind is Kind.MODULE:
-        forward = context.method_of(called, "forward")
-        if forward is not None and context.may_wait(forward):
-            raise _MayWaitError
-        return "torch" if called.device >= Device.ASSUMED else ""
-    if called.kind is Kind.CLASS:
-        init = context.method_of(Value(Kind.INSTANCE, ref=called.ref), "__init__")
-        if init is not None and context.may_wait(init):
-            raise _MayWaitError
-        return ""
-    if foreign_calls.may_wait(node, context):
-        raise _MayWaitError
-    return _framework_of(result)
+        return _framework_of(result)
+
+
+def _id(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _framework_of(value: Value) -> str:

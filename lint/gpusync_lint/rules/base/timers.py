@@ -273,7 +273,7 @@ def _of_library(dotted: str) -> Timer | None:
     return next((timer for timer in each.timers if dotted.endswith(f".{timer.name}")), None) if each else None
 
 
-def _reads(node: ast.stmt, file: ModuleDef) -> int:
+def _reads(node: ast.stmt | ast.Module, file: ModuleDef) -> int:
     """How many calls in the source of a definition may read a clock, by their names."""
     return len(_CLOCK_CALL.findall(file.source_of(node)))
 
