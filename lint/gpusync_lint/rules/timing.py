@@ -79,7 +79,8 @@ class ClockPair(TimingRule):
     def check(self, node: ast.BinOp | ast.Call, context: RuleContext) -> Iterator[Report]:
         """Judge a subtraction, or a clock read that is appended to a list."""
         window = self._window(node, context)
-        if window is not None:
+        # What a function is given to time is reported where it is passed.
+        if window is not None and not context.timers.times_parameter(context.function):
             report = self.report(node, window.statements, window.lines, context)
             if report is not None:
                 yield _with_fix(report, synchronize_between(*window, context))
@@ -281,6 +282,39 @@ class TimedDecorator(TimingRule):
                 if report is not None:
                     yield replace(report, heat_function=context.function.nested.get(node))
                 return
+
+
+class TimedCell(TimingRule):
+    """A statement under `%time` or `%timeit`, or a cell under `%%time` or `%%timeit`, of a notebook."""
+
+    nodes = (ast.Expr,)
+    barriers = (*BARRIERS, OTHER_GPU)
+    VALID: ClassVar = ("...", "...; 2\ny = x @ x2")
+    INVALID: ClassVar = ()
+
+    def applies_to(self, context: RuleContext) -> bool:
+        """Whether the file is a notebook, of which `files.ipython_magics` marks what is timed."""
+        return context.file.path.endswith(".ipynb") and super().applies_to(context)
+
+    def check(self, node: ast.Expr, context: RuleContext) -> Iterator[Report]:
+        """Judge a statement that is only an expression, which may be such a mark."""
+        holders = around(context.function, context.statement)
+        if not isinstance(node.value, ast.Constant) or node.value.value is not Ellipsis or not holders:
+            return
+        block, at = holders[-1]
+        after = block[at + 1 :]
+        if not after or after[0].lineno != node.lineno:
+            return
+        count = value_of(after[0])
+        if isinstance(count, ast.Constant) and isinstance(count.value, int):
+            after = [statement for statement in after[1:] if statement.lineno <= node.lineno + count.value]
+        else:
+            after = after[:1]
+        if after:
+            lines = range(node.lineno, (after[-1].end_lineno or after[-1].lineno) + 1)
+            report = self.report(node.value, after, lines, context)
+            if report is not None:
+                yield report
 
 
 def _with_fix(report: Report, fix: Fix | None) -> Report:

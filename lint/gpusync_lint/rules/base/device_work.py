@@ -100,6 +100,7 @@ class _Search:
                 continue
             if isinstance(statement, (ast.For, ast.AsyncFor)):
                 self._check_loop(statement)
+            self._check_foreign(statement)
             inner = [child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.stmt)]
             inner.extend(child for handler in getattr(statement, "handlers", ()) for child in handler.body)
             stack.extend(inner)
@@ -115,6 +116,11 @@ class _Search:
         if not self._any_loop and self._context.value(loop.iter).kind in (Kind.LOADER, Kind.UNKNOWN):
             raise _MayWaitError
 
+    def _check_foreign(self, node: ast.AST) -> None:
+        """Refuse what waits in another framework, also where one wait is right and not reported."""
+        if self._context.uses_foreign_values and next(foreign_calls.found(node, self._context), None) is not None:
+            raise _MayWaitError
+
     def in_function(self, fn: FunctionDef) -> Work | None:
         """A statement of a function of the project that gives the device work; None when there is none."""
         if fn not in self._functions:
@@ -128,6 +134,7 @@ class _Search:
         """Whose device an expression gives work; empty for none."""
         framework = ""
         for node in ast.walk(expression):
+            self._check_foreign(node)
             if isinstance(node, ast.Call) and node not in self._without:
                 framework = self._of_call(node) or framework
             elif isinstance(node, ast.BinOp):

@@ -126,6 +126,10 @@ class Timers:
         name = self._timed_parameter(fn)
         return name if name in _parameters(fn) else ""
 
+    def times_parameter(self, fn: FunctionDef) -> bool:
+        """Whether a function calls a parameter, its own or of a function around it, between two reads of the clock."""
+        return bool(self._timed_parameter(fn))
+
     @cached_property
     def functions(self) -> frozenset[str]:
         """The names of the functions of the project that time a parameter."""
