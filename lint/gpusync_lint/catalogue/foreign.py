@@ -67,6 +67,12 @@ def traced_bases() -> frozenset[str]:
 
 
 @cache
+def tasks() -> frozenset[str]:
+    """Decorators of functions that run elsewhere, once for each call."""
+    return frozenset(dotted for each in others() for dotted in each.tasks)
+
+
+@cache
 def module_from() -> dict[str, str]:
     """Functions that give a framework's module itself, and that module."""
     return {dotted: each.modules[0] for each in others() for dotted in each.modules_from}

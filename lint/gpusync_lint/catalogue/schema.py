@@ -352,6 +352,8 @@ class Catalogue:
     """The framework's decorators and transforms. A function that is passed to one is traced rather than run."""
     traced_bases: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
     """Classes whose methods are traced rather than run."""
+    tasks: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
+    """Decorators of functions that run elsewhere, once for each call: a call is a step."""
     modules_from: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
     """Functions that return the first of the framework's `modules`: `cupy.get_array_module`."""
     allows_one_wait: bool = field(default=False, metadata=_only(OTHER))

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpusync_lint.model.operations import Operation
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
     from gpusync_lint.rules.base.occurrences import Occurrence
+    from gpusync_lint.rules.base.tasks import Tasks
     from gpusync_lint.rules.base.timers import Timers
 
 _CLOCKS = python_api.CLOCKS | {"process_time", "elapsed_time", "get_elapsed_time"}
@@ -107,13 +108,17 @@ class RuleContext:
         settings: EngineSettings,
         heat: FrequencyRecorder,
         has_reports: Callable[[FunctionDef], bool],
+        definite_waits: Callable[[FunctionDef], Sequence[Report]],
         timers: Timers,
+        tasks: Tasks,
     ) -> None:
         self.file = file
         self.catalogue = catalogue
         self.settings = settings
         self.timers = timers
         """What measures time in the project."""
+        self.tasks = tasks
+        """The coroutines of the project."""
         self.layout = Layout(file.text.split("\n"))
         self.occurrence: Occurrence
         """The node that is judged, and where it stands."""
@@ -125,6 +130,7 @@ class RuleContext:
         """Lines of the file on which something was reported so far."""
         self._inference = inference
         self._has_reports = has_reports
+        self._definite_waits = definite_waits
         self._heat = heat
 
     @property
@@ -263,6 +269,24 @@ class RuleContext:
                 if site.callee not in seen:
                     seen.add(site.callee)
                     queue.append(site.callee)
+        return False
+
+    def waits_in(self, fn: FunctionDef) -> Sequence[Report]:
+        """The reports on a function of waits that run when it is called, apart from guesses."""
+        return self._definite_waits(fn)
+
+    def calls_what_waits(self, node: ast.Call) -> bool:
+        """Whether a call runs a project function, no coroutine, that waits, itself or in what it calls."""
+        called = self.value(node.func)
+        seen: set[FunctionDef] = set()
+        queue = [called.ref] if called.kind is Kind.FUNCTION else []
+        while queue:
+            fn = queue.pop()
+            if fn not in seen and not isinstance(fn.node, ast.AsyncFunctionDef):
+                seen.add(fn)
+                if self._definite_waits(fn):
+                    return True
+                queue += (site.callee for site in self._inference.effects(fn).calls)
         return False
 
     def has_understood(self, fn: FunctionDef) -> bool:
