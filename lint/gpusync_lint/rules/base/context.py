@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpusync_lint.catalogue import foreign, registry
 from gpusync_lint.domain import python_api
-from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, foreign_inside
 from gpusync_lint.domain.training_idioms import is_test_path
 from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, foreign_inside
 from gpusync_lint.model.findings import Fix
