@@ -151,6 +151,8 @@ class ForeignType:
     """Methods whose results are on the host: `item`."""
     only_methods: frozenset[str] = frozenset()
     """Methods that no other object has: something unknown that has one is of this type, in a file of the framework."""
+    shown_by: frozenset[str] = frozenset()
+    """Methods whose first argument is of this type: where nothing else is known of a name, such a call shows it."""
     methods: dict[str, TypeName] = field(default_factory=dict, hash=False)
     """The types of single attributes and method results, if they differ from `attribute`."""
     attribute: TypeName = TypeName("")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gpusync_lint.catalogue import foreign, registry
 from gpusync_lint.domain import python_api
 from gpusync_lint.domain.training_idioms import is_test_path
-from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, foreign_inside
+from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, foreign_inside, foreign_value
 from gpusync_lint.model.findings import Fix
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import Template
@@ -20,6 +20,7 @@ from gpusync_lint.model.spans import Span
 from gpusync_lint.project.symbols import ClassDef
 from gpusync_lint.rewrite.layout import Layout
 from gpusync_lint.rules.base.blocks import around
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -128,6 +129,7 @@ class RuleContext:
         """The values of the expressions of the file. Missing expressions are unknown."""
         for fn in file.all_functions:
             self.values.update(inference.values(fn))
+        self._shown: dict[FunctionDef, dict[str, str]] = {}
         self.reported_lines: set[int] = set()
         """The lines of the file with reports so far."""
         self._inference = inference
@@ -172,6 +174,27 @@ class RuleContext:
         known = foreign.framework_of()
         roots = {dotted.partition(".")[0] for dotted in (*self.file.imports.values(), *self.file.stars)}
         return frozenset(known[root] for root in roots if root in known)
+
+    def foreign_value(self, node: ast.expr) -> Value:
+        """What an expression holds; of a name of which nothing is known, what the function shows it to be."""
+        value = self.value(node)
+        if value.kind is Kind.UNKNOWN and isinstance(node, ast.Name) and self.foreign_frameworks:
+            shown = self._shown_names(self.function).get(node.id, "")
+            if shown.partition(".")[0] in self.foreign_frameworks:
+                return foreign_value(shown)
+        return value
+
+    def _shown_names(self, fn: FunctionDef) -> dict[str, str]:
+        """The types of the names that a function passes to methods that only take such a value."""
+        known = self._shown.get(fn)
+        if known is None:
+            known = self._shown[fn] = {}
+            for node in walk_block(fn.node.body):
+                if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Name):
+                    shown = foreign.shown_by().get(method(node))
+                    if shown is not None:
+                        known[node.args[0].id] = shown
+        return known
 
     def uses_device(self) -> bool:
         """Whether the function is in code that uses a device."""
