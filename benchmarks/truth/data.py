@@ -193,6 +193,25 @@ def boxes(folder: Path) -> None:
     (folder / "classes.csv").write_text("a,0\nb,1\nc,2\n")
 
 
+def yolo(folder: Path, number: int = 16, size: int = 64) -> None:
+    """``images`` and ``labels`` of ``train`` and ``val``, ``data.yaml``, and lists of files."""
+    from PIL import Image
+
+    chance = np.random.default_rng(0)
+    for part in ("train", "val"):
+        pictures, labels = folder / "images" / part, folder / "labels" / part
+        pictures.mkdir(parents=True, exist_ok=True)
+        labels.mkdir(parents=True, exist_ok=True)
+        for index in range(number):
+            Image.fromarray(chance.integers(0, 256, (size, size, 3), dtype=np.uint8)).save(pictures / f"{index}.jpg")
+            rows = [(chance.integers(3), *chance.uniform(0.3, 0.7, 2), *chance.uniform(0.1, 0.5, 2)) for _ in range(3)]
+            (labels / f"{index}.txt").write_text("".join(" ".join(map(str, row)) + "\n" for row in rows))
+    place = folder.absolute()
+    (folder / "data.yaml").write_text(
+        f"train: {place}/images/train\nval: {place}/images/val\nnc: 3\nnames: ['a', 'b', 'c']\n"
+    )
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "boxes": boxes,
     "coco": coco,
@@ -206,4 +225,5 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "sounds": sounds,
     "texts": texts,
     "tokens": tokens,
+    "yolo": yolo,
 }

@@ -172,11 +172,27 @@ def _truth(run: Run, result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+_running: set[int] = set()
+"""Process groups of the runs in progress."""
+
+
+def _end_groups() -> None:
+    """Kill the runs in progress, with their children."""
+    for group in list(_running):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def _in_a_group(command: list[str], environment: dict[str, str], log: Any, limit: float) -> str:
     """Run a command with its children; kill all of them when it has ended or its time is up. Return how it ended."""
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
     ) as process:
+        _running.add(process.pid)
         try:
             status = f"exit status {process.wait(limit)}"
         except subprocess.TimeoutExpired:
@@ -184,6 +200,7 @@ def _in_a_group(command: list[str], environment: dict[str, str], log: Any, limit
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            _running.discard(process.pid)
     return status
 
 
@@ -260,6 +277,8 @@ def main() -> int:
     wanted = runs if options.again else [run for run in runs if not is_made(run)]
     if len(wanted) < len(runs):
         print(f"{len(runs) - len(wanted)} of {len(runs)} runs are there; --again makes them anew")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     environments = Environments(folders.environments, listed.requirements)
     failed = 0
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -278,6 +297,7 @@ def main() -> int:
                 print(f"[{number}/{len(wanted)}] {run.name} ({run.repository.half}): {told}", flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
+            _end_groups()
             print("interrupted; the runs that are made are kept", file=sys.stderr)
             return 130
     if failed:

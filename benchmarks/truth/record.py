@@ -64,7 +64,7 @@ class Job:
     """Data sets to make up: ``KIND:FOLDER`` with a kind of ``data.py``; the folder is below the working directory."""
     step: str = ""
     """``FILE:FUNCTION``: a step ends when this function of the repository returns or yields (FUNCTION is a qualified
-    name). Empty: at ``optimizer.step()``."""
+    name). ``end_step()``: where ``code`` calls it. Empty: at ``optimizer.step()``."""
     steps: int = 24
     """Stop after so many steps."""
     limit: float = 120.0
@@ -182,15 +182,16 @@ def waits_by_line(measurement: Measurement, root: str) -> list[dict[str, Any]]:
     folder = os.path.join(os.path.realpath(root), "")
     syncs: Counter[tuple[str, int]] = Counter()
     steps: collections.defaultdict[tuple[str, int], set[int]] = collections.defaultdict(set)
-    libraries: collections.defaultdict[tuple[str, int], set[str | None]] = collections.defaultdict(set)
+    ways: collections.defaultdict[tuple[str, int], Counter[tuple[bool, str | None]]] = collections.defaultdict(Counter)
     for sync in measurement.all_syncs:
         path = os.path.realpath(sync.site.path)
         if sync.background or not path.startswith(folder):
             continue
         place = (os.path.relpath(path, folder), sync.site.line)
         syncs[place] += 1
-        libraries[place].add(sync.site.via)
-        if sync.step is not None and sync.step >= measurement.warmup:
+        measured = sync.step is not None and sync.step >= measurement.warmup
+        ways[place][measured, sync.site.via] += 1
+        if measured and sync.step is not None:
             steps[place].add(sync.step)
     return [
         {
@@ -198,17 +199,21 @@ def waits_by_line(measurement: Measurement, root: str) -> list[dict[str, Any]]:
             "line": line,
             "syncs": number,
             "steps": len(steps[file, line]),
-            "via": _via(libraries[file, line]),
+            "via": _via(ways[file, line]),
         }
         for (file, line), number in sorted(syncs.items())
     ]
 
 
-def _via(found: set[str | None]) -> str | None:
-    """Return the most direct way: none, or through torch, or through another library."""
-    if None in found:
-        return None
-    return min((via for via in found if via is not None), key=lambda via: (not via.startswith("torch/"), via))
+def _via(ways: Counter[tuple[bool, str | None]]) -> str | None:
+    """Return through what a line waited: the most direct way, and among those the most frequent in measured steps."""
+
+    def rank(way: tuple[bool, str | None]) -> tuple[bool, int, int]:
+        measured, via = way
+        indirectness = 0 if via is None else 1 if via.startswith("torch/") else 2
+        return not measured, indirectness, -ways[way]
+
+    return min(ways, key=rank)[1]
 
 
 def run(job: Job) -> dict[str, Any]:
@@ -259,7 +264,7 @@ def run(job: Job) -> dict[str, Any]:
         signal.setitimer(signal.ITIMER_REAL, job.limit)
         try:
             with counts.counting():
-                ended = _outcome(job, root)
+                ended = _outcome(job, root, step_made)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             if hook is not None:
@@ -267,6 +272,8 @@ def run(job: Job) -> dict[str, Any]:
     measurement = region.result()
     if measurement.problem is not None:
         raise RuntimeError(f"{measurement.problem} ({ended})")
+    if not measurement.device_used:
+        raise RuntimeError(f"the program did not use the device ({ended})")
     return {
         "ended": ended,
         "seconds": round(time.monotonic() - began, 1),
@@ -298,7 +305,7 @@ class OptimizerSteps:
         self._handle.remove()
 
 
-def _outcome(job: Job, root: str) -> str:
+def _outcome(job: Job, root: str, end_step: Callable[[], None]) -> str:
     """Run the program; return how it ended."""
     sys.argv = [job.script or job.module or "code", *job.args]
     try:
@@ -312,7 +319,7 @@ def _outcome(job: Job, root: str) -> str:
             runpy.run_module(job.module, run_name="__main__", alter_sys=True)
         else:
             sys.path.insert(0, os.getcwd())
-            exec(compile(job.code, "<code>", "exec"), {"__name__": "__main__"})
+            exec(compile(job.code, "<code>", "exec"), {"__name__": "__main__", "end_step": end_step})
     except Stop as stop:
         return f"stopped after {stop}"
     except SystemExit as leave:

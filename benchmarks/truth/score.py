@@ -11,6 +11,9 @@ A finding is on a statement if their lines overlap; of a compound statement, its
     precision   of the findings on statements that ran at least 3 times, those whose statement waited at least once
                 in some run
 
+``--table`` counts, for each rule, heat and confidence, the findings on statements that ran, and how many of those
+waited at least once and in half of the steps.
+
 ``--misses`` writes each hot statement of own code without a warning. There is none for the half ``scored``, whose lines
 nobody reads: a linter that was improved on them would be scored by what it has learnt.
 """
@@ -53,6 +56,15 @@ class Waited:
     runs: list[str] = field(default_factory=list)
 
 
+@dataclass
+class Sort:
+    """Findings of one rule, heat and confidence, on statements that ran."""
+
+    ran: int = 0
+    waited: int = 0
+    hot: int = 0
+
+
 @dataclass(frozen=True)
 class Score:
     """The figures of some repositories."""
@@ -68,6 +80,8 @@ class Score:
     wrong: list[tuple[Statement, dict[str, Any]]]
     """Findings on statements that ran and did not wait."""
     waited: dict[Statement, Waited]
+    sorts: dict[tuple[str, str, str], Sort]
+    """By rule, heat and confidence."""
 
     def recall(self, statements: list[Statement], accepted: frozenset[str] | None) -> float | None:
         """Return the share of statements with a finding of an accepted heat, of any heat for None."""
@@ -97,6 +111,13 @@ class Score:
         for label, accepted in (("warnings", frozenset({"step"})), ("warnings and notes", NOTES)):
             share, total = self.precision(accepted)
             rows.append(f"precision of {label}: {_percent(share)} of {total} findings on statements that ran")
+        return rows
+
+    def table(self) -> list[str]:
+        """How often the findings of each sort wait, as text."""
+        rows = ["rule    heat     confidence   ran  waited   in half of the steps"]
+        for (code, heat, confidence), sort in sorted(self.sorts.items()):
+            rows.append(f"{code:7} {heat:8} {confidence:10} {sort.ran:5} {sort.waited:7} {sort.hot:7}")
         return rows
 
 
@@ -181,6 +202,7 @@ def score(truths: list[dict[str, Any]], sources: Path, jobs: int = 2) -> Score:
     heats: defaultdict[Statement, set[str]] = defaultdict(set)
     right: Counter[str] = Counter()
     wrong: list[tuple[Statement, dict[str, Any]]] = []
+    sorts: defaultdict[tuple[str, str, str], Sort] = defaultdict(Sort)
     by_file: defaultdict[str, list[Statement]] = defaultdict(list)
     for statement in waited:
         by_file[statement[0]].append(statement)
@@ -195,13 +217,17 @@ def score(truths: list[dict[str, Any]], sources: Path, jobs: int = 2) -> Score:
                         heats[statement].add(finding["heat"])
                 statement = files.statement(file, finding["line"])
                 if ran[statement] >= 3:
+                    sort = sorts[finding["code"], finding["heat"], finding["confidence"]]
+                    sort.ran += 1
+                    sort.waited += statement in waited
+                    sort.hot += statement in waited and waited[statement].hot
                     if statement in waited:
                         right[finding["heat"]] += 1
                     else:
                         wrong.append((statement, finding))
     hot = sorted(statement for statement, entry in waited.items() if entry.hot)
     own = [each for each in hot if not waited[each].via or str(waited[each].via).startswith("torch/")]
-    return Score(len(truths), len(repositories), hot, own, heats, right, wrong, dict(waited))
+    return Score(len(truths), len(repositories), hot, own, heats, right, wrong, dict(waited), dict(sorts))
 
 
 def misses(result: Score, sources: Path) -> list[str]:
@@ -255,6 +281,7 @@ def main() -> int:
     parser.add_argument(
         "--misses", type=Path, metavar="FILE.md", help="write what has no warning; only of --half learn"
     )
+    parser.add_argument("--table", action="store_true", help="count the findings by rule, heat and confidence")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="repositories linted at the same time (2)")
     options = parser.parse_args()
     if options.misses and options.half != "learn":
@@ -265,6 +292,8 @@ def main() -> int:
         parser.error(f"no runs of the half {options.half} are there; make them with make.py first")
     result = score(truths, sources, options.jobs)
     print("\n".join(result.lines()))
+    if options.table:
+        print("\n".join(result.table()))
     if options.misses:
         options.misses.write_text("\n".join(misses(result, sources)) + "\n", encoding="utf-8")
         print(f"wrote {options.misses}")

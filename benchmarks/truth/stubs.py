@@ -138,6 +138,25 @@ def one_rank(module_of_mpi: bool = False) -> None:
         module("mpi4py", MPI=module("mpi4py.MPI", COMM_WORLD=world))
 
 
+def keras_callbacks() -> None:
+    """The callbacks of TensorFlow's Keras, doing nothing."""
+
+    class Callback:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.history: dict[str, Any] = {}
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith(("on_", "set_")):
+                return lambda *_, **__: None
+            raise AttributeError(name)
+
+    names = ("Callback", "CallbackList", "EarlyStopping", "History", "ModelCheckpoint")
+    classes = {name: type(name, (Callback,), {}) for name in names}
+    modules("tensorflow", "tensorflow.python.keras")
+    module("tensorflow.python.keras.callbacks", **classes)
+    module("tensorflow.keras.callbacks", **classes)
+
+
 def language_model(folder: str = "tiny", kind: str = "llama", words: int = 200) -> str:
     """Write a language model with random weights and a tokenizer of words where ``from_pretrained`` finds them."""
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -183,11 +202,18 @@ def old_numpy() -> None:
 
 
 def old_torch() -> None:
-    """What torch took before 1.2 and 2.0: ``next()`` of loaders, masks of bytes, spectra of real numbers."""
+    """What older torch took: ``next()`` of loaders, masks of bytes, spectra of real numbers, ``verbose``."""
     import torch
     from torch.utils.data import dataloader
 
     dataloader._BaseDataLoaderIter.next = dataloader._BaseDataLoaderIter.__next__  # type: ignore[attr-defined]
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
+    init = plateau.__init__
+
+    def quiet(self: Any, *args: Any, verbose: bool = False, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+
+    plateau.__init__ = quiet  # type: ignore[method-assign]
     stft, fill, fill_ = torch.stft, torch.Tensor.masked_fill, torch.Tensor.masked_fill_
 
     def real_stft(*args: Any, **kwargs: Any) -> Any:
