@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from checkout import CheckoutError, check_out
+from record import Job
 from repositories import HALVES, LIST, ListError, Run, load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,7 +135,7 @@ def make(run: Run, folders: Folders, environments: Environments) -> dict[str, An
             "PYTHONPATH": os.pathsep.join(paths),
             **run.env,
         }
-        limit = float(run.job.get("limit", 120)) + _GRACE
+        limit = float(run.job.get("limit", Job.limit)) + _GRACE
         with log.open("w", encoding="utf-8") as stream:
             status = _in_a_group(
                 [str(python), str(Path(__file__).with_name("record.py")), str(job)], environment, stream, limit

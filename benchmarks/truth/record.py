@@ -67,7 +67,7 @@ class Job:
     name). ``end_step()``: where ``code`` calls it. Empty: at ``optimizer.step()``."""
     steps: int = 24
     """Stop after so many steps."""
-    limit: float = 120.0
+    limit: float = 240.0
     """Stop after so many seconds."""
     devices: int = 1
     """Simulated GPUs."""

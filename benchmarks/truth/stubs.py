@@ -193,12 +193,13 @@ def sentences(number: int = 64, words: int = 200) -> list[str]:
 
 
 def old_numpy() -> None:
-    """The names of built-in types that NumPy had before 1.24."""
+    """Names that NumPy had before 1.24 and 2.0."""
     import numpy as np
 
-    for name, kind in (("float", float), ("int", int), ("bool", bool), ("object", object), ("complex", complex)):
+    types_ = {"float": float, "int": int, "bool": bool, "object": object, "complex": complex, "float_": np.float64}
+    for name, value in {**types_, "Inf": np.inf, "Infinity": np.inf, "NaN": np.nan, "product": np.prod}.items():
         if name not in vars(np):
-            setattr(np, name, kind)
+            setattr(np, name, value)
 
 
 def old_torch() -> None:
@@ -207,6 +208,15 @@ def old_torch() -> None:
     from torch.utils.data import dataloader
 
     dataloader._BaseDataLoaderIter.next = dataloader._BaseDataLoaderIter.__next__  # type: ignore[attr-defined]
+    from torchvision import utils
+
+    make_grid = utils.make_grid
+
+    def ranged(*args: Any, range: Any = None, **kwargs: Any) -> Any:
+        return make_grid(*args, value_range=range, **kwargs)
+
+    utils.make_grid = ranged
+    torch.utils.data.Sampler.__init__ = lambda self, *_, **__: None  # type: ignore[method-assign,assignment]
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau
     init = plateau.__init__
 
