@@ -16,7 +16,7 @@ from gpusync_lint.syntax.traversal import walk_block
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.domain.lattice import Value
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.project.outline import Outline
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
@@ -186,13 +186,6 @@ def mentions_device(text: str) -> bool:
         return True
     # Searching for a string is ten times as fast as an alternation, and most texts contain none of them.
     return any(word in text and re.search(rf"\b{word}\b", text) for word in words)
-
-
-def weight(text: str) -> int:
-    """The number of characters in a text, rounded up so that a small edit does not change it."""
-    size = len(text)
-    unit = 1 << max(0, size.bit_length() - 3)
-    return -(-size // unit) * unit
 
 
 def read_symbols(path: str, text: str, tree: ast.Module) -> ModuleDef:

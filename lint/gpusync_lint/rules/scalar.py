@@ -1,11 +1,11 @@
-"""GS205: device tensors turned into Python numbers, by a conversion or by being used as an index."""
+"""GS205: device tensors that are converted to Python numbers, or used as an index."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Kind, Value
+from gpusync_lint.domain.values import Kind, Value
 from gpusync_lint.rules.base.context import (
     Report,
     Rule,
@@ -36,7 +36,7 @@ class ScalarConversion(Rule):
     INVALID: ClassVar = ("float(s)", "int(s)", "range(si)", "math.isnan(s)", "torch.tensor([s, s2])")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         dotted = context.qualified_name(node.func)
         if dotted in ("torch.tensor", "torch.as_tensor"):
             args = positional(node)
@@ -66,7 +66,7 @@ class ScalarConversion(Rule):
 
 
 class TensorAsNumber(Rule):
-    """A device tensor where torch wants a Python number: a size, or a fill value."""
+    """A device tensor that is passed to torch as a Python number: a size, or a fill value."""
 
     nodes = (ast.Call,)
     calls = called_names("tensor-as-number")
@@ -75,7 +75,7 @@ class TensorAsNumber(Rule):
     INVALID: ClassVar = ("torch.full((4,), s)", "torch.zeros(si, device=dev)", "x.index_fill_(0, idx, s)")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         barrier = context.catalogue.barriers["tensor-as-number"]
         dotted = context.qualified_name(node.func)
         args = positional(node)
@@ -94,7 +94,7 @@ class TensorAsNumber(Rule):
 
 
 class IndexByValue(Rule):
-    """`items[t]`, `x[:t]`, `x[i0]` with an index that lies on the device."""
+    """`items[t]`, `x[:t]`, `x[i0]` with an index on the device."""
 
     nodes = (ast.Subscript,)
     barriers = ("index-by-value",)
@@ -102,10 +102,10 @@ class IndexByValue(Rule):
     INVALID: ClassVar = ("lst[si]", "x[:si]", "x[si]")
 
     def check(self, node: ast.Subscript, context: RuleContext) -> Iterator[Report]:
-        """Look at a subscript."""
+        """Check a subscript."""
         base = context.value(node.value)
         if base.kind in (Kind.LIST, Kind.TUPLE) and isinstance(node.slice, ast.Tuple):
-            return  # sequences take one index: what is indexed here is something else
+            return  # sequences take one index, so this is something else
         for part in indices(node):
             if isinstance(part, ast.Slice):
                 values = [context.value(bound) for bound in (part.lower, part.upper, part.step)]

@@ -1,21 +1,11 @@
-"""Modules: what calling one gives back, and what its methods do."""
+"""Calls of modules and of their methods."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import (
-    HOST,
-    UNKNOWN,
-    Device,
-    Kind,
-    Value,
-    dict_of,
-    list_of,
-    tuple_of,
-    with_device,
-)
+from gpusync_lint.domain.values import HOST, UNKNOWN, Device, Kind, Value, dict_of, list_of, tuple_of, with_device
 from gpusync_lint.inference.tables import Call, calls, methods_of
 from gpusync_lint.model.placement import StepEvidence
 
@@ -26,9 +16,9 @@ if TYPE_CHECKING:
 
 @calls(Kind.MODULE)
 def call_module(frame: Frame, call: Call) -> Value:
-    """What a module gives back: what its `forward` does, or a tensor on the device of its weights and inputs."""
+    """Call a module: its `forward`, or for an external module a tensor on the device of its weights and inputs."""
     module = call.callee
-    frame.note_step_evidence(
+    frame.record_step_evidence(
         StepEvidence.LAYER if frame.is_in_module() and module.ref is not frame.fn.cls else StepEvidence.MODEL
     )
     device = _device_of_weights(frame, module)
@@ -64,15 +54,15 @@ def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:
 
 
 def _device_of_weights(frame: Frame, module: Value) -> Device:
-    """Where the parameters of a module are: where it was moved, or where some instance of its class was moved."""
+    """The device of the parameters of a module: its own, or that to which an instance of its class is moved."""
     if module.device is Device.CPU and module.ref is not None and not isinstance(module.ref, str):
-        return frame.assumed_device() if frame.analysis.is_moved(frame.reader, module.ref) else Device.CPU
+        return frame.assumed_device() if frame.analysis.classes.is_moved(frame.reader, module.ref) else Device.CPU
     return module.device
 
 
 @methods_of(Kind.MODULE)
 def module_method(frame: Frame, call: Call) -> Value | None:
-    """What a method of a module gives back; None for a method of a project class."""
+    """The result of a method of a module; None for a method of a project class."""
     name, module = call.method, call.receiver
     if call.callee.kind is Kind.FUNCTION:
         return None
@@ -89,19 +79,19 @@ def module_method(frame: Frame, call: Call) -> Value | None:
         return call_module(frame, call._replace(callee=module))
     if name == "register_buffer" and len(call.args) > 1 and isinstance(call.args[0].const, str):
         buffer = with_device(call.args[1], frame.assumed_device())
-        frame.analysis.set_attribute(module, call.args[0].const, buffer)
+        frame.analysis.instances.set_attribute(module, call.args[0].const, buffer)
         return HOST
     found = _parts(frame, module, name)
     if found is not None:
         return found
-    # Another method of a module from outside: it computes with what it is given.
+    # Another method of an external module: it computes with its arguments.
     if name == "generate" or (name != "log" and any(value.kind is Kind.TENSOR for value in call.args)):
         return Value(Kind.TENSOR, _device_of_weights(frame, module), certain=name == "generate")
     return UNKNOWN
 
 
 def _parts(frame: Frame, module: Value, name: str) -> Value | None:
-    """What the methods give that iterate over the parts of a module; None for any other method."""
+    """The result of a method that iterates over the parts of a module; None for any other method."""
     known = torch_api.modules()
     plain = name.removeprefix("named_")
     if plain in known.tensors:
