@@ -59,8 +59,8 @@ class Report:
     """What to do here, where that is more than what the catalogue says."""
     heat_statement: ast.stmt | None = None
     """The statement whose heat counts, where it is not the one that holds the mark."""
-    heat_function: FunctionDef | None = None
-    """The function that holds `heat_statement`, where it is not the one that holds the mark."""
+    function: FunctionDef | None = None
+    """The function that the finding belongs to, and that holds `heat_statement`, where it is not that of the node."""
     heat: Heat | None = None
     """How often it waits, where that does not depend on step loops."""
 
