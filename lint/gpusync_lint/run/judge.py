@@ -71,7 +71,7 @@ class Judge:
                 place: Place | None = None
                 if report.heat is None:
                     statement = report.heat_statement or occurrence.statement
-                    fn = report.heat_function or occurrence.fn
+                    fn = report.function or occurrence.fn
                     place = self._heat.place(fn, statement, occurrence.repeated, occurrence.deferred)
                 yield self._finding(occurrence, report, place, context), place
 
@@ -125,7 +125,7 @@ class Judge:
             heat=heat,
             confidence=report.confidence,
             framework=barrier.framework,
-            key=f"{path}::{occurrence.fn.qualname}::{barrier.code}::{digest}::1",
+            key=f"{path}::{(report.function or occurrence.fn).qualname}::{barrier.code}::{digest}::1",
             fix=report.fix,
         )
 

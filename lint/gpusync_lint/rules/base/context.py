@@ -58,8 +58,8 @@ class Report:
     """A remedy for this place, instead of that of the catalogue; empty for none."""
     heat_statement: ast.stmt | None = None
     """The statement whose heat counts, where it is not the one that holds the mark."""
-    heat_function: FunctionDef | None = None
-    """The function that holds `heat_statement`, where it is not the one that holds the mark."""
+    function: FunctionDef | None = None
+    """The function that the finding belongs to, and that holds `heat_statement`, where it is not that of the node."""
     heat: Heat | None = None
     """The heat, if it does not depend on step loops."""
 
