@@ -2,8 +2,8 @@
 
     python benchmarks/torch_signatures.py
 
-A device tensor passed where an operator takes a number (`x.narrow(0, 0, length)`, `torch.arange(length)`) is read to the
-host. The linter does not import torch, so it reads this table, which is made from torch's own schemas:
+A device tensor passed where an operator takes a number (`x.narrow(0, 0, length)`, `torch.arange(length)`) is read to
+the host. The linter does not import torch, so it reads this table, which is made from torch's own schemas:
 lint/gpusync_lint/catalogue/torch_signatures.json. Run it again with each torch release.
 """
 
@@ -44,7 +44,10 @@ _CODES = {
     "List[float]": "l",
     "List[number]": "l",
 }
-"""Types of arguments: a tensor, several tensors, a number, several numbers. Others are `o`; `d` is one number or several."""
+"""Types of arguments: a tensor, several tensors, a number, several numbers.
+
+`d` is one number or several, `o` anything else.
+"""
 _EVERYWHERE = frozenset(
     {"dtype", "layout", "device", "pin_memory", "requires_grad", "memory_format", "generator", "out"}
 )

@@ -7,7 +7,6 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
-
 IGNORED = frozenset({"dtype", "layout", "device", "pin_memory", "requires_grad", "memory_format", "generator", "out"})
 """Keywords that most signatures have, and that are neither tensors to be read nor numbers."""
 
@@ -17,7 +16,10 @@ class Argument(NamedTuple):
 
     name: str
     type: str
-    """`t`: a tensor, `s`: several tensors, `n`: a number, `l`: several numbers, `d`: one number or several, `o`: anything else."""
+    """`t`: a tensor, `s`: several tensors, `n`: a number, `l`: several numbers, `d`: one number or several.
+
+    `o` is anything else.
+    """
 
 
 class Signature(NamedTuple):

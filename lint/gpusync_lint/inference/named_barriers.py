@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import roots
 from gpusync_lint.domain.external_names import is_module_name
-from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, tuple_of
+from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, tuple_of
 from gpusync_lint.project.symbols import ClassDef, FunctionDef
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.domain.external_names import is_module_name, is_unknown_class
-from gpusync_lint.domain.lattice import Kind, Value
+from gpusync_lint.domain.values import Kind, Value
 from gpusync_lint.project.symbols import ClassDef, FunctionDef, ModuleDef
 
 if TYPE_CHECKING:

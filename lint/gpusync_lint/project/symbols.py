@@ -16,7 +16,7 @@ from gpusync_lint.syntax.traversal import walk_block
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.domain.lattice import Value
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.project.outline import Outline
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import python_api
-from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, foreign_inside, tuple_of
+from gpusync_lint.domain.values import UNKNOWN, Kind, Value, foreign_inside, tuple_of
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.blocks import LOOPS, around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import ReplaceExpression
 from gpusync_lint.rules.base.blocks import LOOPS, around, bound_names

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.catalogue import signatures
 from gpusync_lint.catalogue.signatures import Argument
-from gpusync_lint.domain.lattice import Device, Kind, Value
+from gpusync_lint.domain.values import Device, Kind, Value, contents
 from gpusync_lint.rules.base.context import (
     Report,
     Rule,
@@ -215,23 +215,17 @@ def _read_as_numbers(
             return None
         if argument.type in ("l", "d"):
             read += [value] if is_tensor and value.on_device else []
-            read += [item for item in _elements(value) if item.on_device]
+            read += [item for item in contents(value) if item.on_device]
         elif is_tensor and value.on_device and (argument.type == "n" or (reads_tensors and value.zero_dim is True)):
             read.append(value)
     return read
 
 
-def _elements(value: Value) -> list[Value]:
-    if value.kind is Kind.TUPLE:
-        return list(value.items or ())
-    return [value.elem] if value.elem is not None else []
-
-
 def _holds_tensor(value: Value) -> bool:
-    return value.on_device or (value.kind in _SEQUENCES and any(item.on_device for item in _elements(value)))
+    return value.on_device or (value.kind in _SEQUENCES and any(item.on_device for item in contents(value)))
 
 
 def _any(context: RuleContext, value: Value) -> Confidence | None:
-    found = [context.confidence(item) for item in _elements(value)]
+    found = [context.confidence(item) for item in contents(value)]
     sure = [confidence for confidence in found if confidence is not None]
     return min(sure, key=lambda confidence: confidence.rank) if sure else None

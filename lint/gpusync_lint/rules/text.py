@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain import python_api
-from gpusync_lint.domain.lattice import Kind, Value
+from gpusync_lint.domain.values import Kind, Value
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, arguments, method
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, has_tensor
+from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, has_tensor
 from gpusync_lint.inference.transfer.moves import tensor_type_of
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import (

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import registry
-from gpusync_lint.domain.lattice import UNKNOWN, Kind
+from gpusync_lint.domain.values import UNKNOWN, Kind
 from gpusync_lint.model.findings import Finding
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.rules import rule_table
@@ -19,7 +19,7 @@ from gpusync_lint.syntax.names import dotted_path
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.domain.lattice import Value
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.heat.frequency import FrequencyRecorder
     from gpusync_lint.inference.fixpoint import Inference
     from gpusync_lint.model.findings import EngineSettings

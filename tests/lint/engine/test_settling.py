@@ -7,19 +7,8 @@ import itertools
 import textwrap
 
 import pytest
-from gpusync_lint.domain.lattice import (
-    CPU_TENSOR,
-    GPU_TENSOR,
-    HOST,
-    MOVED,
-    NONE,
-    UNKNOWN,
-    Kind,
-    Value,
-    dict_of,
-    list_of,
-    widened,
-)
+from gpusync_lint.domain.lattice import widened
+from gpusync_lint.domain.values import CPU_TENSOR, GPU_TENSOR, HOST, MOVED, NONE, UNKNOWN, Kind, Value, dict_of, list_of
 from gpusync_lint.inference.loop_carried import read_first
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.project.symbols import mentions_device

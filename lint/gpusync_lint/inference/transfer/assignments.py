@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import ARRAY, Kind, Value, dict_of, element, join, list_of
+from gpusync_lint.domain.lattice import element, join
 from gpusync_lint.domain.tensor_ops import combine
+from gpusync_lint.domain.values import ARRAY, Kind, Value, dict_of, list_of
 from gpusync_lint.inference.tables import executes
 from gpusync_lint.inference.transfer.names import value_and_path
 from gpusync_lint.syntax.names import dotted_path
@@ -68,7 +69,7 @@ def bind(frame: Frame, target: ast.expr, value: Value) -> None:
         owner, path = value_and_path(frame, target.value)
         if path is not None:
             frame.store.set(f"{path}.{target.attr}", value)
-        frame.analysis.set_attribute(frame.values.get(target.value, owner), target.attr, value)
+        frame.analysis.instances.set_attribute(frame.values.get(target.value, owner), target.attr, value)
     elif isinstance(target, ast.Starred):
         bind(frame, target.value, list_of(element(value)))
     elif isinstance(target, ast.Subscript):
@@ -85,7 +86,7 @@ def rebind(frame: Frame, target: ast.expr, value: Value) -> None:
         owner = frame.values.get(target.value)
         if owner is None:
             owner = frame.eval(target.value)
-        frame.analysis.set_attribute(owner, target.attr, value)
+        frame.analysis.instances.set_attribute(owner, target.attr, value)
 
 
 def _unpack(frame: Frame, targets: list[ast.expr], value: Value) -> None:

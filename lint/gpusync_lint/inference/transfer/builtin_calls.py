@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import (
-    ARRAY,
-    HOST,
-    UNKNOWN,
-    Kind,
-    Value,
-    dict_of,
-    element,
-    join_all,
-    list_of,
-    tuple_of,
-)
+from gpusync_lint.domain.lattice import element, join_all
+from gpusync_lint.domain.values import ARRAY, HOST, UNKNOWN, Kind, Value, dict_of, list_of, tuple_of
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.iteration import iterated, next_item
 from gpusync_lint.inference.transfer.names import attribute_of
@@ -112,7 +102,7 @@ def _super(frame: Frame, call: Call) -> Value:
     if not bases:
         return UNKNOWN
     kind = Kind.MODULE if classes.is_module(fn.cls) else Kind.INSTANCE
-    return Value(kind, frame.analysis.assumed_device(fn), ref=bases[0])
+    return Value(kind, frame.analysis.devices.assumed_device(fn), ref=bases[0])
 
 
 def _unknown(frame: Frame, call: Call) -> Value:

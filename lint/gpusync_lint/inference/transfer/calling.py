@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import GPU_TENSOR, UNKNOWN, Kind, Value
+from gpusync_lint.domain.values import GPU_TENSOR, UNKNOWN, Kind, Value
 from gpusync_lint.inference.tables import CALLS, Call, calls
 from gpusync_lint.inference.transfer.module_calls import call_module
 from gpusync_lint.model.placement import StepEvidence
@@ -19,15 +19,9 @@ def call_value(frame: Frame, call: Call) -> Value:
     handler = CALLS.get(call.callee.kind)
     result = handler(frame, call) if handler is not None else None
     if result is None:
-        frame.note_unknown_call(call.args, call.kwargs)
+        frame.record_unknown_call(call.args, call.kwargs)
         return UNKNOWN
     return result
-
-
-@calls(Kind.CLASS)
-def call_class(frame: Frame, call: Call) -> Value:
-    """A class of the project: an instance."""
-    return frame.analysis.instantiate(frame, call.callee.ref, call.args, call.kwargs)
 
 
 @calls(Kind.INSTANCE)
@@ -44,5 +38,5 @@ def call_instance(frame: Frame, call: Call) -> Value | None:
 @calls(Kind.MOVED)
 def call_moved(frame: Frame, call: Call) -> Value:
     """Something unknown that was moved to a device and is called: a model."""
-    frame.note_step_evidence(StepEvidence.MODEL)
+    frame.record_step_evidence(StepEvidence.MODEL)
     return GPU_TENSOR._replace(certain=False)

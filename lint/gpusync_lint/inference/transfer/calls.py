@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, element, join_all
+from gpusync_lint.domain.lattice import element, join_all
+from gpusync_lint.domain.values import UNKNOWN, Kind, Value
 from gpusync_lint.inference.tables import Call, evaluates
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.methods import call_method
@@ -48,9 +49,9 @@ def _call_attribute(frame: Frame, node: ast.Call, func: ast.Attribute) -> Value:
             frame.values[func] = callee
     made = Call(node, callee, _arguments(frame, node), _keywords(frame, node), receiver, name)
     if name in _STEP_METHODS:
-        _note_step_evidence(frame, made, path)
+        _record_step_evidence(frame, made, path)
     elif name == "add_event_handler":
-        _note_event_handler(frame, made)
+        _record_event_handler(frame, made)
     if callee.kind not in _BOUND or receiver.kind is Kind.DICT:
         result = call_method(frame, made)
         if result is not None:
@@ -91,10 +92,10 @@ def _call_by_name(frame: Frame, call: Call, path: str | None) -> Value:
     """Call a method of something unknown: those of the project that its name may mean."""
     results = []
     for method in frame.analysis.call_targets(path, call.method):
-        receiver = frame.analysis.instance(method)
+        receiver = frame.analysis.instances.self_of(method)
         results.append(frame.analysis.call(frame, method, [receiver, *call.args], call.kwargs))
     if not results:
-        frame.note_unknown_call(call.args, call.kwargs)
+        frame.record_unknown_call(call.args, call.kwargs)
     return join_all(results)
 
 
@@ -105,24 +106,24 @@ def _call_item(frame: Frame, call: Call, table: Value) -> Value:
     return join_all([call_value(frame, call._replace(callee=item)) for item in found[:_MAX_CANDIDATES]])
 
 
-def _note_step_evidence(frame: Frame, call: Call, path: str | None) -> None:
+def _record_step_evidence(frame: Frame, call: Call, path: str | None) -> None:
     name, kind = call.method, call.receiver.kind
     if name == "generate":
         if kind is Kind.MODULE:
-            frame.note_step_evidence(StepEvidence.MODEL)
+            frame.record_step_evidence(StepEvidence.MODEL)
     elif name != "step" or kind in (Kind.OPTIMIZER, Kind.SCALER):
-        frame.note_step_evidence(StepEvidence.TRAINING)
+        frame.record_step_evidence(StepEvidence.TRAINING)
     elif kind in (Kind.UNKNOWN, Kind.INSTANCE):
         words = (path or "").lower()
         if "opt" in words or "scaler" in words:
-            frame.note_step_evidence(StepEvidence.TRAINING)
+            frame.record_step_evidence(StepEvidence.TRAINING)
         elif "env" in words and call.args:
-            frame.note_step_evidence(StepEvidence.MODEL)
+            frame.record_step_evidence(StepEvidence.MODEL)
 
 
-def _note_event_handler(frame: Frame, call: Call) -> None:
+def _record_event_handler(frame: Frame, call: Call) -> None:
     """`trainer.add_event_handler(Events.ITERATION_COMPLETED, handler)`, of Ignite."""
     if len(call.args) > 1 and call.args[1].kind is Kind.FUNCTION:
         heat = framework_callbacks.event_heat(call.node.args[0])
         if heat is not None:
-            frame.analysis.note_callback(call.args[1].ref, heat)
+            frame.analysis.record_callback(call.args[1].ref, heat)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value
+from gpusync_lint.domain.values import UNKNOWN, Kind, Value
 from gpusync_lint.inference.tables import executes
 from gpusync_lint.project.imports import of_statement
 
@@ -53,13 +53,13 @@ def _class_attribute(frame: Frame, cls: ClassDef, statement: ast.Assign | ast.An
         targets, value = statement.targets, frame.eval(statement.value)
     for target in targets:
         if isinstance(target, ast.Name) and value.kind not in (Kind.UNKNOWN, Kind.NONE):
-            frame.analysis.define_attribute(cls, target.id, value)
+            frame.analysis.classes.set_attribute(cls, target.id, value)
 
 
 @executes(ast.Global)
 def declare_global(frame: Frame, node: ast.Global) -> None:
     """`global name`."""
     for name in node.names:
-        value = frame.analysis.module_name(frame.reader, name)
+        value = frame.analysis.scopes.module_name(frame.reader, name)
         if value is not None:
             frame.store.set(name, value)

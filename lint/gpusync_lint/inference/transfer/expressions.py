@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import CONSTANTS, HOST, NONE, UNKNOWN, Device, Kind, Value, element, host, list_of
+from gpusync_lint.domain.lattice import element
+from gpusync_lint.domain.values import CONSTANTS, HOST, NONE, UNKNOWN, Device, Kind, Value, host_constant, list_of
 from gpusync_lint.inference.tables import EXPRESSIONS, Call, calls, evaluates
 from gpusync_lint.inference.transfer.assignments import bind
 from gpusync_lint.inference.transfer.iteration import iterated
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def constant(frame: Frame, node: ast.Constant) -> Value:
     """A literal."""
     const = node.value
-    return NONE if const is None else CONSTANTS.get((const.__class__, const)) or host(const)
+    return NONE if const is None else CONSTANTS.get((const.__class__, const)) or host_constant(const)
 
 
 @evaluates(ast.JoinedStr)
@@ -84,7 +85,7 @@ def awaited(frame: Frame, node: ast.Await) -> Value:
 def yield_from(frame: Frame, node: ast.YieldFrom) -> Value:
     """`yield from iterable`: the function gives back an iterator."""
     value = iterated(frame, frame.eval(node.value), node.value)
-    frame.note_return(value if value.kind is Kind.LOADER else list_of(element(value)))
+    frame.record_return(value if value.kind is Kind.LOADER else list_of(element(value)))
     return UNKNOWN
 
 
@@ -93,7 +94,7 @@ def yielded(frame: Frame, node: ast.Yield) -> Value:
     """`yield value`: the function gives back an iterator, which in a loop over batches yields batches."""
     if node.value is not None:
         value = frame.eval(node.value)
-        frame.note_return(Value(Kind.LOADER, Device.CPU, elem=value) if frame.is_in_batch_loop() else list_of(value))
+        frame.record_return(Value(Kind.LOADER, Device.CPU, elem=value) if frame.is_in_batch_loop() else list_of(value))
     return UNKNOWN
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import CPU_TENSOR, Device, Kind, Value, element
+from gpusync_lint.domain.lattice import element
 from gpusync_lint.domain.training_idioms import LOADER_NAMES
+from gpusync_lint.domain.values import CPU_TENSOR, Device, Kind, Value
 from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.syntax.names import dotted_path
 
@@ -36,7 +37,7 @@ def iterated(frame: Frame, value: Value, node: ast.expr) -> Value:
 def next_item(frame: Frame, iterator: Value) -> Value:
     """What `next` takes out of an iterator; a loop that asks a data loader for batches is a step loop."""
     if iterator.kind is Kind.LOADER:
-        frame.note_step_evidence(StepEvidence.MODEL)
+        frame.record_step_evidence(StepEvidence.MODEL)
     return element(iterator)
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import python_api
 from gpusync_lint.domain.external_names import engine_of, is_module_name
-from gpusync_lint.domain.lattice import (
+from gpusync_lint.domain.lattice import element, join_all
+from gpusync_lint.domain.torch_api import engines
+from gpusync_lint.domain.values import (
     ARRAY,
     ARRAY_ELEMENT,
     CPU_TENSOR,
@@ -21,15 +23,12 @@ from gpusync_lint.domain.lattice import (
     Value,
     any_tensor,
     dict_of,
-    element,
-    join_all,
+    external_name,
     list_of,
-    name,
     tensor,
     tuple_of,
     with_device,
 )
-from gpusync_lint.domain.torch_api import engines
 from gpusync_lint.inference.tables import Call, calls
 from gpusync_lint.inference.transfer.builtin_calls import call_builtin
 from gpusync_lint.inference.transfer.foreign_calls import call_foreign_function
@@ -88,7 +87,7 @@ def call_external(frame: Frame, call: Call) -> Value | None:
     effects = frame.summary.effects
     unread = frame.analysis.project.unread_functions.get(dotted)
     if unread is not None:
-        effects.unread.append((unread, frame.statement, frame.repeated > 0))
+        effects.unread.append((unread, frame.statement, frame.comprehensions > 0))
     if parts.root != "torch" and any_tensor(call.args, call.kwargs):
         effects.calls_unknown = True
     if parts.root in foreign.modules():
@@ -131,7 +130,7 @@ def _call_model_library(frame: Frame, parts: _Name, call: Call) -> Value:
     if parts.root == "torchvision" or (last.endswith("Dataset") and last[:1].isupper()) or ".datasets." in dotted:
         return Value(Kind.RECORDS)
     if last in engines():
-        return name(f"{dotted}()")
+        return external_name(f"{dotted}()")
     if engine_of(dotted.rpartition(".")[0]) is not None:
         return _call_engine(frame, parts, call)
     return GPU_DEVICE if last == "get_device" else UNKNOWN
@@ -139,7 +138,7 @@ def _call_model_library(frame: Frame, parts: _Name, call: Call) -> Value:
 
 def _call_ignite(frame: Frame, last: str, call: Call) -> Value:
     if last == "Engine" and call.args and call.args[0].kind is Kind.FUNCTION:
-        frame.analysis.note_callback(call.args[0].ref, Heat.STEP)
+        frame.analysis.record_callback(call.args[0].ref, Heat.STEP)
         frame.analysis.pass_batches(call.args[0].ref)
     return UNKNOWN
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import Value, element, join
+from gpusync_lint.domain.lattice import element, join
 from gpusync_lint.inference.tables import executes
 from gpusync_lint.inference.transfer.assignments import bind
 from gpusync_lint.inference.transfer.iteration import iterated, yields_batches
 
 if TYPE_CHECKING:
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.inference.frame import Frame
 
 _Loop = ast.For | ast.AsyncFor | ast.While

@@ -6,20 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import python_api, torch_api
-from gpusync_lint.domain.lattice import (
-    ARRAY,
-    HOST,
-    UNKNOWN,
-    Device,
-    Kind,
-    Value,
-    element,
-    join,
-    join_all,
-    list_of,
-    lookup,
-    tuple_of,
-)
+from gpusync_lint.domain.lattice import element, join, join_all, lookup
+from gpusync_lint.domain.values import ARRAY, HOST, UNKNOWN, Device, Kind, Value, list_of, tuple_of
 from gpusync_lint.inference.tables import METHODS, Call, methods_of
 from gpusync_lint.inference.transfer.assignments import rebind
 from gpusync_lint.inference.transfer.iteration import next_item

@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import (
-    HOST,
-    UNKNOWN,
-    Device,
-    Kind,
-    Value,
-    dict_of,
-    list_of,
-    tuple_of,
-    with_device,
-)
+from gpusync_lint.domain.values import HOST, UNKNOWN, Device, Kind, Value, dict_of, list_of, tuple_of, with_device
 from gpusync_lint.inference.tables import Call, calls, methods_of
 from gpusync_lint.model.placement import StepEvidence
 
@@ -28,7 +18,7 @@ if TYPE_CHECKING:
 def call_module(frame: Frame, call: Call) -> Value:
     """What a module gives back: what its `forward` does, or a tensor on the device of its weights and inputs."""
     module = call.callee
-    frame.note_step_evidence(
+    frame.record_step_evidence(
         StepEvidence.LAYER if frame.is_in_module() and module.ref is not frame.fn.cls else StepEvidence.MODEL
     )
     device = _device_of_weights(frame, module)
@@ -66,7 +56,7 @@ def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:
 def _device_of_weights(frame: Frame, module: Value) -> Device:
     """Where the parameters of a module are: where it was moved, or where some instance of its class was moved."""
     if module.device is Device.CPU and module.ref is not None and not isinstance(module.ref, str):
-        return frame.assumed_device() if frame.analysis.is_moved(frame.reader, module.ref) else Device.CPU
+        return frame.assumed_device() if frame.analysis.classes.is_moved(frame.reader, module.ref) else Device.CPU
     return module.device
 
 
@@ -89,7 +79,7 @@ def module_method(frame: Frame, call: Call) -> Value | None:
         return call_module(frame, call._replace(callee=module))
     if name == "register_buffer" and len(call.args) > 1 and isinstance(call.args[0].const, str):
         buffer = with_device(call.args[1], frame.assumed_device())
-        frame.analysis.set_attribute(module, call.args[0].const, buffer)
+        frame.analysis.instances.set_attribute(module, call.args[0].const, buffer)
         return HOST
     found = _parts(frame, module, name)
     if found is not None:

@@ -6,8 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import MOVED, UNKNOWN, Device, Kind, Value, with_device
 from gpusync_lint.domain.tensor_ops import is_gpu_string
+from gpusync_lint.domain.values import MOVED, UNKNOWN, Device, Kind, Value, with_device
 from gpusync_lint.inference.transfer.assignments import rebind
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _move_module(frame: Frame, call: Call, target: Device) -> Value:
     """A module is moved in place, and gives itself back."""
     moved = call.receiver._replace(device=target)
     if moved.ref is not None and not isinstance(moved.ref, str) and target is not Device.CPU:
-        frame.analysis.note_moved(moved.ref)
+        frame.analysis.classes.record_move(moved.ref)
     assert isinstance(call.node.func, ast.Attribute)
     rebind(frame, call.node.func.value, moved)
     return moved

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.external_names import member
-from gpusync_lint.domain.lattice import (
+from gpusync_lint.domain.lattice import lookup
+from gpusync_lint.domain.tensor_ops import tensor_attribute
+from gpusync_lint.domain.values import (
     ARRAY,
     GPU_ABSENT,
     GPU_DEVICE,
@@ -19,12 +21,10 @@ from gpusync_lint.domain.lattice import (
     Device,
     Kind,
     Value,
+    external_name,
     foreign_value,
-    lookup,
-    name,
     tensor,
 )
-from gpusync_lint.domain.tensor_ops import tensor_attribute
 from gpusync_lint.inference.tables import evaluates
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _BUILTINS = frozenset(
         "slice", "sorted", "str", "sum", "super", "tuple", "type", "vars", "zip",
     }
 )  # fmt: skip
-_BUILTIN_VALUES = {builtin: name(f"builtins.{builtin}") for builtin in _BUILTINS}
+_BUILTIN_VALUES = {builtin: external_name(f"builtins.{builtin}") for builtin in _BUILTINS}
 _TELLING = frozenset({Kind.TENSOR, Kind.UNKNOWN, Kind.MOVED})
 """Kinds of values of which a name may say more."""
 _WITH_CLASS = frozenset({Kind.MODULE, Kind.INSTANCE, Kind.RECORDS})
@@ -69,7 +69,7 @@ def name_value(frame: Frame, node: ast.Name) -> Value:
     label = node.id
     value = frame.names.get(label)
     if value is None:
-        value = frame.analysis.outer_name(frame.reader, label) or _BUILTIN_VALUES.get(label, UNKNOWN)
+        value = frame.analysis.scopes.outer_name(frame.reader, label) or _BUILTIN_VALUES.get(label, UNKNOWN)
     return by_convention(frame, label, label, value) if value.kind in _TELLING else value
 
 
@@ -149,7 +149,7 @@ def _tensor_attribute(frame: Frame, base: Value, attr: str) -> Value:
 def _external_attribute(frame: Frame, base: Value, attr: str) -> Value:
     """Of a module: one of the project, or one outside of it, by its dotted name."""
     ref = base.ref
-    return member(ref, attr) if ref.__class__ is str else frame.analysis.member(frame.reader, ref, attr)
+    return member(ref, attr) if ref.__class__ is str else frame.analysis.scopes.member(frame.reader, ref, attr)
 
 
 def _module_attribute(frame: Frame, base: Value, attr: str) -> Value:
@@ -164,7 +164,7 @@ def _class_attribute(frame: Frame, base: Value, attr: str) -> Value:
     method = frame.analysis.project.classes.method(base.ref, attr)
     if method is not None:
         return _bound(method, base)
-    return frame.analysis.attribute(frame.reader, base.ref, attr) or UNKNOWN
+    return frame.analysis.instances.attribute(frame.reader, base.ref, attr) or UNKNOWN
 
 
 def _batch_attribute(frame: Frame, base: Value, attr: str) -> Value:
@@ -219,7 +219,7 @@ def _instance_attribute(frame: Frame, base: Value, attr: str) -> Value:
     method = classes.method(base.ref, attr)
     if method is not None:
         return frame.analysis.call(frame, method, [base], {}) if method.kind == "property" else _bound(method, base)
-    found = frame.analysis.attribute(frame.reader, base.ref, attr)
+    found = frame.analysis.instances.attribute(frame.reader, base.ref, attr)
     if found is None:
         return _inherited_attribute(frame, base, attr)
     if base.kind is Kind.MODULE and found.kind is Kind.MODULE and found.device is Device.CPU:
@@ -233,7 +233,7 @@ def _inherited_attribute(frame: Frame, base: Value, attr: str) -> Value:
         return base
     if attr == "device":
         return Value(Kind.DEVICE, max(base.device, frame.assumed_device()))
-    part = torch_api.PARTS.get(attr)
+    part = torch_api.TRANSFORMER_PARTS.get(attr)
     if part is not None and "torch.nn.Transformer" in frame.analysis.project.classes.lineage(base.ref):
         return Value(Kind.MODULE, base.device, ref=part)
     return UNKNOWN

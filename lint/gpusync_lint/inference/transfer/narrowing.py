@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import HOST, UNKNOWN, Device, Kind, Value
+from gpusync_lint.domain.values import HOST, UNKNOWN, Device, Kind, Value
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:

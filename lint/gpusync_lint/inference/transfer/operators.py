@@ -6,7 +6,9 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
-from gpusync_lint.domain.lattice import (
+from gpusync_lint.domain.lattice import element, join, join_all
+from gpusync_lint.domain.tensor_ops import combine, device_comparison, is_gpu_string
+from gpusync_lint.domain.values import (
     ARRAY,
     ARRAY_ELEMENT,
     GPU_ABSENT,
@@ -16,15 +18,11 @@ from gpusync_lint.domain.lattice import (
     Device,
     Kind,
     Value,
-    element,
     foreign_value,
-    host,
-    join,
-    join_all,
+    host_constant,
     list_of,
     tensor,
 )
-from gpusync_lint.domain.tensor_ops import combine, device_comparison, is_gpu_string
 from gpusync_lint.inference.tables import evaluates
 
 if TYPE_CHECKING:
@@ -97,7 +95,7 @@ def unary(frame: Frame, node: ast.UnaryOp) -> Value:
     if isinstance(node.op, ast.Invert) and value.kind is Kind.TENSOR:
         return value._replace(boolean=True)  # of the tensors that people invert, nearly all are masks
     if isinstance(node.op, ast.USub) and isinstance(value.const, (int, float)):
-        return host(-value.const)
+        return host_constant(-value.const)
     return value
 
 
@@ -108,7 +106,7 @@ def compare(frame: Frame, node: ast.Compare) -> Value:
     op = node.ops[0].__class__
     if op is ast.Is or op is ast.IsNot:
         none_by_default = values[1].kind is Kind.NONE and _is_none_by_default(frame, node.left)
-        return host(op is ast.Is) if none_by_default else HOST
+        return host_constant(op is ast.Is) if none_by_default else HOST
     if len(values) == 2:
         flag = device_comparison(op, values[0], values[1])
         if flag is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import HOST, UNKNOWN, Device, Kind
+from gpusync_lint.domain.values import HOST, UNKNOWN, Device, Kind
 from gpusync_lint.inference.tables import STATEMENTS, executes
 from gpusync_lint.inference.transfer.assignments import bind
 from gpusync_lint.inference.transfer.narrowing import narrow, put_on_host
@@ -27,7 +27,7 @@ def expression(frame: Frame, node: ast.Expr) -> None:
 @executes(ast.Return)
 def return_value(frame: Frame, node: ast.Return) -> None:
     """`return value`."""
-    frame.note_return(frame.eval(node.value) if node.value is not None else HOST)
+    frame.record_return(frame.eval(node.value) if node.value is not None else HOST)
 
 
 @executes(ast.If)
@@ -73,7 +73,7 @@ def with_block(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
         if value.kind is Kind.DEVICE:
             frame.device_blocks.append(value.device)
             if value.device >= Device.ASSUMED:
-                frame.analysis.note_built_on_device()
+                frame.analysis.devices.record_built_on_device()
         if item.optional_vars is not None:
             bind(frame, item.optional_vars, value)
     frame.execute(node.body)

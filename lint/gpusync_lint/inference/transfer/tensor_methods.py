@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import ARRAY, HOST, Kind, Value, list_of, tensor_like, tuple_of
 from gpusync_lint.domain.tensor_ops import combine
+from gpusync_lint.domain.values import ARRAY, HOST, Kind, Value, list_of, tensor_like, tuple_of
 from gpusync_lint.inference.tables import Call, methods_of
 from gpusync_lint.inference.transfer.moves import as_type
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import (
+from gpusync_lint.domain.lattice import element
+from gpusync_lint.domain.tensor_ops import combine
+from gpusync_lint.domain.values import (
     CPU_TENSOR,
     DTYPE,
     GPU_ABSENT,
@@ -16,12 +18,10 @@ from gpusync_lint.domain.lattice import (
     Device,
     Kind,
     Value,
-    element,
     list_of,
     tuple_of,
     with_device,
 )
-from gpusync_lint.domain.tensor_ops import combine
 from gpusync_lint.inference.transfer.moves import device_of
 from gpusync_lint.inference.transfer.tensor_methods import operation
 
@@ -144,9 +144,9 @@ def _device_of_factory(frame: Frame, name: str, call: Call) -> Device:
         return Device.CPU if given.kind is Kind.NONE else frame.assumed_device()
     if frame.device_blocks:
         return frame.device_blocks[-1]
-    if name.startswith("cuda.") or frame.analysis.uses_gpu_by_default(frame.fn.file):
+    if name.startswith("cuda.") or frame.analysis.devices.uses_gpu_by_default(frame.fn.file):
         return Device.GPU
-    if frame.fn.name == "__init__" and frame.analysis.is_built_on_device(frame.reader):
+    if frame.fn.name == "__init__" and frame.analysis.devices.is_built_on_device(frame.reader):
         return Device.UNKNOWN  # `with device: Model()` makes even plain attributes there
     return Device.CPU
 

@@ -10,8 +10,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpusync_lint.catalogue import registry
-from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, foreign_inside
 from gpusync_lint.domain.training_idioms import is_test_path
+from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, foreign_inside
 from gpusync_lint.model.findings import Fix
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import Template
@@ -155,7 +155,7 @@ class RuleContext:
 
     def uses_device(self) -> bool:
         """Whether the function belongs to code that uses a device at all."""
-        return self._inference.assumed_device(self.function) >= Device.ASSUMED
+        return self._inference.devices.assumed_device(self.function) >= Device.ASSUMED
 
     def in_module_method(self) -> bool:
         """Whether the function is a method of a module."""

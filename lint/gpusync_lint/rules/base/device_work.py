@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import python_api
-from gpusync_lint.domain.lattice import Device, Kind, Value
+from gpusync_lint.domain.values import Device, Kind, Value
 from gpusync_lint.rules.base.blocks import LOOPS
 
 if TYPE_CHECKING:

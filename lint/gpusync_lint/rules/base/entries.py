@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import ast
 
     from gpusync_lint.catalogue.schema import Barrier
-    from gpusync_lint.domain.lattice import Value
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.rules.base.context import RuleContext
 
 

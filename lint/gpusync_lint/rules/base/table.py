@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpusync_lint.domain.lattice import Value
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.rules.base.context import Rule
 
 

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.operations import InsertAfter, InsertBefore, RenameCalled, ReplaceExpression, Template
 from gpusync_lint.rules.base.blocks import LOOPS, around
 from gpusync_lint.rules.fixes.number_types import number_of

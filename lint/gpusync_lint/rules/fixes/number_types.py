@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 
 if TYPE_CHECKING:
     from gpusync_lint.project.symbols import FunctionDef
