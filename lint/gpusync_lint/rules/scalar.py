@@ -103,14 +103,14 @@ class TensorAsNumber(Rule):
         dotted = _called(node, context)
         reads = dotted.rpartition(".")[2] in context.catalogue.barriers["tensor-as-number"].methods
         fitting = [
-            found
+            read
             for signature in signatures.signatures(dotted)
-            if (found := _read_as_numbers(signature, args, keywords, reads)) is not None
+            if (read := _read_as_numbers(signature, args, keywords, reads)) is not None
         ]
         if not fitting:
             return
-        read = min(fitting, key=len)  # torch prefers the signature that takes a tensor as a tensor
-        found = [context.truth_confidence(value) for value in read]
+        # torch prefers the signature that takes a tensor as a tensor.
+        found = [context.truth_confidence(value) for value in min(fitting, key=len)]
         confidence = min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
         if confidence is not None:
             yield Report("tensor-as-number", node, confidence)

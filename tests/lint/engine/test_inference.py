@@ -155,7 +155,7 @@ SILENT = {
     ),
     "a host tensor that takes its shape from device tensors": (
         "h = torch.zeros((), device='cuda')\nx = torch.arange(9)\n"
-        "for i in range(9):\n    y = x.reshape(3, h)\n    y[y != 3].tolist()\n"
+        "y = x.reshape(3, h)\nfor i in range(9):\n    y[y != 3].tolist()\n"
     ),
     "two tensors that are brought together": (
         "def f(x: torch.Tensor):\n    c = torch.zeros(3)\n    for i in range(9):\n        x.to(c.device)\n"
