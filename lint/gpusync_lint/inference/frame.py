@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.scopes import Scopes
     from gpusync_lint.inference.summaries import FunctionSummary
     from gpusync_lint.inference.tracing import Tracing
+    from gpusync_lint.inference.usage_evidence import Evidence
     from gpusync_lint.model.levels import Heat
     from gpusync_lint.model.placement import StepEvidence
     from gpusync_lint.project.resolution import Project
@@ -72,7 +73,7 @@ class Frame:
         analysis: Interprocedural,
         fn: FunctionDef,
         summary: FunctionSummary,
-        evidence: tuple[frozenset[str], frozenset[str]],
+        evidence: Evidence,
     ) -> None:
         self.analysis = analysis
         self.fn = fn
@@ -100,8 +101,7 @@ class Frame:
         """Whether the body has to be executed again, because an iteration of a loop reads a value of the one before."""
         self.lambdas: list[ast.Lambda] = []
         """The lambdas that are being called, to stop recursion."""
-        self.backward_paths, self.module_paths = evidence
-        """Dotted paths on which `backward()` is called, and those on which methods of modules are called."""
+        self.evidence = evidence
         self._returns: Value | None = None
 
     def run(self, body: list[ast.stmt]) -> None:

@@ -33,7 +33,7 @@ class NamedBarrier(Rule):
 
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)
-        self.calls = frozenset(named_by(settings.barriers).ends)
+        self.calls = frozenset(named_by(settings.barriers).suffixes)
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Look at a call."""

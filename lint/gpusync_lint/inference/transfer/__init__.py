@@ -1,4 +1,4 @@
-"""The transfer functions: what each kind of syntax does to the state of a run. Importing this fills the tables."""
+"""The transfer functions: the effect of each kind of syntax on the state of a run. Importing this fills the tables."""
 
 from gpusync_lint.inference.transfer import (
     assignments,

@@ -1,4 +1,4 @@
-"""Python's own functions."""
+"""Calls of Python's builtin functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def call_builtin(frame: Frame, name: str, call: Call) -> Value:
-    """What a builtin gives back; one that has no entry gives back something on the host."""
+    """The result of a builtin function: a host value, unless the table below says otherwise."""
     handler = _BUILTINS.get(name)
     return HOST if handler is None else handler(frame, call)
 
@@ -35,7 +35,7 @@ def _iter(frame: Frame, call: Call) -> Value:
 
 
 def _next(frame: Frame, call: Call) -> Value:
-    return next_item(frame, _argument(call))
+    return next_item(frame, call.first)
 
 
 def _dict(frame: Frame, call: Call) -> Value:
@@ -43,7 +43,7 @@ def _dict(frame: Frame, call: Call) -> Value:
 
 
 def _enumerate(frame: Frame, call: Call) -> Value:
-    given = _argument(call)
+    given = call.first
     items = iterated(frame, given, call.node.args[0]) if call.node.args else given
     return list_of(tuple_of([HOST, element(items)]))
 
@@ -53,7 +53,7 @@ def _zip(frame: Frame, call: Call) -> Value:
 
 
 def _arithmetic(frame: Frame, call: Call) -> Value:
-    """`max`, `min`, `abs`, `round`, `pow`: of one value or of several, of a sequence or not."""
+    """`max`, `min`, `abs`, `round`, `pow`: of one or several values, or of a sequence."""
     found = _of_numbers(call)
     return found._replace(zero_dim=None) if found.kind is Kind.TENSOR else found
 
@@ -91,7 +91,7 @@ def _filter(frame: Frame, call: Call) -> Value:
 
 
 def _super(frame: Frame, call: Call) -> Value:
-    """What `super()` gives in a method: an instance of the next class in the project."""
+    """`super()` in a method: an instance of the next class in the project."""
     fn: FunctionDef | None = frame.fn
     while fn is not None and fn.cls is None:
         fn = fn.outer
@@ -107,10 +107,6 @@ def _super(frame: Frame, call: Call) -> Value:
 
 def _unknown(frame: Frame, call: Call) -> Value:
     return UNKNOWN
-
-
-def _argument(call: Call) -> Value:
-    return call.args[0] if call.args else UNKNOWN
 
 
 _BUILTINS: dict[str, Callable[[Frame, Call], Value]] = {

@@ -1,4 +1,4 @@
-"""Calling a value, by its kind."""
+"""Calls, by the kind of the callee."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def call_value(frame: Frame, call: Call) -> Value:
-    """What calling a value gives back."""
+    """The result of a call."""
     handler = CALLS.get(call.callee.kind)
     result = handler(frame, call) if handler is not None else None
     if result is None:
@@ -26,17 +26,17 @@ def call_value(frame: Frame, call: Call) -> Value:
 
 @calls(Kind.INSTANCE)
 def call_instance(frame: Frame, call: Call) -> Value | None:
-    """An instance of a project class: its `__call__`."""
+    """Call an instance of a project class: its `__call__`."""
     method = frame.analysis.project.classes.method(call.callee.ref, "__call__")
     if method is not None:
         return frame.analysis.call(frame, method, [call.callee, *call.args], call.kwargs)
-    if isinstance(call.node.func, ast.Name) and call.node.func.id == "self":  # a mixin of modules, which are callable
+    if isinstance(call.node.func, ast.Name) and call.node.func.id == "self":  # a mixin class for modules
         return call_module(frame, call._replace(callee=Value(Kind.MODULE, frame.assumed_device())))
     return None
 
 
 @calls(Kind.MOVED)
 def call_moved(frame: Frame, call: Call) -> Value:
-    """Something unknown that was moved to a device and is called: a model."""
+    """Call an unknown object that was moved to a device: a model."""
     frame.record_step_evidence(StepEvidence.MODEL)
     return GPU_TENSOR._replace(certain=False)

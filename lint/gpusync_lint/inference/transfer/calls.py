@@ -1,4 +1,4 @@
-"""Calls: their parts, the evidence of a training step that they give, and what they give back."""
+"""Call expressions: the values of their parts, evidence of a training step, and the result."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
 
 _STEP_METHODS = frozenset({"step", "backward", "zero_grad", "manual_backward", "apply_gradients", "generate"})
-"""Methods that are evidence of a training step, or of one of generation."""
+"""Methods that are evidence of a training step, or of a step of generation."""
 _BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.NAME})
-"""Kinds of what a method's name stands for that are called rather than the method of the receiver's kind."""
+"""Kinds of attributes that are called directly. Otherwise the kind of the receiver decides what the method does."""
 _CALLABLE = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.MODULE, Kind.LAMBDA})
 _MAX_CANDIDATES = 8
-"""Entries of a table of functions that a call of one of them may mean, at most."""
+"""The maximum number of entries of a dict of functions that a call of an entry may call."""
 
 
 @evaluates(ast.Call)
 def call(frame: Frame, node: ast.Call) -> Value:
-    """What a call gives back."""
+    """`callee(argument, name=argument)`."""
     func = node.func
     if isinstance(func, ast.Attribute):
         return _call_attribute(frame, node, func)
@@ -62,7 +62,7 @@ def _call_attribute(frame: Frame, node: ast.Call, func: ast.Attribute) -> Value:
 
 
 def _arguments(frame: Frame, node: ast.Call) -> list[Value]:
-    """The positional arguments; a starred tuple is expanded."""
+    """The positional arguments. A starred tuple is expanded."""
     values: list[Value] = []
     for arg in node.args:
         value = frame.eval(arg)
@@ -75,7 +75,7 @@ def _arguments(frame: Frame, node: ast.Call) -> list[Value]:
 
 
 def _keywords(frame: Frame, node: ast.Call) -> dict[str, Value]:
-    """The arguments by name; under `**` a batch that is a dictionary of tensors."""
+    """The keyword arguments. A batch that is passed as `**batch` is stored under the key `**`."""
     kwargs: dict[str, Value] = {}
     for keyword in node.keywords:
         value = frame.eval(keyword.value)
@@ -89,7 +89,7 @@ def _keywords(frame: Frame, node: ast.Call) -> dict[str, Value]:
 
 
 def _call_by_name(frame: Frame, call: Call, path: str | None) -> Value:
-    """Call a method of something unknown: those of the project that its name may mean."""
+    """Call a method of something unknown: the methods of the project that this may be."""
     results = []
     for method in frame.analysis.call_targets(path, call.method):
         receiver = frame.analysis.instances.self_of(method)
@@ -100,10 +100,10 @@ def _call_by_name(frame: Frame, call: Call, path: str | None) -> Value:
 
 
 def _call_item(frame: Frame, call: Call, table: Value) -> Value:
-    """Call what is looked up in a dictionary of functions, classes or modules: any of them may be meant."""
-    found = [item for _, item in table.items or ()] if table.kind is Kind.DICT else []
-    found = [item for item in found if item.kind in _CALLABLE]
-    return join_all([call_value(frame, call._replace(callee=item)) for item in found[:_MAX_CANDIDATES]])
+    """Call an entry of a dict of functions, classes or modules: any of them."""
+    entries = [item for _, item in table.items or ()] if table.kind is Kind.DICT else []
+    candidates = [item for item in entries if item.kind in _CALLABLE]
+    return join_all([call_value(frame, call._replace(callee=item)) for item in candidates[:_MAX_CANDIDATES]])
 
 
 def _record_step_evidence(frame: Frame, call: Call, path: str | None) -> None:

@@ -59,7 +59,7 @@ def starred(frame: Frame, node: ast.Starred) -> Value:
 
 @evaluates(ast.ListComp, ast.SetComp, ast.GeneratorExp)
 def comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
-    """`[a for b in c if d]`, and sets and generators alike."""
+    """`[a for b in c if d]`; also sets and generators."""
     mark = _enter_generators(frame, node.generators)
     value = frame.eval(node.elt)
     _leave_generators(frame, mark)
@@ -77,7 +77,7 @@ def dict_comprehension(frame: Frame, node: ast.DictComp) -> Value:
 
 
 def _enter_generators(frame: Frame, generators: list[ast.comprehension]) -> int:
-    """Bind the targets of a comprehension; gives the point to roll back to."""
+    """Bind the targets of a comprehension. Returns the mark to roll back to."""
     mark = frame.store.mark()
     frame.comprehensions += 1
     for generator in generators:
@@ -107,7 +107,7 @@ def subscript(frame: Frame, node: ast.Subscript) -> Value:
 
 
 def _item_of_tensor(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
-    if isinstance(index.const, str):  # a batch that is a dictionary
+    if isinstance(index.const, str):  # a batch that is a dict
         return base
     return base._replace(zero_dim=None, pinned=False)
 
@@ -121,7 +121,7 @@ def _item_of_dict(frame: Frame, node: ast.Subscript, base: Value, index: Value) 
 
 
 def _item_of_foreign(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
-    """Of a value of another framework, or of a function that it wraps: `kernel[grid]`."""
+    """An item of a value of another framework, or of a function that it wraps: `kernel[grid]`."""
     type_name = base.ref if base.kind is Kind.FOREIGN else frame.analysis.tracing.wrapper(base.ref)
     return foreign_value(foreign.types()[type_name].item) if type_name else UNKNOWN
 

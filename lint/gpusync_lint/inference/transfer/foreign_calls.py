@@ -1,4 +1,4 @@
-"""Functions and values of frameworks other than torch, as their catalogues describe them."""
+"""Calls of functions and values of frameworks other than torch, as their catalogues describe them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def call_foreign_function(frame: Frame, dotted: str, call: Call) -> Value | None:
-    """What a function of another framework gives back; None when no catalogue describes it."""
+    """The result of a function of another framework; None if no catalogue describes it."""
     module = foreign.module_from().get(dotted)
     if module is not None:
         return external_name(module)
@@ -37,13 +37,13 @@ def call_foreign_function(frame: Frame, dotted: str, call: Call) -> Value | None
 
 @calls(Kind.FOREIGN)
 def call_foreign_value(frame: Frame, call: Call) -> Value:
-    """What calling a value of another framework gives back: a compiled function, a model, a kernel with its grid."""
+    """Call a value of another framework: a compiled function, a model, a kernel with its grid."""
     return _called(frame, call.callee.ref)
 
 
 @calls(Kind.FUNCTION)
 def call_function(frame: Frame, call: Call) -> Value:
-    """What a function of the project gives back, or what another framework made of it by a decorator."""
+    """Call a function of the project, or the object that a decorator of another framework made of it."""
     wrapper = frame.analysis.tracing.wrapper(call.callee.ref)
     if wrapper:
         return _called(frame, wrapper)
@@ -61,7 +61,7 @@ def _called(frame: Frame, type_name: str) -> Value:
 
 @methods_of(Kind.FOREIGN)
 def foreign_method(frame: Frame, call: Call) -> Value:
-    """What a method of a value of another framework gives back."""
+    """The result of a method of a value of another framework."""
     described = foreign.types()[call.receiver.ref]
     if call.method in described.host_methods:
         return HOST

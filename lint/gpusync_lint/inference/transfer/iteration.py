@@ -1,4 +1,4 @@
-"""What loops run over, and what they take out of it."""
+"""Iteration: the values that loops and `next` take out of iterables."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def iterated(frame: Frame, value: Value, node: ast.expr) -> Value:
-    """What a loop over a value runs over.
+    """The iterable that a loop over a value iterates over: the result of `__iter__` for an instance.
 
-    By convention what is named a loader yields batches of host tensors; an instance is asked for its `__iter__`.
+    An unknown value with the name of a data loader is one, by convention.
     """
     if value.kind is Kind.UNKNOWN:
         path = (dotted_path(node) or "").lower()
@@ -35,14 +35,14 @@ def iterated(frame: Frame, value: Value, node: ast.expr) -> Value:
 
 
 def next_item(frame: Frame, iterator: Value) -> Value:
-    """What `next` takes out of an iterator; a loop that asks a data loader for batches is a step loop."""
+    """The result of `next(iterator)`. Code that takes batches from a data loader is part of a step."""
     if iterator.kind is Kind.LOADER:
         frame.record_step_evidence(StepEvidence.MODEL)
     return element(iterator)
 
 
 def yields_batches(value: Value) -> bool:
-    """Whether a value is a data loader, or a list of batches that hold host tensors."""
+    """Whether a value is a data loader, or a list of batches of host tensors."""
     if value.kind is Kind.LOADER:
         return True
     if value.kind is not Kind.LIST or value.elem is None or value.elem.kind is not Kind.TUPLE:

@@ -1,4 +1,4 @@
-"""Functions and classes outside the project, by their dotted names."""
+"""Calls of functions and classes outside the project, by their dotted names."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _COPIES = frozenset({"deepcopy", "copy"})
 _CHAINS = frozenset({"chain", "cycle", "islice"})
 _MODEL_FACTORIES = frozenset({"create_model", "from_pretrained"})
 _COMMAND_LINES = frozenset({"cli", "parse"})
-"""Functions that make an instance of a class of settings from the command line."""
+"""Functions that create an instance of a class of settings from the command line."""
 
 
 class _Name(NamedTuple):
@@ -52,10 +52,10 @@ class _Name(NamedTuple):
     dotted: str
     root: str
     rest: str
-    """What follows the root."""
+    """The name without the root."""
     last: str
     is_torch: bool
-    """Whether it is decided by torch's catalogue."""
+    """Whether torch's catalogue describes it."""
 
 
 @lru_cache(20_000)
@@ -68,7 +68,7 @@ def _parts(dotted: str) -> _Name:
 
 @lru_cache(20_000)
 def is_data_loader(dotted: str) -> bool:
-    """Whether a class is a loader of batches."""
+    """Whether a class is a data loader."""
     last = dotted.rpartition(".")[2]
     if last.endswith(("DataLoader", "NeighborLoader", "NeighborSampler")):
         return True
@@ -77,7 +77,7 @@ def is_data_loader(dotted: str) -> bool:
 
 @calls(Kind.NAME)
 def call_external(frame: Frame, call: Call) -> Value | None:
-    """What a function or class outside the project gives back."""
+    """Call a function or class outside the project."""
     dotted = call.callee.ref
     if dotted.__class__ is not str:
         return None
@@ -101,7 +101,7 @@ def call_external(frame: Frame, call: Call) -> Value | None:
 
 
 def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
-    """What a function gives back that no catalogue describes."""
+    """The result of a function that no catalogue describes, by its name."""
     root, last = parts.root, parts.last
     if is_data_loader(parts.dotted):
         return data_loader(frame, parts.dotted, call.kwargs)
@@ -123,7 +123,7 @@ def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
 
 
 def _call_model_library(frame: Frame, parts: _Name, call: Call) -> Value:
-    """What the name of a function or class shows: a model, a dataset, an engine that moves what it is given."""
+    """Models, datasets, and engines that move models and data, by the name of the function or class."""
     dotted, last = parts.dotted, parts.last
     if is_module_name(dotted) or last in _MODEL_FACTORIES or dotted.startswith("torchvision.models."):
         return Value(Kind.MODULE, Device.CPU, ref=dotted)
@@ -160,7 +160,7 @@ def _call_array_library(root: str, last: str, call: Call) -> Value:
 
 
 def _call_engine(frame: Frame, parts: _Name, call: Call) -> Value:
-    """A method of Accelerate's `Accelerator` or Lightning's `Fabric`, which move what they are given."""
+    """A method of an engine that moves models and data: Accelerate's `Accelerator`, Lightning's `Fabric`."""
     engine, last, args = engine_of(parts.dotted.rpartition(".")[0]), parts.last, call.args
     assert engine is not None
     if last in engine.prepares:
@@ -174,7 +174,7 @@ def _call_engine(frame: Frame, parts: _Name, call: Call) -> Value:
 
 
 def _prepared(value: Value) -> Value:
-    """What an engine makes of a model, an optimizer or a loader."""
+    """A model, an optimizer or a loader that an engine has prepared."""
     if value.kind is Kind.MODULE:
         return value._replace(device=Device.GPU)
     if value.kind is Kind.LOADER:
@@ -184,9 +184,9 @@ def _prepared(value: Value) -> Value:
 
 
 def data_loader(frame: Frame, dotted: str, kwargs: dict[str, Value]) -> Value:
-    """A loader of batches, whose tensors lie on the host, pinned if it was told to pin them.
+    """A data loader, with batches of host tensors that are pinned if it pins them.
 
-    `dotted` is the name of its class, empty for a class of the project.
+    `dotted` is the name of its class; empty for a class of the project.
     """
     pin = kwargs.get("pin_memory")
     pinned = pin is not None and (pin.const is True or pin == GPU_PRESENT)
@@ -204,7 +204,7 @@ def data_loader(frame: Frame, dotted: str, kwargs: dict[str, Value]) -> Value:
 
 
 def _batch(made: Value, plain: Value) -> Value:
-    """What a loader yields, given what its collate function makes; `plain` is a tensor of a loader without one."""
+    """A batch of a loader, from the result of its collate function. `plain` is a batch of a loader without one."""
     kind = made.kind
     if kind is Kind.TENSOR:
         return made if made.device is Device.GPU else plain

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
 
 _NEVER_MOVED = frozenset({Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY, Kind.FOREIGN})
-_SHOWING = ("add_", "log_", "set_post")
-"""How the names of methods begin that write what they are given somewhere."""
+_LOGGING_PREFIXES = ("add_", "log_", "set_post")
+"""Prefixes of the names of methods that log or display their arguments."""
 _SAMPLES = frozenset({"log_prob", "entropy", "rsample"})
 _APPENDING = frozenset({"append", "add", "appendleft"})
 
 
 def call_method(frame: Frame, call: Call) -> Value | None:
-    """What a method gives back; None when the receiver's kind says nothing about it."""
+    """The result of a method; None if the kind of the receiver does not decide it."""
     kind = call.receiver.kind
     if call.method in MOVES and kind not in _NEVER_MOVED:
         return move(frame, call)
@@ -34,9 +34,9 @@ def call_method(frame: Frame, call: Call) -> Value | None:
 
 @methods_of(Kind.UNKNOWN, Kind.MOVED)
 def unknown_method(frame: Frame, call: Call) -> Value | None:
-    """Of something unknown, a method that only tensors, distributions or loggers have."""
+    """A method of something unknown. Some methods exist only for tensors, distributions or loggers."""
     name = call.method
-    if not _is_telling(name):
+    if not _is_specific(name):
         return None
     if name in torch_api.tensors().torch_only:
         device = Device.GPU if call.receiver.kind is Kind.MOVED else frame.assumed_device()
@@ -52,16 +52,16 @@ def unknown_method(frame: Frame, call: Call) -> Value | None:
 
 
 @lru_cache(20_000)
-def _is_telling(name: str) -> bool:
-    """Whether the name of a method shows what it is called on, or what it gives back."""
-    if name in ("type", "item", "numpy", "format") or name in _SAMPLES or name.startswith(_SHOWING):
+def _is_specific(name: str) -> bool:
+    """Whether the name of a method shows the kind of its receiver or of its result."""
+    if name in ("type", "item", "numpy", "format") or name in _SAMPLES or name.startswith(_LOGGING_PREFIXES):
         return True
     return name in torch_api.tensors().torch_only or name in python_api.LOGGERS
 
 
 @methods_of(Kind.OPTIMIZER, Kind.SCALER, Kind.SCHEDULER)
 def optimizer_method(frame: Frame, call: Call) -> Value:
-    """Of an optimizer, a gradient scaler or a scheduler."""
+    """A method of an optimizer, a gradient scaler or a scheduler."""
     if call.receiver.kind is Kind.SCALER:
         if call.method == "scale" and call.args:
             return call.args[0]
@@ -74,7 +74,7 @@ def optimizer_method(frame: Frame, call: Call) -> Value:
 
 @methods_of(Kind.DICT)
 def dict_method(frame: Frame, call: Call) -> Value:
-    """Of a dictionary."""
+    """A method of a dict."""
     receiver, name = call.receiver, call.method
     if name in ("get", "pop", "setdefault"):
         return lookup(receiver, call.args[0].const) if call.args else UNKNOWN
@@ -87,18 +87,18 @@ def dict_method(frame: Frame, call: Call) -> Value:
 
 @methods_of(Kind.LIST, Kind.TUPLE)
 def sequence_method(frame: Frame, call: Call) -> Value:
-    """Of a list, a tuple or a set."""
+    """A method of a list, a tuple or a set."""
     receiver, name, args = call.receiver, call.method, call.args
-    grown: Value | None = None
+    added: Value | None = None
     if name in _APPENDING and args:
-        grown = args[0]
+        added = args[0]
     elif name == "insert" and len(args) > 1:
-        grown = args[1]
+        added = args[1]
     elif name == "extend" and args:
-        grown = element(args[0])
-    if grown is not None:
+        added = element(args[0])
+    if added is not None:
         old = receiver.elem if receiver.kind is Kind.LIST else element(receiver)
-        wider = list_of(grown if old is None else join(old, grown))
+        wider = list_of(added if old is None else join(old, added))
         if wider != receiver:
             rebind(frame, call.node.func.value, wider)  # type: ignore[attr-defined]
         return HOST
@@ -109,25 +109,25 @@ def sequence_method(frame: Frame, call: Call) -> Value:
 
 @methods_of(Kind.DISTRIBUTION)
 def distribution_method(frame: Frame, call: Call) -> Value:
-    """Of a distribution."""
+    """A method of a distribution."""
     return Value(Kind.TENSOR, call.receiver.device)
 
 
 @methods_of(Kind.ARRAY)
 def array_method(frame: Frame, call: Call) -> Value:
-    """Of an array of NumPy."""
+    """A method of a NumPy array."""
     return HOST if call.method in ("item", "tolist") else ARRAY
 
 
 @methods_of(Kind.HOST)
 def host_method(frame: Frame, call: Call) -> Value:
-    """Of a number, a string or the like."""
+    """A method of a number, a string or another host value."""
     return HOST
 
 
 @methods_of(Kind.LOADER)
 def loader_method(frame: Frame, call: Call) -> Value:
-    """Of a data loader."""
+    """A method of a data loader."""
     if call.method in ("next", "__next__"):
         return next_item(frame, call.receiver)
     return call.receiver if call.method == "__iter__" else UNKNOWN

@@ -1,4 +1,4 @@
-"""Modules: what calling one gives back, and what its methods do."""
+"""Calls of modules and of their methods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @calls(Kind.MODULE)
 def call_module(frame: Frame, call: Call) -> Value:
-    """What a module gives back: what its `forward` does, or a tensor on the device of its weights and inputs."""
+    """Call a module: its `forward`, or for an external module a tensor on the device of its weights and inputs."""
     module = call.callee
     frame.record_step_evidence(
         StepEvidence.LAYER if frame.is_in_module() and module.ref is not frame.fn.cls else StepEvidence.MODEL
@@ -54,7 +54,7 @@ def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:
 
 
 def _device_of_weights(frame: Frame, module: Value) -> Device:
-    """Where the parameters of a module are: where it was moved, or where some instance of its class was moved."""
+    """The device of the parameters of a module: its own, or that to which an instance of its class is moved."""
     if module.device is Device.CPU and module.ref is not None and not isinstance(module.ref, str):
         return frame.assumed_device() if frame.analysis.classes.is_moved(frame.reader, module.ref) else Device.CPU
     return module.device
@@ -62,7 +62,7 @@ def _device_of_weights(frame: Frame, module: Value) -> Device:
 
 @methods_of(Kind.MODULE)
 def module_method(frame: Frame, call: Call) -> Value | None:
-    """What a method of a module gives back; None for a method of a project class."""
+    """The result of a method of a module; None for a method of a project class."""
     name, module = call.method, call.receiver
     if call.callee.kind is Kind.FUNCTION:
         return None
@@ -84,14 +84,14 @@ def module_method(frame: Frame, call: Call) -> Value | None:
     found = _parts(frame, module, name)
     if found is not None:
         return found
-    # Another method of a module from outside: it computes with what it is given.
+    # Another method of an external module: it computes with its arguments.
     if name == "generate" or (name != "log" and any(value.kind is Kind.TENSOR for value in call.args)):
         return Value(Kind.TENSOR, _device_of_weights(frame, module), certain=name == "generate")
     return UNKNOWN
 
 
 def _parts(frame: Frame, module: Value, name: str) -> Value | None:
-    """What the methods give that iterate over the parts of a module; None for any other method."""
+    """The result of a method that iterates over the parts of a module; None for any other method."""
     known = torch_api.modules()
     plain = name.removeprefix("named_")
     if plain in known.tensors:

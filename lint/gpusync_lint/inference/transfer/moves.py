@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.tables import Call
 
 MOVES = frozenset({"to", "cuda", "cpu", "xpu"})
-"""Methods that move what they are called on."""
+"""Methods that move their receiver to a device."""
 _IN_PLACE = frozenset({Kind.INSTANCE, Kind.OPTIMIZER, Kind.SCALER})
 _AS_A_WHOLE = frozenset({Kind.UNKNOWN, Kind.RECORDS, Kind.MOVED})
 
 
 def move(frame: Frame, call: Call) -> Value:
-    """What a method that moves gives back, whatever it is called on."""
+    """The result of a method that moves its receiver, of any kind."""
     receiver = call.receiver
     kind = receiver.kind
     target = _target(frame, call)
@@ -42,7 +42,7 @@ def move(frame: Frame, call: Call) -> Value:
 
 
 def _move_module(frame: Frame, call: Call, target: Device) -> Value:
-    """A module is moved in place, and gives itself back."""
+    """Move a module in place, and return it."""
     moved = call.receiver._replace(device=target)
     if moved.ref is not None and not isinstance(moved.ref, str) and target is not Device.CPU:
         frame.analysis.classes.record_move(moved.ref)
@@ -52,7 +52,7 @@ def _move_module(frame: Frame, call: Call, target: Device) -> Value:
 
 
 def _target(frame: Frame, call: Call) -> Device | None:
-    """The device that a move goes to; None for a change of dtype or layout only."""
+    """The target of a move; None if only the dtype or the layout changes."""
     if call.method == "cpu":
         return Device.CPU
     if call.method in ("cuda", "xpu"):
@@ -72,7 +72,7 @@ def _target(frame: Frame, call: Call) -> Device | None:
 
 
 def device_of(value: Value) -> Device | None:
-    """The device that a value names; None when it names none."""
+    """The device that a value specifies; None if it specifies none."""
     if value.kind is Kind.DEVICE:
         return value.device
     if isinstance(value.const, str):
@@ -86,14 +86,14 @@ def device_of(value: Value) -> Device | None:
 
 
 def as_type(receiver: Value, given: Value) -> Value:
-    """`x.type(torch.cuda.FloatTensor)`: a move and a change of dtype in one."""
+    """`x.type(torch.cuda.FloatTensor)`: changes the device and the dtype."""
     where = tensor_type_of(given)
     device = Device.GPU if where == "cuda" else Device.CPU if where == "cpu" else receiver.device
     return receiver._replace(device=device, pinned=False, boolean=_is_boolean_type(given))
 
 
 def tensor_type_of(value: Value) -> str:
-    """Where a legacy tensor type, given by name or as a string, puts a tensor: `cpu` or `cuda`; empty for others."""
+    """The device of a legacy tensor type, given by name or as a string: `cpu` or `cuda`; empty for other values."""
     return torch_api.tensor_type(value.ref if value.kind is Kind.NAME else value.const)
 
 

@@ -1,4 +1,4 @@
-"""What a condition shows of the names in it, where it holds and where it does not."""
+"""Narrowing: what a condition shows about the names in it, in the branch where it is true and in the other one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TENSOR_TYPES = frozenset({"Tensor", "Parameter", "FloatTensor", "LongTensor"})
 
 
 def narrow(frame: Frame, test: ast.expr, holds: bool) -> None:
-    """Narrow `x` by `isinstance(x, float)`, for the branch where the condition holds or for the other one."""
+    """Narrow `x` by `isinstance(x, float)`. `holds`: whether the condition is true in this branch."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         narrow(frame, test.operand, not holds)
     elif isinstance(test, ast.BoolOp):
@@ -44,7 +44,7 @@ def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: b
 
 
 def put_on_host(frame: Frame, test: ast.expr, holds: bool) -> None:
-    """Put the tensors on the host that a condition says are there: `assert x.device.type == "cpu"`."""
+    """Narrow the devices of tensors that a condition says are on the host: `assert x.device.type == "cpu"`."""
     for path in _paths_on_host(test, holds):
         value = frame.store.get(path)
         if value is not None and value.kind is Kind.TENSOR:
@@ -78,5 +78,5 @@ def _compared_with_cpu(test: ast.Compare) -> ast.expr | None:
 
 
 def _decides_operands(operator: ast.boolop, holds: bool) -> bool:
-    """Whether each operand of `and` or `or` is decided by the whole."""
+    """Whether the result of `and` or `or` decides that of each operand."""
     return isinstance(operator, ast.And) is holds

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
 
 _NARROWING = (ast.Call, ast.UnaryOp, ast.BoolOp)
-"""Conditions that may narrow a name."""
+"""Types of conditions that may narrow a name."""
 
 
 @executes(ast.Expr)
@@ -32,7 +32,7 @@ def return_value(frame: Frame, node: ast.Return) -> None:
 
 @executes(ast.If)
 def branch(frame: Frame, node: ast.If) -> None:
-    """`if test:`; of a test whether there is a GPU, only the branch that runs where there is one."""
+    """`if test:`. If the test asks whether there is a GPU, only the branch for machines with one is executed."""
     test = frame.eval(node.test)
     if test.kind is Kind.FLAG:
         alive, dead = (node.body, node.orelse) if test.const else (node.orelse, node.body)
@@ -66,7 +66,7 @@ def branch(frame: Frame, node: ast.If) -> None:
 
 @executes(ast.With, ast.AsyncWith)
 def with_block(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
-    """`with manager as target:`; in `with device:` tensors are made on the device."""
+    """`with manager as target:`. In `with device:`, tensors are created on the device."""
     outside = len(frame.device_blocks)
     for item in node.items:
         value = frame.eval(item.context_expr)
@@ -81,7 +81,7 @@ def with_block(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
 
 
 def try_block(frame: Frame, node: ast.Try) -> None:
-    """`try:`, with handlers that may run after any part of it."""
+    """`try:`. A handler may run after any part of the body."""
     frame.execute(node.body)
     branches = []
     for handler in node.handlers:
@@ -127,7 +127,7 @@ def delete(frame: Frame, node: ast.Delete) -> None:
 
 @executes(ast.Match)
 def match(frame: Frame, node: ast.Match) -> None:
-    """`match subject:`; what patterns bind is not known."""
+    """`match subject:`. The names that patterns bind are unknown."""
     frame.eval(node.subject)
     branches = []
     for case in node.cases:
@@ -141,12 +141,12 @@ def match(frame: Frame, node: ast.Match) -> None:
 
 
 def skip(frame: Frame, node: ast.stmt) -> None:
-    """`pass`, `break`, `continue`, and statements that a newer Python adds."""
+    """`pass`, `break`, `continue`, and statements of newer versions of Python."""
 
 
 STATEMENTS.default = skip
 
 
 def _never_falls_through(body: list[ast.stmt]) -> bool:
-    """Whether a block never goes on to what follows it."""
+    """Whether the statement after a block is never reached from it."""
     return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise))

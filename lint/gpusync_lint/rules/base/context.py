@@ -224,7 +224,7 @@ class RuleContext:
 
     def goes_backward(self, fn: FunctionDef, path: str) -> bool:
         """Whether a function calls `backward()` on what a dotted path names."""
-        return path in self._inference.evidence.of(fn)[0]
+        return path in self._inference.evidence.of(fn).backward
 
     def is_traced(self) -> bool:
         """Whether another framework traces the function, rather than running it line by line."""
