@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from gpusync_lint.heat.memoization import Assignments, KeptNames, assigns_what_is_missing, returns_what_was_kept
 from gpusync_lint.model.placement import PathKind, PathNode
 from gpusync_lint.syntax.blocks import blocks
-from gpusync_lint.syntax.traversal import children
+from gpusync_lint.syntax.traversal import children, walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,7 +96,7 @@ class _Block:
 
     def __init__(self, body: list[ast.stmt], path: Path, in_loop: bool, methods: Methods) -> None:
         last = body[-1] if body else None
-        if isinstance(last, ast.Raise):
+        if isinstance(last, ast.Raise) and not any(_leaves(statement) for statement in body):
             path = (*path, _ERROR)
         elif in_loop and isinstance(last, (ast.Return, ast.Break)):
             path = (*path, _EXIT)
@@ -167,6 +167,11 @@ class _Block:
         if self._assignments is None or self._kept is None:
             self._assignments, self._kept = Assignments(self.body, self._methods), KeptNames(self.body)
         return returns_what_was_kept(statement, index, self._assignments, self._kept)
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    """Whether a function or an iteration may end in a statement, so that what follows it does not run."""
+    return any(isinstance(node, (ast.Return, ast.Continue, ast.Break)) for node in walk_block([statement]))
 
 
 def _parts(statement: ast.stmt) -> Sequence[list[ast.stmt]]:

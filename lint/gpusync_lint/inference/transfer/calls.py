@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _STEP_METHODS = frozenset({"step", "backward", "zero_grad", "manual_backward", "apply_gradients", "generate"})
 """Methods that are evidence of a training step, or of a step of generation."""
-_BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.NAME})
+_BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.NAME, Kind.UNION})
 """Kinds of attributes that are called directly. Otherwise the kind of the receiver decides what the method does."""
 _CALLABLE = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.MODULE, Kind.LAMBDA})
 _MAX_CANDIDATES = 8
