@@ -314,6 +314,8 @@ class Catalogue:
     """The beginnings of the dotted names of classes that are `torch.nn.Module`s."""
     device_words: tuple[str, ...] = ()
     """Words that show that a file uses a GPU. A word that ends in `*` may be a part of another word."""
+    no_device_words: tuple[str, ...] = ()
+    """Text that contains a device word and shows nothing: `cuda.is_available()`, `cuda.manual_seed`."""
     only_logging: tuple[str, ...] = field(default=(), metadata=_only(TORCH, LIBRARY))
     """Modules that only write logs, so that importing them does not show that a file works with tensors."""
     returns: tuple[Returns, ...] = field(default=(), metadata=_only(TORCH))

@@ -111,9 +111,8 @@ class ClassHierarchy:
         overrides = [
             other
             for other in self.methods_named(method.name)
-            if other.cls is not method.cls
-            and method.cls in self.project_lineage(other.cls)
-            and not _is_stub(other.node)
+            if other.cls is not None and other is not method and method.cls in self.project_lineage(other.cls)
+            if not _is_stub(other.node)
         ]
         return overrides if 0 < len(overrides) <= _MAX_OVERRIDES else [method]
 
