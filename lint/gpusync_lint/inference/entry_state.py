@@ -18,6 +18,7 @@ from gpusync_lint.domain.values import (
     list_of,
 )
 from gpusync_lint.inference.dependencies import Reader
+from gpusync_lint.inference.summaries import Parameter, Signature
 from gpusync_lint.project.framework_callbacks import METRIC_BASES
 from gpusync_lint.syntax.names import dotted_path
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpusync_lint.inference.annotations import Annotations
-    from gpusync_lint.inference.dependencies import Fact, Revisions
+    from gpusync_lint.inference.dependencies import Revisions
     from gpusync_lint.inference.device_policy import DevicePolicy
     from gpusync_lint.inference.instances import Instances
     from gpusync_lint.inference.scopes import Scopes
@@ -43,30 +44,6 @@ _SETTING_PREFIXES = ("num_", "n_", "max_", "min_", "return_", "use_", "is_", "ha
 """Parameters of these methods with such names are numbers, strings or flags."""
 _NO_ARGUMENTS = list_of(None)
 _ANY_KEYWORDS = dict_of((), UNKNOWN)
-
-
-class Parameter(NamedTuple):
-    """A parameter of a function, as the function declares it."""
-
-    name: str
-    argument: str
-    """The key of its argument in `FunctionState.arguments`; empty if it has none: `self`, `**kwargs`."""
-    fallback: Value
-    """The value if the call sites do not show it."""
-    on_host: bool = False
-    """Whether its annotation is that of a number or a string, which overrides the arguments."""
-    default_name: str = ""
-    """The name of the module that is its default value; empty if the default is something else."""
-
-
-class Signature(NamedTuple):
-    """The parameters of a function, and what they depend on."""
-
-    round: int
-    parameters: list[Parameter]
-    dependencies: Mapping[Fact, int]
-    device: Device | None
-    """The assumed device that was read; None if none was."""
 
 
 class _Binding(NamedTuple):

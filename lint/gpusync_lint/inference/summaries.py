@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gpusync_lint.inference.dependencies import Reader
 from gpusync_lint.project.effects import Effects
 
 if TYPE_CHECKING:
     import ast
+    from collections.abc import Mapping
 
-    from gpusync_lint.domain.values import Value
-    from gpusync_lint.inference.entry_state import Signature
+    from gpusync_lint.domain.values import Device, Value
+    from gpusync_lint.inference.dependencies import Fact
     from gpusync_lint.project.symbols import FunctionDef
+
+
+class Parameter(NamedTuple):
+    """A parameter of a function, as the function declares it."""
+
+    name: str
+    argument: str
+    """The key of its argument in `FunctionState.arguments`; empty if it has none: `self`, `**kwargs`."""
+    fallback: Value
+    """The value if the call sites do not show it."""
+    on_host: bool = False
+    """Whether its annotation is that of a number or a string, which overrides the arguments."""
+    default_name: str = ""
+    """The name of the module that is its default value; empty if the default is something else."""
+
+
+class Signature(NamedTuple):
+    """The parameters of a function, and what they depend on."""
+
+    round: int
+    parameters: list[Parameter]
+    dependencies: Mapping[Fact, int]
+    device: Device | None
+    """The assumed device that was read; None if none was."""
 
 
 @dataclass(eq=False, slots=True)

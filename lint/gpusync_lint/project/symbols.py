@@ -191,13 +191,6 @@ def mentions_device(text: str) -> bool:
     return any(word in text and re.search(rf"\b{word}\b", text) for word in words)
 
 
-def weight(text: str) -> int:
-    """The number of characters in a text, rounded up so that a small edit does not change it."""
-    size = len(text)
-    unit = 1 << max(0, size.bit_length() - 3)
-    return -(-size // unit) * unit
-
-
 def read_symbols(path: str, text: str, tree: ast.Module) -> ModuleDef:
     """The definitions of a file."""
     folder = tuple(path.split("/")[:-1])

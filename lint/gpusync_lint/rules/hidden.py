@@ -1,4 +1,4 @@
-"""GS601 to GS603: library objects that read device values inside."""
+"""GS601 to GS603: objects of torch that read device values internally."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Scaler(Rule):
-    """`GradScaler.step` with an optimizer that is not fused, and `get_scale`."""
+    """`GradScaler.step` with an optimizer that is not fused, and `GradScaler.get_scale`."""
 
     nodes = (ast.Call,)
     calls = ("step", "get_scale")
@@ -23,7 +23,7 @@ class Scaler(Rule):
     INVALID: ClassVar = ("scaler.step(sgd)", "scaler.get_scale()")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         called = method(node)
         if called not in ("step", "get_scale") or not isinstance(node.func, ast.Attribute):
             return
@@ -42,7 +42,7 @@ class Scaler(Rule):
 
 
 class DistributionChecks(Rule):
-    """Making a distribution, and asking it for a probability, with validation on (the default)."""
+    """Creating a distribution, or computing a probability, with validation enabled (the default)."""
 
     nodes = (ast.Call,)
     calls = ("torch.distributions.*", "log_prob")
@@ -54,7 +54,7 @@ class DistributionChecks(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         dotted = context.qualified_name(node.func)
         if dotted.startswith("torch.distributions."):
             if dotted.rpartition(".")[2][:1].isupper():
@@ -82,7 +82,7 @@ class HiddenStep(Rule):
     INVALID: ClassVar = ("plateau.step(s)", "torch.optim.swa_utils.AveragedModel(model).update_parameters(model)")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         args = positional(node)
         called = method(node)
         if called not in ("step", "update_parameters") or not args or not isinstance(node.func, ast.Attribute):
@@ -100,7 +100,7 @@ class HiddenStep(Rule):
 
 
 class AttentionMask(Rule):
-    """`nn.TransformerEncoder` called with a mask and without `is_causal`."""
+    """A call of `nn.TransformerEncoder` with a mask and without `is_causal`."""
 
     nodes = (ast.Call,)
     calls = ("torch.nn.TransformerEncoder.__call__",)
@@ -109,7 +109,7 @@ class AttentionMask(Rule):
     INVALID: ClassVar = ("torch.nn.TransformerEncoder(layer, 1).to(dev)(x, mask=m)",)
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         called = context.value(node.func)
         if called.kind is not Kind.MODULE or called.ref != "torch.nn.TransformerEncoder":
             return

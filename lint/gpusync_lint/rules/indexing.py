@@ -17,7 +17,7 @@ _SURE_INDEX = (ast.List, ast.ListComp)
 
 
 class IndexRead(Rule):
-    """`x[mask]` and `x[host_index]`, where a tensor is read."""
+    """Reads of `x[mask]` and `x[host_index]`."""
 
     nodes = (ast.Subscript,)
     barriers = ("mask-read", "index-from-host")
@@ -32,7 +32,7 @@ class IndexRead(Rule):
     )
 
     def check(self, node: ast.Subscript, context: RuleContext) -> Iterator[Report]:
-        """Look at a subscript."""
+        """Check a subscript."""
         base = context.value(node.value)
         if base.kind is Kind.MOVED:
             base = Value(Kind.TENSOR, Device.GPU, certain=False)
@@ -64,7 +64,7 @@ class IndexRead(Rule):
 
 
 class MaskGradient(Rule):
-    """`loss.backward()`, where all that the loss was computed from was read through masks."""
+    """`loss.backward()` of a loss that was computed only from tensors that were selected by masks."""
 
     nodes = (ast.Call,)
     calls = ("backward",)
@@ -73,14 +73,14 @@ class MaskGradient(Rule):
     INVALID: ClassVar = ("loss = F.mse_loss(x[m], x2[m])\nloss.backward()",)
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         if method(node) != "backward" or not isinstance(node.func, ast.Attribute):
             return
         loss = node.func.value
         made = _made(loss.id, context) if isinstance(loss, ast.Name) else None
         if made is None:
             return
-        # One of them has the gradient that goes back, so it goes back through a mask.
+        # One of them requires a gradient, so the backward pass goes through a mask.
         tensors = [arg for arg in made.args if context.value(arg).kind is Kind.TENSOR]
         if tensors and all(isinstance(arg, ast.Subscript) and _is_mask(context.value(arg.slice)) for arg in tensors):
             yield Report("mask-gradient", node, Confidence.MEDIUM, highlight_name=True)
@@ -91,7 +91,7 @@ def _is_mask(index: Value) -> bool:
 
 
 def _made(label: str, context: RuleContext) -> ast.Call | None:
-    """The call whose result a name was given last before the statement."""
+    """The call that was assigned to a name last before the statement."""
     before = [
         statement
         for statement in walk_block(context.function.node.body)
@@ -113,7 +113,7 @@ class IndexWrite(Rule):
     INVALID: ClassVar = ("x[m] = s", "x[idx] = 1.0", "x.index_put_((m,), s)")
 
     def check(self, node: ast.Subscript | ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Judge a subscript or a call."""
+        """Check a subscript or a call."""
         if isinstance(node, ast.Call):
             args = positional(node)
             if method(node) == "index_put_" and isinstance(node.func, ast.Attribute) and args:

@@ -1,4 +1,4 @@
-"""GS205: device tensors turned into Python numbers, by a conversion or by being used as an index."""
+"""GS205: device tensors that are converted to Python numbers, or used as an index."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ScalarConversion(Rule):
     INVALID: ClassVar = ("float(s)", "int(s)", "range(si)", "math.isnan(s)", "torch.tensor([s, s2])")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         dotted = context.qualified_name(node.func)
         if dotted in ("torch.tensor", "torch.as_tensor"):
             args = positional(node)
@@ -95,7 +95,7 @@ class TensorAsNumber(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         args = [(arg, context.value(arg)) for arg in node.args]
         keywords = {item.arg: (item.value, context.value(item.value)) for item in node.keywords if item.arg}
         if not any(_holds_tensor(value) for _, value in [*args, *keywords.values()]):
@@ -117,7 +117,7 @@ class TensorAsNumber(Rule):
 
 
 class IndexByValue(Rule):
-    """`items[t]`, `x[:t]`, `x[i0]` with an index that lies on the device."""
+    """`items[t]`, `x[:t]`, `x[i0]` with an index on the device."""
 
     nodes = (ast.Subscript,)
     barriers = ("index-by-value",)
@@ -125,10 +125,10 @@ class IndexByValue(Rule):
     INVALID: ClassVar = ("lst[si]", "x[:si]", "x[si]")
 
     def check(self, node: ast.Subscript, context: RuleContext) -> Iterator[Report]:
-        """Look at a subscript."""
+        """Check a subscript."""
         base = context.value(node.value)
         if base.kind in (Kind.LIST, Kind.TUPLE) and isinstance(node.slice, ast.Tuple):
-            return  # sequences take one index: what is indexed here is something else
+            return  # sequences take one index, so this is something else
         for part in indices(node):
             if isinstance(part, ast.Slice):
                 values = [context.value(bound) for bound in (part.lower, part.upper, part.step)]
@@ -156,7 +156,7 @@ class SequenceRepeat(Rule):
     INVALID: ClassVar = ("[0] * si", "si * (1, 2)", "'-' * si")
 
     def check(self, node: ast.BinOp, context: RuleContext) -> Iterator[Report]:
-        """Look at a product."""
+        """Check a product."""
         if not isinstance(node.op, ast.Mult):
             return
         for one, other in ((node.left, node.right), (node.right, node.left)):
