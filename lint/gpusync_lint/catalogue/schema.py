@@ -226,7 +226,7 @@ class Returns:
     gives: Literal[
         "unknown", "host", "dtype", "device", "gpu-device", "gpu-present", "gpu-absent", "stream", "event", "factory",
         "number-on-device", "argument", "parameter", "module", "optimizer", "scheduler", "distribution", "records",
-        "sequence", "padded-sequence",
+        "sequence", "padded-sequence", "indices", "index-batches",
     ]  # fmt: skip
     """The kind of result: `argument` is the first argument itself, `factory` a tensor made from sizes or data,
     `records` a collection of host objects."""

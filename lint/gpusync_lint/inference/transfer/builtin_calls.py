@@ -106,6 +106,8 @@ def _super(frame: Frame, call: Call) -> Value:
         return UNKNOWN
     classes = frame.analysis.project.classes
     bases = classes.project_lineage(fn.cls)[1:]
+    if any(base.startswith("torch.distributions.") for base in classes.external_bases(fn.cls)):
+        return Value(Kind.DISTRIBUTION, frame.analysis.devices.assumed_device(fn))
     if not bases:
         return UNKNOWN
     kind = Kind.MODULE if classes.is_module(fn.cls) else Kind.INSTANCE

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import python_api, torch_api
 from gpusync_lint.domain.lattice import element, join, join_all, lookup
-from gpusync_lint.domain.values import ARRAY, HOST, UNKNOWN, Device, Kind, Value, list_of, tuple_of
+from gpusync_lint.domain.values import ARRAY, HOST, UNKNOWN, Device, Kind, Value, dict_of, list_of, tuple_of
 from gpusync_lint.inference.tables import METHODS, Call, methods_of
 from gpusync_lint.inference.transfer.assignments import rebind
 from gpusync_lint.inference.transfer.iteration import next_item
@@ -67,6 +67,9 @@ def optimizer_method(frame: Frame, call: Call) -> Value:
             return call.args[0]
         if call.method == "get_scale":
             return HOST
+    if call.receiver.kind is Kind.OPTIMIZER and call.method == "state_dict":
+        state = Value(Kind.TENSOR, frame.assumed_device(), certain=False)
+        return dict_of((("param_groups", UNKNOWN),), state)
     if call.method in ("step", "update_parameters") and call.args and call.args[0].kind is Kind.FUNCTION:
         return frame.analysis.call(frame, call.args[0].ref, [], {})  # a closure that computes the loss
     return UNKNOWN
@@ -105,6 +108,18 @@ def sequence_method(frame: Frame, call: Call) -> Value:
     if name in ("pop", "popleft"):
         return element(receiver)
     return receiver if name == "copy" else HOST
+
+
+@methods_of(Kind.INSTANCE)
+def instance_method(frame: Frame, call: Call) -> Value | None:
+    """A method that an instance of a project class inherits from a distribution; None for other classes."""
+    cls = call.receiver.definition
+    if cls is None or call.callee.kind:
+        return None
+    bases = frame.analysis.project.classes.external_bases(cls)
+    if not any(base.startswith("torch.distributions.") for base in bases):
+        return None
+    return Value(Kind.TENSOR, max(call.receiver.device, frame.assumed_device()))
 
 
 @methods_of(Kind.DISTRIBUTION)

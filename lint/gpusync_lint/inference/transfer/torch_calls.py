@@ -212,6 +212,8 @@ _RESULTS: dict[str, Callable[[Frame, str, Call], Value | None]] = {
     "stream": _constant(Value(Kind.STREAM)),
     "event": _constant(Value(Kind.EVENT)),
     "records": _constant(Value(Kind.RECORDS)),
+    "indices": _constant(list_of(HOST)),
+    "index-batches": _constant(list_of(list_of(HOST))),
     "device": _device,
     "factory": _factory,
     "number-on-device": _number_on_device,

@@ -72,8 +72,8 @@ class Rule:
     """For rules that check `ast.Call`, the names of the calls to check; empty for all calls.
 
     Last names of functions and methods (`item`), qualified names of functions outside the project
-    (`torch.cuda.synchronize`), prefixes of them (`numpy.*`), or calls of an object by its class
-    (`torch.nn.BatchNorm1d.__call__`).
+    (`torch.cuda.synchronize`), prefixes of them (`numpy.*`), calls of an object by its class
+    (`torch.nn.BatchNorm1d.__call__`), or calls of any class of the project (`class.__call__`).
     """
     barriers: ClassVar[tuple[str, ...]] = ()
     """Ids of the catalogue entries that it reports."""
@@ -181,6 +181,13 @@ class RuleContext:
         """Whether the function is a method of a module."""
         cls = self.function.cls
         return cls is not None and self._inference.project.classes.is_module(cls)
+
+    def derives_from(self, value: Value, prefix: str) -> bool:
+        """Whether a value is an instance of a project class with a base outside the project of such a dotted name."""
+        cls = value.definition if value.kind is Kind.INSTANCE else None
+        if not isinstance(cls, ClassDef):
+            return False
+        return any(base.startswith(prefix) for base in self._inference.project.classes.external_bases(cls))
 
     def in_tests(self) -> bool:
         """Whether the file contains tests."""
