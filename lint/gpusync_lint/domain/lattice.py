@@ -42,6 +42,7 @@ from gpusync_lint.domain.values import (
     dict_of,
     foreign_value,
     list_of,
+    modules,
     tensor,
     tuple_of,
 )
@@ -149,9 +150,17 @@ def _join_tensors(a: Value, b: Value, depth: int) -> Value:
 
 
 def _join_modules(a: Value, b: Value, depth: int) -> Value:
+    """A module of one of several classes of the project keeps them in `items`."""
+    found: dict[Value, None] = {}
+    if a.ref != b.ref:
+        for module in (*modules(a), *modules(b)):
+            if module.definition is not None:
+                found[module._replace(device=Device.UNKNOWN, made_with=None)] = None
+    several = 0 < len(found) <= _MAX_ALTERNATIVES
     return Value(
         Kind.MODULE,
         max(a.device, b.device),
+        items=tuple(sorted(found, key=_place_of)) if several else a.items if a.items == b.items else None,
         ref=a.ref if a.ref == b.ref else None,
         made_with=a.made_with if a.made_with == b.made_with else None,
     )

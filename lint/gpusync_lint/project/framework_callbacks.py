@@ -73,7 +73,6 @@ _OVERRIDES: tuple[tuple[str, frozenset[str]], ...] = (
     ("ObservationWrapper", frozenset({"observation"})),
     ("VecEnvWrapper", frozenset({"step_wait", "step_async"})),
     ("Optimizer", frozenset({"step"})),  # torch 2.x
-    ("Function", frozenset({"forward", "backward"})),
     ("SchedulerMixin", frozenset({"step", "scale_model_input"})),  # diffusers 0.3x
 )
 """By the ending of the name of a base class of a library, the methods that the library calls in every step."""

@@ -60,8 +60,13 @@ class DistributionChecks(Rule):
             if dotted.rpartition(".")[2][:1].isupper():
                 yield from self._report(context.value(node), node, context, False)
         elif isinstance(node.func, ast.Attribute) and method(node) == "log_prob":
-            if context.value(node.func).kind is not Kind.FUNCTION:  # not a method that the project overrides
-                yield from self._report(context.value(node.func.value), node, context, True)
+            made = context.value(node.func.value)
+            if made.kind is Kind.UNKNOWN and "validate_args" not in context.file.text:
+                values = [context.value(arg) for arg in positional(node)]
+                if any(value.on_device for value in values):  # who else has such a method than a distribution
+                    yield Report("distribution-validation", node, Confidence.MEDIUM, highlight_name=True)
+            elif context.value(node.func).kind is not Kind.FUNCTION:  # not a method that the project overrides
+                yield from self._report(made, node, context, True)
         elif context.value(node.func).kind is Kind.CLASS:
             yield from self._report(context.value(node), node, context, False)
 

@@ -77,7 +77,9 @@ def _of_numbers(call: Call) -> Value:
     tensors = [value for value in values if value.kind is Kind.TENSOR]
     if tensors:
         return join_all(tensors)._replace(zero_dim=tensors[0].zero_dim)
-    return ARRAY if any(value.kind is Kind.ARRAY for value in values) else HOST
+    if any(value.kind is Kind.ARRAY for value in values):
+        return ARRAY
+    return UNKNOWN if any(value.kind is Kind.UNKNOWN for value in values) else HOST
 
 
 def _getattr(frame: Frame, call: Call) -> Value:

@@ -41,6 +41,8 @@ def unknown_method(frame: Frame, call: Call) -> Value | None:
     if name in torch_api.tensors().torch_only:
         device = Device.GPU if call.receiver.kind is Kind.MOVED else frame.assumed_device()
         return Value(Kind.TENSOR, device, certain=False)
+    if name == "bool":  # neither arrays nor numbers have this method
+        return Value(Kind.TENSOR, frame.assumed_device(), certain=False, boolean=True)
     if name == "type":
         moves = bool(call.args) and bool(tensor_type_of(call.args[0]))
         return as_type(Value(Kind.TENSOR, certain=False), call.args[0]) if moves else None
@@ -54,7 +56,7 @@ def unknown_method(frame: Frame, call: Call) -> Value | None:
 @lru_cache(20_000)
 def _is_specific(name: str) -> bool:
     """Whether the name of a method shows the kind of its receiver or of its result."""
-    if name in ("type", "item", "numpy", "format") or name in _SAMPLES or name.startswith(_LOGGING_PREFIXES):
+    if name in ("type", "bool", "item", "numpy", "format") or name in _SAMPLES or name.startswith(_LOGGING_PREFIXES):
         return True
     return name in torch_api.tensors().torch_only or name in python_api.LOGGERS
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.values import HOST, UNKNOWN, Device, Kind, Value, dict_of, list_of, tuple_of, with_device
+from gpusync_lint.domain.lattice import join_all
+from gpusync_lint.domain.values import (
+    HOST,
+    UNKNOWN,
+    Device,
+    Kind,
+    Value,
+    dict_of,
+    list_of,
+    modules,
+    tuple_of,
+    with_device,
+)
 from gpusync_lint.inference.tables import Call, calls, methods_of
 from gpusync_lint.model.placement import StepEvidence
 
@@ -18,6 +30,8 @@ if TYPE_CHECKING:
 def call_module(frame: Frame, call: Call) -> Value:
     """Call a module: its `forward`, or for an external module a tensor on the device of its weights and inputs."""
     module = call.callee
+    if module.ref is None and module.items:
+        return join_all([call_module(frame, call._replace(callee=one)) for one in modules(module)])
     frame.record_step_evidence(
         StepEvidence.LAYER if frame.is_in_module() and module.ref is not frame.fn.cls else StepEvidence.MODEL
     )

@@ -24,6 +24,7 @@ from gpusync_lint.domain.values import (
     alternatives,
     external_name,
     foreign_value,
+    modules,
     tensor,
 )
 from gpusync_lint.inference.tables import evaluates
@@ -133,8 +134,9 @@ def attribute_of(frame: Frame, base: Value, attr: str) -> Value:
     kind = base.kind
     if kind is Kind.UNKNOWN:
         return UNKNOWN
-    if kind is Kind.UNION:
-        return join_all([attribute_of(frame, one, attr) for one in alternatives(base)])
+    if kind is Kind.UNION or (kind is Kind.MODULE and base.ref is None and base.items):
+        each = alternatives(base) if kind is Kind.UNION else modules(base)
+        return join_all([attribute_of(frame, one, attr) for one in each])
     if kind in _WITH_CLASS and base.ref is not None and not isinstance(base.ref, str):
         return _instance_attribute(frame, base, attr)
     handler = _ATTRIBUTES.get(kind)
