@@ -200,7 +200,7 @@ SILENT = {
 @pytest.mark.parametrize("name", FOUND)
 def test_a_device_tensor_is_known(lint, name):
     code = FOUND[name]
-    found = lint(HEAD + code)
+    found = [finding for finding in lint(HEAD + code) if finding.heat is not Heat.ONCE]
     assert found
     assert {finding.code for finding in found} <= {"GS201", "GS205"}
 
