@@ -97,7 +97,7 @@ def convention_heat(fn: FunctionDef, classes: ClassHierarchy) -> Heat:
     if _is_task(fn):
         return Heat.STEP
     if fn.cls is not None:
-        if fn.name == "forward" and classes.is_module(fn.cls):
+        if fn.name in ("forward", "__call__") and classes.is_module(fn.cls):
             return Heat.STEP
         if fn.name == "__call__" and _is_called_for_every_token(fn.cls, classes):
             return Heat.STEP

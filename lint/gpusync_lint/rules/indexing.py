@@ -50,6 +50,9 @@ class IndexRead(Rule):
             if not stored and index.on_device and context.is_mask(part):
                 yield Report("mask-read", node, _less(confidence, context.confidence(index)))
                 return
+            if not stored and index.kind is Kind.UNKNOWN and context.is_called_mask(part):
+                yield Report("mask-read", node, _less(confidence, Confidence.MEDIUM))
+                return
             if self._from_host(part, index, context):
                 yield Report("index-from-host", node, confidence)
                 return

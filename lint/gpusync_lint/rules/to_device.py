@@ -46,7 +46,13 @@ class CopyToDevice(Rule):
         "c.to(torch.long)",
         "torch.nn.Linear(4, 4).to(torch.float16)",
     )
-    INVALID: ClassVar = ("c.to(dev)", "c.cuda()", "c.to(device=dev, dtype=torch.float16)", "torch.zeros(4).to(dev)", "torch.nn.Linear(4, 4).to(dev)")
+    INVALID: ClassVar = (
+        "c.to(dev)",
+        "c.cuda()",
+        "c.to(device=dev, dtype=torch.float16)",
+        "torch.zeros(4).to(dev)",
+        "torch.nn.Linear(4, 4).to(dev)",
+    )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""

@@ -222,14 +222,19 @@ class RuleContext:
         index = self.value(node)
         if index.kind is not Kind.TENSOR or index.boolean:
             return index.kind is Kind.TENSOR
-        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
-        if index.zero_dim is True or not label.lower().endswith(("mask", "masks")):
+        if index.zero_dim is True or not self.is_called_mask(node):
             return False
+        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
         parameters = getattr(self.function.node, "args", None)
         own = parameters is not None and any(
             arg.arg == label for arg in ast.walk(parameters) if isinstance(arg, ast.arg)
         )
         return True if own and not self._inference.is_passed(self.function, label) else None
+
+    def is_called_mask(self, node: ast.expr) -> bool:
+        """Whether the name of an index says that it is a mask: `mask`, `batch.valid_mask`."""
+        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+        return label.lower().endswith(("mask", "masks"))
 
     def is_loop_target(self, node: ast.expr) -> bool:
         """Whether a `for` loop or a comprehension around the node binds a name."""
