@@ -37,7 +37,7 @@ class CopyToDevice(Rule):
 
     nodes = (ast.Call,)
     calls = ("to", "cuda", "type", "type_as")
-    barriers = ("blocking-copy-to-device", "factory-then-move", "module-move")
+    barriers = ("blocking-copy-to-device", "factory-then-move")
     VALID: ClassVar = (
         "x.to(dev)",
         "c.to(dev, non_blocking=True)",
@@ -46,13 +46,7 @@ class CopyToDevice(Rule):
         "c.to(torch.long)",
         "torch.nn.Linear(4, 4).to(torch.float16)",
     )
-    INVALID: ClassVar = (
-        "c.to(dev)",
-        "c.cuda()",
-        "c.to(device=dev, dtype=torch.float16)",
-        "torch.zeros(4).to(dev)",
-        "torch.nn.Linear(4, 4).to(dev)",
-    )
+    INVALID: ClassVar = ("c.to(dev)", "c.cuda()", "c.to(device=dev, dtype=torch.float16)", "torch.zeros(4).to(dev)")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
@@ -65,10 +59,6 @@ class CopyToDevice(Rule):
             return
         receiver = node.func.value
         value = context.value(receiver)
-        if value.kind is Kind.MODULE:
-            if value.device is Device.CPU and self._goes_to_device(node, called, context):
-                yield Report("module-move", node, Confidence.HIGH, highlight_name=True)
-            return
         if value.kind not in (Kind.TENSOR, *_HOST_KINDS) or not self._goes_to_device(node, called, context):
             return
         confidence = self._confidence(value, receiver, context)
