@@ -73,8 +73,8 @@ class Rule:
     """For rules that check `ast.Call`, the names of the calls to check; empty for all calls.
 
     Last names of functions and methods (`item`), qualified names of functions outside the project
-    (`torch.cuda.synchronize`), prefixes of them (`numpy.*`), or calls of an object by its class
-    (`torch.nn.BatchNorm1d.__call__`).
+    (`torch.cuda.synchronize`), prefixes of them (`numpy.*`), calls of an object by its class
+    (`torch.nn.BatchNorm1d.__call__`), or calls of any class of the project (`class.__call__`).
     """
     barriers: ClassVar[tuple[str, ...]] = ()
     """Ids of the catalogue entries that it reports."""
@@ -205,6 +205,13 @@ class RuleContext:
         cls = self.function.cls
         return cls is not None and self._inference.project.classes.is_module(cls)
 
+    def derives_from(self, value: Value, prefix: str) -> bool:
+        """Whether a value is an instance of a project class with a base outside the project of such a dotted name."""
+        cls = value.definition if value.kind is Kind.INSTANCE else None
+        if not isinstance(cls, ClassDef):
+            return False
+        return any(base.startswith(prefix) for base in self._inference.project.classes.external_bases(cls))
+
     def in_tests(self) -> bool:
         """Whether the file contains tests."""
         return is_test_path(self.file.path)
@@ -238,14 +245,19 @@ class RuleContext:
         index = self.value(node)
         if index.kind is not Kind.TENSOR or index.boolean:
             return index.kind is Kind.TENSOR
-        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
-        if index.zero_dim is True or not label.lower().endswith(("mask", "masks")):
+        if index.zero_dim is True or not self.is_called_mask(node):
             return False
+        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
         parameters = getattr(self.function.node, "args", None)
         own = parameters is not None and any(
             arg.arg == label for arg in ast.walk(parameters) if isinstance(arg, ast.arg)
         )
         return True if own and not self._inference.is_passed(self.function, label) else None
+
+    def is_called_mask(self, node: ast.expr) -> bool:
+        """Whether the name of an index says that it is a mask: `mask`, `batch.valid_mask`."""
+        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+        return label.lower().endswith(("mask", "masks"))
 
     def is_loop_target(self, node: ast.expr) -> bool:
         """Whether a `for` loop or a comprehension around the node binds a name."""
