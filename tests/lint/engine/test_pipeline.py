@@ -166,7 +166,8 @@ def test_a_stream_is_as_hot_as_the_line_that_creates_it(lint, name):
 
 
 def test_a_stream_that_an_object_creates_for_itself_is_silent(lint):
-    code = "class A:\n    def __init__(self):\n        self.s = torch.cuda.Stream()\nfor b in loader:\n    A()\n    model(b)\n"
+    made = "class A:\n    def __init__(self):\n        self.s = torch.cuda.Stream()\n"
+    code = f"{made}for b in loader:\n    A()\n    model(b)\n"
     assert [one for one in lint(SETUP + code) if one.code == "GS710"] == []
 
 
