@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.measure import recording
+from pytest_gpusync.measure import device_choice, recording, scopes
 from pytest_gpusync.measure.memory_sampler import MemorySampler
 from pytest_gpusync.measure.region_log import DEFAULT_WARMUP, RegionLog, StepEnd
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.model.site_counts import site_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
     from pytest_gpusync.model.measurement import Disturbance, Measurement, SiteCount, StepTime
@@ -103,18 +104,11 @@ class Region:
         return None if notebook_renderer is None else notebook_renderer(self.result())
 
 
-@contextmanager
-def record(
-    name: str = "region",
-    *,
-    warmup: int | None = None,
-    recorder: str = "auto",
-    device: DeviceChoice = "auto",
-    memory: bool = False,
-    process_memory: bool = False,
-    all_threads: bool = False,
-) -> Iterator[Region]:
+class record(AbstractContextManager[Region]):  # noqa: N801 (used like a function)
     """Measure the syncs of a ``with`` block.
+
+    ``torch.compile`` traces through the block, also with ``fullgraph=True``, and then nothing is measured: open the
+    region around the call of the compiled function.
 
     Args:
         name: the region's name in reports.
@@ -123,19 +117,63 @@ def record(
         device: "auto" is the simulated device if it is on, else the GPU.
         memory: read the memory counters at the end of each step, to estimate growth.
         process_memory: also query the driver for the memory of the process, which takes some tenths of a millisecond.
-        all_threads: count the syncs of all threads. By default only the thread that opens the region and autograd's
-            threads working for it count; syncs of other threads are reported as background.
+        all_threads: count the syncs of all threads. By default those of the thread that opens the region count, of
+            threads that call ``optimizer.step()``, of work that the region hands to a thread pool, and of autograd's
+            threads working for these; syncs of other threads are reported as background. A region that a task of an
+            event loop opens covers that task and those that it starts.
 
-    Yields:
-        The open region; its ``syncs``, ``sites`` and ``result()`` are final after the block.
+    The value of the ``with`` statement is the open :class:`Region`; its ``syncs``, ``sites`` and ``result()`` are final
+    after the block.
 
     Raises:
         MeasurementError: nothing can be measured here.
     """
-    sampler = MemorySampler(DEFAULT_WARMUP if warmup is None else warmup, process_memory) if memory else None
-    log = RegionLog(name, warmup, sampler, all_threads=all_threads)
-    recording.current.open(log, recorder, device)
-    try:
-        yield Region(log)
-    finally:
-        recording.current.close(log)
+
+    def __init__(
+        self,
+        name: str = "region",
+        *,
+        warmup: int | None = None,
+        recorder: str = "auto",
+        device: DeviceChoice = "auto",
+        memory: bool = False,
+        process_memory: bool = False,
+        all_threads: bool = False,
+    ) -> None:
+        self._name = name
+        self._warmup = warmup
+        self._recorder = recorder
+        self._device = device
+        self._memory = memory
+        self._process_memory = process_memory
+        self._all_threads = all_threads
+        self._log: RegionLog | None = None
+
+    def __enter__(self) -> Region:
+        if scopes.traced_by_compiler():
+            return _TRACED
+        warmup = self._warmup
+        sampler = (
+            MemorySampler(DEFAULT_WARMUP if warmup is None else warmup, self._process_memory) if self._memory else None
+        )
+        log = RegionLog(self._name, warmup, sampler, all_threads=self._all_threads)
+        log.frame = sys._getframe(1)
+        recording.current.open(log, self._recorder, self._device)
+        self._log = log
+        return Region(log)
+
+    def __exit__(self, *exc: object) -> None:
+        log, self._log = self._log, None
+        if log is not None:  # else traced by torch.compile
+            recording.current.close(log)
+
+
+def _traced_region() -> Region:
+    """Return the region of a block that torch.compile traced: its figures raise a MeasurementError."""
+    log = RegionLog("region", None, None, all_threads=False)
+    log.fail("torch.compile traced the region, so it was not measured: open it around the call")
+    log.close(device_choice.unknown_environment(), reads_clock=False)
+    return Region(log)
+
+
+_TRACED: Final = _traced_region()

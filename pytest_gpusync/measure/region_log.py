@@ -6,16 +6,17 @@ made, because a recorder may deliver a sync after the step that made it has ende
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpusync.measure import device_choice, step_boundaries
+from pytest_gpusync.measure import step_boundaries
+from pytest_gpusync.measure.scopes import Scope
 from pytest_gpusync.model.measurement import Measurement, RegionTimes, Sync
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import FrameType
 
     from pytest_gpusync.measure.memory_sampler import MemorySampler
     from pytest_gpusync.model.measurement import (
@@ -50,6 +51,8 @@ class LoggedSync(NamedTuple):
     sequence: int | None
     """As :attr:`RawSync.sequence`: for a sync delivered late, its number decides its step."""
     stream: int | None
+    held: tuple[Scope, ...]
+    """The blocks whose context the sync was made in."""
 
 
 class StepEnd(NamedTuple):
@@ -95,11 +98,45 @@ class RegionLog:
         """The first reason why the measurement cannot be trusted; None while there is none."""
         self.result: Measurement | None = None
         """The final measurement; None while the region is open."""
-        self._thread = threading.get_ident()
+        self.scope = Scope(is_region=True)
+        self.frame: FrameType | None = None
+        """The frame that opens the region, until it is open."""
+        self._threads = {self.scope.thread}
+        """The thread that opened the region, and those that called ``optimizer.step()``."""
+        self._worked: dict[int, str] = {}
+        """Threads that gave the device work, with their names."""
+        self._worked_in_scope = False
         self._all_threads = all_threads
 
-    def optimizer_stepped(self, optimizer: int, buffered: int, now: int) -> None:
+    def is_stepped_by(self, thread: int, held: tuple[Scope, ...]) -> bool:
+        """Return whether an ``optimizer.step()`` of `thread`, in a context that holds `held`, ends a step here."""
+        if self.scope in held:
+            return True
+        if thread == self.scope.thread:
+            return not self.scope.in_task
+        return not any(scope.is_region for scope in held)
+
+    def device_worked(self, thread: int, name: str, held: tuple[Scope, ...]) -> None:
+        """Keep that `thread` gave the device work."""
+        self._worked[thread] = name
+        self._worked_in_scope |= self._owns(thread, held)
+
+    @property
+    def has_worked(self) -> bool:
+        """True once a thread of the region has given the device work."""
+        return self._worked_in_scope or not self._threads.isdisjoint(
+            thread for thread in self._worked if not (self.scope.in_task and thread == self.scope.thread)
+        )
+
+    def _owns(self, thread: int, held: tuple[Scope, ...]) -> bool:
+        """Return whether what `thread` does, in a context that holds `held`, belongs to the region."""
+        if self._all_threads or self.scope in held:
+            return True
+        return thread in self._threads and not (self.scope.in_task and thread == self.scope.thread)
+
+    def optimizer_stepped(self, optimizer: int, buffered: int, now: int, thread: int) -> None:
         """Keep a call of ``optimizer.step()`` that returned at `now`, with so many calls buffered by the recorder."""
+        self._threads.add(thread)
         # This runs in every step, with cold caches: one object fewer saves a microsecond.
         self.optimizer_calls.append((len(self.syncs), buffered, optimizer, now))
         if self.sampler is not None and self.explicit_ends is None:
@@ -149,7 +186,8 @@ class RegionLog:
             step_source=source,
             complete=complete,
             problem=problem,
-            device_used=device_choice.cuda_is_initialized() or bool(self.syncs),
+            device_used=self.has_worked or any(not sync.background for sync in syncs),
+            unused=None if self.has_worked else self._why_unused(syncs),
             memory=self._memory(len(ends)),
             grown=None if self.sampler is None else self.sampler.grown,
             timing=self.timing,
@@ -163,6 +201,8 @@ class RegionLog:
         delivered, buffered = [end.delivered for end in ends], [end.buffered for end in ends]
         any_late = False
         for position, logged in enumerate(list(self.syncs)):
+            if self._is_of_another_region(logged):
+                continue
             if logged.sequence is None:
                 step = bisect_right(delivered, position)
             else:
@@ -195,7 +235,22 @@ class RegionLog:
             return tuple(self.explicit_samples)
         return tuple(self.optimizer_samples[index] for index in self._boundary_calls())
 
+    def _is_of_another_region(self, logged: LoggedSync) -> bool:
+        """Return whether a sync was made in the region of another task, which counts it."""
+        scope = self.scope
+        if not scope.in_task or scope in logged.held or self._all_threads:
+            return False
+        return any(other.is_region and other.in_task for other in logged.held)
+
+    def _why_unused(self, syncs: Sequence[Sync]) -> str | None:
+        """Return which threads used the device if the region's own did not, as a clause."""
+        others = sorted({*self._worked.values(), *(sync.thread for sync in syncs)})
+        if not others:
+            return None
+        return f"the device was used only by other threads ({', '.join(others)}), whose syncs are not counted"
+
     def _sync(self, logged: LoggedSync, step: int | None) -> Sync:
+        owned = self._owns(logged.owner, logged.held)
         return Sync(
             kind=logged.kind,
             site=logged.site,
@@ -204,10 +259,10 @@ class RegionLog:
             nbytes=logged.nbytes,
             blocked_ns=logged.blocked_ns,
             phase=logged.phase,
-            thread=logged.thread,
+            thread=logged.thread if owned or logged.owner != self.scope.thread else f"{logged.thread}, another task",
             device=logged.device,
             allowed=logged.allowed,
-            background=logged.owner != self._thread and not self._all_threads,
+            background=not owned,
             began_ns=None if logged.began_ns is None else logged.began_ns - self.opened_ns,
             stream=logged.stream,
         )

@@ -15,6 +15,7 @@ from pytest_gpusync.plugin.fixtures import gpu_memory as gpu_memory
 from pytest_gpusync.plugin.fixtures import gpu_sync as gpu_sync
 from pytest_gpusync.plugin.fixtures import gpu_train as gpu_train
 from pytest_gpusync.plugin.options import (
+    BUDGET_MARKER,
     GPU_FIXTURES,
     GPU_ONLY_MARKER,
     GROWTH_MARKER,
@@ -100,8 +101,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if config.option.collectonly:
         return
     gpu = _session(config)
-    if any(_uses_gpu(item) for item in session.items):
+    asking = next((item for item in session.items if _uses_gpu(item)), None)
+    if asking is not None:
         gpu.measures = True
+        if gpu.device.is_late:
+            raise pytest.UsageError(
+                f"{asking.nodeid} asks to be measured, which could not be seen before torch was imported: modules that "
+                "chose their device at import run on the CPU. Add --gpu-device=simulated, or gpu_device = simulated to "
+                "the ini file"
+            )
         gpu.device.switch_on()
     if gpu.baseline is not None:
         _find_missing_tests(session, gpu)
@@ -144,7 +152,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         marked=is_marked,
         growth_marked=growth is not None,
         must_measure=is_marked or gpu.options.must_measure,
-        must_decide=gpu.options.require,
+        must_decide=gpu.options.require_measured,
+        must_time=gpu.options.require,
         call_is_region=is_marked or gpu.options.measures_every_test,
         defers_failure=gpu.rank is not None,
         all_threads=gpu.options.all_threads,
@@ -297,9 +306,10 @@ class _Reporter:
         """
         gpu = self._gpu
         settled = gpu.check_baseline()
-        unproven = gpu.options.require and gpu.measured_nothing
+        unproven = gpu.options.require_measured and gpu.measured_nothing
         if unproven:
-            gpu.errors.append("--gpu-require: no test ran anything on the GPU under a budget")
+            asked, device = ("--gpu-require", "GPU") if gpu.options.require else ("--gpu-require-measured", "device")
+            gpu.errors.append(f"{asked}: no test ran anything on the {device} under a budget")
         united = not meet or gpu.exchange_with_ranks(passed=passed and settled and not unproven)
         written = gpu.write_reports()
         return settled and united and written and not unproven
@@ -364,9 +374,50 @@ def _session(config: pytest.Config, namespace: argparse.Namespace | None = None)
         gpu = config.stash[SESSION] = GpuSession(options, _baseline_check(config, options))
         # Not in pytest_unconfigure, which does not run for a configuration that was read but never configured.
         config.add_cleanup(gpu.device.close)
-        if options.measures_every_test or options.device == "simulated":
-            gpu.device.switch_on_with_torch()
+        is_needed = options.measures_every_test or options.device == "simulated"
+        gpu.device.switch_on_with_torch(None if is_needed else lambda: _tree_asks_to_be_measured(config))
     return gpu
+
+
+def _tree_asks_to_be_measured(config: pytest.Config) -> bool:
+    """Return whether the tests that this session may collect use a marker or a fixture of the plugin, by their
+    source.
+    """
+    from pytest_gpusync.plugin.usage_scan import UsageScan
+
+    if not GPU_FIXTURES.isdisjoint(config.getini("usefixtures")):
+        return True
+    scan = UsageScan((BUDGET_MARKER, GROWTH_MARKER), GPU_FIXTURES, config.getini("python_functions"))
+    return scan.finds_use(_collected_paths(config), config.rootpath, config.getini("norecursedirs"))
+
+
+def _collected_paths(config: pytest.Config) -> list[Path]:
+    """Return the files and folders that pytest collects from. Before it has read its arguments itself, as it does."""
+    invoked, root = config.invocation_params.dir, config.rootpath
+    given = getattr(config.known_args_namespace, "file_or_dir", None) or []
+    if given:
+        names = [argument.partition("::")[0].partition("[")[0] for argument in given]
+        paths = [invoked / name for name in names]
+        if getattr(config.known_args_namespace, "pyargs", False):
+            paths += [Path(place) for name in names for place in _places_of_package(name)]
+        return [path for path in paths if path.exists()]
+    if invoked == root:
+        found = [path for pattern in config.getini("testpaths") for path in sorted(root.glob(pattern))]
+        if found:
+            return found
+    return [invoked]
+
+
+def _places_of_package(name: str) -> list[str]:
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return []
+    if spec is None:
+        return []
+    return list(spec.submodule_search_locations or ([spec.origin] if spec.origin else []))
 
 
 def _record_lines(config: pytest.Config) -> None:

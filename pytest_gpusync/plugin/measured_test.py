@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import pytest
 
 from pytest_gpusync.measure.region import record as open_region
-from pytest_gpusync.model.budgets import WHOLE_REGION, BudgetExceeded, NotMeasured, judge, judge_growth
+from pytest_gpusync.model.budgets import NOTHING_RAN, WHOLE_REGION, BudgetExceeded, NotMeasured, judge, judge_growth
 from pytest_gpusync.model.estimates import MIN_SAMPLES
 from pytest_gpusync.model.line_counts import measured_steps
 from pytest_gpusync.model.measurement import MeasurementError
@@ -22,6 +22,8 @@ from pytest_gpusync.reporting.run_file import (
     unmeasured_document,
 )
 from pytest_gpusync.reporting.terminal import LINES_SHOWN, render_verdict
+
+_UNUSED: Final = f"{NOTHING_RAN} in the test's call (gpu_sync_budget(max=None) exempts a test from budgets)"
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +60,7 @@ class MeasuredTest:
         growth_marked: bool = False,
         must_measure: bool = False,
         must_decide: bool = False,
+        must_time: bool = False,
         call_is_region: bool = False,
         defers_failure: bool = False,
         all_threads: bool = False,
@@ -73,7 +76,9 @@ class MeasuredTest:
         self.growth_marked = growth_marked
         """True if the test itself has a budget of memory growth: then it fails if it runs too few steps."""
         self.must_decide = must_decide
-        """True if an undecided budget fails the test (--gpu-require)."""
+        """True if an undecided budget fails the test (--gpu-require and --gpu-require-measured)."""
+        self.must_time = must_time
+        """True if a test that needs times fails where there are none (--gpu-require)."""
         self.must_measure = must_measure
         """True if the test fails if there is no device to measure on."""
         self.call_is_region = call_is_region
@@ -182,7 +187,7 @@ class MeasuredTest:
         """
         __tracebackhide__ = True
         reason = SIMULATED if self.device.is_simulated else f"times need a real GPU: {self.device.no_gpu_reason}"
-        if self.must_decide:
+        if self.must_time:
             raise NotMeasured(f"Not measured: {reason}")
         pytest.skip(reason)
 
@@ -238,8 +243,13 @@ class MeasuredTest:
 
     def _judge_call(self, region: Region) -> list[tuple[Verdict, RegionRecord]]:
         measurement = region.result()
-        if not self.marked and not measurement.device_used and not measurement.all_syncs:
-            return []  # the test used no GPU
+        if not self.marked and not measurement.device_used:
+            # The test did not use the device; what other threads did meanwhile is reported.
+            if measurement.all_syncs:
+                self.records.insert(0, RegionRecord(measurement))
+            return []
+        if measurement.unused is None and not measurement.device_used:
+            measurement = replace(measurement, unused=_UNUSED)
         call = RegionRecord(measurement)
         if not self.runs:
             self.records.insert(0, call)

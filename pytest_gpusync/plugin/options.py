@@ -54,6 +54,8 @@ class Options:
     growth: GrowthBudget | None = None
     device: DeviceChoice = "auto"
     require: bool = False
+    require_measured: bool = False
+    """True if the session fails unless something was measured, on either device; always so with `require`."""
     reports: tuple[Path, ...] = ()
     baseline: Path | None = None
     """The session's baseline file."""
@@ -120,6 +122,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="fail if there is no real GPU, or if no test was measured",
     )
     group.addoption(
+        "--gpu-require-measured",
+        action="store_const",
+        const="true",
+        help="fail if no test was measured, be it on a GPU or on the simulated device, or if a budget is undecided",
+    )
+    group.addoption(
         "--gpu-sync-report",
         metavar="PATH",
         action="append",
@@ -163,6 +171,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("gpu_memory_growth", "like --gpu-memory-growth")
     parser.addini("gpu_device", "like --gpu-device")
     parser.addini("gpu_require", "like --gpu-require: true or false")
+    parser.addini("gpu_require_measured", "like --gpu-require-measured: true or false")
     parser.addini("gpu_sync_report", "like --gpu-sync-report: paths, relative to this file", type="paths")
     parser.addini("gpu_sync_baseline", "like --gpu-sync-baseline: a path, relative to this file", type="paths")
     parser.addini("gpu_sync_all_threads", "like --gpu-sync-all-threads: true or false")
@@ -185,12 +194,14 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     growth, growth_source = _closest(config, namespace, "gpu_memory_growth")
     device, device_source = _closest(config, namespace, "gpu_device")
     require, require_source = _closest(config, namespace, "gpu_require")
+    measured, measured_source = _closest(config, namespace, "gpu_require_measured")
     reports, reports_source = _closest(config, namespace, "gpu_sync_report")
     baseline, baseline_source = _closest(config, namespace, "gpu_sync_baseline")
     threads, threads_source = _closest(config, namespace, "gpu_sync_all_threads")
     lines, lines_source = _closest(config, namespace, "gpu_sync_lines")
     no_values, no_values_source = _closest(config, namespace, "gpu_no_values")
     memory, memory_source = _closest(config, namespace, "gpu_simulated_memory")
+    requires = bool(require_source and _boolean(require, require_source))
     update = bool(getattr(namespace, "gpu_sync_update_baseline", None))
     if update and not baseline_source:
         raise pytest.UsageError("--gpu-sync-update-baseline needs the file: add --gpu-sync-baseline=PATH")
@@ -198,7 +209,8 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         budget=_budget(budget, budget_source) if budget_source else None,
         growth=_growth(growth, growth_source) if growth_source else None,
         device=_device(device, device_source) if device_source else "auto",
-        require=_boolean(require, require_source) if require_source else False,
+        require=requires,
+        require_measured=requires or bool(measured_source and _boolean(measured, measured_source)),
         reports=tuple(_report(config, path, reports_source) for path in reports) if reports_source else (),
         baseline=_baseline(config, baseline, baseline_source) if baseline_source else None,
         update_baseline=update,
@@ -207,10 +219,17 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         all_threads=_boolean(threads, threads_source) if threads_source else False,
         lines=_boolean(lines, lines_source) if lines_source else False,
         any_given=bool(
-            budget_source or growth_source or device_source or require_source or reports_source or baseline_source
+            budget_source
+            or growth_source
+            or device_source
+            or require_source
+            or measured_source
+            or reports_source
+            or baseline_source
         ),
         must_measure=any(
-            source.startswith("--") for source in (budget_source, growth_source, device_source, baseline_source)
+            source.startswith("--")
+            for source in (budget_source, growth_source, device_source, baseline_source, measured_source)
         ),
     )
 

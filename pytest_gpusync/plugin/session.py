@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpusync.distributed.rank_exchange import rank
+from pytest_gpusync.machine import devices
 from pytest_gpusync.plugin.session_device import SessionDevice
 from pytest_gpusync.reporting.files import ending_of
 
@@ -76,8 +77,12 @@ class GpuSession:
                 "gpu_require needs a real GPU, and gpu_device=simulated excludes it; remove one of them "
                 "(-o gpu_require=false overrides the ini file)"
             )
-        if device.choice == "simulated" and device.found.reason == "torch is not installed":
-            raise pytest.UsageError("--gpu-device=simulated needs torch, which is not installed: pip install torch")
+        needs_torch = device.choice == "simulated" or options.must_measure
+        if needs_torch and device.is_simulated and devices.torch_build() is None:
+            raise pytest.UsageError(
+                "nothing can be measured here: torch is not installed, and the simulated CUDA device needs it "
+                "(pip install torch)"
+            )
         if device.no_gpu_reason is not None and (options.require or device.choice == "cuda"):
             asked = "--gpu-require" if options.require else "--gpu-device=cuda"
             raise pytest.UsageError(f"{asked}: there is no GPU to run on: {device.no_gpu_reason}")

@@ -263,6 +263,10 @@ class CallGate:
         self._context.noted_thread = thread if self._frames_are_readable else 0
         return self._frames_are_readable
 
+    def note_no_calls(self) -> None:
+        """Hand over each call again; those that are noted can still be taken."""
+        self._context.noted_thread = 0
+
     def take(self) -> Iterator[tuple[int, NotedCall]]:
         """Yield the noted calls, each with how many were noted before it; keep others out meanwhile."""
         context, calls, mask = self._context, self._calls, _NOTES - 1
