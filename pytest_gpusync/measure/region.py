@@ -7,7 +7,7 @@ import time
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.measure import device_choice, recording, scopes
+from pytest_gpusync.measure import child_process, child_reports, device_choice, recording, scopes
 from pytest_gpusync.measure.memory_sampler import MemorySampler
 from pytest_gpusync.measure.region_log import DEFAULT_WARMUP, RegionLog, StepEnd
 from pytest_gpusync.model.measurement import MeasurementError
@@ -66,6 +66,23 @@ class Region:
         current = recording.current
         return self._log.measurement(current.environment(), reads_clock=current.reads_clock, complete=False)
 
+    def children(self) -> list[Measurement]:
+        """Return what was measured of each process that the program has started and that used the device, for a region
+        that was opened with ``children=True``, while it is open or just after it.
+        """
+        log = self._log
+        return child_reports.reports.measured(
+            child_reports.Window(
+                name=log.name,
+                environment=self.result().environment,
+                opened_ns=log.opened_ns,
+                closed_ns=time.perf_counter_ns() if log.closed_ns is None else log.closed_ns,
+                step_ends=log.step_ends(),
+                step_source=log.step_source,
+                warmup=DEFAULT_WARMUP if log.warmup is None else log.warmup,
+            )
+        )
+
     @property
     def opened_ns(self) -> int:
         """When the region opened, by the clock of ``time.perf_counter_ns()``: its times count from here."""
@@ -121,6 +138,8 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
             threads that call ``optimizer.step()``, of work that the region hands to a thread pool, and of autograd's
             threads working for these; syncs of other threads are reported as background. A region that a task of an
             event loop opens covers that task and those that it starts.
+        children: ask the processes that the program starts meanwhile for what they do on the device; see
+            :meth:`Region.children`.
 
     The value of the ``with`` statement is the open :class:`Region`; its ``syncs``, ``sites`` and ``result()`` are final
     after the block.
@@ -139,6 +158,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         memory: bool = False,
         process_memory: bool = False,
         all_threads: bool = False,
+        children: bool = False,
     ) -> None:
         self._name = name
         self._warmup = warmup
@@ -147,6 +167,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         self._memory = memory
         self._process_memory = process_memory
         self._all_threads = all_threads
+        self._children = children
         self._log: RegionLog | None = None
 
     def __enter__(self) -> Region:
@@ -159,13 +180,18 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         log = RegionLog(self._name, warmup, sampler, all_threads=self._all_threads)
         log.frame = sys._getframe(1)
         recording.current.open(log, self._recorder, self._device)
+        if self._children:
+            child_reports.reports.open(child_process.report_to)
         self._log = log
         return Region(log)
 
     def __exit__(self, *exc: object) -> None:
         log, self._log = self._log, None
-        if log is not None:  # else traced by torch.compile
-            recording.current.close(log)
+        if log is None:  # traced by torch.compile
+            return
+        if self._children:
+            child_reports.reports.close()
+        recording.current.close(log)
 
 
 def _traced_region() -> Region:

@@ -83,6 +83,7 @@ class RegionLog:
         self.sampler = sampler
         self.syncs: list[LoggedSync] = []
         self.opened_ns = time.perf_counter_ns()
+        self.closed_ns: int | None = None
         self.optimizer_calls: list[tuple[int, int, int, int]] = []
         """The fields of an :class:`OptimizerCall`, for each call: a plain tuple is made faster."""
         self.optimizer_samples: list[MemorySample] = []
@@ -142,6 +143,13 @@ class RegionLog:
         if self.sampler is not None and self.explicit_ends is None:
             self.sampler.take(self.optimizer_samples)
 
+    def step_ends(self) -> list[int]:
+        """Return when the steps ended, by the clock of ``time.perf_counter_ns()``; empty for a region without steps."""
+        if self.explicit_ends is not None:
+            return self.explicit_times
+        ends = [OptimizerCall(*self.optimizer_calls[index]).time_ns for index in self._boundary_calls()]
+        return ends if len(ends) > 1 else []
+
     def fail(self, problem: str) -> None:
         """Keep the first reason why this measurement cannot be trusted."""
         if self.problem is None:
@@ -151,6 +159,7 @@ class RegionLog:
         """Make the final measurement."""
         if self.sampler is not None:
             self.sampler.close()
+        self.closed_ns = time.perf_counter_ns()
         self.result = self.measurement(environment, reads_clock=reads_clock, complete=self.problem is None)
 
     def measurement(self, environment: Environment, *, reads_clock: bool, complete: bool) -> Measurement:
@@ -217,11 +226,7 @@ class RegionLog:
         closed = time.perf_counter_ns() - self.opened_ns
         if not steps:
             return RegionTimes((closed,), closed)
-        if self.explicit_ends is not None:
-            step_ends = self.explicit_times
-        else:
-            step_ends = [OptimizerCall(*self.optimizer_calls[index]).time_ns for index in self._boundary_calls()]
-        return RegionTimes(tuple(end - self.opened_ns for end in step_ends), closed)
+        return RegionTimes(tuple(end - self.opened_ns for end in self.step_ends()), closed)
 
     def _boundary_calls(self) -> list[int]:
         """Return the indices of the calls of ``optimizer.step()`` that ended a step."""

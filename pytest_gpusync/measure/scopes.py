@@ -32,10 +32,12 @@ _NO_GENERATOR: Final = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
 class Scope:
     """The extent of one block, from :meth:`enter` to :meth:`leave`."""
 
-    __slots__ = ("_frame", "_generator", "in_task", "is_region", "thread")
+    __slots__ = ("_frame", "_generator", "in_task", "is_immediate", "is_region", "thread")
 
     def __init__(self, *, is_region: bool) -> None:
         self.is_region = is_region
+        self.is_immediate = False
+        """True if its syncs have to be delivered at the moment they are made in any case."""
         self.thread = threading.get_ident()
         self.in_task = _in_task()
         """True if a task of an event loop opened the block: then it does not cover all that its thread does."""
@@ -47,7 +49,7 @@ class Scope:
     @property
     def needs_immediate_delivery(self) -> bool:
         """True if only at the moment of a sync it is known whether it is covered."""
-        return self.in_task or self._generator is not None
+        return self.is_immediate or self.in_task or self._generator is not None
 
     def enter(self, frame: FrameType | None) -> None:
         """Open the block, for the code that runs in `frame`."""

@@ -228,6 +228,8 @@ class Measurement:
     """Why nothing, or not everything, was measured; None if the measurement is complete."""
     device_used: bool = True
     """False if the region gave the device no work: nothing was launched, copied or waited for."""
+    process: str | None = None
+    """Name of the process, if it is not the one that opened the region."""
     unused: str | None = None
     """If the region did not use the device, what did, as a clause; None if nothing is known to have."""
     memory: tuple[MemorySample, ...] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ from pytest_gpusync.plugin.fixtures import gpu_sync as gpu_sync
 from pytest_gpusync.plugin.fixtures import gpu_train as gpu_train
 from pytest_gpusync.plugin.options import (
     BUDGET_MARKER,
+    COUNTING_FIXTURES,
     GPU_FIXTURES,
     GPU_ONLY_MARKER,
     GROWTH_MARKER,
@@ -31,7 +32,7 @@ from pytest_gpusync.plugin.stash_keys import BASELINE_RESULT, DESELECTED, LINE_C
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from pytest_gpusync.model.document import Document
@@ -126,9 +127,21 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
         item.config.stash[DESELECTED] = True
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Decide what is measured of a test."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Decide what is measured of a test, and record what its set-up does, which no budget counts."""
+    run = _prepare(item)
+    if run is None:
+        return (yield)
+    run.open_fixtures()
+    try:
+        return (yield)
+    finally:
+        run.close_fixtures()
+
+
+def _prepare(item: pytest.Item) -> MeasuredTest | None:
+    """Return what is measured of a test; None if it is not measured. Its marker may be invalid, which fails it."""
     gpu = _session(item.config)
     refusal = None
     try:
@@ -138,12 +151,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if refusal is not None:
         pytest.fail(refusal, pytrace=False)
     if not gpu.options.measures_every_test and not _uses_gpu(item):
-        return
+        return None
     is_marked = (marked is not None and marked.budget is not None) or growth is not None
     from pytest_gpusync.plugin.measured_test import MeasuredTest
     from pytest_gpusync.reporting.terminal import LINES_SHOWN
 
-    item.stash[MEASURED_TEST] = MeasuredTest(
+    run = item.stash[MEASURED_TEST] = MeasuredTest(
         item.nodeid,
         gpu.device,
         budget=marked.budget if marked is not None else gpu.options.budget,
@@ -157,12 +170,29 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         call_is_region=is_marked or gpu.options.measures_every_test,
         defers_failure=gpu.rank is not None,
         all_threads=gpu.options.all_threads,
+        names_fixtures=is_marked
+        or gpu.options.measures_every_test
+        or not COUNTING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())),
         limit=LINES_SHOWN if item.config.option.verbose <= 0 else None,
     )
     if gpu.baseline is not None:
         from pytest_gpusync.plugin.baseline_check import BaselineResult
 
         item.stash[BASELINE_RESULT] = BaselineResult()
+    return run
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Record what the tear-down of a test does, which no budget counts."""
+    run = item.stash.get(MEASURED_TEST, None)
+    if run is None:
+        return (yield)
+    run.begin_tear_down()
+    try:
+        return (yield)
+    finally:
+        run.close_fixtures()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -186,30 +216,63 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     run = item.stash.get(MEASURED_TEST, None)
     if run is None:
         return (yield)
-    with _lease(item):
-        result = yield from _measured_call(item, run)
+    instance = getattr(item, "instance", None)
+    is_unittest = hasattr(instance, "_callTestMethod")
+    with _lease(item), _measured_method(item, run, instance) if is_unittest else _measured_call(item, run):
+        result = yield
     run.raise_deferred_failure()
     return result
 
 
-def _measured_call(item: pytest.Item, run: MeasuredTest) -> Generator[None, object, object]:
+@contextmanager
+def _measured_call(item: pytest.Item, run: MeasuredTest) -> Iterator[None]:
+    """Measure what runs in a ``with`` block as the call of the test."""
+    __tracebackhide__ = True
     if not run.call_is_region:
-        return (yield)
+        yield
+        return
     baseline = _session(item.config).baseline
     if baseline is None:
         with run.call():
-            return (yield)
+            yield
+        return
     ended = False
     try:
         with run.call():
-            result = yield
+            yield
             ended = True
     except AssertionError:
         if ended:  # the test has ended and broke another budget: its syncs still belong in the baseline
             baseline.count(run, item.stash[BASELINE_RESULT])
         raise
     baseline.judge(run, item.stash[BASELINE_RESULT])
-    return result
+
+
+@contextmanager
+def _measured_method(item: pytest.Item, run: MeasuredTest, case: Any) -> Iterator[None]:
+    """Measure the test method that a ``unittest.TestCase`` calls within a ``with`` block, without its ``setUp()`` and
+    ``tearDown()``.
+
+    A broken budget is then a failure of the method, which ``unittest.expectedFailure`` expects.
+    """
+    call = case._callTestMethod
+
+    def call_measured(*arguments: Any) -> Any:
+        __tracebackhide__ = True
+        run.close_fixtures()
+        try:
+            with _measured_call(item, run):
+                return call(*arguments)
+        finally:
+            run.open_fixtures()
+
+    case._callTestMethod = call_measured
+    run.open_fixtures()
+    try:
+        yield
+    finally:
+        run.close_fixtures()
+        del case._callTestMethod
 
 
 @pytest.hookimpl(wrapper=True)
@@ -244,6 +307,9 @@ def pytest_runtest_makereport(
             document["ratchet"] = baseline.document() if baseline is not None else None
             document["lines"] = lines.take() if lines is not None else None
         report.gpusync = json.dumps(document) if document is not None else None  # type: ignore[attr-defined]
+    elif call.when == "teardown":
+        tear_down = run.tear_down_document()
+        report.gpusync_tear_down = json.dumps(tear_down) if tear_down is not None else None  # type: ignore[attr-defined]
     return report
 
 
@@ -275,6 +341,9 @@ class _Reporter:
         document = getattr(report, "gpusync", None)
         if document is not None:
             self._gpu.take(report.nodeid, json.loads(document))
+        tear_down = getattr(report, "gpusync_tear_down", None)
+        if tear_down is not None:
+            self._gpu.take_tear_down(report.nodeid, json.loads(tear_down))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str) -> None:

@@ -27,6 +27,8 @@ BUDGET_MARKER: Final = "gpu_sync_budget"
 GROWTH_MARKER: Final = "gpu_memory_growth"
 GPU_ONLY_MARKER: Final = "gpu_only"
 GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_train", "gpu_elapsed", "gpu_memory"})
+COUNTING_FIXTURES: Final = GPU_FIXTURES - {"gpu_elapsed"}
+"""Fixtures with regions in which syncs are counted."""
 TIMING_FIXTURES: Final = frozenset({"gpu_train", "gpu_elapsed"})
 """Fixtures that take times, which would be wrong on a GPU that another worker uses."""
 

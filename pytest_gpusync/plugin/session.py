@@ -123,6 +123,10 @@ class GpuSession:
         if document["environment"] is not None:
             self.environment = self.environment or document["environment"]
 
+    def take_tear_down(self, nodeid: str, region: Document) -> None:
+        """Add what the tear-down of a test did on the device."""
+        self.tests.setdefault(nodeid, []).append(region)
+
     def take_interrupted(self, nodeid: str, document: Document) -> None:
         """Add what was measured of a test in which the session was interrupted."""
         self.tests[nodeid] = document["regions"]

@@ -23,7 +23,7 @@ class SimulatedRecorder(Recorder):
     name: ClassVar[str] = "simulated"
     coverage: ClassVar[Coverage] = "simulated"
     blind_spots: ClassVar[str] = (
-        "waits inside NCCL, in processes that the program starts, and in libraries that call CUDA themselves"
+        "waits inside NCCL, in libraries that call CUDA themselves, and in processes that do not report"
     )
 
     def __init__(self) -> None:
