@@ -124,9 +124,9 @@ class _ReportedLog(RegionLog):
         self.syncs = _Written(self._write_sync)
         self._write = write
 
-    def optimizer_stepped(self, optimizer: int, buffered: int, now: int, thread: int) -> None:
+    def optimizer_stepped(self, optimizer: object, number: int, buffered: int, now: int, thread: int) -> None:
         self._threads.add(thread)
-        self._write({"step": now, "optimizer": optimizer, "thread": thread})
+        self._write({"step": now, "optimizer": number, "thread": thread})
 
     def report_problem(self, problem: str) -> None:
         """Report why not everything was counted."""

@@ -124,6 +124,7 @@ class Recording:
         self._planting: tuple[int, list[RawSync]] | None = None
         """The thread that is planting a sync, and what the recorder saw of it."""
         self._optimizer_steps = step_boundaries.OptimizerSteps(self._optimizer_stepped)
+        self._optimizer_numbers = step_boundaries.OptimizerNumbers()
         self._jax = jax_waits.JaxWaits(self._sink, uncounted)
         self._handed_work = scopes.HandedWork()
         self._jax_was_followed = False
@@ -329,9 +330,10 @@ class Recording:
     def _optimizer_stepped(self, optimizer: object, _args: object, _kwargs: object) -> None:
         buffered, now = self.mark(), time.perf_counter_ns()
         thread, held = threading.get_ident(), scopes.held()
+        number = self._optimizer_numbers.number(optimizer)
         for region in self._regions:
             if region.is_stepped_by(thread, held):
-                region.optimizer_stepped(id(optimizer), buffered, now, thread)
+                region.optimizer_stepped(optimizer, number, buffered, now, thread)
 
     def _device_worked(self, thread: int) -> bool:
         """Note that `thread` gave the device work; return True once every open region knows of work of its own."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpusync.measure import child_process, child_reports, device_choice, recording, scopes
 from pytest_gpusync.measure.memory_sampler import MemorySampler
 from pytest_gpusync.measure.region_log import DEFAULT_WARMUP, RegionLog, StepEnd
+from pytest_gpusync.measure.step_on import StepEndFollower, StepOn
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.model.site_counts import site_counts
 
@@ -41,6 +42,22 @@ class Region:
         log.explicit_times.append(time.perf_counter_ns())
         if log.sampler is not None:
             log.sampler.take(log.explicit_samples)
+
+    def step_on(self, step_on: StepOn) -> None:
+        """Say what ends the steps of this region; call it before the first step.
+
+        Args:
+            step_on: an optimizer, if several are called in a step; a class of optimizers or its name; or a function
+                that makes one step, or its name, such as ``"train.train_step"``.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        self.end_steps_by(StepEndFollower(step_on))
+
+    def end_steps_by(self, follower: StepEndFollower) -> None:
+        """Let `follower` end the steps of this region."""
+        self._log.follow(follower, lambda: self.mark_step(follower.name))
 
     def record_allocations_from(self, step: int) -> None:
         """If memory grows, record which lines allocate, but not before the end of step `step`."""
@@ -140,6 +157,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
             event loop opens covers that task and those that it starts.
         children: ask the processes that the program starts meanwhile for what they do on the device; see
             :meth:`Region.children`.
+        step_on: what ends a step; see :meth:`Region.step_on`.
 
     The value of the ``with`` statement is the open :class:`Region`; its ``syncs``, ``sites`` and ``result()`` are final
     after the block.
@@ -159,6 +177,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         process_memory: bool = False,
         all_threads: bool = False,
         children: bool = False,
+        step_on: StepOn = None,
     ) -> None:
         self._name = name
         self._warmup = warmup
@@ -168,11 +187,13 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         self._process_memory = process_memory
         self._all_threads = all_threads
         self._children = children
+        self._step_on = step_on
         self._log: RegionLog | None = None
 
     def __enter__(self) -> Region:
         if scopes.traced_by_compiler():
             return _TRACED
+        follower = None if self._step_on is None else StepEndFollower(self._step_on)
         warmup = self._warmup
         sampler = (
             MemorySampler(DEFAULT_WARMUP if warmup is None else warmup, self._process_memory) if self._memory else None
@@ -182,8 +203,10 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         recording.current.open(log, self._recorder, self._device)
         if self._children:
             child_reports.reports.open(child_process.report_to)
-        self._log = log
-        return Region(log)
+        self._log, region = log, Region(log)
+        if follower is not None:
+            region.end_steps_by(follower)
+        return region
 
     def __exit__(self, *exc: object) -> None:
         log, self._log = self._log, None

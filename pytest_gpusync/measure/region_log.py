@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpusync.measure import step_boundaries
@@ -15,10 +16,11 @@ from pytest_gpusync.measure.scopes import Scope
 from pytest_gpusync.model.measurement import Measurement, RegionTimes, Sync
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from pytest_gpusync.measure.memory_sampler import MemorySampler
+    from pytest_gpusync.measure.step_on import StepEndFollower
     from pytest_gpusync.model.measurement import (
         Direction,
         Disturbance,
@@ -70,7 +72,7 @@ class OptimizerCall(NamedTuple):
     delivered: int
     buffered: int
     optimizer: int
-    """Identity of the optimizer."""
+    """Number of the optimizer."""
     time_ns: int
 
 
@@ -93,6 +95,8 @@ class RegionLog:
         self.explicit_times: list[int] = []
         self.explicit_samples: list[MemorySample] = []
         self.step_source = "optimizer.step()"
+        self.follower: StepEndFollower | None = None
+        """What ends steps, if the caller says so."""
         self.timing: tuple[StepTime, ...] | None = None
         self.disturbance: Disturbance | None = None
         self.problem: str | None = None
@@ -135,11 +139,35 @@ class RegionLog:
             return True
         return thread in self._threads and not (self.scope.in_task and thread == self.scope.thread)
 
-    def optimizer_stepped(self, optimizer: int, buffered: int, now: int, thread: int) -> None:
-        """Keep a call of ``optimizer.step()`` that returned at `now`, with so many calls buffered by the recorder."""
+    def follow(self, follower: StepEndFollower, mark_step: Callable[[], None]) -> None:
+        """Let `follower` decide from now on what ends a step; where a function does, it calls `mark_step`."""
+        self.stop_following()
+        self.follower, self.step_source = follower, follower.name
+        self.optimizer_calls.clear()
+        self.optimizer_samples.clear()
+        follower.start(mark_step)
+
+    def stop_following(self) -> None:
+        """Restore the function that ends steps, if one does."""
+        if self.follower is not None:
+            self.follower.stop()
+
+    def optimizer_stepped(self, optimizer: object, number: int, buffered: int, now: int, thread: int) -> None:
+        """Keep a call of ``optimizer.step()`` that returned at `now`, with so many calls buffered by the recorder.
+
+        Args:
+            optimizer: the optimizer.
+            number: identifies it.
+            buffered: calls that the recorder had buffered.
+            now: when the call returned.
+            thread: the thread that made it.
+        """
         self._threads.add(thread)
+        ends_step = None if self.follower is None else self.follower.ends_step
+        if self.follower is not None and (ends_step is None or not ends_step(optimizer)):
+            return
         # This runs in every step, with cold caches: one object fewer saves a microsecond.
-        self.optimizer_calls.append((len(self.syncs), buffered, optimizer, now))
+        self.optimizer_calls.append((len(self.syncs), buffered, number, now))
         if self.sampler is not None and self.explicit_ends is None:
             self.sampler.take(self.optimizer_samples)
 
@@ -147,8 +175,7 @@ class RegionLog:
         """Return when the steps ended, by the clock of ``time.perf_counter_ns()``; empty for a region without steps."""
         if self.explicit_ends is not None:
             return self.explicit_times
-        ends = [OptimizerCall(*self.optimizer_calls[index]).time_ns for index in self._boundary_calls()]
-        return ends if len(ends) > 1 else []
+        return [OptimizerCall(*self.optimizer_calls[index]).time_ns for index in self._boundary_calls()]
 
     def fail(self, problem: str) -> None:
         """Keep the first reason why this measurement cannot be trusted."""
@@ -157,6 +184,7 @@ class RegionLog:
 
     def close(self, environment: Environment, *, reads_clock: bool) -> None:
         """Make the final measurement."""
+        self.stop_following()
         if self.sampler is not None:
             self.sampler.close()
         self.closed_ns = time.perf_counter_ns()
@@ -170,42 +198,50 @@ class RegionLog:
             reads_clock: the recorder reads a clock, so the times of the host mean something.
             complete: the region has ended and nothing is missing.
         """
+        warmup = DEFAULT_WARMUP if self.warmup is None else self.warmup
+        counts: Sequence[bool]
         if self.explicit_ends is not None:
-            ends, source = self.explicit_ends, self.step_source
+            ends: Sequence[StepEnd] = self.explicit_ends
+            counts = [True] * len(ends)
         else:
-            calls = [OptimizerCall(*self.optimizer_calls[index]) for index in self._boundary_calls()]
-            ends, source = [StepEnd(call.delivered, call.buffered) for call in calls], self.step_source
-            if len(ends) < 2:
-                # One optimizer.step() does not repeat: the region itself is the step.
-                ends, source = [], "whole region"
-        syncs = self._in_steps(ends)
-        if not ends:
-            warmup = 0
-        else:
-            warmup = DEFAULT_WARMUP if self.warmup is None else self.warmup
+            found = self._optimizer_steps()
+            calls = [OptimizerCall(*self.optimizer_calls[index]) for index, _ in found]
+            ends = [StepEnd(call.delivered, call.buffered) for call in calls]
+            counts = step_boundaries.within_trainings([starts for _, starts in found], warmup)
+        number = sum(counts)
+        syncs = self._in_steps(ends, counts)
         problem = self.problem
-        if problem is None and ends and warmup >= len(ends):
-            problem = f"no step was measured: {len(ends)} ran, and warm-up takes {warmup}"
+        if problem is None and self.follower is not None and not number:
+            problem = f"no step ended: step_on is {self.follower.name}, which was not called"
+        if problem is None and ends and warmup >= number:
+            problem = f"no step was measured: {number} ran, and warm-up takes {warmup}"
         return Measurement(
             name=self.name,
             environment=environment,
             all_syncs=tuple(syncs),
-            steps=len(ends) or 1,
-            warmup=warmup,
-            step_source=source,
+            steps=number or 1,
+            warmup=warmup if ends else 0,
+            step_source=self.step_source if ends else "whole region",
             complete=complete,
             problem=problem,
             device_used=self.has_worked or any(not sync.background for sync in syncs),
             unused=None if self.has_worked else self._why_unused(syncs),
-            memory=self._memory(len(ends)),
+            memory=self._memory(number),
             grown=None if self.sampler is None else self.sampler.grown,
             timing=self.timing,
             disturbance=self.disturbance,
-            times=self._times(len(ends)) if reads_clock else None,
+            times=self._times(number) if reads_clock else None,
         )
 
-    def _in_steps(self, ends: Sequence[StepEnd]) -> list[Sync]:
-        """Return the syncs, each with its step, ordered by when they began where that is known."""
+    def _in_steps(self, ends: Sequence[StepEnd], counts: Sequence[bool]) -> list[Sync]:
+        """Return the syncs, each with its step, ordered by when they began where that is known.
+
+        Args:
+            ends: where the steps end.
+            counts: for each of them whether it is a step; syncs in the others belong to none.
+        """
+        numbers: list[int | None] = [n if counted else None for n, counted in zip(_ranks(counts), counts, strict=True)]
+        numbers.append(None if ends else 0)  # after the last step
         syncs: list[Sync] = []
         delivered, buffered = [end.delivered for end in ends], [end.buffered for end in ends]
         any_late = False
@@ -217,7 +253,7 @@ class RegionLog:
             else:
                 step = bisect_right(buffered, logged.sequence)
                 any_late = True
-            syncs.append(self._sync(logged, None if ends and step == len(ends) else step))
+            syncs.append(self._sync(logged, numbers[step]))
         if any_late and all(sync.began_ns is not None for sync in syncs):
             syncs.sort(key=lambda sync: sync.began_ns or 0)
         return syncs
@@ -228,9 +264,19 @@ class RegionLog:
             return RegionTimes((closed,), closed)
         return RegionTimes(tuple(end - self.opened_ns for end in self.step_ends()), closed)
 
+    def _optimizer_steps(self) -> list[tuple[int, bool]]:
+        """Return the indices of the calls of ``optimizer.step()`` that ended a step, and whether that step began
+        another training; empty if the region itself is the step, since one call does not repeat.
+        """
+        found = step_boundaries.steps([(index, call[2]) for index, call in enumerate(self.optimizer_calls)])
+        return found if len(found) > 1 or self.follower is not None else []
+
     def _boundary_calls(self) -> list[int]:
-        """Return the indices of the calls of ``optimizer.step()`` that ended a step."""
-        return step_boundaries.boundaries([(index, call[2]) for index, call in enumerate(self.optimizer_calls)])
+        """Return the indices of the calls of ``optimizer.step()`` that ended a step that counts as one."""
+        found = self._optimizer_steps()
+        warmup = DEFAULT_WARMUP if self.warmup is None else self.warmup
+        counts = step_boundaries.within_trainings([starts for _, starts in found], warmup)
+        return [index for (index, _), counted in zip(found, counts, strict=True) if counted]
 
     def _memory(self, steps: int) -> tuple[MemorySample, ...] | None:
         """Return the samples at the ends of steps; None for a region without steps, which shows no growth."""
@@ -271,3 +317,8 @@ class RegionLog:
             began_ns=None if logged.began_ns is None else logged.began_ns - self.opened_ns,
             stream=logged.stream,
         )
+
+
+def _ranks(counts: Sequence[bool]) -> Sequence[int]:
+    """Return for each entry how many before it are true."""
+    return [0, *accumulate(counts)][: len(counts)]

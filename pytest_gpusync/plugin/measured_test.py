@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_gpusync.measure.region import Region
+    from pytest_gpusync.measure.step_on import StepOn
     from pytest_gpusync.model.budgets import Budget, GrowthBudget, Verdict
     from pytest_gpusync.model.measurement import Measurement
     from pytest_gpusync.plugin.session_device import SessionDevice
@@ -71,6 +72,7 @@ class MeasuredTest:
         budget: Budget | None = None,
         growth: GrowthBudget | None = None,
         warmup: int | None = None,
+        step_on: StepOn = None,
         marked: bool = False,
         growth_marked: bool = False,
         must_measure: bool = False,
@@ -87,6 +89,9 @@ class MeasuredTest:
         self.budget = budget
         self.growth = growth
         self.warmup = warmup
+        self._step_on = step_on
+        self._call: Region | None = None
+        """The region of the call, while it is open."""
         self.marked = marked
         """True if the test itself has a budget: then it fails if it was not measured."""
         self.growth_marked = growth_marked
@@ -131,6 +136,7 @@ class MeasuredTest:
         *,
         memory: bool = False,
         process_memory: bool = False,
+        step_on: StepOn = None,
     ) -> Iterator[Region]:
         """Open a region for a fixture, sampling memory if requested.
 
@@ -138,9 +144,18 @@ class MeasuredTest:
             NotMeasured: nothing can be measured here.
         """
         self.device.switch_on()
-        options = _RegionOptions(memory, process_memory, self._all_threads)
+        options = _RegionOptions(memory, process_memory, self._all_threads, step_on)
         with _open(self._name(name or kind), warmup, self.device, options) as region:
             yield region
+
+    def step_on(self, step_on: StepOn) -> None:
+        """Say what ends the steps of the test's call; does nothing if the call is not measured.
+
+        Raises:
+            ValueError: `step_on` ends no step.
+        """
+        if self._call is not None:
+            self._call.step_on(step_on)
 
     def keep(self, region: Region) -> RegionRecord:
         """Keep the measurement of a closed region for the reports."""
@@ -308,9 +323,13 @@ class MeasuredTest:
         region = None
         try:
             samples_memory = self.growth is not None
-            options = _RegionOptions(samples_memory, False, self._all_threads)
+            options = _RegionOptions(samples_memory, False, self._all_threads, self._step_on)
             with _open(self.nodeid, self.warmup, self.device, options) as region:
-                yield
+                self._call = region
+                try:
+                    yield
+                finally:
+                    self._call = None
         except BaseException as error:
             if region is None:
                 raise
@@ -403,6 +422,7 @@ class _RegionOptions(NamedTuple):
     memory: bool
     process_memory: bool
     all_threads: bool
+    step_on: StepOn = None
 
 
 @contextmanager

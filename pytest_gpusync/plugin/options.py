@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
+    from pytest_gpusync.measure.step_on import StepOn
 
 DEVICE_CHOICES: Final[tuple[DeviceChoice, ...]] = ("auto", "cuda", "simulated")
 
@@ -34,8 +35,9 @@ TIMING_FIXTURES: Final = frozenset({"gpu_train", "gpu_elapsed"})
 
 MARKERS: Final = (
     (
-        f"{BUDGET_MARKER}(max=None, exact=None, warmup=1): fail the test when a step after warm-up makes more than max "
-        "GPU syncs, or a number other than exact; a test without steps is one step."
+        f"{BUDGET_MARKER}(max=None, exact=None, warmup=1, step_on=None): fail the test when a step after warm-up makes "
+        "more than max GPU syncs, or a number other than exact; a test without steps is one step. A step ends at "
+        "optimizer.step(), or at the step() of the class step_on, or when the function step_on returns."
     ),
     (
         f"{GROWTH_MARKER}(max): fail the test when the memory of its GPU tensors grows by more than max per step, "
@@ -53,6 +55,8 @@ class Options:
     """Options of the session."""
 
     budget: Budget | None = None
+    warmup: int | None = None
+    """Steps that the budgets of a test leave out, unless its marker says so; None for the default."""
     growth: GrowthBudget | None = None
     device: DeviceChoice = "auto"
     require: bool = False
@@ -93,6 +97,8 @@ class MarkerBudget:
     """None: the test is exempt from all budgets, including one for every test."""
     warmup: int | None
     """None if the marker does not set it."""
+    step_on: StepOn = None
+    """What ends a step; None if the marker does not set it."""
 
 
 class MarkerError(ValueError):
@@ -106,6 +112,11 @@ def add_options(parser: pytest.Parser) -> None:
         "--gpu-sync-budget",
         metavar="N",
         help="fail tests in which a step makes more than N syncs (a test without steps is one step)",
+    )
+    group.addoption(
+        "--gpu-sync-warmup",
+        metavar="N",
+        help="leave the first N steps of a test out of its budgets (default: 1; the marker can say otherwise)",
     )
     group.addoption(
         "--gpu-memory-growth",
@@ -170,6 +181,7 @@ def add_options(parser: pytest.Parser) -> None:
         help='memory of the simulated device, such as "80 GiB" (default: that of the host)',
     )
     parser.addini("gpu_sync_budget", "like --gpu-sync-budget")
+    parser.addini("gpu_sync_warmup", "like --gpu-sync-warmup")
     parser.addini("gpu_memory_growth", "like --gpu-memory-growth")
     parser.addini("gpu_device", "like --gpu-device")
     parser.addini("gpu_require", "like --gpu-require: true or false")
@@ -193,6 +205,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         pytest.UsageError: a value is invalid; one line that names the option and what it takes.
     """
     budget, budget_source = _closest(config, namespace, "gpu_sync_budget")
+    warmup, warmup_source = _closest(config, namespace, "gpu_sync_warmup")
     growth, growth_source = _closest(config, namespace, "gpu_memory_growth")
     device, device_source = _closest(config, namespace, "gpu_device")
     require, require_source = _closest(config, namespace, "gpu_require")
@@ -209,6 +222,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         raise pytest.UsageError("--gpu-sync-update-baseline needs the file: add --gpu-sync-baseline=PATH")
     return Options(
         budget=_budget(budget, budget_source) if budget_source else None,
+        warmup=_count(warmup, warmup_source) if warmup_source else None,
         growth=_growth(growth, growth_source) if growth_source else None,
         device=_device(device, device_source) if device_source else "auto",
         require=requires,
@@ -246,9 +260,11 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     if mark is None:
         return None
     arguments: dict[str, Any] = dict(mark.kwargs)
-    unknown = sorted(set(arguments) - {"max", "exact", "warmup"})
+    unknown = sorted(set(arguments) - {"max", "exact", "warmup", "step_on"})
     if unknown:
-        raise MarkerError(f"the marker {BUDGET_MARKER} has no argument {unknown[0]!r}; it takes max, exact and warmup")
+        raise MarkerError(
+            f"the marker {BUDGET_MARKER} has no argument {unknown[0]!r}; it takes max, exact, warmup and step_on"
+        )
     if len(mark.args) > 1 or (mark.args and "max" in arguments):
         raise MarkerError(f"the marker {BUDGET_MARKER} takes one positional argument, max")
     limit = mark.args[0] if mark.args else arguments.get("max")
@@ -262,7 +278,7 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
         budget = Budget(max=limit, exact=exact, source=f"marker {BUDGET_MARKER}")
     except ValueError as error:
         raise MarkerError(f"the marker {BUDGET_MARKER}: {error}") from None
-    return MarkerBudget(budget, warmup)
+    return MarkerBudget(budget, warmup, arguments.get("step_on"))
 
 
 def marker_growth(item: pytest.Item) -> GrowthBudget | None:
@@ -304,6 +320,12 @@ def _budget(value: str, source: str) -> Budget:
         return Budget(max=int(value), source=source)
     except ValueError:
         raise pytest.UsageError(f"{source} takes a number of syncs per step of at least 0, not {value!r}") from None
+
+
+def _count(value: str, source: str) -> int:
+    if not str(value).isdecimal():
+        raise pytest.UsageError(f"{source} takes a number of steps of at least 0, not {value!r}")
+    return int(value)
 
 
 def _growth(value: str, source: str) -> GrowthBudget:
