@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,7 @@ def _start(folder: str) -> None:
         write = _writer(folder)
     except OSError:
         return  # the process that measures has ended
-    write({"pid": os.getpid(), "name": _name(), "used": time.perf_counter_ns(), "thread": threading.get_ident()})
+    write({"pid": os.getpid(), "name": _name(), "used": time.perf_counter_ns()})
     log = _ReportedLog(write)
     try:
         recording.current.open(log, "auto", "auto")
@@ -124,8 +123,10 @@ class _ReportedLog(RegionLog):
         self.syncs = _Written(self._write_sync)
         self._write = write
 
-    def optimizer_stepped(self, optimizer: object, number: int, buffered: int, now: int, thread: int) -> None:
-        self._threads.add(thread)
+    def optimizer_stepped(
+        self, optimizer: object, number: int, buffered: int, now: int, thread: tuple[int, str]
+    ) -> None:
+        self._stepping.add(thread)
         self._write({"step": now, "optimizer": number, "thread": thread})
 
     def report_problem(self, problem: str) -> None:
@@ -143,7 +144,7 @@ class _ReportedLog(RegionLog):
             "phase": logged.phase,
             "thread": logged.thread,
             "owner": logged.owner,
-            "owned": self._owns(logged.owner, logged.held),
+            "owned": self._owns(logged.owner, logged.thread, logged.held),
             "device": logged.device,
             "allowed": logged.allowed,
         }

@@ -44,11 +44,11 @@ class _Process:
     """When it first used the device."""
     unseen: str | None = None
     """Why its syncs cannot be counted."""
-    thread: int = 0
-    """The thread that first used the device."""
     syncs: list[dict[str, Any]] = field(default_factory=list)
-    steps: list[tuple[int, int, int]] = field(default_factory=list)
-    """Time, optimizer and thread of each ``optimizer.step()``."""
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    """Time and optimizer of each ``optimizer.step()``."""
+    stepping: set[tuple[int, str]] = field(default_factory=set)
+    """The threads that called them, with their names."""
     read: int = 0
     """Bytes of the file that were read."""
 
@@ -66,12 +66,12 @@ class _Process:
         if "sync" in entry:
             self.syncs.append(entry["sync"])
         elif "step" in entry:
-            self.steps.append((entry["step"], entry["optimizer"], entry["thread"]))
+            self.steps.append((entry["step"], entry["optimizer"]))
+            self.stepping.add(tuple(entry["thread"]))
         elif "unseen" in entry:
             self.unseen = entry["unseen"]
         else:
-            self.pid, self.name = entry["pid"], entry["name"]
-            self.used_ns, self.thread = entry["used"], entry["thread"]
+            self.pid, self.name, self.used_ns = entry["pid"], entry["name"], entry["used"]
 
 
 @dataclass(frozen=True)
@@ -216,11 +216,10 @@ def _measurement(process: _Process, window: Window) -> Measurement | None:
     source = "optimizer.step()"
     if len(ends) < 2:
         ends, source = window.step_ends, window.step_source
-    threads = {process.thread, *(thread for _, _, thread in steps)}
     return _made(
         window,
         process.name,
-        [_sync(sync, ends, sync["owned"] or sync["owner"] in threads) for sync in syncs],
+        [_sync(sync, ends, sync["owned"] or (sync["owner"], sync["thread"]) in process.stepping) for sync in syncs],
         ends,
         source,
         problem=_why_unseen(process.name, process.unseen) if process.unseen is not None else None,

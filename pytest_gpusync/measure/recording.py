@@ -330,10 +330,10 @@ class Recording:
     def _optimizer_stepped(self, optimizer: object, _args: object, _kwargs: object) -> None:
         buffered, now = self.mark(), time.perf_counter_ns()
         thread, held = threading.get_ident(), scopes.held()
-        number = self._optimizer_numbers.number(optimizer)
+        number, name = self._optimizer_numbers.number(optimizer), _thread_name(thread)
         for region in self._regions:
             if region.is_stepped_by(thread, held):
-                region.optimizer_stepped(optimizer, number, buffered, now, thread)
+                region.optimizer_stepped(optimizer, number, buffered, now, (thread, name))
 
     def _device_worked(self, thread: int) -> bool:
         """Note that `thread` gave the device work; return True once every open region knows of work of its own."""

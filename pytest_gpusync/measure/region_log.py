@@ -106,9 +106,9 @@ class RegionLog:
         self.scope = Scope(is_region=True)
         self.frame: FrameType | None = None
         """The frame that opens the region, until it is open."""
-        self._threads = {self.scope.thread}
-        """The thread that opened the region, and those that called ``optimizer.step()``."""
-        self._worked: dict[int, str] = {}
+        self._stepping: set[tuple[int, str]] = set()
+        """Threads that called ``optimizer.step()``, with their names: an identity is used again once a thread ended."""
+        self._worked: set[tuple[int, str]] = set()
         """Threads that gave the device work, with their names."""
         self._worked_in_scope = False
         self._all_threads = all_threads
@@ -123,21 +123,21 @@ class RegionLog:
 
     def device_worked(self, thread: int, name: str, held: tuple[Scope, ...]) -> None:
         """Keep that `thread` gave the device work."""
-        self._worked[thread] = name
-        self._worked_in_scope |= self._owns(thread, held)
+        self._worked.add((thread, name))
+        self._worked_in_scope |= self._owns(thread, name, held)
 
     @property
     def has_worked(self) -> bool:
         """True once a thread of the region has given the device work."""
-        return self._worked_in_scope or not self._threads.isdisjoint(
-            thread for thread in self._worked if not (self.scope.in_task and thread == self.scope.thread)
-        )
+        return self._worked_in_scope or any(self._owns(*thread, ()) for thread in self._worked)
 
-    def _owns(self, thread: int, held: tuple[Scope, ...]) -> bool:
-        """Return whether what `thread` does, in a context that holds `held`, belongs to the region."""
+    def _owns(self, thread: int, name: str, held: tuple[Scope, ...]) -> bool:
+        """Return whether what `thread` of that name does, in a context that holds `held`, belongs to the region."""
         if self._all_threads or self.scope in held:
             return True
-        return thread in self._threads and not (self.scope.in_task and thread == self.scope.thread)
+        if thread == self.scope.thread:
+            return not self.scope.in_task
+        return (thread, name) in self._stepping
 
     def follow(self, follower: StepEndFollower, mark_step: Callable[[], None]) -> None:
         """Let `follower` decide from now on what ends a step; where a function does, it calls `mark_step`."""
@@ -152,7 +152,9 @@ class RegionLog:
         if self.follower is not None:
             self.follower.stop()
 
-    def optimizer_stepped(self, optimizer: object, number: int, buffered: int, now: int, thread: int) -> None:
+    def optimizer_stepped(
+        self, optimizer: object, number: int, buffered: int, now: int, thread: tuple[int, str]
+    ) -> None:
         """Keep a call of ``optimizer.step()`` that returned at `now`, with so many calls buffered by the recorder.
 
         Args:
@@ -160,9 +162,9 @@ class RegionLog:
             number: identifies it.
             buffered: calls that the recorder had buffered.
             now: when the call returned.
-            thread: the thread that made it.
+            thread: the thread that made it, and its name.
         """
-        self._threads.add(thread)
+        self._stepping.add(thread)
         ends_step = None if self.follower is None else self.follower.ends_step
         if self.follower is not None and (ends_step is None or not ends_step(optimizer)):
             return
@@ -295,13 +297,13 @@ class RegionLog:
 
     def _why_unused(self, syncs: Sequence[Sync]) -> str | None:
         """Return which threads used the device if the region's own did not, as a clause."""
-        others = sorted({*self._worked.values(), *(sync.thread for sync in syncs)})
+        others = sorted({*(name for _, name in self._worked), *(sync.thread for sync in syncs)})
         if not others:
             return None
         return f"the device was used only by other threads ({', '.join(others)}), whose syncs are not counted"
 
     def _sync(self, logged: LoggedSync, step: int | None) -> Sync:
-        owned = self._owns(logged.owner, logged.held)
+        owned = self._owns(logged.owner, logged.thread, logged.held)
         return Sync(
             kind=logged.kind,
             site=logged.site,

@@ -16,7 +16,7 @@ from pytest_gpusync.model.budgets import Budget, judge
 from pytest_gpusync.model.measurement import Environment
 
 SIMULATED = Environment("2.13.0", "3.11.9", "simulated", None, None, "simulated", "simulated")
-HEADER = {"pid": 7, "name": "Worker-1", "used": 15, "thread": 1}
+HEADER = {"pid": 7, "name": "Worker-1", "used": 15}
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def sync(began, *, owner=1, owned=True, line=3):
 
 
 def step(ended, optimizer=1, thread=1):
-    return {"step": ended, "optimizer": optimizer, "thread": thread}
+    return {"step": ended, "optimizer": optimizer, "thread": [thread, "MainThread"]}
 
 
 def measured(reports, step_ends=(), warmup=1):
