@@ -18,6 +18,7 @@ from gpusync_lint.domain.values import (
     Device,
     Kind,
     Value,
+    is_number,
     list_of,
     tuple_of,
     with_device,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _OF_VALUES = frozenset({Kind.HOST, Kind.ARRAY, Kind.DTYPE, Kind.NONE})
 """Kinds of arguments from which a function of torch does not compute a tensor on the device."""
+_PREDICATES = ("is_", "has_", "can_", "are_")
+"""How the names of functions begin that return a Python bool."""
 _COMPUTING = ("nn.functional.", "linalg.", "fft.")
 
 
@@ -69,7 +72,9 @@ def _device(frame: Frame, name: str, call: Call) -> Value:
 
 
 def _distribution(frame: Frame, name: str, call: Call) -> Value:
-    where = max((value.device for value in call.values if value.kind is Kind.TENSOR), default=Device.UNKNOWN)
+    of_numbers = bool(call.args) and all(is_number(value) for value in call.args)
+    default = Device.CPU if of_numbers and not frame.device_blocks else Device.UNKNOWN
+    where = max((value.device for value in call.values if value.kind is Kind.TENSOR), default=default)
     return Value(Kind.DISTRIBUTION, where, made_with=made_with(call, "validate_args"))
 
 
@@ -154,6 +159,8 @@ def _device_of_factory(frame: Frame, name: str, call: Call) -> Device:
 def _tensor_function(frame: Frame, name: str, call: Call) -> Value:
     """A function that computes a tensor from tensors."""
     last = name.rpartition(".")[2]
+    if last.startswith(_PREDICATES):
+        return HOST
     first = _operands(frame, name, last, call)
     if first is None:
         return UNKNOWN
@@ -208,6 +215,8 @@ _RESULTS: dict[str, Callable[[Frame, str, Call], Value | None]] = {
     "stream": _constant(Value(Kind.STREAM)),
     "event": _constant(Value(Kind.EVENT)),
     "records": _constant(Value(Kind.RECORDS)),
+    "indices": _constant(list_of(HOST)),
+    "index-batches": _constant(list_of(list_of(HOST))),
     "device": _device,
     "factory": _factory,
     "number-on-device": _number_on_device,

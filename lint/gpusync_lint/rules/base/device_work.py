@@ -33,7 +33,10 @@ _NO_KERNEL = frozenset(
 _SILENT_KINDS = (Kind.HOST, Kind.ARRAY, Kind.LIST, Kind.DICT, Kind.TUPLE, Kind.DTYPE, Kind.SCHEDULER)
 
 
-_MODEL = re.compile(r"(?:^|_)(?:model|module|net|network|backbone|encoder|decoder|criterion)s?$", re.I)
+_MODEL = re.compile(
+    r"(?!(?:build|compile|create|get|init|load|make|prepare|save|setup|wrap)_)(?:\w+_)?"
+    r"(?:model|net|network|backbone|encoder|decoder|criterion)$"
+)
 """Names of modules, whose calls return before the device is done even where something in them waits."""
 _MAX_FUNCTIONS = 64
 """Functions that are gone through for one window, at most."""
@@ -183,7 +186,7 @@ class _Search:
             if init is not None:
                 self.in_function(init)
             return ""
-        if called.kind is Kind.UNKNOWN and context.unknown_is_probably_tensor() and _MODEL.search(label or _id(func)):
+        if called.kind is Kind.UNKNOWN and context.unknown_is_probably_tensor() and _MODEL.match(label or _id(func)):
             return "torch"
         if foreign_calls.may_wait(node, context):
             raise _MayWaitError

@@ -31,7 +31,7 @@ def found(node: ast.AST, context: RuleContext) -> Iterator[tuple[Barrier, ast.ex
     elif isinstance(node, ast.BoolOp):
         yield from _tested(node.values[:-1], context)
     elif isinstance(node, ast.FormattedValue):
-        for barrier in _by_builtin("format", context.value(node.value)):
+        for barrier in _by_builtin("format", context.foreign_value(node.value)):
             yield barrier, node.value, False
     elif isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Compare, ast.Name)):
         base, index = context.value(node.value), context.value(node.slice)
@@ -54,7 +54,7 @@ def _receiver(func: ast.expr, context: RuleContext) -> Value:
     """What a method is called on; an unknown object is what alone has such a method."""
     if not isinstance(func, ast.Attribute):
         return UNKNOWN
-    receiver = context.value(func.value)
+    receiver = context.foreign_value(func.value)
     shown = foreign.only_methods().get(func.attr, "") if receiver.kind is Kind.UNKNOWN else ""
     return foreign_value(shown) if shown.partition(".")[0] in context.foreign_frameworks else receiver
 
@@ -63,7 +63,7 @@ def _call(node: ast.Call, context: RuleContext) -> Iterator[tuple[Barrier, ast.e
     func = node.func
     called = context.value(func)
     dotted = called.ref if called.kind is Kind.NAME and isinstance(called.ref, str) else ""
-    values = [context.value(arg) for arg in node.args]
+    values = [context.foreign_value(arg) for arg in node.args]
     receiver = _receiver(func, context)
     if _tracks(node, context):
         given_to = [*values, *(context.value(keyword.value) for keyword in node.keywords)]
