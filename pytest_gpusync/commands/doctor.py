@@ -103,7 +103,7 @@ def _check_simulated() -> bool:
     from pytest_gpusync.simulated.native_path import dispatch
 
     if dispatch.unavailable is not None:
-        print(f"{'':16}its kernels run in Python, 5 to 10 us slower each: {dispatch.unavailable}")
+        print(f"{'':16}its kernels run in Python, about 10 us slower each: {dispatch.unavailable}")
     _describe_use("the simulated CUDA device" if good else "nothing")
     return good
 

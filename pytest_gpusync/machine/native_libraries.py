@@ -49,7 +49,7 @@ def load(name: str) -> ctypes.PyDLL:
         )
     path = library_path(name)
     if not path.is_file():
-        raise NativeUnavailable("native code was not built, as where there was no compiler", _remedy())
+        raise NativeUnavailable("this installation has no native code", _remedy())
     built_for = _machine_of(path)
     if built_for != MACHINES[machine]:
         known = {number: name for name, number in MACHINES.items()}

@@ -76,7 +76,7 @@ def test_the_same_source_makes_the_same_library(package):
 @on_linux
 def test_one_that_was_not_built_is_told_with_its_remedy(package):
     assert refusal() == (
-        "native code was not built, as where there was no compiler",
+        "this installation has no native code",
         "install gcc and g++, and run `python hatch_build.py` in the checkout",
     )
     (package.parent / "hatch_build.py").unlink()

@@ -1,6 +1,6 @@
 """Has most kernels of the CUDA key run in native code instead of Python: the native path.
 
-A Python kernel takes 5 to 10 us longer than the CPU kernel that it runs, several times as long as a small operator.
+A Python kernel takes about 10 us longer than the CPU kernel that it runs, which is ten times a small operator.
 The Python kernels stay registered; only the function that torch calls to enter them is replaced in the operators'
 dispatch tables, by one of native_path.cpp, which has a plan for each of them. It handles the plain cases and passes
 all others to the Python kernel, which alone decides what an operator does.
