@@ -5,21 +5,16 @@ A closer setting takes precedence: marker, then command line, then ini file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
-
-from pytest_gpusync.model.budgets import Budget, GrowthBudget
-from pytest_gpusync.model.sizes import parse_size
-from pytest_gpusync.reporting.files import ENDINGS as REPORT_ENDINGS
-from pytest_gpusync.reporting.files import ending_of
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
+    from pytest_gpusync.model.budgets import Budget, GrowthBudget
 
 DEVICE_CHOICES: Final[tuple[DeviceChoice, ...]] = ("auto", "cuda", "simulated")
 
@@ -42,12 +37,36 @@ MARKERS: Final = (
     f"{GPU_ONLY_MARKER}: skip the test if there is no real GPU (pytest-gpusync).",
 )
 
+if pytest.version_tuple >= (9, 2):
+    _NUMBER: Any = int | str
+    _FLAG: Any = bool | str
+elif pytest.version_tuple >= (9, 0):  # a key has one type
+    _NUMBER, _FLAG = "int", "bool"
+else:
+    _NUMBER = _FLAG = "string"
+_SIZE: Any = _NUMBER if pytest.version_tuple >= (9, 2) else "string"
+"""Types of ini keys. Files with types of their own (``[tool.pytest]`` of pytest 9) hold numbers and booleans, other
+files text."""
+
+_INI_KEYS: Final[dict[str, tuple[Any, str]]] = {
+    "gpu_sync_budget": (_NUMBER, "like --gpu-sync-budget"),
+    "gpu_memory_growth": (_SIZE, "like --gpu-memory-growth"),
+    "gpu_device": ("string", "like --gpu-device"),
+    "gpu_require": (_FLAG, "like --gpu-require: true or false"),
+    "gpu_sync_report": ("paths", "like --gpu-sync-report: paths, relative to this file"),
+    "gpu_sync_baseline": ("paths", "like --gpu-sync-baseline: a path, relative to this file"),
+    "gpu_sync_all_threads": (_FLAG, "like --gpu-sync-all-threads: true or false"),
+    "gpu_no_values": (_FLAG, "like --gpu-no-values: true or false"),
+    "gpu_simulated_memory": (_SIZE, "like --gpu-simulated-memory"),
+    "gpu_sync_lines": (_FLAG, "like --gpu-sync-lines: true or false"),
+}
+"""The type and the help of each ini key."""
+
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """Options of the session."""
 
     budget: Budget | None = None
@@ -81,8 +100,7 @@ class Options:
         return bool(self.budget or self.growth or self.baseline or self.reports)
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerBudget:
+class MarkerBudget(NamedTuple):
     """The arguments of one ``gpu_sync_budget`` marker."""
 
     budget: Budget | None
@@ -159,16 +177,18 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="SIZE",
         help='memory of the simulated device, such as "80 GiB" (default: that of the host)',
     )
-    parser.addini("gpu_sync_budget", "like --gpu-sync-budget")
-    parser.addini("gpu_memory_growth", "like --gpu-memory-growth")
-    parser.addini("gpu_device", "like --gpu-device")
-    parser.addini("gpu_require", "like --gpu-require: true or false")
-    parser.addini("gpu_sync_report", "like --gpu-sync-report: paths, relative to this file", type="paths")
-    parser.addini("gpu_sync_baseline", "like --gpu-sync-baseline: a path, relative to this file", type="paths")
-    parser.addini("gpu_sync_all_threads", "like --gpu-sync-all-threads: true or false")
-    parser.addini("gpu_no_values", "like --gpu-no-values: true or false")
-    parser.addini("gpu_simulated_memory", "like --gpu-simulated-memory")
-    parser.addini("gpu_sync_lines", "like --gpu-sync-lines: true or false")
+    for name, (kind, text) in _INI_KEYS.items():
+        parser.addini(name, text, type=kind, default=None)
+
+
+def any_setting(config: pytest.Config, namespace: argparse.Namespace) -> bool:
+    """Return whether the command line or the ini file has a setting of this plugin, valid or not.
+
+    It decides at every start of pytest whether anything else of the plugin is imported.
+    """
+    if getattr(namespace, "gpu_sync_update_baseline", None):
+        return True
+    return any(_closest(config, namespace, name)[1] for name in _INI_KEYS)
 
 
 def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Options:
@@ -203,7 +223,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         baseline=_baseline(config, baseline, baseline_source) if baseline_source else None,
         update_baseline=update,
         values=not (no_values_source and _boolean(no_values, no_values_source)),
-        memory=_size(memory, memory_source) if memory_source else None,
+        memory=_memory(memory, memory_source) if memory_source else None,
         all_threads=_boolean(threads, threads_source) if threads_source else False,
         lines=_boolean(lines, lines_source) if lines_source else False,
         any_given=bool(
@@ -237,6 +257,8 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     exact = arguments.get("exact")
     if limit is None and exact is None and (mark.args or "max" in arguments):
         return MarkerBudget(None, warmup)  # max=None exempts the test from all budgets
+    from pytest_gpusync.model.budgets import Budget
+
     try:
         budget = Budget(max=limit, exact=exact, source=f"marker {BUDGET_MARKER}")
     except ValueError as error:
@@ -256,6 +278,8 @@ def marker_growth(item: pytest.Item) -> GrowthBudget | None:
     arguments = [*mark.args, *mark.kwargs.values()]
     if len(arguments) != 1 or not set(mark.kwargs) <= {"max"}:
         raise MarkerError(f'the marker {GROWTH_MARKER} takes one argument, max, a size such as "1 MiB"')
+    from pytest_gpusync.model.budgets import GrowthBudget
+
     try:
         return GrowthBudget.parse(arguments[0], source=f"marker {GROWTH_MARKER}")
     except ValueError as error:
@@ -269,7 +293,7 @@ def _closest(config: pytest.Config, namespace: argparse.Namespace, name: str) ->
         return value, "--" + name.replace("_", "-")
     try:
         value = config.getini(name)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise pytest.UsageError(f"{name} in {_ini_name(config)}: {error}") from None
     return value, f"{name} in {_ini_name(config)}" if value not in ("", [], None) else ""
 
@@ -278,14 +302,18 @@ def _ini_name(config: pytest.Config) -> str:
     return config.inipath.name if config.inipath is not None else "the ini file"
 
 
-def _budget(value: str, source: str) -> Budget:
+def _budget(value: int | str, source: str) -> Budget:
+    from pytest_gpusync.model.budgets import Budget
+
     try:
         return Budget(max=int(value), source=source)
     except ValueError:
         raise pytest.UsageError(f"{source} takes a number of syncs per step of at least 0, not {value!r}") from None
 
 
-def _growth(value: str, source: str) -> GrowthBudget:
+def _growth(value: int | str, source: str) -> GrowthBudget:
+    from pytest_gpusync.model.budgets import GrowthBudget
+
     try:
         return GrowthBudget.parse(value, source=source)
     except ValueError as error:
@@ -299,14 +327,18 @@ def _device(value: str, source: str) -> DeviceChoice:
     raise pytest.UsageError(f"{source} takes auto, cuda or simulated, not {value!r}")
 
 
-def _size(value: str, source: str) -> int:
+def _memory(value: int | str, source: str) -> int:
+    from pytest_gpusync.simulated.activation import parse_memory
+
     try:
-        return parse_size(value)
+        return parse_memory(value)
     except ValueError as error:
         raise pytest.UsageError(f"{source}: {error}") from None
 
 
-def _boolean(value: str, source: str) -> bool:
+def _boolean(value: bool | str, source: str) -> bool:
+    if isinstance(value, bool):
+        return value
     if value.lower() in _TRUE:
         return True
     if value.lower() in _FALSE:
@@ -315,9 +347,11 @@ def _boolean(value: str, source: str) -> bool:
 
 
 def _report(config: pytest.Config, value: str | Path, source: str) -> Path:
+    from pytest_gpusync.reporting.files import ENDINGS, ending_of
+
     path = config.invocation_params.dir / value
     if ending_of(path.name) is None:
-        raise pytest.UsageError(f"{source}: {value} must end in {' or '.join(REPORT_ENDINGS)}")
+        raise pytest.UsageError(f"{source}: {value} must end in {' or '.join(ENDINGS)}")
     if path.is_dir():
         raise pytest.UsageError(f"{source}: {value} is a folder")
     return path

@@ -1,6 +1,6 @@
-"""A pytest session: its options, its device, and what the tests measured.
+"""A pytest session that uses the plugin: its options, its device, and what the tests measured.
 
-Every start of pytest makes one, so the code that draws reports is imported only when there is something to report.
+The code that draws reports is imported only when there is something to report.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class GpuSession:
             )
         if device.choice == "simulated" and device.found.reason == "torch is not installed":
             raise pytest.UsageError("--gpu-device=simulated needs torch, which is not installed: pip install torch")
-        if device.no_gpu_reason is not None and (options.require or device.choice == "cuda"):
+        if (options.require or device.choice == "cuda") and device.no_gpu_reason is not None:
             asked = "--gpu-require" if options.require else "--gpu-device=cuda"
             raise pytest.UsageError(f"{asked}: there is no GPU to run on: {device.no_gpu_reason}")
 

@@ -227,3 +227,37 @@ def test_regions_of_a_test_have_names_of_their_own(inside, pytester):
         "test_a.py::test_it gpu_sync.record 2",
         "test_a.py::test_it gpu_train",
     ]
+
+
+def test_a_fixture_can_be_requested_while_the_test_runs(run, pytester):
+    test = """
+        import pytest, torch
+        @pytest.fixture
+        def counted(request): return request.getfixturevalue("gpu_sync")
+        def test_in_the_test(request):
+            with request.getfixturevalue("gpu_sync").record() as seen:
+                torch.ones(1, device="cuda").item()
+            assert seen.syncs == 1
+        def test_in_a_fixture(counted):
+            with counted.budget(max=0): torch.ones(1, device="cuda").item()
+        """
+    result = run("--gpu-sync-report=run.json", test_a=test)
+    result.assert_outcomes(passed=1, failed=1)
+    names = {region["name"] for region in json.loads((pytester.path / "run.json").read_text())["regions"]}
+    assert {"test_a.py::test_in_the_test gpu_sync.record", "test_a.py::test_in_a_fixture gpu_sync.budget"} <= names
+
+
+def test_a_doctest_can_request_a_fixture(run, pytester):
+    pytester.makepyfile(
+        doc="""
+        def reads():
+            '''
+            >>> import torch
+            >>> with getfixture("gpu_sync").record() as seen:
+            ...     _ = torch.ones(1, device="cuda").item()
+            >>> seen.syncs
+            1
+            '''
+        """
+    )
+    run("--doctest-modules", "doc.py").assert_outcomes(passed=1)
