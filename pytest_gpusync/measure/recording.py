@@ -281,6 +281,9 @@ class Recording:
         buffered, now = self.mark(), time.perf_counter_ns()
         for region in self._regions:
             region.optimizer_stepped(id(optimizer), buffered, now)
+        for region in self._regions:  # once all have the step: it may stop the program
+            if region.on_step is not None and region.explicit_ends is None:
+                region.on_step(id(optimizer))
 
     def _sink(self, raw: RawSync) -> None:
         planting = self._planting

@@ -6,7 +6,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pytest_gpusync.measure import recording
+from pytest_gpusync.measure import device_choice, recording
 from pytest_gpusync.measure.memory_sampler import MemorySampler
 from pytest_gpusync.measure.region_log import DEFAULT_WARMUP, RegionLog, StepEnd
 from pytest_gpusync.model.measurement import MeasurementError
@@ -40,6 +40,24 @@ class Region:
         log.explicit_times.append(time.perf_counter_ns())
         if log.sampler is not None:
             log.sampler.take(log.explicit_samples)
+        if log.on_step is not None:
+            log.on_step(None)
+
+    @property
+    def on_step(self) -> Callable[[int | None], None] | None:
+        """Called after each call of an optimizer, with its identity, and after each ``mark_step()``, with None. It may
+        raise an exception, which is then raised in the program.
+        """
+        return self._log.on_step
+
+    @on_step.setter
+    def on_step(self, function: Callable[[int | None], None] | None) -> None:
+        self._log.on_step = function
+
+    @property
+    def saw_device(self) -> bool:
+        """True once CUDA is initialized in this process or a sync was seen. It reads no recorder."""
+        return device_choice.cuda_is_initialized() or bool(self._log.syncs)
 
     def record_allocations_from(self, step: int) -> None:
         """If memory grows, record which lines allocate, but not before the end of step `step`."""

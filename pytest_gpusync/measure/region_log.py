@@ -15,7 +15,7 @@ from pytest_gpusync.measure import device_choice, step_boundaries
 from pytest_gpusync.model.measurement import Measurement, RegionTimes, Sync
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpusync.measure.memory_sampler import MemorySampler
     from pytest_gpusync.model.measurement import (
@@ -89,6 +89,8 @@ class RegionLog:
         self.explicit_times: list[int] = []
         self.explicit_samples: list[MemorySample] = []
         self.step_source = "optimizer.step()"
+        self.on_step: Callable[[int | None], None] | None = None
+        """Called after each call of an optimizer, with its identity, and after each ``mark_step()``, with None."""
         self.timing: tuple[StepTime, ...] | None = None
         self.disturbance: Disturbance | None = None
         self.problem: str | None = None
