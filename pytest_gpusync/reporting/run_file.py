@@ -19,6 +19,7 @@ from gpusync_lint.files.atomic_write import replace_file
 from pytest_gpusync.distributed.rank_exchange import rank
 from pytest_gpusync.machine import devices
 from pytest_gpusync.model.budgets import why_not_measured
+from pytest_gpusync.model.line_counts import cause_of
 from pytest_gpusync.model.site_counts import site_counts, syncs_per_step
 from pytest_gpusync.reporting.quantities import elapsed_document, estimate_document, memory_document, timing_document
 from pytest_gpusync.reporting.rule_names import rule_for
@@ -168,7 +169,8 @@ def _site(count: SiteCount) -> Document:
         "path": count.site.path,
         "line": count.site.line,
         "function": count.site.function,
-        "code": None,  # filled in when the run is written
+        "code": None,  # filled in when the run is written, as is the next
+        "silent": None,
         "kind": count.kind,
         "direction": count.direction,
         "syncs": count.syncs,
@@ -177,6 +179,7 @@ def _site(count: SiteCount) -> Document:
         "blocked_ms": count.blocked_ms,
         "bytes": count.nbytes,
         "via": count.site.via,
+        "cause": cause_of(count.kind, count.site.via),
         "phase": count.phase,
         "thread": count.thread,
         "allowed": count.allowed,
@@ -188,7 +191,7 @@ def _named(site: Document) -> Document:
     if site["code"] is not None:
         return site
     rule = rule_for(site["path"], site["line"], site["direction"])
-    return site if rule is None else {**site, "code": rule.code}
+    return site if rule is None else {**site, "code": rule.code, "silent": rule.silent}
 
 
 def _verdict(verdict: Verdict) -> Document:
