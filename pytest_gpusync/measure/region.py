@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpusync.measure import device_choice, recording
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pytest_gpusync.measure.device_choice import DeviceChoice
     from pytest_gpusync.model.measurement import Disturbance, Measurement, SiteCount, StepTime
 
+text_renderer: Callable[[Measurement], str] | None = None
+"""Returns a measurement as text for ``print()``. Set by ``pytest_gpusync``; None: ``repr()`` is shown."""
 notebook_renderer: Callable[[Measurement], str] | None = None
 """Returns the HTML of a measurement for a notebook. Set by ``pytest_gpusync``; None: notebooks show ``repr()``."""
 
@@ -115,6 +118,14 @@ class Region:
         if self._log.result is None:
             recording.current.flush()  # a recorder may have buffered syncs
         return f"<Region {self.name!r} {state}: {len(self._log.syncs)} syncs seen>"
+
+    def __str__(self) -> str:
+        if text_renderer is None:
+            return repr(self)
+        measurement = self.result()
+        if self._log.result is None:  # what was seen so far
+            measurement = replace(measurement, complete=True)
+        return text_renderer(measurement)
 
     def _repr_html_(self) -> str | None:
         """Return what a notebook shows of the region."""

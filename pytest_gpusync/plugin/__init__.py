@@ -180,6 +180,22 @@ def gpu_sync(request: pytest.FixtureRequest) -> GpuSync:
     return GpuSync(_measured_test(request))
 
 
+@pytest.fixture(scope="module")
+def gpu_sync_module(request: pytest.FixtureRequest) -> GpuSync:
+    """As gpu_sync, for fixtures of a module or class: records what several tests share, such as one training."""
+    from pytest_gpusync.plugin.fixtures import GpuSync
+    from pytest_gpusync.plugin.measured_test import MeasuredTest
+
+    gpu = _begin_session(request.config)
+    gpu.measures = True
+    run = MeasuredTest(
+        request.node.nodeid, gpu.device, must_decide=gpu.options.require, all_threads=gpu.options.all_threads
+    )
+    request.node.stash[MEASURED_TEST] = run
+    run.device.switch_on()
+    return GpuSync(run)
+
+
 @pytest.fixture
 def gpu_train(request: pytest.FixtureRequest) -> GpuTrain:
     """Run real training steps and count their syncs: gpu_train(step, batches, steps=20).assert_syncs(max=1)."""
@@ -248,13 +264,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def _measured_call(item: pytest.Item, run: MeasuredTest) -> Generator[None, object, object]:
     if not run.call_is_region:
         return (yield)
+    from pytest_gpusync.plugin.repetitions import repetitions_are_steps
+
     baseline = _begin_session(item.config).baseline
     if baseline is None:
-        with run.call():
+        with run.call(), repetitions_are_steps(item, run.end_step):
             return (yield)
     ended = False
     try:
-        with run.call():
+        with run.call(), repetitions_are_steps(item, run.end_step):
             result = yield
             ended = True
     except AssertionError:
@@ -282,10 +300,10 @@ def pytest_runtest_makereport(
         report.gpusync_failure = failure.to_text()  # type: ignore[attr-defined]
     elif call.when == "call" and report.failed:
         report.sections += [("gpusync", text) for text in run.failed_verdicts()]
-    if call.when == "call":
+    if call.when == "call" or (call.when == "setup" and report.failed):
         baseline = item.stash.get(BASELINE_RESULT, None)
         # Text on the report arrives from workers of a distributed run, whatever serializer they use.
-        document = run.document()
+        document = _with_shared(item, run.document())
         if baseline is not None:
             document = document or {"environment": None, "regions": []}
             baseline.annotate(document["regions"])
@@ -298,6 +316,20 @@ def pytest_runtest_makereport(
             document["lines"] = lines.take() if lines is not None else None
         report.gpusync = json.dumps(document) if document is not None else None  # type: ignore[attr-defined]
     return report
+
+
+def _with_shared(item: pytest.Item, document: Document | None) -> Document | None:
+    """Add the regions of the test's module that were not sent yet: the first test that is reported sends them."""
+    for node in item.listchain()[:-1]:
+        shared = node.stash.get(MEASURED_TEST, None)
+        found = shared.document() if shared is not None else None
+        if shared is None or found is None:
+            continue
+        shared.records.clear()
+        document = document or {"environment": None, "regions": []}
+        document["environment"] = document["environment"] or found["environment"]
+        document["regions"] += found["regions"]
+    return document
 
 
 def _note_properties(item: pytest.Item, document: Document | None) -> None:
@@ -331,6 +363,7 @@ class _Reporter:
         # The first measured test of a worker begins the session of a controller without options.
         gpu = self._gpu if document is None else _begin_session(self._config)
         if gpu is not None and report.when == "call":
+            gpu.passed[report.nodeid] = report.passed
             gpu.failed[report.nodeid] = (report.location[0], report.location[1] or 0) if report.failed else None
         if gpu is not None and document is not None:
             gpu.take(report.nodeid, json.loads(document))

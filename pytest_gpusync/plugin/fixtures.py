@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.elapsed.overlap import Overlap
     from pytest_gpusync.elapsed.stalls import Stalls
     from pytest_gpusync.measure.region import Region
-    from pytest_gpusync.model.budgets import Budget
+    from pytest_gpusync.model.budgets import Budget, GrowthBudget
     from pytest_gpusync.model.estimates import Estimate
     from pytest_gpusync.model.memory_growth import MemoryKind
     from pytest_gpusync.plugin.measured_test import MeasuredTest, RegionRecord
@@ -38,18 +38,23 @@ class GpuSync:
         exact: int | None = None,
         warmup: int | None = None,
         name: str | None = None,
+        *,
+        percentile: float | None = None,
+        over: str | None = None,
+        within: str | None = None,
     ) -> AbstractContextManager[Region]:
         """Fail the test if a step of the ``with`` block makes more than `max` syncs, or a number other than `exact`.
 
         A block without ``optimizer.step()`` is one step. If the block raises an exception, that is the failure.
+        `percentile`, `over` and `within` are those of :meth:`TrainingRun.assert_syncs`.
 
         Raises:
             BudgetExceeded: with the sentence and the lines that made the syncs.
             NotMeasured: the syncs could not be counted.
-            ValueError: neither or both of `max` and `exact` were given.
+            ValueError: neither or both of `max` and `exact` were given, or another argument is invalid.
         """
         __tracebackhide__ = True
-        return self._check(sync_budget(max, exact, "gpu_sync.budget"), warmup, name)
+        return self._check(sync_budget(max, exact, "gpu_sync.budget", percentile, over, within), warmup, name)
 
     @contextmanager
     def _check(self, budget: Budget, warmup: int | None, name: str | None) -> Iterator[Region]:
@@ -107,18 +112,21 @@ class GpuMemory:
         with self._open(name, "gpu_memory.record", warmup, process) as (region, _):
             yield region
 
-    @contextmanager
     def budget(
         self, max: int | str, of: MemoryKind = "allocated", warmup: int | None = None, name: str | None = None
-    ) -> Iterator[Region]:
+    ) -> AbstractContextManager[Region]:
         """Fail the test if memory certainly grew by more than `max` per step of the ``with`` block, after warm-up.
 
         Arguments and errors are those of :meth:`TrainingRun.assert_memory_growth`, steps those of :meth:`record`. If
         the block raises an exception, that is the failure.
         """
         __tracebackhide__ = True
-        budget = growth_budget(max, of, "gpu_memory.budget")
-        with self._open(name, "gpu_memory.budget", warmup, of == "process") as (region, kept):
+        return self._check(growth_budget(max, of, "gpu_memory.budget"), warmup, name)
+
+    @contextmanager
+    def _check(self, budget: GrowthBudget, warmup: int | None, name: str | None) -> Iterator[Region]:
+        __tracebackhide__ = True
+        with self._open(name, "gpu_memory.budget", warmup, budget.of == "process") as (region, kept):
             yield region
         self._run.apply_verdict(kept[0], judge_growth(kept[0].measurement, budget))
 

@@ -21,7 +21,7 @@ DEVICE_CHOICES: Final[tuple[DeviceChoice, ...]] = ("auto", "cuda", "simulated")
 BUDGET_MARKER: Final = "gpu_sync_budget"
 GROWTH_MARKER: Final = "gpu_memory_growth"
 GPU_ONLY_MARKER: Final = "gpu_only"
-GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_train", "gpu_elapsed", "gpu_memory"})
+GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_sync_module", "gpu_train", "gpu_elapsed", "gpu_memory"})
 TIMING_FIXTURES: Final = frozenset({"gpu_train", "gpu_elapsed"})
 """Fixtures that take times, which would be wrong on a GPU that another worker uses."""
 
@@ -61,6 +61,8 @@ _INI_KEYS: Final[dict[str, tuple[Any, str]]] = {
     "gpu_sync_lines": (_FLAG, "like --gpu-sync-lines: true or false"),
 }
 """The type and the help of each ini key."""
+
+_MARKER_ARGUMENTS: Final = ("max", "exact", "warmup", "percentile", "over", "within")
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -245,9 +247,10 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     if mark is None:
         return None
     arguments: dict[str, Any] = dict(mark.kwargs)
-    unknown = sorted(set(arguments) - {"max", "exact", "warmup"})
+    unknown = sorted(set(arguments) - set(_MARKER_ARGUMENTS))
     if unknown:
-        raise MarkerError(f"the marker {BUDGET_MARKER} has no argument {unknown[0]!r}; it takes max, exact and warmup")
+        known = f"{', '.join(_MARKER_ARGUMENTS[:-1])} and {_MARKER_ARGUMENTS[-1]}"
+        raise MarkerError(f"the marker {BUDGET_MARKER} has no argument {unknown[0]!r}; it takes {known}")
     if len(mark.args) > 1 or (mark.args and "max" in arguments):
         raise MarkerError(f"the marker {BUDGET_MARKER} takes one positional argument, max")
     limit = mark.args[0] if mark.args else arguments.get("max")
@@ -257,10 +260,16 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     exact = arguments.get("exact")
     if limit is None and exact is None and (mark.args or "max" in arguments):
         return MarkerBudget(None, warmup)  # max=None exempts the test from all budgets
-    from pytest_gpusync.model.budgets import Budget
+    if limit is None and exact is None:
+        given = f": {' and '.join(sorted(arguments))} alone limits no syncs" if arguments else ""
+        raise MarkerError(f"the marker {BUDGET_MARKER} needs max or exact{given}")
+    from pytest_gpusync.model.budgets import Budget, LineGroup, Over
 
+    over, within = arguments.get("over"), arguments.get("within")
     try:
-        budget = Budget(max=limit, exact=exact, source=f"marker {BUDGET_MARKER}")
+        share = None if over is None else Over.parse(over)
+        lines = None if within is None else LineGroup.parse(within)
+        budget = Budget(limit, exact, f"marker {BUDGET_MARKER}", arguments.get("percentile"), share, lines)
     except ValueError as error:
         raise MarkerError(f"the marker {BUDGET_MARKER}: {error}") from None
     return MarkerBudget(budget, warmup)

@@ -195,11 +195,15 @@ def _named(site: Document) -> Document:
 
 
 def _verdict(verdict: Verdict) -> Document:
+    over, within = getattr(verdict.budget, "over", None), getattr(verdict.budget, "within", None)
     return {
         "quantity": verdict.budget.quantity,
         "outcome": verdict.outcome,
         "max": verdict.budget.max,
         "exact": verdict.budget.exact,
+        "percentile": getattr(verdict.budget, "percentile", None),
+        "over": over and str(over),
+        "within": within and within.text,
         "source": verdict.budget.source,
         "measured": verdict.syncs if verdict.estimate is None else verdict.estimate.value,
         "interval": None if verdict.estimate is None else estimate_document(verdict.estimate),

@@ -171,10 +171,12 @@ def test_a_wrong_ini_value_is_refused_and_names_the_file(run, pytester, ini, com
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ("maximum=1", "has no argument 'maximum'; it takes max, exact and warmup"),
+        ("maximum=1", "has no argument 'maximum'; it takes max, exact, warmup, percentile, over and within"),
         ("1, 2", "takes one positional argument, max"),
         ("1, max=2", "takes one positional argument, max"),
-        ("", "takes either max or exact, not neither"),
+        ("", "needs max or exact"),
+        ("warmup=3", "needs max or exact: warmup alone limits no syncs"),
+        ("1, over='often'", "over of a sync budget is a share of the steps such as \"1 in 10\", not 'often'"),
         ("max=1, exact=1", "takes either max or exact, not both"),
         ("'1'", "max of a sync budget must be an integer of at least 0, not '1'"),
         ("max=-1", "not -1"),
