@@ -34,6 +34,11 @@ def net():
     torch.manual_seed(0)
     return nn.Linear(4, 1).cuda()
 
+def read(times):
+    x = torch.ones(1, device="cuda")
+    for _ in range(times):
+        x.item()
+
 def train(steps=6, reads=1, model=None, optimizer=None):
     """Each step makes `reads` syncs."""
     model = net() if model is None else model
@@ -70,8 +75,8 @@ IDIOMS: dict[str, Idiom] = {
     "plain loop": Idiom(1, "one read in a step", "def test_it(): train()"),
     "loop without waits": Idiom(0, "no read", "def test_it(): train(reads=0)"),
     "inference": Idiom(
-        3,
-        "no step: three reads in the test",
+        5,
+        "no step: copies of two parameters and three reads in the test",
         "def test_it():\n    model = net()\n    with torch.no_grad():\n"
         "        for _ in range(3): model(torch.ones(2, 4, device='cuda')).sum().item()",
     ),
@@ -170,6 +175,13 @@ IDIOMS: dict[str, Idiom] = {
         "the read on the other thread is named and not counted",
         "import threading\ndef test_it():\n    x = torch.ones(1, device='cuda')\n"
         "    t = threading.Thread(target=x.item, name='logger')\n    t.start()\n    t.join()\n    train(reads=0)",
+    ),
+    "child process": Idiom(
+        3,
+        "no step: three reads in the child",
+        "import multiprocessing, common\ndef test_it():\n    torch.ones(1, device='cuda')\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=common.read, args=(3,))\n"
+        "    child.start()\n    child.join()\n    assert child.exitcode == 0",
     ),
     "loader with pinned memory": Idiom(
         0,
@@ -338,8 +350,8 @@ IDIOMS: dict[str, Idiom] = {
         ("accelerate",),
     ),
     "Trainer of Hugging Face, one step": Idiom(
-        0,
-        "training_step reads nothing",
+        1,
+        "the attention mask of transformers: a branch on whether the batch is packed",
         "def test_it(gpu_train, tmp_path):\n"
         "    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments\n"
         "    sizes = dict(n_layer=1, n_head=2, n_embd=16, vocab_size=32, n_positions=16)\n"
@@ -445,6 +457,8 @@ def table(documents: list[dict[str, Any]]) -> str:
     found = [{one["idiom"]: one for one in document["rows"]} for document in documents]
     for name, idiom in IDIOMS.items():
         cells = [cell(rows[name]) if name in rows else "" for rows in found]
+        if not any(cells):
+            continue
         lines.append(f"| {name} | {idiom.by_hand} | {idiom.why} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
