@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class AfterImport(MetaPathFinder):
     """Calls back once, right after a module was first imported. The usual finders find and load it.
 
-    It takes effect at the front of ``sys.meta_path``.
+    It takes effect at the front of ``sys.meta_path``, where :meth:`start` puts it.
     """
 
     def __init__(self, name: str, callback: Callable[[], None]) -> None:
@@ -51,6 +51,13 @@ class AfterImport(MetaPathFinder):
         # imported, leaves the instance unused.
         loader.exec_module = execute_and_call_back  # type: ignore[method-assign]
         return spec
+
+    def start(self) -> None:
+        """Wait for the module; call back at once if it is imported already."""
+        if self._name in sys.modules:
+            self._callback()
+        else:
+            sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
         """Stop waiting; does nothing if the module was imported already."""

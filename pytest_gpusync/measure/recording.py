@@ -334,6 +334,9 @@ class Recording:
         for region in self._regions:
             if region.is_stepped_by(thread, held):
                 region.optimizer_stepped(optimizer, number, buffered, now, (thread, name))
+        for region in self._regions:  # once all have the step: it may stop the program
+            if region.on_step is not None and region.takes_steps_of(optimizer, thread, held):
+                region.on_step(number)
 
     def _device_worked(self, thread: int) -> bool:
         """Note that `thread` gave the device work; return True once every open region knows of work of its own."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpusync.measure import child_process, child_reports, device_choice, recording, scopes
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pytest_gpusync.measure.device_choice import DeviceChoice
     from pytest_gpusync.model.measurement import Disturbance, Measurement, SiteCount, StepTime
 
+text_renderer: Callable[[Measurement], str] | None = None
+"""Returns a measurement as text for ``print()``. Set by ``pytest_gpusync``; None: ``repr()`` is shown."""
 notebook_renderer: Callable[[Measurement], str] | None = None
 """Returns the HTML of a measurement for a notebook. Set by ``pytest_gpusync``; None: notebooks show ``repr()``."""
 
@@ -42,6 +45,24 @@ class Region:
         log.explicit_times.append(time.perf_counter_ns())
         if log.sampler is not None:
             log.sampler.take(log.explicit_samples)
+        if log.on_step is not None:
+            log.on_step(None)
+
+    @property
+    def on_step(self) -> Callable[[int | None], None] | None:
+        """Called after each call of an optimizer that may end a step, with its number, and after each ``mark_step()``,
+        with None. It may raise an exception, which is then raised in the program.
+        """
+        return self._log.on_step
+
+    @on_step.setter
+    def on_step(self, function: Callable[[int | None], None] | None) -> None:
+        self._log.on_step = function
+
+    @property
+    def saw_device(self) -> bool:
+        """True once CUDA is initialized in this process or a sync was seen. It reads no recorder."""
+        return device_choice.cuda_is_initialized() or bool(self._log.syncs)
 
     def step_on(self, step_on: StepOn) -> None:
         """Say what ends the steps of this region; call it before the first step.
@@ -146,6 +167,14 @@ class Region:
         if self._log.result is None:
             recording.current.flush()  # a recorder may have buffered syncs
         return f"<Region {self.name!r} {state}: {len(self._log.syncs)} syncs seen>"
+
+    def __str__(self) -> str:
+        if text_renderer is None:
+            return repr(self)
+        measurement = self.result()
+        if self._log.result is None:  # what was seen so far
+            measurement = replace(measurement, complete=True)
+        return text_renderer(measurement)
 
     def _repr_html_(self) -> str | None:
         """Return what a notebook shows of the region."""

@@ -58,6 +58,42 @@ class OptimizerNumbers:
         return self._next
 
 
+class StepCounter:
+    """Counts steps while they run, by the rule of :func:`boundaries`.
+
+    It cannot know that an optimizer is not called again: the first step of another training is counted together with
+    the last one before it.
+    """
+
+    def __init__(self) -> None:
+        self.ended = 0
+        """Steps that have ended."""
+        self._complete = 0
+        """Steps after which an optimizer was called again."""
+        self._stepped: set[int] = set()
+        self._last: int | None = None
+        self._ends_step: int | None = None
+        """The optimizer whose call ended the step before."""
+
+    def called(self, optimizer: int | None) -> int:
+        """Return how many steps have ended with the call of an optimizer, or with a ``mark_step()`` (None).
+
+        Whether a call is the last one of its step is known when the next step begins. So the optimizer that ended the
+        step before is taken for the last one of this step too.
+        """
+        if optimizer is None:
+            self.ended += 1
+            return self.ended
+        if optimizer in self._stepped:
+            self._complete += 1
+            self._ends_step = self._last
+            self._stepped.clear()
+        self._stepped.add(optimizer)
+        self._last = optimizer
+        self.ended = self._complete + (optimizer == self._ends_step)
+        return self.ended
+
+
 def boundaries(marks: list[tuple[int, int]]) -> list[int]:
     """Return the positions at which steps end.
 

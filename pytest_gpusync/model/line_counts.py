@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpusync.model.measurement import DeviceCount
 
@@ -35,11 +35,26 @@ class LineCount:
     background: bool = False
     devices: tuple[DeviceCount, ...] = ()
     """All of its syncs by device, in the order of the ordinals."""
+    cause: str | None = None
+    """What makes the library wait, where that is known of all syncs of the line; see :func:`cause_of`."""
 
     @property
     def counted(self) -> bool:
         """True if budgets count these syncs: neither allowed nor made by a background thread."""
         return self.allowed is None and not self.background
+
+
+CHOICE_OF_ALGORITHM: Final = "cuDNN tries its algorithms, once per shape"
+
+
+def cause_of(kind: Kind, via: str | None) -> str | None:
+    """Return what makes a library wait, if the kind of the call and the library frame tell.
+
+    A convolution waits for the device or for an event only while cuDNN times its algorithms for a new shape
+    (``torch.backends.cudnn.benchmark``).
+    """
+    is_convolution = via is not None and ("torch/nn/modules/conv.py:" in via or "in ConvolutionBackward" in via)
+    return CHOICE_OF_ALGORITHM if kind in ("device", "event") and is_convolution else None
 
 
 def measured_steps(measurement: Measurement) -> range:
@@ -86,6 +101,7 @@ def _line(syncs: list[Sync], steps: range) -> LineCount:
     made = Counter(sync.step for sync in syncs)
     by_step = tuple(made[step] for step in steps)
     vias = Counter(sync.site.via for sync in syncs if sync.site.via is not None)
+    causes = {cause_of(sync.kind, sync.site.via) for sync in syncs}
     return LineCount(
         path=first.site.path,
         line=first.site.line,
@@ -98,4 +114,5 @@ def _line(syncs: list[Sync], steps: range) -> LineCount:
         allowed=first.allowed,
         background=first.background,
         devices=count_by_device(syncs),
+        cause=causes.pop() if len(causes) == 1 else None,
     )

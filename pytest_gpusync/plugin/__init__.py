@@ -1,4 +1,9 @@
-"""pytest hooks. They do nothing unless an option, a marker or a fixture of this plugin is used."""
+"""pytest hooks. They do nothing unless an option, a marker or a fixture of this plugin is used.
+
+Every start of pytest imports this module, in projects that never use a GPU too. So it imports nothing but pytest and
+:mod:`~pytest_gpusync.plugin.options`; a hook imports what it needs. The state of the session, :class:`GpuSession`, is
+made when something is used, and the hooks return at once while there is none.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpusync.plugin.fixtures import gpu_elapsed as gpu_elapsed
-from pytest_gpusync.plugin.fixtures import gpu_memory as gpu_memory
-from pytest_gpusync.plugin.fixtures import gpu_sync as gpu_sync
-from pytest_gpusync.plugin.fixtures import gpu_train as gpu_train
+from pytest_gpusync.machine.import_hooks import AfterImport
 from pytest_gpusync.plugin.options import (
     BUDGET_MARKER,
     COUNTING_FIXTURES,
@@ -22,11 +24,8 @@ from pytest_gpusync.plugin.options import (
     GROWTH_MARKER,
     MARKERS,
     TIMING_FIXTURES,
-    MarkerError,
     add_options,
-    marker_budget,
-    marker_growth,
-    read_options,
+    any_setting,
 )
 from pytest_gpusync.plugin.stash_keys import BASELINE_RESULT, DESELECTED, LINE_COVERAGE, MEASURED_TEST, SESSION
 
@@ -37,9 +36,11 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.model.document import Document
     from pytest_gpusync.plugin.baseline_check import BaselineCheck
+    from pytest_gpusync.plugin.fixtures import GpuElapsed, GpuMemory, GpuSync
     from pytest_gpusync.plugin.measured_test import MeasuredTest
     from pytest_gpusync.plugin.options import Options
     from pytest_gpusync.plugin.session import GpuSession
+    from pytest_gpusync.plugin.training import GpuTrain
     from pytest_gpusync.reporting.failure import BudgetFailure
 
 MISSING: Final = "gpusync_missing"
@@ -56,30 +57,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepare the simulated device before the first conftest is imported: it may ask torch whether there is a GPU."""
-    _session(early_config, early_config.known_args_namespace)
+    if any_setting(early_config, early_config.known_args_namespace):
+        _begin_session(early_config, early_config.known_args_namespace)
+    gpu = _session(early_config)
+    if gpu is None or not gpu.device.is_awaited:
+        waiting = AfterImport("torch", lambda: _switch_on_if_used(early_config))
+        waiting.start()
+        early_config.add_cleanup(waiting.remove)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers, and the reporter in the process that draws reports."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    gpu = _session(config, config.option)
-    if gpu.options.lines and not config.option.collectonly:
+    if _session(config) is None and any_setting(config, config.option):  # set by a conftest
+        _begin_session(config)
+    gpu = _session(config)
+    if gpu is not None and gpu.options.lines and not config.option.collectonly:
         _record_lines(config)
     if not _is_worker(config):
-        config.pluginmanager.register(_Reporter(gpu), "gpusync-reporter")
+        config.pluginmanager.register(_Reporter(config), "gpusync-reporter")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Refuse options that cannot work, in one line, before any test runs."""
-    if not session.config.option.collectonly and not _is_worker(session.config):
-        _session(session.config).check()
+    gpu = _session(session.config)
+    if gpu is not None and not session.config.option.collectonly and not _is_worker(session.config):
+        gpu.check()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Report what steps run on, if any option was given."""
     gpu = _session(config)
-    if not gpu.options.any_given:
+    if gpu is None or not gpu.options.any_given:
         return None
     workers = getattr(config.option, "numprocesses", None)
     return gpu.header(workers if isinstance(workers, int) else 0)
@@ -90,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker(GPU_ONLY_MARKER) is None:
             continue
-        missing = _session(config).device.no_gpu_reason
+        missing = _begin_session(config).device.no_gpu_reason
         if missing is not None:
             item.add_marker(pytest.mark.skip(reason=f"needs a real GPU: {missing}"))
 
@@ -101,9 +111,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.option.collectonly:
         return
-    gpu = _session(config)
     asking = next((item for item in session.items if _uses_gpu(item)), None)
     if asking is not None:
+        gpu = _begin_session(config)
         gpu.measures = True
         if gpu.device.is_late:
             raise pytest.UsageError(
@@ -112,6 +122,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 "the ini file"
             )
         gpu.device.switch_on()
+    else:
+        used = _session(config)
+        if used is None:
+            return
+        gpu = used
     if gpu.baseline is not None:
         _find_missing_tests(session, gpu)
     if _is_worker(config):
@@ -141,8 +156,19 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _prepare(item: pytest.Item) -> MeasuredTest | None:
-    """Return what is measured of a test; None if it is not measured. Its marker may be invalid, which fails it."""
+    """Return what is measured of a test; None if it is not measured."""
     gpu = _session(item.config)
+    if gpu is None or not (gpu.options.measures_every_test or _uses_gpu(item)):
+        return None
+    return _begin_test(item, gpu)
+
+
+def _begin_test(item: pytest.Item, gpu: GpuSession) -> MeasuredTest:
+    """Decide what is measured of a test, and return where it is kept. Its marker may be invalid, which fails it."""
+    from pytest_gpusync.plugin.measured_test import MeasuredTest
+    from pytest_gpusync.plugin.options import MarkerError, marker_budget, marker_growth
+    from pytest_gpusync.reporting.terminal import LINES_SHOWN
+
     refusal = None
     try:
         marked, growth = marker_budget(item), marker_growth(item)
@@ -150,12 +176,7 @@ def _prepare(item: pytest.Item) -> MeasuredTest | None:
         refusal = f"{item.nodeid}: {error}"
     if refusal is not None:
         pytest.fail(refusal, pytrace=False)
-    if not gpu.options.measures_every_test and not _uses_gpu(item):
-        return None
     is_marked = (marked is not None and marked.budget is not None) or growth is not None
-    from pytest_gpusync.plugin.measured_test import MeasuredTest
-    from pytest_gpusync.reporting.terminal import LINES_SHOWN
-
     run = item.stash[MEASURED_TEST] = MeasuredTest(
         item.nodeid,
         gpu.device,
@@ -196,17 +217,79 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
         run.close_fixtures()
 
 
+@pytest.fixture
+def gpu_sync(request: pytest.FixtureRequest) -> GpuSync:
+    """Count the syncs of a part of a test: gpu_sync.budget(max=0), gpu_sync.record(), gpu_sync.allow(reason)."""
+    from pytest_gpusync.plugin.fixtures import GpuSync
+
+    return GpuSync(_measured_test(request))
+
+
+@pytest.fixture(scope="module")
+def gpu_sync_module(request: pytest.FixtureRequest) -> GpuSync:
+    """As gpu_sync, for fixtures of a module or class: records what several tests share, such as one training."""
+    from pytest_gpusync.plugin.fixtures import GpuSync
+    from pytest_gpusync.plugin.measured_test import MeasuredTest
+
+    gpu = _begin_session(request.config)
+    gpu.measures = True
+    run = MeasuredTest(
+        request.node.nodeid, gpu.device, must_decide=gpu.options.require_measured, all_threads=gpu.options.all_threads
+    )
+    request.node.stash[MEASURED_TEST] = run
+    run.device.switch_on()
+    return GpuSync(run)
+
+
+@pytest.fixture
+def gpu_train(request: pytest.FixtureRequest) -> GpuTrain:
+    """Run real training steps and count their syncs: gpu_train(step, batches, steps=20).assert_syncs(max=1)."""
+    from pytest_gpusync.plugin.progress import progress_of
+    from pytest_gpusync.plugin.training import GpuTrain
+
+    return GpuTrain(_measured_test(request), progress_of(request.config))
+
+
+@pytest.fixture
+def gpu_memory(request: pytest.FixtureRequest) -> GpuMemory:
+    """Limit the growth of GPU memory per step: gpu_memory.budget(max="1 MiB"), gpu_memory.record()."""
+    from pytest_gpusync.plugin.fixtures import GpuMemory
+
+    return GpuMemory(_measured_test(request))
+
+
+@pytest.fixture
+def gpu_elapsed(request: pytest.FixtureRequest) -> GpuElapsed:
+    """Compare elapsed times on a real GPU: gpu_elapsed.ratio(with_item, without_item).low > 1.0."""
+    from pytest_gpusync.plugin.fixtures import GpuElapsed
+
+    return GpuElapsed(_measured_test(request))
+
+
+def _measured_test(request: pytest.FixtureRequest) -> MeasuredTest:
+    """Return the measurements of the test that requests a fixture."""
+    gpu = _begin_session(request.config)
+    run: MeasuredTest | None = request.node.stash.get(MEASURED_TEST, None)
+    if run is None:  # requested with getfixturevalue(), or by a doctest
+        gpu.measures = True
+        run = _begin_test(request.node, gpu)
+    run.device.switch_on()
+    return run
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Keep what was measured of an interrupted test, for which pytest makes no report."""
-    _session(item.config).enter_test(item.nodeid)
+    gpu = _session(item.config)
+    if gpu is not None:
+        gpu.enter_test(item.nodeid)
     try:
         return (yield)
     except (KeyboardInterrupt, pytest.exit.Exception):
         run = item.stash.get(MEASURED_TEST, None)
         document = run.document() if run is not None else None
         if document is not None:
-            _session(item.config).take_interrupted(item.nodeid, document)
+            _begin_session(item.config).take_interrupted(item.nodeid, document)
         raise
 
 
@@ -232,14 +315,16 @@ def _measured_call(item: pytest.Item, run: MeasuredTest) -> Iterator[None]:
     if not run.call_is_region:
         yield
         return
-    baseline = _session(item.config).baseline
+    from pytest_gpusync.plugin.repetitions import repetitions_are_steps
+
+    baseline = _begin_session(item.config).baseline
     if baseline is None:
-        with run.call():
+        with run.call(), repetitions_are_steps(item, run.end_step):
             yield
         return
     ended = False
     try:
-        with run.call():
+        with run.call(), repetitions_are_steps(item, run.end_step):
             yield
             ended = True
     except AssertionError:
@@ -293,10 +378,10 @@ def pytest_runtest_makereport(
         report.gpusync_failure = failure.to_text()  # type: ignore[attr-defined]
     elif call.when == "call" and report.failed:
         report.sections += [("gpusync", text) for text in run.failed_verdicts()]
-    if call.when == "call":
+    if call.when == "call" or (call.when == "setup" and report.failed):
         baseline = item.stash.get(BASELINE_RESULT, None)
         # Text on the report arrives from workers of a distributed run, whatever serializer they use.
-        document = run.document()
+        document = _with_shared(item, run.document())
         if baseline is not None:
             document = document or {"environment": None, "regions": []}
             baseline.annotate(document["regions"])
@@ -314,6 +399,20 @@ def pytest_runtest_makereport(
     return report
 
 
+def _with_shared(item: pytest.Item, document: Document | None) -> Document | None:
+    """Add the regions of the test's module that were not sent yet: the first test that is reported sends them."""
+    for node in item.listchain()[:-1]:
+        shared = node.stash.get(MEASURED_TEST, None)
+        found = shared.document() if shared is not None else None
+        if shared is None or found is None:
+            continue
+        shared.records.clear()
+        document = document or {"environment": None, "regions": []}
+        document["environment"] = document["environment"] or found["environment"]
+        document["regions"] += found["regions"]
+    return document
+
+
 def _note_properties(item: pytest.Item, document: Document | None) -> None:
     """Add a test's measurements to its properties, which are sent from workers and written to JUnit files."""
     from pytest_gpusync.reporting.junit import PREFIX, properties
@@ -327,8 +426,12 @@ def _note_properties(item: pytest.Item, document: Document | None) -> None:
 class _Reporter:
     """Collects what the tests measured and reports it; in a distributed run only the controller has one."""
 
-    def __init__(self, gpu: GpuSession) -> None:
-        self._gpu = gpu
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @property
+    def _gpu(self) -> GpuSession | None:
+        return _session(self._config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -337,33 +440,37 @@ class _Reporter:
             from pytest_gpusync.reporting.failure import BudgetFailure
 
             report.longrepr = BudgetFailure.from_text(failure)  # type: ignore[assignment]
-        if report.when == "call":
-            self._gpu.failed[report.nodeid] = (report.location[0], report.location[1] or 0) if report.failed else None
         document = getattr(report, "gpusync", None)
-        if document is not None:
-            self._gpu.take(report.nodeid, json.loads(document))
         tear_down = getattr(report, "gpusync_tear_down", None)
-        if tear_down is not None:
-            self._gpu.take_tear_down(report.nodeid, json.loads(tear_down))
+        # The first measured test of a worker begins the session of a controller without options.
+        gpu = self._gpu if document is None and tear_down is None else _begin_session(self._config)
+        if gpu is not None and report.when == "call":
+            gpu.passed[report.nodeid] = report.passed
+            gpu.failed[report.nodeid] = (report.location[0], report.location[1] or 0) if report.failed else None
+        if gpu is not None and document is not None:
+            gpu.take(report.nodeid, json.loads(document))
+        if gpu is not None and tear_down is not None:
+            gpu.take_tear_down(report.nodeid, json.loads(tear_down))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str) -> None:
         """Report that a pytest-xdist worker crashed in a test; what it had measured of the test is lost."""
-        if self._gpu.options.measures_every_test:
+        if self._gpu is not None and self._gpu.options.measures_every_test:
             self._gpu.take_crash(crashitem)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """Take what a pytest-xdist worker sent when it ended; one that was killed sent nothing."""
-        if self._gpu.baseline is not None:
+        if self._gpu is not None and self._gpu.baseline is not None:
             self._gpu.baseline.take_missing(getattr(node, "workeroutput", {}).get(MISSING, ()))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if session.config.option.collectonly:
+        gpu = self._gpu
+        if gpu is None or session.config.option.collectonly:
             return
-        self._gpu.claim_report()
+        gpu.claim_report()
         passed = session.exitstatus == pytest.ExitCode.OK
-        is_interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED and self._gpu.ended is None
+        is_interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED and gpu.ended is None
         if not self.finish(passed=passed, meet=not is_interrupted) and passed:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -374,7 +481,7 @@ class _Reporter:
             passed: whether the tests passed.
             meet: whether the other ranks of a distributed run can be met.
         """
-        gpu = self._gpu
+        gpu = _begin_session(self._config)
         settled = gpu.check_baseline()
         unproven = gpu.options.require_measured and gpu.measured_nothing
         if unproven:
@@ -386,28 +493,32 @@ class _Reporter:
 
     def pytest_unconfigure(self) -> None:
         """Wait until the other ranks have printed: a launcher ends all of them when one has failed."""
-        self._gpu.leave_ranks()
+        if self._gpu is not None:
+            self._gpu.leave_ranks()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        self._annotate(terminalreporter)
+        gpu = self._gpu
+        if gpu is None:
+            return
+        self._annotate(terminalreporter, gpu)
         shown = terminalreporter.verbosity >= 0 and not terminalreporter.config.option.collectonly
-        lines = self._gpu.summary() if shown else []
+        lines = gpu.summary() if shown else []
         if shown:
-            lines += self._gpu.notes
-        if not lines and not self._gpu.errors:
+            lines += gpu.notes
+        if not lines and not gpu.errors:
             return
         terminalreporter.write_sep("=", "gpusync")
         from pytest_gpusync.reporting.terminal import wrap_line
 
         for row in (row for line in lines for row in wrap_line(line)):
             terminalreporter.write_line(row)
-        for error in self._gpu.errors:  # unbroken: other programs search for them
+        for error in gpu.errors:  # unbroken: other programs search for them
             terminalreporter.write_line(error, red=True)
 
-    def _annotate(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def _annotate(self, terminalreporter: pytest.TerminalReporter, gpu: GpuSession) -> None:
         """Print workflow commands, which GitHub reads at the start of a line."""
         config = terminalreporter.config
-        found = self._gpu.annotations(config.invocation_params.dir, config.rootpath)
+        found = gpu.annotations(config.invocation_params.dir, config.rootpath)
         if found:
             terminalreporter.ensure_newline()
         for command in found:
@@ -416,7 +527,7 @@ class _Reporter:
 
 def _finish_without_the_test(config: pytest.Config) -> None:
     """Report for a rank whose test does not return, from another thread than the test's."""
-    gpu = _session(config)
+    gpu = _begin_session(config)
     reporter: Any = config.pluginmanager.get_plugin("gpusync-reporter")
     gpu.give_up_test()
     reporter.finish(passed=False)
@@ -430,10 +541,16 @@ def _finish_without_the_test(config: pytest.Config) -> None:
         terminal.flush()
 
 
-def _session(config: pytest.Config, namespace: argparse.Namespace | None = None) -> GpuSession:
+def _session(config: pytest.Config) -> GpuSession | None:
+    """Return the state of this session; None as long as nothing of the plugin is used."""
+    return config.stash.get(SESSION, None)
+
+
+def _begin_session(config: pytest.Config, namespace: argparse.Namespace | None = None) -> GpuSession:
     """Return the state of this session; the first call makes it, from the command line in `namespace`."""
     gpu = config.stash.get(SESSION, None)
     if gpu is None:
+        from pytest_gpusync.plugin.options import read_options
         from pytest_gpusync.plugin.session import GpuSession
 
         options = read_options(config, namespace if namespace is not None else config.option)
@@ -444,9 +561,15 @@ def _session(config: pytest.Config, namespace: argparse.Namespace | None = None)
         gpu = config.stash[SESSION] = GpuSession(options, _baseline_check(config, options))
         # Not in pytest_unconfigure, which does not run for a configuration that was read but never configured.
         config.add_cleanup(gpu.device.close)
-        is_needed = options.measures_every_test or options.device == "simulated"
-        gpu.device.switch_on_with_torch(None if is_needed else lambda: _tree_asks_to_be_measured(config))
+        if options.measures_every_test or options.device == "simulated":
+            gpu.device.switch_on_with_torch()
     return gpu
+
+
+def _switch_on_if_used(config: pytest.Config) -> None:
+    """Switch the simulated device on, for torch was just imported, if tests of this session ask to be measured."""
+    if _tree_asks_to_be_measured(config):
+        _begin_session(config, config.known_args_namespace).device.switch_on()
 
 
 def _tree_asks_to_be_measured(config: pytest.Config) -> bool:
@@ -528,12 +651,14 @@ def _find_missing_tests(session: pytest.Session, gpu: GpuSession) -> None:
 
 def _lease(item: pytest.Item) -> AbstractContextManager[None]:
     """Lock the GPU: exclusively for tests that take times on it, shared for the others."""
-    gpu = _session(item.config).device
-    if not _is_worker(item.config) or gpu.no_gpu_reason is not None:
+    if not _is_worker(item.config):
+        return nullcontext()
+    device = _begin_session(item.config).device
+    if device.no_gpu_reason is not None:
         return nullcontext()
     from pytest_gpusync.machine.gpu_lease import lease
 
-    return lease(gpu.found.uuid, exclusive=not TIMING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())))
+    return lease(device.found.uuid, exclusive=not TIMING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())))
 
 
 def _is_worker(config: pytest.Config) -> bool:
@@ -546,6 +671,10 @@ def _uses_gpu(item: pytest.Item) -> bool:
         return True
     if item.get_closest_marker(GROWTH_MARKER) is not None:
         return True
+    if item.get_closest_marker(BUDGET_MARKER) is None:
+        return False
+    from pytest_gpusync.plugin.options import MarkerError, marker_budget
+
     try:
         marked = marker_budget(item)
     except MarkerError:  # reported when the test is set up

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import pytest
 
-from pytest_gpusync.measure.region import record as open_region
+from pytest_gpusync import record as open_region
 from pytest_gpusync.model.budgets import NOTHING_RAN, WHOLE_REGION, BudgetExceeded, NotMeasured, judge, judge_growth
 from pytest_gpusync.model.estimates import MIN_SAMPLES
 from pytest_gpusync.model.line_counts import measured_steps
@@ -336,8 +336,9 @@ class MeasuredTest:
             if isinstance(error, (Exception, pytest.fail.Exception)) and not isinstance(error, pytest.exit.Exception):
                 self._judge_call(region)
             else:
-                # The session ends here: what was seen so far is shown, but is no measurement of the test.
-                seen = replace(region.result(), complete=False, problem="the test was interrupted")
+                # What was seen so far is shown, but is no measurement of the test.
+                ended = "skipped itself" if isinstance(error, pytest.skip.Exception) else "was interrupted"
+                seen = replace(region.result(), complete=False, problem=f"the test {ended}")
                 self.records.insert(0, RegionRecord(seen))
             raise
         verdicts = self._judge_call(region)
@@ -347,6 +348,11 @@ class MeasuredTest:
         for verdict, record in verdicts:
             if verdict.outcome == "not_measured" or (self.must_decide and verdict.outcome == "undecided"):
                 raise NotMeasured(self.text(verdict, record))
+
+    def end_step(self, source: str) -> None:
+        """End a step of the call, if it is measured; `source` is what such a step is."""
+        if self._call is not None:
+            self._call.mark_step(source)
 
     def _judge_call(self, region: Region) -> list[tuple[Verdict, RegionRecord]]:
         call = RegionRecord.of(region)

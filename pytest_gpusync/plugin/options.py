@@ -5,15 +5,9 @@ A closer setting takes precedence: marker, then command line, then ini file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
-
-from pytest_gpusync.model.budgets import Budget, GrowthBudget
-from pytest_gpusync.model.sizes import parse_size
-from pytest_gpusync.reporting.files import ENDINGS as REPORT_ENDINGS
-from pytest_gpusync.reporting.files import ending_of
 
 if TYPE_CHECKING:
     import argparse
@@ -21,13 +15,14 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
     from pytest_gpusync.measure.step_on import StepOn
+    from pytest_gpusync.model.budgets import Budget, GrowthBudget
 
 DEVICE_CHOICES: Final[tuple[DeviceChoice, ...]] = ("auto", "cuda", "simulated")
 
 BUDGET_MARKER: Final = "gpu_sync_budget"
 GROWTH_MARKER: Final = "gpu_memory_growth"
 GPU_ONLY_MARKER: Final = "gpu_only"
-GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_train", "gpu_elapsed", "gpu_memory"})
+GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_sync_module", "gpu_train", "gpu_elapsed", "gpu_memory"})
 COUNTING_FIXTURES: Final = GPU_FIXTURES - {"gpu_elapsed"}
 """Fixtures with regions in which syncs are counted."""
 TIMING_FIXTURES: Final = frozenset({"gpu_train", "gpu_elapsed"})
@@ -46,12 +41,41 @@ MARKERS: Final = (
     f"{GPU_ONLY_MARKER}: skip the test if there is no real GPU (pytest-gpusync).",
 )
 
+if pytest.version_tuple >= (9, 2):
+    _NUMBER: Any = int | str
+    _FLAG: Any = bool | str
+elif pytest.version_tuple >= (9, 0):  # a key has one type
+    _NUMBER, _FLAG = "int", "bool"
+else:
+    _NUMBER = _FLAG = "string"
+_SIZE: Any = _NUMBER if pytest.version_tuple >= (9, 2) else "string"
+"""Types of ini keys. Files with types of their own (``[tool.pytest]`` of pytest 9) hold numbers and booleans, other
+files text."""
+
+_INI_KEYS: Final[dict[str, tuple[Any, str]]] = {
+    "gpu_sync_budget": (_NUMBER, "like --gpu-sync-budget"),
+    "gpu_sync_warmup": (_NUMBER, "like --gpu-sync-warmup"),
+    "gpu_memory_growth": (_SIZE, "like --gpu-memory-growth"),
+    "gpu_device": ("string", "like --gpu-device"),
+    "gpu_require": (_FLAG, "like --gpu-require: true or false"),
+    "gpu_require_measured": (_FLAG, "like --gpu-require-measured: true or false"),
+    "gpu_sync_report": ("paths", "like --gpu-sync-report: paths, relative to this file"),
+    "gpu_sync_baseline": ("paths", "like --gpu-sync-baseline: a path, relative to this file"),
+    "gpu_sync_all_threads": (_FLAG, "like --gpu-sync-all-threads: true or false"),
+    "gpu_no_values": (_FLAG, "like --gpu-no-values: true or false"),
+    "gpu_simulated_memory": (_SIZE, "like --gpu-simulated-memory"),
+    "gpu_simulated_devices": (_NUMBER, "like --gpu-simulated-devices"),
+    "gpu_sync_lines": (_FLAG, "like --gpu-sync-lines: true or false"),
+}
+"""The type and the help of each ini key."""
+
+_MARKER_ARGUMENTS: Final = ("max", "exact", "warmup", "step_on", "percentile", "over", "within")
+
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """Options of the session."""
 
     budget: Budget | None = None
@@ -91,8 +115,7 @@ class Options:
         return bool(self.budget or self.growth or self.baseline or self.reports)
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerBudget:
+class MarkerBudget(NamedTuple):
     """The arguments of one ``gpu_sync_budget`` marker."""
 
     budget: Budget | None
@@ -187,19 +210,18 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="N",
         help="simulate N devices (default: one, or under torchrun one per local process)",
     )
-    parser.addini("gpu_sync_budget", "like --gpu-sync-budget")
-    parser.addini("gpu_sync_warmup", "like --gpu-sync-warmup")
-    parser.addini("gpu_memory_growth", "like --gpu-memory-growth")
-    parser.addini("gpu_device", "like --gpu-device")
-    parser.addini("gpu_require", "like --gpu-require: true or false")
-    parser.addini("gpu_require_measured", "like --gpu-require-measured: true or false")
-    parser.addini("gpu_sync_report", "like --gpu-sync-report: paths, relative to this file", type="paths")
-    parser.addini("gpu_sync_baseline", "like --gpu-sync-baseline: a path, relative to this file", type="paths")
-    parser.addini("gpu_sync_all_threads", "like --gpu-sync-all-threads: true or false")
-    parser.addini("gpu_no_values", "like --gpu-no-values: true or false")
-    parser.addini("gpu_simulated_memory", "like --gpu-simulated-memory")
-    parser.addini("gpu_simulated_devices", "like --gpu-simulated-devices")
-    parser.addini("gpu_sync_lines", "like --gpu-sync-lines: true or false")
+    for name, (kind, text) in _INI_KEYS.items():
+        parser.addini(name, text, type=kind, default=None)
+
+
+def any_setting(config: pytest.Config, namespace: argparse.Namespace) -> bool:
+    """Return whether the command line or the ini file has a setting of this plugin, valid or not.
+
+    It decides at every start of pytest whether anything else of the plugin is imported.
+    """
+    if getattr(namespace, "gpu_sync_update_baseline", None):
+        return True
+    return any(_closest(config, namespace, name)[1] for name in _INI_KEYS)
 
 
 def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Options:
@@ -240,7 +262,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         baseline=_baseline(config, baseline, baseline_source) if baseline_source else None,
         update_baseline=update,
         values=not (no_values_source and _boolean(no_values, no_values_source)),
-        memory=_size(memory, memory_source) if memory_source else None,
+        memory=_memory(memory, memory_source) if memory_source else None,
         devices=_device_count(devices, devices_source) if devices_source else None,
         all_threads=_boolean(threads, threads_source) if threads_source else False,
         lines=_boolean(lines, lines_source) if lines_source else False,
@@ -270,11 +292,10 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     if mark is None:
         return None
     arguments: dict[str, Any] = dict(mark.kwargs)
-    unknown = sorted(set(arguments) - {"max", "exact", "warmup", "step_on"})
+    unknown = sorted(set(arguments) - set(_MARKER_ARGUMENTS))
     if unknown:
-        raise MarkerError(
-            f"the marker {BUDGET_MARKER} has no argument {unknown[0]!r}; it takes max, exact, warmup and step_on"
-        )
+        known = f"{', '.join(_MARKER_ARGUMENTS[:-1])} and {_MARKER_ARGUMENTS[-1]}"
+        raise MarkerError(f"the marker {BUDGET_MARKER} has no argument {unknown[0]!r}; it takes {known}")
     if len(mark.args) > 1 or (mark.args and "max" in arguments):
         raise MarkerError(f"the marker {BUDGET_MARKER} takes one positional argument, max")
     limit = mark.args[0] if mark.args else arguments.get("max")
@@ -284,8 +305,16 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     exact = arguments.get("exact")
     if limit is None and exact is None and (mark.args or "max" in arguments):
         return MarkerBudget(None, warmup)  # max=None exempts the test from all budgets
+    if limit is None and exact is None:
+        given = f": {' and '.join(sorted(arguments))} alone limits no syncs" if arguments else ""
+        raise MarkerError(f"the marker {BUDGET_MARKER} needs max or exact{given}")
+    from pytest_gpusync.model.budgets import Budget, LineGroup, Over
+
+    over, within = arguments.get("over"), arguments.get("within")
     try:
-        budget = Budget(max=limit, exact=exact, source=f"marker {BUDGET_MARKER}")
+        share = None if over is None else Over.parse(over)
+        lines = None if within is None else LineGroup.parse(within)
+        budget = Budget(limit, exact, f"marker {BUDGET_MARKER}", arguments.get("percentile"), share, lines)
     except ValueError as error:
         raise MarkerError(f"the marker {BUDGET_MARKER}: {error}") from None
     return MarkerBudget(budget, warmup, arguments.get("step_on"))
@@ -303,6 +332,8 @@ def marker_growth(item: pytest.Item) -> GrowthBudget | None:
     arguments = [*mark.args, *mark.kwargs.values()]
     if len(arguments) != 1 or not set(mark.kwargs) <= {"max"}:
         raise MarkerError(f'the marker {GROWTH_MARKER} takes one argument, max, a size such as "1 MiB"')
+    from pytest_gpusync.model.budgets import GrowthBudget
+
     try:
         return GrowthBudget.parse(arguments[0], source=f"marker {GROWTH_MARKER}")
     except ValueError as error:
@@ -316,7 +347,7 @@ def _closest(config: pytest.Config, namespace: argparse.Namespace, name: str) ->
         return value, "--" + name.replace("_", "-")
     try:
         value = config.getini(name)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise pytest.UsageError(f"{name} in {_ini_name(config)}: {error}") from None
     return value, f"{name} in {_ini_name(config)}" if value not in ("", [], None) else ""
 
@@ -325,20 +356,24 @@ def _ini_name(config: pytest.Config) -> str:
     return config.inipath.name if config.inipath is not None else "the ini file"
 
 
-def _budget(value: str, source: str) -> Budget:
+def _budget(value: int | str, source: str) -> Budget:
+    from pytest_gpusync.model.budgets import Budget
+
     try:
         return Budget(max=int(value), source=source)
     except ValueError:
         raise pytest.UsageError(f"{source} takes a number of syncs per step of at least 0, not {value!r}") from None
 
 
-def _count(value: str, source: str) -> int:
+def _count(value: int | str, source: str) -> int:
     if not str(value).isdecimal():
         raise pytest.UsageError(f"{source} takes a number of steps of at least 0, not {value!r}")
     return int(value)
 
 
-def _growth(value: str, source: str) -> GrowthBudget:
+def _growth(value: int | str, source: str) -> GrowthBudget:
+    from pytest_gpusync.model.budgets import GrowthBudget
+
     try:
         return GrowthBudget.parse(value, source=source)
     except ValueError as error:
@@ -352,20 +387,24 @@ def _device(value: str, source: str) -> DeviceChoice:
     raise pytest.UsageError(f"{source} takes auto, cuda or simulated, not {value!r}")
 
 
-def _size(value: str, source: str) -> int:
+def _memory(value: int | str, source: str) -> int:
+    from pytest_gpusync.simulated.activation import parse_memory
+
     try:
-        return parse_size(value)
+        return parse_memory(value)
     except ValueError as error:
         raise pytest.UsageError(f"{source}: {error}") from None
 
 
-def _device_count(value: str, source: str) -> int:
-    if not value.isdecimal() or not int(value):
+def _device_count(value: int | str, source: str) -> int:
+    if not str(value).isdecimal() or not int(value):
         raise pytest.UsageError(f"{source} takes a number of devices of at least 1, not {value!r}")
     return int(value)
 
 
-def _boolean(value: str, source: str) -> bool:
+def _boolean(value: bool | str, source: str) -> bool:
+    if isinstance(value, bool):
+        return value
     if value.lower() in _TRUE:
         return True
     if value.lower() in _FALSE:
@@ -374,9 +413,11 @@ def _boolean(value: str, source: str) -> bool:
 
 
 def _report(config: pytest.Config, value: str | Path, source: str) -> Path:
+    from pytest_gpusync.reporting.files import ENDINGS, ending_of
+
     path = config.invocation_params.dir / value
     if ending_of(path.name) is None:
-        raise pytest.UsageError(f"{source}: {value} must end in {' or '.join(REPORT_ENDINGS)}")
+        raise pytest.UsageError(f"{source}: {value} must end in {' or '.join(ENDINGS)}")
     if path.is_dir():
         raise pytest.UsageError(f"{source}: {value} is a folder")
     return path

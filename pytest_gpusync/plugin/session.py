@@ -1,6 +1,6 @@
-"""A pytest session: its options, its device, and what the tests measured.
+"""A pytest session that uses the plugin: its options, its device, and what the tests measured.
 
-Every start of pytest makes one, so the code that draws reports is imported only when there is something to report.
+The code that draws reports is imported only when there is something to report.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class GpuSession:
         self.failed: dict[str, tuple[str, int] | None] = {}
         """By node id, where a failed test is defined (relative to rootdir, line counted from 0); None for
         the others."""
+        self.passed: dict[str, bool] = {}
+        """By node id, whether a test passed."""
         self.lines: Document | None = {} if options.lines else None
         """Lines of the project that ran, by path; None unless recorded."""
         self.notes: list[str] = []
@@ -317,12 +319,13 @@ class GpuSession:
             return ["nothing was measured: no test used the GPU"]
         if not self.tests:
             return []
-        from pytest_gpusync.reporting.summary import summary_lines
+        from pytest_gpusync.reporting.summary import caught_lines, summary_lines
 
         if self._merged_run is not None and self.rank == self._reporting_rank:
             of_all = {region["name"]: [region] for region in self._merged_run["regions"]}
             return summary_lines(self._merged_run["environment"], of_all)
-        return summary_lines(self.environment, self.tests)
+        passed = [regions for nodeid, regions in self.tests.items() if self.passed.get(nodeid)]
+        return summary_lines(self.environment, self.tests) + caught_lines(passed)
 
 
 def _first_broken(sent: Document | None) -> str:

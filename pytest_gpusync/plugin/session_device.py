@@ -17,8 +17,6 @@ from pytest_gpusync.machine import devices
 from pytest_gpusync.machine.import_hooks import AfterImport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytest_gpusync.machine.devices import Device
     from pytest_gpusync.measure.device_choice import DeviceChoice
 
@@ -43,6 +41,8 @@ class SessionDevice:
         self._memory = memory
         self.unavailable: str | None = None
         """Why the simulated device could not be switched on; None if it could."""
+        self.is_awaited = False
+        """True if the device is switched on with torch, whether any test asks for it or not."""
         self._open = ExitStack()
         self._is_on = False
 
@@ -63,27 +63,15 @@ class SessionDevice:
             return "--gpu-device=simulated"
         return self.found.reason if self.found.kind == "none" else None
 
-    def switch_on_with_torch(self, wanted: Callable[[], bool] | None = None) -> None:
-        """Switch the simulated device on as soon as torch is imported; at once if it is already.
-
-        Args:
-            wanted: asked at that moment whether the device is needed; None if it certainly is.
-        """
-        if wanted is None:
-            if not self.is_simulated:
-                return
-            self._hide_gpu()
-
-        def switch_on() -> None:
-            if wanted is None or wanted():
-                self.switch_on()
-
-        if "torch" in sys.modules:
-            switch_on()
+    def switch_on_with_torch(self) -> None:
+        """Switch the simulated device on, if steps run on it, once torch is imported; now if it is already."""
+        self.is_awaited = True
+        if not self.is_simulated:
             return
-        finder = AfterImport("torch", switch_on)
-        sys.meta_path.insert(0, finder)
-        self._open.callback(finder.remove)
+        self._hide_gpu()
+        waiting = AfterImport("torch", self.switch_on)
+        waiting.start()
+        self._open.callback(waiting.remove)
 
     def switch_on(self) -> None:
         """Switch the simulated device on if steps run on it, importing torch. Does nothing if it is on.

@@ -48,8 +48,10 @@ def line_row(line: LineCount, *, whole_region: bool, name_devices: bool = False)
         remarks.append(f"allowed: {line.allowed}")
     elif line.background:
         remarks.append(f"on thread {line.thread}")
+    elif line.cause is not None:
+        remarks.append(line.cause)
     elif rules:
-        remarks.append(rules[0].remedy)
+        remarks.append(rules[0].advice)
     if line.via:
         others = f" and {len(line.via) - 1} more" if len(line.via) > 1 else ""
         remarks.append(f"via {line.via[0]}{others}")

@@ -12,7 +12,7 @@ from pytest_gpusync.reporting.site_rows import Row, align, codes, shortened_sour
 from pytest_gpusync.reporting.terminal import device_text, environment_from, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_gpusync.model.document import Document
 
@@ -139,13 +139,29 @@ def _syncs_by_line(region: Document) -> Counter[tuple[str, int]]:
 
 
 def _undecided(regions: Sequence[Document]) -> list[str]:
-    rows = [
+    rows = dict.fromkeys(
         f"  {region['name']}: {verdict['sentence']}"
         for region in regions
         for verdict in region["verdicts"]
         if verdict["outcome"] == "undecided"
-    ]
+    )
     return ["undecided:", *rows] if rows else []
+
+
+def caught_lines(passed: Iterable[Sequence[Document]]) -> list[str]:
+    """Return the budgets that were broken, or not measured, in tests that passed: the test caught the failure.
+
+    Args:
+        passed: the region objects of each test that passed.
+    """
+    rows = dict.fromkeys(
+        f"  {region['name']}: {verdict['sentence']}"
+        for regions in passed
+        for region in regions
+        for verdict in region["verdicts"]
+        if verdict["outcome"] in ("failed", "not_measured")
+    )
+    return ["caught by the test, which passed:", *rows] if rows else []
 
 
 def _not_measured(regions: Sequence[Document]) -> list[str]:

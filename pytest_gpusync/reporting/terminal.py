@@ -58,8 +58,15 @@ def render_verdict(verdict: Verdict, measurement: Measurement, *, limit: int | N
         *_rows(verdict.offenders, measurement, limit),
         *_grown_rows(verdict, measurement, limit),
         *_titled("not counted:", verdict.uncounted, measurement, limit),
-        f"  {device_text(measurement.environment)}",
+        f"  {device_text(measurement.environment)}{_source(verdict)}",
     ]
+
+
+def _source(verdict: Verdict) -> str:
+    """Return where a budget was set, if not in the line that the failure shows."""
+    source = verdict.budget.source
+    is_elsewhere = source.startswith(("--", "marker ")) or " in " in source
+    return f"; budget set by {source}" if is_elsewhere else ""
 
 
 def _grown_rows(verdict: Verdict, measurement: Measurement, limit: int | None) -> list[str]:

@@ -256,16 +256,17 @@ def followed(allocations, steps):
     """Let `allocations` look at the end of each step; what it makes of them."""
     for step in range(1, steps + 1):
         allocations.step_ended(rising(step))
-    return allocations.close(steps)
+    return allocations.close()
 
 
 def test_a_line_that_has_more_at_the_end_grew(monkeypatch):
     leak, cache = [(LIBRARY, 5), (HERE, 31)], [(HERE, 40)]
     first = snapshot(("active_allocated", 100, leak), ("active_allocated", 70, cache), ("inactive", 50, leak))
-    last = snapshot(("active_allocated", 400, leak), ("active_allocated", 70, cache))
-    torch = History([first, last])
+    second = snapshot(("active_allocated", 200, leak), ("active_allocated", 90, cache))
+    last = snapshot(("active_allocated", 300, leak), ("active_allocated", 70, cache))
+    torch = History([first, second, last])
     monkeypatch.setitem(sys.modules, "torch", torch)
-    # After warm-up six steps are looked at; the seventh is the first that is recorded, the tenth the last.
+    # After warm-up six steps are looked at; the first sum is that of the seventh, the last that of the ninth.
     [line] = followed(AllocationTracker(warmup=2), 12)
     assert (line.line, line.function, line.bytes_per_step) == (31, "f", 100.0)
     assert line.path.endswith("test_memory.py")
@@ -278,7 +279,7 @@ def test_nothing_is_recorded_of_memory_that_does_not_grow(monkeypatch):
     allocations = AllocationTracker(warmup=0)
     for step in range(1, 20):
         allocations.step_ended([MemorySample(7, 7, 7, 0)] * step)
-    assert (allocations.close(20), torch.calls) == (None, [])
+    assert (allocations.close(), torch.calls) == (None, [])
 
 
 def test_a_history_that_somebody_else_records_is_left_alone(monkeypatch):

@@ -282,6 +282,22 @@ def isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool = False
     )
 
 
+_convolution = kernel_for(aten.convolution.default)
+
+
+def convolution(*arguments: Any, **keywords: Any) -> Any:
+    """Convolution; while ``torch.jit.trace`` runs, through the operator that it records.
+
+    torch leaves ``convolution`` itself out of a traced graph and records ``_convolution``, which its implementation
+    calls on the tensors of the device.
+    """
+    if torch._C._get_tracing_state() is None:
+        return _convolution(*arguments, **keywords)
+    cudnn = torch.backends.cudnn
+    flags = (cudnn.benchmark, cudnn.deterministic, cudnn.enabled, cudnn.allow_tf32)
+    return aten._convolution.default(*arguments, *flags, **keywords)
+
+
 def zero_tensor(size: Sequence[int], **options: Any) -> Tensor:
     """Return a dense tensor of zeros: torch's own zero tensor has no memory to share."""
     options.pop("layout", None)
@@ -306,6 +322,7 @@ def kernels() -> dict[str, Callable[..., Any]]:
         "index.Tensor_out": index_out,
         "_index_put_impl_": index_put_,
         "isin.Tensor_Tensor": isin,
+        "convolution": convolution,
         "masked_fill.Tensor": _with_item(aten.masked_fill.Tensor, aten.masked_fill.Scalar, 2),
         "masked_fill_.Tensor": _with_item(aten.masked_fill_.Tensor, aten.masked_fill_.Scalar, 2),
         "index_fill_.int_Tensor": _with_item(aten.index_fill_.int_Tensor, aten.index_fill_.int_Scalar, 3),
