@@ -91,8 +91,8 @@ def held(owner: int | None = None) -> tuple[Scope, ...]:
 
 def traced_by_compiler() -> bool:
     """Return whether torch.compile traces the calling code, which does not run then."""
-    torch: Any = sys.modules.get("torch")
-    return torch is not None and bool(torch.compiler.is_compiling())
+    compiler: Any = getattr(sys.modules.get("torch"), "compiler", None)
+    return compiler is not None and bool(compiler.is_compiling())
 
 
 def need_immediate_delivery() -> bool:

@@ -391,7 +391,7 @@ class MeasuredTest:
 
     def document(self) -> dict[str, Any] | None:
         """Return what was measured as plain data, which is sent with the test's report; None if there is nothing."""
-        kept = [one for record in self.records for one in (record, *record.children)]
+        kept = [*self.records, *(child for record in self.records for child in record.children)]
         regions = [region_document(record.measurement, record.verdicts) for record in kept]
         regions += [elapsed_region_document(name, found) for name, found in self.elapsed]
         if self._unmeasured_reason is not None:

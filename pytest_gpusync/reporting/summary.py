@@ -22,6 +22,8 @@ WORST_SHOWN: Final = 5
 
 def is_measured(region: Document) -> bool:
     """Return whether a region counted the syncs of something that ran on the device."""
+    if region["step_source"] == SET_UP:
+        return False
     return region["outcome"] != "not_measured" and bool(region["device_used"])
 
 

@@ -114,6 +114,21 @@ def test_without_torch_an_option_that_needs_it_is_an_error(run, monkeypatch, opt
     result.stderr.fnmatch_lines(["ERROR: nothing can be measured here: torch is not installed*pip install torch*"])
 
 
+def test_work_in_set_up_alone_is_not_enough_where_something_has_to_be_measured(run):
+    result = run(
+        "--gpu-require-measured",
+        "--gpu-sync-budget=0",
+        test_a="""
+            import pytest, torch
+            @pytest.fixture
+            def ready(): torch.ones(1, device="cuda").item()
+            def test_it(ready): pass
+            """,
+    )
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["--gpu-require-measured: no test ran anything on the device under a budget"])
+
+
 THREADS = """
     import asyncio, concurrent.futures, pytest, threading, torch
 

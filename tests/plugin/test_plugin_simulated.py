@@ -42,6 +42,7 @@ def test_other_threads_are_held_to_the_budget_where_that_is_asked_for(run, argum
         "import threading\n"
         "    x = torch.ones(2, device='cuda')\n"
         "    with gpu_sync.budget(max=0):\n"
+        "        x * 2\n"
         "        thread = threading.Thread(target=x.cpu)\n"
         "        thread.start()\n"
         "        thread.join()"
