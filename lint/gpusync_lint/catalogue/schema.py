@@ -228,7 +228,7 @@ class Returns:
     gives: Literal[
         "unknown", "host", "dtype", "device", "gpu-device", "gpu-present", "gpu-absent", "stream", "event", "factory",
         "number-on-device", "argument", "parameter", "module", "optimizer", "scheduler", "distribution", "records",
-        "sequence", "padded-sequence",
+        "sequence", "padded-sequence", "indices", "index-batches",
     ]  # fmt: skip
     """The kind of result: `argument` is the first argument itself, `factory` a tensor made from sizes or data,
     `records` a collection of host objects."""
@@ -332,6 +332,8 @@ class Catalogue:
     """The beginnings of the dotted names of classes that are `torch.nn.Module`s."""
     device_words: tuple[str, ...] = ()
     """Words that show that a file uses a GPU. A word that ends in `*` may be a part of another word."""
+    no_device_words: tuple[str, ...] = ()
+    """Text that contains a device word and shows nothing: `cuda.is_available()`, `cuda.manual_seed`."""
     only_logging: tuple[str, ...] = field(default=(), metadata=_only(TORCH, LIBRARY))
     """Modules that only write logs, so that importing them does not show that a file works with tensors."""
     returns: tuple[Returns, ...] = field(default=(), metadata=_only(TORCH))

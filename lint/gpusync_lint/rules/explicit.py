@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.model.operations import ReplaceExpression
 from gpusync_lint.rules.base.blocks import around
@@ -22,7 +22,7 @@ _ENTERS = ("torch.cuda.stream", "torch.cuda.StreamContext")
 
 
 class StreamOrEventSynchronize(Rule):
-    """`Stream.synchronize()` and `Event.synchronize()`. Next to a clock they are what their author measures."""
+    """`Stream.synchronize()` and `Event.synchronize()`, unless they are next to a clock and part of a measurement."""
 
     nodes = (ast.Call,)
     calls = ("synchronize",)
@@ -34,7 +34,7 @@ class StreamOrEventSynchronize(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         if (
             method(node) != "synchronize"
             or context.qualified_name(node.func)

@@ -1,4 +1,4 @@
-"""The barriers of frameworks other than torch, which depend on the types of values that their catalogues describe."""
+"""Barriers of frameworks other than torch, by the types of values that their catalogues describe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ForeignBarrier(Rule):
     """Calls, conversions, conditions, text and masks that read a value of another framework.
 
-    Silent in what the framework traces or compiles: there a value that is read would be an error, not a wait.
+    Functions that the framework traces or compiles are skipped: to read a value there is an error, and not a wait.
     """
 
     nodes = (ast.Call, ast.If, ast.While, ast.IfExp, ast.Assert, ast.UnaryOp, ast.BoolOp,
@@ -30,7 +30,7 @@ class ForeignBarrier(Rule):
     INVALID: ClassVar = ()
 
     def applies_to(self, context: RuleContext) -> bool:
-        """Whether the file uses another framework, or is given values of one."""
+        """Whether the file uses another framework, or contains values of one."""
         return context.uses_foreign_values
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Device, Kind
+from gpusync_lint.domain.values import Device, Kind
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.blocks import around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, called_names, keyword

@@ -1,4 +1,4 @@
-"""GS704: a training loop in which nothing ever waits for the GPU."""
+"""GS704: a training loop in which nothing waits for the GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import Device, Kind
+from gpusync_lint.domain.values import Device, Kind
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.blocks import LOOPS, around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, is_count, method
@@ -22,7 +22,7 @@ _MADE = "for i in range(9):\n    y = torch.randn(4, 256, device=dev)\n    model(
 
 
 class UnboundedQueue(Rule):
-    """`optimizer.step()` in a loop whose inputs are made on the device, and that nothing holds back.
+    """`optimizer.step()` in a loop whose inputs are created on the device, and in which nothing waits.
 
     In MXNet, where copies to the device do not wait either, `trainer.step()` in any loop.
 
@@ -68,7 +68,7 @@ class UnboundedQueue(Rule):
 
 
 def _endless(loop: ast.stmt, context: RuleContext) -> bool:
-    """Whether a loop runs over numbers, or for ever."""
+    """Whether a loop iterates over a range, or is endless."""
     if isinstance(loop, ast.While):
         return isinstance(loop.test, ast.Constant)
     if not isinstance(loop, ast.For):
@@ -82,7 +82,7 @@ def _makes_inputs(loop: ast.stmt, context: RuleContext) -> bool:
 
 
 def _makes_input(node: ast.AST, context: RuleContext) -> bool:
-    """Whether an expression makes a new tensor on the device."""
+    """Whether an expression creates a tensor on the device."""
     if not isinstance(node, ast.Call):
         return False
     called, made = context.value(node.func), context.value(node)

@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, has_tensor
+from gpusync_lint.domain.values import UNKNOWN, Kind, Value, has_tensor
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.blocks import LOOPS, around
 from gpusync_lint.rules.base.context import Report, RuleContext, keyword, positional

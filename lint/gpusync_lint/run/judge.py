@@ -1,4 +1,4 @@
-"""Judging: every rule is shown every node that it declares, and what it reports becomes findings."""
+"""The application of rules: each rule checks the nodes that it declares, and its reports become findings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import registry
-from gpusync_lint.domain.lattice import UNKNOWN, Kind
+from gpusync_lint.domain.values import UNKNOWN, Kind
 from gpusync_lint.model.findings import Finding
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules import rule_table
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gpusync_lint.catalogue.schema import Barrier
-    from gpusync_lint.domain.lattice import Value
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.heat.frequency import FrequencyRecorder
     from gpusync_lint.inference.fixpoint import Inference
     from gpusync_lint.model.findings import EngineSettings
@@ -39,7 +39,7 @@ _FIRST_OTHER_CODE = "GS7"
 
 
 class Judge:
-    """Asks the rules about the files of a project."""
+    """Applies the rules to the files of a project."""
 
     def __init__(self, inference: Inference, heat: FrequencyRecorder, settings: EngineSettings) -> None:
         self._inference = inference
@@ -49,14 +49,14 @@ class Judge:
         self._tasks = Tasks(inference)
         self._barriers = registry.all_barriers() | {barrier.id: barrier for barrier in settings.barriers}
         self._files: dict[ModuleDef, _FileReports] = {}
-        """The files that some rule was asked about, until their findings have been taken."""
+        """The reports of files whose findings have not been created yet."""
         self._judged: dict[ModuleDef, frozenset[FunctionDef]] = {}
         """The functions with reports, of the files whose findings have been taken."""
         self._waits: dict[ModuleDef, dict[FunctionDef, list[Report]]] = {}
         """The definite waits of those functions."""
 
     def findings(self, file: ModuleDef) -> Iterator[tuple[Finding, Place | None]]:
-        """The findings of a file, in no particular order, each with the place that its heat depends on."""
+        """The findings of a file, each with the place that determines its heat; None if its rule does."""
         reports = self._reports(file)
         found = reports.all()
         self._judged[file] = reports.functions()
@@ -65,7 +65,10 @@ class Judge:
         context = reports.context
         merge_reads(found, context)
         seen: set[tuple[str, int]] = set()
+        in_tests = context.in_tests()
         for occurrence, report in sorted(found, key=lambda item: (item[1].node.lineno, item[1].node.col_offset)):
+            if in_tests and _is_assertion(occurrence.statement):
+                continue  # a test reads values on purpose
             if (report.barrier, id(report.node)) not in seen:
                 seen.add((report.barrier, id(report.node)))
                 place: Place | None = None
@@ -102,7 +105,7 @@ class Judge:
         return self._reports(fn.file).waits(fn) if judged is None else judged.get(fn, [])
 
     def close(self) -> None:
-        """Forget everything: what is left refers to itself, and would wait for the garbage collector."""
+        """Break reference cycles, so that no garbage collection is needed."""
         self._files.clear()
 
     def _finding(self, occurrence: Occurrence, report: Report, place: Place | None, context: RuleContext) -> Finding:
@@ -130,8 +133,17 @@ class Judge:
         )
 
 
+def _is_assertion(statement: ast.stmt) -> bool:
+    """`assert test`, `self.assertEqual(a, b)`, `torch.testing.assert_close(a, b)`."""
+    if isinstance(statement, ast.Assert):
+        return True
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    return (dotted_path(statement.value.func) or "").rpartition(".")[2].startswith("assert")
+
+
 class _FileReports:
-    """What the rules report on one file, function by function."""
+    """The reports of the rules on a file, by function."""
 
     def __init__(self, context: RuleContext, inference: Inference, barriers: Mapping[str, Barrier]) -> None:
         self.context = context
@@ -140,18 +152,18 @@ class _FileReports:
         self._table = rule_table(context)
         self._reports: dict[FunctionDef, Found] = {}
         self._waiting: list[tuple[Occurrence, Rule]] = []
-        """The occurrences that a rule judges after the other rules."""
+        """The nodes for rules that check after the other rules, with these rules."""
 
     def all(self) -> Found:
-        """The reports on every function of the file, those of the rules that come after the others last."""
+        """The reports on the file. Those of rules that check after the others come last."""
         found = [one for fn in self.context.file.all_functions for one in self.of(fn)]
         self.context.reported_lines.update(report.node.lineno for _, report in found)
         for occurrence, rule in self._waiting:
-            found += self._asked(rule, occurrence)
+            found += self._check(rule, occurrence)
         return found
 
     def of(self, fn: FunctionDef) -> Found:
-        """The reports on one function, without those of the rules that come after the others."""
+        """The reports on a function, without those of rules that check after the others."""
         found = self._reports.get(fn)
         if found is None:
             found = self._reports[fn] = []
@@ -163,7 +175,7 @@ class _FileReports:
                         if rule.after_others:
                             self._waiting.append((occurrence, rule))
                         else:
-                            found += self._asked(rule, occurrence)
+                            found += self._check(rule, occurrence)
         return found
 
     def waits(self, fn: FunctionDef) -> list[Report]:
@@ -177,20 +189,20 @@ class _FileReports:
         ]
 
     def functions(self) -> frozenset[FunctionDef]:
-        """The functions with reports of rules that do not come after the others."""
+        """The functions with reports, without those of rules that check after the others."""
         return frozenset(fn for fn, found in self._reports.items() if found)
 
     def _select(self, node: ast.AST) -> tuple[Rule, ...] | None:
         return self._table.judging(node, self.context.values)
 
-    def _asked(self, rule: Rule, occurrence: Occurrence) -> Iterator[tuple[Occurrence, Report]]:
+    def _check(self, rule: Rule, occurrence: Occurrence) -> Iterator[tuple[Occurrence, Report]]:
         self.context.occurrence = occurrence
         for report in rule.check(occurrence.node, self.context):
             yield occurrence, report
 
 
 def _message(template: str, mark: ast.expr, values: dict[ast.expr, Value]) -> str:
-    """The message of a finding: `{call}` stands for what is called, as its author wrote it."""
+    """The message of a finding. `{call}` is replaced by the callee as it is written in the source."""
     called = _called(mark, values)
     if not called:
         called = "this comparison" if isinstance(mark, ast.Compare) else "this"
@@ -200,7 +212,7 @@ def _message(template: str, mark: ast.expr, values: dict[ast.expr, Value]) -> st
 
 
 def _called(mark: ast.expr, values: dict[ast.expr, Value]) -> str:
-    """What a call calls: `torch.equal()`, `float()`; of a method the name, `.cpu()`; empty for another expression."""
+    """The callee of a call: `torch.equal()`, `float()`, for a method `.cpu()`; empty for other expressions."""
     if isinstance(mark, ast.Call):
         func = mark.func
         if isinstance(func, ast.Name):

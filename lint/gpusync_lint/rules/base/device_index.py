@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import Device, Kind
+from gpusync_lint.domain.values import Device, Kind
 from gpusync_lint.rules.base.context import keyword, positional
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpusync_lint.domain.lattice import Value
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.project.symbols import FunctionDef
     from gpusync_lint.rules.base.context import RuleContext
 

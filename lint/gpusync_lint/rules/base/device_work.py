@@ -1,4 +1,4 @@
-"""Which statements give the device work, where all that is called is understood."""
+"""Statements that launch work on the device, for code in which every call is understood."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.catalogue import registry
 from gpusync_lint.domain import python_api
-from gpusync_lint.domain.lattice import Device, Kind, Value, foreign_inside, has_tensor
+from gpusync_lint.domain.values import Device, Kind, Value, foreign_inside, has_tensor
 from gpusync_lint.rules.base import foreign_calls
 from gpusync_lint.rules.base.blocks import LOOPS
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import python_api
-from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, foreign_inside, foreign_value, tuple_of
+from gpusync_lint.domain.values import UNKNOWN, Kind, Value, foreign_inside, foreign_value, tuple_of
 from gpusync_lint.rules.base.entries import waits_if_called_so
 
 if TYPE_CHECKING:

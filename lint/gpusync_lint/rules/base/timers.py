@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.catalogue import roots
 from gpusync_lint.domain import python_api
-from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value
+from gpusync_lint.domain.values import UNKNOWN, Kind, Value
 from gpusync_lint.project.symbols import ClassDef, FunctionDef
 from gpusync_lint.syntax.traversal import walk_block
 
