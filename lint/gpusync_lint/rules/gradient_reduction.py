@@ -61,7 +61,8 @@ class ReducePerParameter(Rule):
                 for generator in inner.generators
             ]
         if any(isinstance(inner, ast.Name) and inner.id == name for target in targets for inner in ast.walk(target)):
-            yield Report("reduce-per-parameter", node, Confidence.MEDIUM)
+            # Tests compare a distributed wrapper with a reference that is written like this.
+            yield Report("reduce-per-parameter", node, Confidence.LOW if context.in_tests() else Confidence.MEDIUM)
 
     def _entry(self, context: RuleContext) -> tuple[str, ...]:
         return context.catalogue.barriers[self.barriers[0]].functions

@@ -72,7 +72,7 @@ def test_a_loss_kept_without_an_optimizer_step_is_silent(lint):
 
 def test_the_first_of_several_reads_says_that_one_would_do(lint_step):
     first, second = lint_step("a = s.item()\nb = s2.item()")
-    assert "read the 2 of this block" in first.remedy
+    assert "read the 2 values in this block" in first.remedy
     assert "with one wait" not in second.remedy
 
 
@@ -88,7 +88,7 @@ def test_reads_in_different_blocks_are_not_merged(lint_step):
 
 def test_a_copy_from_a_loader_that_pins_is_told_the_shorter_remedy(lint):
     (finding,) = lint(SETUP + "for b in DataLoader([], pin_memory=True):\n    b.to(device)\n")
-    assert finding.remedy == "Pass `non_blocking=True`; the memory is pinned already"
+    assert finding.remedy == "Pass `non_blocking=True`. The memory is pinned already"
 
 
 PAGEABLE = {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.values import Kind
+from gpusync_lint.domain.values import Device, Kind
 from gpusync_lint.rules.base.context import keyword, positional
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.project.symbols import FunctionDef
     from gpusync_lint.rules.base.context import RuleContext
 
@@ -57,7 +58,7 @@ def _current(context: RuleContext) -> Gpu | None:
 
 def _is_on_device(node: ast.expr, context: RuleContext) -> bool:
     value = context.value(node)
-    return value.on_device or (value.kind is Kind.MODULE and value.device > value.device.CPU)
+    return value.on_device or (value.kind is Kind.MODULE and value.device > Device.CPU)
 
 
 def _gpu(node: ast.expr, context: RuleContext, depth: int) -> Gpu | None:
@@ -66,8 +67,8 @@ def _gpu(node: ast.expr, context: RuleContext, depth: int) -> Gpu | None:
     if isinstance(node, ast.Constant):
         return _named(node.value, context)
     if isinstance(node, ast.Name):
-        value = _assigned(node.id, context)
-        return None if value is None else _gpu(value, context, depth + 1)
+        found = {_gpu(value, context, depth + 1) for value in _assigned(node.id, context)}
+        return found.pop() if len(found) == 1 else None
     if isinstance(node, ast.Subscript):
         return _element(node, context, depth)
     if isinstance(node, ast.Call):
@@ -111,7 +112,7 @@ def _element(node: ast.Subscript, context: RuleContext, depth: int) -> Gpu | Non
     index = node.slice
     base = node.value
     if isinstance(base, ast.Name) and isinstance(index, ast.Constant) and isinstance(index.value, int):
-        listed = _assigned(base.id, context)
+        listed = next(iter(_assigned(base.id, context)), None)
         if isinstance(listed, (ast.List, ast.Tuple)) and -len(listed.elts) <= index.value < len(listed.elts):
             return _gpu(listed.elts[index.value], context, depth + 1)
         if base.id.lower().endswith(_LISTS):
@@ -125,15 +126,20 @@ def _shared(nodes: Sequence[ast.expr], context: RuleContext, depth: int) -> Gpu 
     return found.pop() if len(found) == 1 else None
 
 
-def _assigned(name: str, context: RuleContext) -> ast.expr | None:
-    """The one value that a name is assigned, in the function or around it; None if there are several."""
+def _assigned(name: str, context: RuleContext) -> list[ast.expr]:
+    """The values that a name is assigned, in the function or around it, without the device of a machine without GPU."""
     fn: FunctionDef | None = context.function
     while fn is not None:
         count, values = fn.assignments.get(name, (0, []))
         if count:
-            return values[0] if count == len(values) == 1 else None
+            on_gpu = [value for value in values if not _is_host(context.value(value))]
+            return on_gpu if count == len(values) else []
         args = getattr(fn.node, "args", None)
         if args is not None and any(arg.arg == name for arg in ast.walk(args) if isinstance(arg, ast.arg)):
-            return None
+            return []
         fn = fn.outer if not fn.is_module else None
-    return None
+    return []
+
+
+def _is_host(value: Value) -> bool:
+    return value.kind is Kind.DEVICE and value.device is Device.CPU

@@ -164,11 +164,13 @@ class _Search:
                 return "torch" if label == "step" else ""
             if receiver.kind in _SILENT_KINDS:
                 return ""
+            if receiver.kind is Kind.MODULE and label == "forward":
+                return self._of_module(receiver)
         called = context.value(func)
         if called.kind is Kind.NAME and isinstance(called.ref, str):
             root, _, rest = called.ref.partition(".")
             if root == "torch":
-                if rest in _READING:
+                if rest in _READING or rest.startswith("ops."):  # custom operators may wait
                     raise _MayWaitError
                 return "torch" if has_tensor(result) and rest not in _NO_KERNEL else ""
             if root in python_api.HOST_MODULES or root == "builtins":
@@ -177,10 +179,7 @@ class _Search:
             work = self.in_function(called.ref)
             return work.framework if work is not None else ""
         if called.kind is Kind.MODULE:
-            forward = context.method_of(called, "forward")
-            if forward is not None and context.may_wait(forward):
-                raise _MayWaitError
-            return "torch" if called.device >= Device.ASSUMED else ""
+            return self._of_module(called)
         if called.kind is Kind.CLASS:
             init = context.method_of(Value(Kind.INSTANCE, ref=called.ref), "__init__")
             if init is not None:
@@ -191,6 +190,13 @@ class _Search:
         if foreign_calls.may_wait(node, context):
             raise _MayWaitError
         return _framework_of(result)
+
+    def _of_module(self, module: Value) -> str:
+        """Whose device a call of a module gives work; empty for a module on the host."""
+        forward = self._context.method_of(module, "forward")
+        if forward is not None and self._context.may_wait(forward):
+            raise _MayWaitError
+        return "torch" if module.device >= Device.ASSUMED else ""
 
 
 def _id(node: ast.expr) -> str:
