@@ -1,6 +1,6 @@
-"""Comments of a file that speak to the linter, each with the statement that it belongs to.
+"""The comments for the linter in a file, each with the statement that it belongs to.
 
-`ast` knows no comments, so they are found by Python's tokenizer.
+Comments are not part of `ast`, so Python's tokenizer finds them.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ _TRIVIA = {tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, to
 
 
 class UnreadableCommentsError(ValueError):
-    """The comments of a file cannot be told from its code by this Python."""
+    """This version of Python cannot tokenize a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """A comment that holds the marker."""
+    """A comment that contains the marker."""
 
     text: str
     span: Span
     lines: tuple[int, int] | None
-    """First and last line of the statement that it belongs to; None when it stands above none."""
+    """The first and last line of the statement that it belongs to; None if it is above no statement."""
     first_block: bool
-    """Whether no code comes before it."""
+    """Whether there is no code before it on its line."""
 
 
 @dataclass(slots=True)
 class Read:
-    """What the tokenizer tells of a file."""
+    """The comments and statements of a file."""
 
     comments: list[Comment] = field(default_factory=list)
     statements: list[tuple[int, int]] = field(default_factory=list)
-    """First and last line of each logical line: of a simple statement, or of the header of a compound one."""
+    """The first and last line of each simple statement, and of each header of a compound statement."""
 
 
 def read(text: str) -> Read:
@@ -45,11 +45,11 @@ def read(text: str) -> Read:
     found = Read()
     comments = found.comments
     above: list[tuple[int, int | None]] = []
-    """Comment lines directly above the next statement: line, and index into `comments` where it holds the marker."""
+    """The comment lines directly above the next statement: line, and index into `comments`; None without the marker."""
     inside: list[int] = []
-    """Indices into `comments` of those of the statement that is being read, or directly above it."""
+    """The indices into `comments` of those in the current statement, or directly above it."""
     start: int | None = None
-    """First line of the statement that is being read."""
+    """The first line of the current statement."""
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             line = token.start[0]

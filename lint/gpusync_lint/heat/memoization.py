@@ -1,4 +1,4 @@
-"""Code that runs only until a value exists: lazy initialization, and functions that return a value they have kept."""
+"""Memoization: lazy initialization, and functions that return a value that they have stored."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def assigns_what_is_missing(statement: ast.If, methods: Methods) -> bool:
 
 
 class Assignment(NamedTuple):
-    """A dotted path that a statement assigns anew or fills in place."""
+    """A dotted path that a statement assigns, or fills in place."""
 
     path: str
     value: ast.expr
