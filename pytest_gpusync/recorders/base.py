@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from abc import ABC, abstractmethod
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
 FORKED: Final = (
     "CUDA cannot be used in a child forked after its parent used it; start the process by spawn to count in it"
 )
+
+
+NO_GIL: Final = (
+    "this is a free-threaded build of Python, and syncs of a GPU can be counted only under the GIL; "
+    "use an ordinary build, such as python3.14 instead of python3.14t"
+)
+
+
+def free_threaded() -> bool:
+    """Return whether this build of Python has no GIL, even if it was told to run with one."""
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 class CallCounter(Protocol):

@@ -27,6 +27,7 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from pytest_gpusync.machine.native_libraries import NativeUnavailable
 from pytest_gpusync.model.measurement import PAGEABLE_H2D_WAITS_ABOVE, RawSync
 from pytest_gpusync.recorders import cupti_api, gate, obstacles
 from pytest_gpusync.recorders.base import FORKED, Recorder, RecorderUnavailable
@@ -104,7 +105,7 @@ class _Call(NamedTuple):
     operation."""
     entered: int
     left: int
-    """When it returned, in ticks of the gate."""
+    """When it was entered and when it returned, by ``time.perf_counter_ns()``."""
     context: int
     destination: int
     """For a copy; for a stream synchronize, the stream."""
@@ -131,11 +132,10 @@ class _Copy(NamedTuple):
 class _Thread:
     """The state of one thread."""
 
-    __slots__ = ("copy", "ident", "slot")
+    __slots__ = ("copy", "ident")
 
     def __init__(self, ident: int) -> None:
         self.ident = ident
-        self.slot = gate.slot_of(ident)
         self.copy: _Copy | None = None
 
 
@@ -216,7 +216,6 @@ class CuptiRecorder(Recorder):
             raise RecorderUnavailable("torch.profiler is running and holds CUPTI; stop it to count at the driver")
         cupti, entry = self._prepare()
         self._sink = sink
-        entry.keep_time()
         # CUPTI crashes if callbacks run on other threads while a subscription begins or ends.
         entry.close()
         self._places.refresh(entry)
@@ -269,8 +268,6 @@ class CuptiRecorder(Recorder):
 
     def flush(self) -> None:
         """Deliver the buffered and the logged calls, and the copies that turned out to wait by themselves."""
-        if self._gate is not None:
-            self._gate.keep_time()
         self._deliver_buffered()
         self._deliver_logged()
         for thread in list(self._threads.values()):
@@ -296,8 +293,11 @@ class CuptiRecorder(Recorder):
         if not cupti_api.has_driver():
             raise RecorderUnavailable(obstacles.NO_DRIVER)
         try:
-            cupti = cupti_api.Cupti(path)
             entry = gate.CallGate(self._callback, self._deliver_logged)
+        except NativeUnavailable as error:
+            raise RecorderUnavailable(f"{error}; to count at the driver, {error.remedy}") from None
+        try:
+            cupti = cupti_api.Cupti(path)
             self._fill_table(cupti, entry)
         except (OSError, AttributeError) as error:
             raise RecorderUnavailable(f"CUPTI cannot be used: {error}") from error
@@ -413,9 +413,6 @@ class CuptiRecorder(Recorder):
             # A signal handler (for Ctrl-C, or a test's time limit) ran in here, and what it raised cannot leave the
             # callback.
             _raise_later_in_main_thread(raised)
-        finally:
-            if self._gate is not None:
-                self._gate.returned += 1
 
     def _dispatched(
         self, entry: gate.CallGate, domain: int, callback_id: int, address: int, frame: FrameType | None
@@ -432,9 +429,9 @@ class CuptiRecorder(Recorder):
             count = _RUNTIME_COPY_WORDS if domain == gate.RUNTIME else _COPY_WORDS
         words = cupti_api.parameters(address, count)
         caller, instruction = (0, 0) if frame is None else (id(frame), id(frame.f_code) + frame.f_lasti)
-        ticks = entry.ticks(thread.slot)
+        times = entry.times(thread.ident)
         context = cupti_api.context(address)
-        handler(argument, _Call(frame, None, caller, instruction, *ticks, context, *words, 0, None), thread)
+        handler(argument, _Call(frame, None, caller, instruction, *times, context, *words, 0, None), thread)
 
     def _deliver_buffered(self, frame: FrameType | None = None) -> None:
         """Report the calls that the gate buffered, in order.
@@ -451,7 +448,7 @@ class CuptiRecorder(Recorder):
             thread = self._thread(own)
             self._is_reading = True
             try:
-                for sequence, noted in entry.take():
+                for noted in entry.take():
                     found = handlers.get((noted[1], noted[0]))
                     if found is None:
                         continue
@@ -462,10 +459,10 @@ class CuptiRecorder(Recorder):
                         # another thread reads it before the buffered thread does; that thread's frame has not changed.
                         where = frame or (sys._getframe(1) if get_ident() == own else sys._current_frames().get(own))
                         charge = attribution.charge(where, own)
-                        if frame is not None and entry.noted.value == sequence + 1:
+                        if frame is not None and entry.noted.value == noted[13] + 1:
                             self._places.learn(entry, place, frame, charge)
                     self._forward.note(noted[12], charge)
-                    found[0](found[1], _new(_Call, (where, charge, *noted[3:], sequence)), thread)
+                    found[0](found[1], _new(_Call, (where, charge, *noted[3:])), thread)
             finally:
                 self._is_reading = False
 
@@ -541,17 +538,17 @@ class CuptiRecorder(Recorder):
             first: the call of its first half. The host may have waited there: a copy of pageable memory returns when it
                 is done, and the synchronize after it has nothing left to wait for.
         """
-        sink, entry = self._sink, self._gate
-        if sink is None or entry is None:
+        sink = self._sink
+        if sink is None:
             return
-        blocked, began = entry.span((first or call).entered, call.left)
+        began = (first or call).entered
         try:
             device = self._device_of_context[call.context]
         except KeyError:
             device = self._device_of(call.context)
         charge = call.charge if first is None else first.charge or call.charge
         stream = call.destination if kind == "stream" else None
-        details = (direction, nbytes, blocked, device, charge, began, call.sequence, stream)
+        details = (direction, nbytes, call.left - began, device, charge, began, call.sequence, stream)
         sink(_new(RawSync, (kind, call.frame, ident, *details)))
 
     def _emit(self, raw: RawSync) -> None:
@@ -578,8 +575,7 @@ class CuptiRecorder(Recorder):
         if copy is None or entry is None or thread.ident == get_ident():
             return True
         # Another thread may be inside the synchronize that completes its copy, or just before it.
-        took, began = entry.span(copy.call.entered, copy.call.left)
-        if entry.is_in_call(thread.slot) or time.perf_counter_ns() < began + took + _MAX_BETWEEN_HALVES_NS:
+        if entry.is_in_call(thread.ident) or time.perf_counter_ns() < copy.call.left + _MAX_BETWEEN_HALVES_NS:
             return thread.ident not in sys._current_frames()
         return True
 
@@ -608,7 +604,7 @@ class CuptiRecorder(Recorder):
             device = self._device_of(call.context)
             copy = self._copy_completed_by(kind, call.thread)
             if copy is not None:
-                _, began = entry.span(copy.call.entered, copy.call.left)
+                began = copy.call.entered
                 blocked = call.began_ns + call.blocked_ns - began
                 details = (copy.direction, copy.call.nbytes, blocked, device, copy.call.charge, began)
                 self._emit(RawSync(kind, None, call.thread, *details))

@@ -1,8 +1,9 @@
-"""Kernels that are taken past Python: what goes that way, what does not, and that nobody can tell the two apart."""
+"""The native path: which calls take it, which do not, and that results and counts are the same either way."""
 
 from __future__ import annotations
 
 import gc
+import json
 import threading
 import weakref
 
@@ -10,9 +11,22 @@ import pytest
 import torch
 
 from pytest_gpusync.commands import doctor
+from pytest_gpusync.machine import native_libraries
 from pytest_gpusync.simulated import simulated_cuda
-from pytest_gpusync.simulated.native_path import shortcut
+from pytest_gpusync.simulated.abi.lifetimes import LIBRARY
+from pytest_gpusync.simulated.native_path import dispatch
 from pytest_gpusync.simulated.tensors import memory
+
+
+def _is_built():
+    try:
+        native_libraries.load(LIBRARY)
+    except native_libraries.NativeUnavailable:
+        return False
+    return True
+
+
+needs_native_code = pytest.mark.skipif(not _is_built(), reason="there is no native path")
 
 
 def _inputs(device):
@@ -44,17 +58,20 @@ PLAIN = {
 
 @pytest.fixture
 def past_python(cuda):
-    """The device, on which the first use is over; a function that tells how many calls went past Python so far."""
+    """After the device's first use: a function that returns how many calls took the native path so far."""
+    if not _is_built():
+        pytest.skip("there is no native path")
     torch.ones(1, device=cuda)
-    return shortcut.calls
+    return dispatch.calls
 
 
 def _retried():
     return memory.lifetimes().context.retried
 
 
+@needs_native_code
 def test_torch_is_where_it_was_expected(cuda):
-    assert shortcut.unavailable is None
+    assert dispatch.unavailable is None
 
 
 @pytest.mark.parametrize("name", ["aten::add.Tensor", "aten::view", "aten::cat", "aten::add_.Tensor", "aten::sinh"])
@@ -179,12 +196,13 @@ def test_the_device_of_the_host_is_refused_beside_it(past_python):
         torch.cat([x, torch.ones(4, 4)])
 
 
+@needs_native_code
 def test_two_devices_are_told_apart():
     with simulated_cuda(2):
         one, other = torch.ones(2, device="cuda:0"), torch.ones(2, device="cuda:1")
-        before = shortcut.calls()
+        before = dispatch.calls()
         assert (other + other).device.index == 1
-        assert shortcut.calls() > before
+        assert dispatch.calls() > before
         with pytest.raises(RuntimeError, match="found at least two devices"):
             one + other
         with torch.cuda.device(1):
@@ -193,9 +211,9 @@ def test_two_devices_are_told_apart():
 
 
 def _of(x):
-    before = shortcut.calls()
+    before = dispatch.calls()
     x + x
-    return shortcut.calls() - before
+    return dispatch.calls() - before
 
 
 def test_it_is_closed_while_a_graph_is_captured(past_python):
@@ -225,6 +243,7 @@ def test_it_is_closed_on_another_stream_and_while_births_are_watched(past_python
     assert _of(x) == 1
 
 
+@needs_native_code
 def test_it_is_closed_without_values_and_when_the_device_is_off():
     with simulated_cuda(values=False):
         assert _of(torch.ones(2, device="cuda")) == 0
@@ -347,17 +366,18 @@ def test_storages_can_be_freed_and_grown_again(past_python):
     assert torch.cuda.memory_allocated() == before
 
 
+@needs_native_code
 def test_a_child_that_is_forked_before_the_first_use_may_use_it(run_python):
     done = run_python(
         "import os, torch\n"
         "from pytest_gpusync.simulated import switch_on\n"
-        "from pytest_gpusync.simulated.native_path import shortcut\n"
+        "from pytest_gpusync.simulated.native_path import dispatch\n"
         "switch_on()\n"
         "child = os.fork()\n"
         "x = torch.ones(4, device='cuda')\n"
-        "before = shortcut.calls()\n"
+        "before = dispatch.calls()\n"
         "y = x + x\n"
-        "assert shortcut.calls() == before + 1 and y.tolist() == [2] * 4\n"
+        "assert dispatch.calls() == before + 1 and y.tolist() == [2] * 4\n"
         "assert torch.cuda.memory_allocated() == 1024, torch.cuda.memory_allocated()\n"
         "if child == 0: os._exit(7)\n"
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
@@ -370,28 +390,54 @@ def test_a_child_that_is_forked_before_the_first_use_may_use_it(run_python):
     assert done.returncode == 0, done.stderr
 
 
+@needs_native_code
 def test_where_torch_is_laid_out_in_another_way_python_does_it_all(run_python):
     done = run_python(
         "import torch\n"
         "from pytest_gpusync.simulated import switch_on\n"
-        "from pytest_gpusync.simulated.native_path import shortcut\n"
-        "def fail(*_): raise shortcut.NotFound('it is elsewhere')\n"
-        "shortcut._find_storages = fail\n"
+        "from pytest_gpusync.simulated.native_path import dispatch, torch_layout\n"
+        "def fail(*_): raise torch_layout.UnknownLayout('it is elsewhere')\n"
+        "torch_layout._find_storages = fail\n"
         "switch_on()\n"
         "x = torch.ones(4, device='cuda', requires_grad=True)\n"
         "(x * x).sum().backward()\n"
         "assert x.grad.tolist() == [2] * 4\n"
-        "print(shortcut.unavailable, shortcut.calls())\n"
+        "print(dispatch.unavailable, dispatch.calls())\n"
     )
     assert (done.returncode, done.stdout) == (0, "it is elsewhere 0\n"), done.stderr
 
 
 def test_the_doctor_says_that_kernels_are_in_python(monkeypatch, capsys):
-    monkeypatch.setattr(shortcut, "unavailable", "it is elsewhere")
+    monkeypatch.setattr(dispatch, "unavailable", "it is elsewhere")
     assert doctor._check_simulated()
-    assert (
-        "its kernels run in Python, which takes about 5 us longer for each: it is elsewhere" in capsys.readouterr().out
+    assert "its kernels run in Python, 5 to 10 us slower each: it is elsewhere" in capsys.readouterr().out
+
+
+@needs_native_code
+def test_without_native_code_python_counts_the_same_memory(run_python):
+    source = (
+        "import json, os, torch\n"
+        "{}"
+        "from pytest_gpusync.simulated import switch_on\n"
+        "from pytest_gpusync.simulated.native_path import dispatch\n"
+        "switch_on()\n"
+        "layers = [torch.nn.Linear(64, 64) for _ in range(4)]\n"
+        "model = torch.nn.Sequential(*layers).cuda()\n"
+        "optimizer = torch.optim.AdamW(model.parameters())\n"
+        "for step in range(5):\n"
+        "    x = torch.ones(100 + step, 64, device='cuda')\n"
+        "    model(x).square().mean().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+        "    x.untyped_storage().resize_(0)\n"
+        "print(json.dumps([dispatch.unavailable, dispatch.calls() > 0, torch.cuda.memory_stats()]))\n"
     )
+    natively, in_python = (
+        json.loads(run_python(source.format(line)).stdout) for line in ("", "os.environ['GPUSYNC_NATIVE'] = '0'\n")
+    )
+    assert natively[:2] == [None, True]
+    assert in_python[:2] == ["native code is switched off by GPUSYNC_NATIVE=0; unset GPUSYNC_NATIVE", False]
+    assert natively[2] == in_python[2]
 
 
 def test_a_kernel_of_the_users_own_is_called(run_python):

@@ -1,29 +1,41 @@
-/* The shortcut past Python: most kernels of the simulated device, without entering the interpreter.
+/* The native path of the simulated device: most kernels of the CUDA key, without entering the interpreter.
  *
- * A kernel of the CUDA key is a Python function, which torch calls through a boxed function, with the arguments on a stack of
- * tagged values. shortcut.py puts compute() and view() in that function's place, with a plan of the operator. They do what the
- * Python kernel would where all is plain: dense tensors of one device, values, no capture. Everything else, and everything that
- * turns out odd or raises, is handed to the Python kernel with the arguments as they came, so that there is one place that decides.
+ * A kernel of the CUDA key is a Python function. torch calls it through a boxed function, with the arguments on a stack of tagged
+ * values. dispatch.py puts native_path_enter() in the place of that function, with a plan for each operator. It does what the Python
+ * kernel would do in the plain case: dense tensors of one device, values, no capture. Everything else, and every call that fails or
+ * gives an unexpected result, goes to the Python kernel with the arguments as they came, which alone decides what an operator does.
  *
- * docs/write_gate_code.py compiles this into shortcut_code.py. Nothing of torch is known at that time: where its structures keep what
- * is read and written here, shortcut.py finds out by looking at objects it has made, and puts it into the context.
+ * No header of torch is included: torch_layout.py finds the offsets in torch's structures and writes them into the context. So one
+ * library serves every release, CPU and CUDA builds alike.
+ *
+ * native_path_release() is for tensors that Python made: it notes that their memory was released, see lifetimes.py.
  */
 
-typedef signed char i8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long u64;
-typedef long i64;
+#include <cstdint>
+#include <cstdlib>
+#include <new>
 
-enum { MOST_ARGUMENTS = 32, MOST_RESULTS = 8, ELEMENTS_AT_HAND = 64, DEVICES = 128, STORAGE_WORDS = 16 };
-enum { ONLY_DEVICE = 1, ONCE = 2, WRITES = 4 };
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+#ifdef GPUSYNC_SOURCE
+EXPORT const char gpusync_source[] = GPUSYNC_SOURCE; /* digest of this file, by which a stale library is recognized */
+#endif
+
+typedef int8_t i8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int64_t i64;
+
+enum { MOST_ARGUMENTS = 32, MOST_RESULTS = 8, ELEMENTS_AT_HAND = 64, DEVICES = 128, STORAGE_WORDS = 16, PLANS = 1 << 13 };
+enum { ONLY_DEVICE = 1, ONCE = 2, WRITES = 4, VIEW = 8 };
 
 struct value { /* c10::IValue */
     u64 payload;
     u32 tag, unused;
 };
 
-struct values { /* std::vector<c10::IValue>: torch's stack, and what a list holds */
+struct values { /* std::vector<c10::IValue>: torch's stack, and the contents of a list */
     value *begin, *end, *limit;
 };
 
@@ -37,6 +49,11 @@ struct list : object { /* c10::detail::ListImpl */
     values items;
 };
 
+struct owned { /* c10::intrusive_ptr; not trivial, so that a function returns it as torch's functions do */
+    object *target;
+    ~owned() {}
+};
+
 typedef void (*boxed)(void *functor, const void *op, u64 keys, values *stack);
 
 struct cell { /* c10::KernelFunction: one cell of an operator's dispatch table */
@@ -44,8 +61,7 @@ struct cell { /* c10::KernelFunction: one cell of an operator's dispatch table *
     boxed run;
 };
 
-struct plan {
-    boxed python;
+struct plan { /* what is known of an operator */
     cell *host;
     u32 arguments, results, flags;
     i8 never; /* the argument that must not be true, or -1 */
@@ -53,67 +69,59 @@ struct plan {
     i8 written[MOST_RESULTS]; /* the argument that a result is, or -1 */
 };
 
-struct context {
-    u64 head, mask; /* lifetimes.py: how many words were written, and where to */
+struct context { /* lifetimes.py has the same structure */
+    u64 head, mask; /* how many words were written into the ring, and the mask of its size */
     u64 *ring;
     void (*dlpack_deleter)(void *) noexcept;
 
     u64 open;    /* 0: every call goes to Python */
-    u64 read;    /* how much of the ring has been read */
-    u64 at_most; /* unread words of the ring from which Python is to read them */
+    u64 read;    /* how many words of the ring have been read */
+    u64 at_most; /* unread words of the ring from which on Python is to read them */
     i64 room[DEVICES];
     u64 taken[DEVICES], taken_by_python[DEVICES];
     u64 devices;
-    u64 calls, retried; /* that did not go to Python, and that were begun here and then did */
+    u64 calls, retried; /* calls that did not go to Python, and calls that were begun here and then did */
 
-    u64 key_set, device, type, storage, dimension;          /* where a TensorImpl has them */
-    u64 memory, deleter, memory_device, nbytes;             /* where a StorageImpl has them */
+    boxed python; /* enters every kernel that is in Python */
+    u64 key_set, device, type, storage, dimension;          /* offsets in a TensorImpl */
+    u64 memory, deleter, memory_device, nbytes;             /* offsets in a StorageImpl */
     u64 cuda, cuda_inference, host, host_inference;         /* key sets */
     u64 keys;                                               /* of a call to a CPU kernel */
     u64 host_device, host_memory_device;                    /* as two bytes */
     u64 none, tensor, real, integer, boolean, generic, text, place; /* tags */
     void (*host_deleter)(void *) noexcept;
     object *undefined;
-    object *(*shallow_copy)(object **result, const object *tensor, const void *version, bool change);
-    void *(*allocate)(u64);
-    void (*deallocate)(void *);
+    owned (*shallow_copy)(const object *tensor, const void *version, bool change);
     const void *version;
-    void *(*make)(u64); /* operator new */
     u64 storage_words, empty_storage[STORAGE_WORDS]; /* a StorageImpl of the host, to be filled */
     value seen[MOST_ARGUMENTS], listed[2][2];
 };
 
-extern "C" {
-/* Filled in before the code is made executable. */
-__attribute__((section(".slots"), used)) context *volatile context_slot = nullptr;
-__attribute__((section(".slots"), used)) void *(*volatile begin_catch_slot)(void *) = nullptr;
-__attribute__((section(".slots"), used)) void (*volatile end_catch_slot)() = nullptr;
-__attribute__((section(".slots"), used)) void (*volatile rethrow_slot)() = nullptr;
-__attribute__((section(".slots"), used)) void (*volatile resume_slot)(void *) = nullptr;
+static context *current;
 
-void *__cxa_begin_catch(void *exception) noexcept { return begin_catch_slot(exception); }
-[[noreturn]] void __cxa_rethrow()
+/* Plans by the kernel object that torch passes, in a hash table. */
+static struct entry { void *functor; struct plan plan; } plans[PLANS];
+static u64 planned;
+
+static entry &find(void *functor)
 {
-    rethrow_slot();
-    __builtin_unreachable();
+    u64 slot = (u64)functor * 0x9E3779B97F4A7C15u >> 32;
+    while (plans[slot % PLANS].functor != functor && plans[slot % PLANS].functor)
+        slot++;
+    return plans[slot % PLANS];
 }
-[[noreturn]] void _Unwind_Resume(void *exception)
-{
-    resume_slot(exception);
-    __builtin_unreachable();
-}
-void __cxa_end_catch() { end_catch_slot(); }
-}
+
+template <typename T> static inline T load(const T &from) { return __atomic_load_n(&from, __ATOMIC_RELAXED); }
 
 template <typename T> static inline T &field(const void *object, u64 offset) { return *(T *)((char *)object + offset); }
 
-static inline u32 references(const object *o) { return (u32)__atomic_load_n(&o->count, __ATOMIC_RELAXED); }
-static inline bool has_python(const object *o) { return __atomic_load_n(&o->count, __ATOMIC_RELAXED) >> 63; }
+static inline u32 references(const object *o) { return (u32)load(o->count); }
+static inline bool has_python(const object *o) { return load(o->count) >> 63; }
 
-/* c10::intrusive_ptr's way to let go of a reference. */
+/* What c10::intrusive_ptr does to let go of a reference. */
 static void release(object *o) noexcept
 {
-    const u64 one = 1, one_weak = 1ul << 32, python = 1ul << 63;
+    const u64 one = 1, one_weak = (u64)1 << 32, python = (u64)1 << 63;
     if (__atomic_load_n(&o->count, __ATOMIC_ACQUIRE) == one + one_weak) {
         __atomic_store_n(&o->count, 0, __ATOMIC_RELAXED);
         o->methods[DELETE](o);
@@ -209,13 +217,12 @@ static void lent_died(void *storage) noexcept { release((object *)storage); }
  * are lent have one count of changes. */
 static object *lend(const context *c, const object *tensor)
 {
-    object *lent;
-    c->shallow_copy(&lent, tensor, c->version, false);
+    object *lent = c->shallow_copy(tensor, c->version, false).target;
     field<u64>(lent, c->key_set) = field<u64>(tensor, c->key_set) == c->cuda ? c->host : c->host_inference;
     field<u16>(lent, c->device) = c->host_device;
     object *&storage = field<object *>(lent, c->storage), *original = storage;
     if (original) {
-        u64 *made = (u64 *)c->make(c->storage_words * sizeof(u64));
+        u64 *made = (u64 *)operator new(c->storage_words * sizeof(u64));
         for (u64 n = 0; n < c->storage_words; n++)
             made[n] = c->empty_storage[n];
         storage = (object *)made;
@@ -310,11 +317,11 @@ static inline bool is_fresh_tensor(const context *c, const object *tensor)
     const object *storage = field<object *>(tensor, c->storage);
     return storage && (u16)field<u16>(storage, c->memory_device) == (u16)c->host_memory_device
         && references(storage) <= MOST_RESULTS && !has_python(storage)
-        && (field<void (*)(void *)>(storage, c->deleter) == c->host_deleter || !field<u64>(storage, c->memory));
+        && (field<void (*)(void *) noexcept>(storage, c->deleter) == c->host_deleter || !field<u64>(storage, c->memory));
 }
 
 /* The most that the allocator takes from the device for a block; allocator.py has the sizes of its segments. */
-static inline u64 most_taken(u64 nbytes) { return nbytes + ((nbytes <= 1 << 20 || nbytes >= 10 << 20 ? 2ul : 20ul) << 20); }
+static inline u64 most_taken(u64 nbytes) { return nbytes + ((u64)(nbytes <= 1 << 20 || nbytes >= 10 << 20 ? 2 : 20) << 20); }
 
 /* Tell whether a result is a tensor of the host that nobody else has, or a list of such; adds what memory it may take. */
 static bool is_fresh(const context *c, const value &v, u64 &needed)
@@ -334,25 +341,24 @@ static bool is_fresh(const context *c, const value &v, u64 &needed)
     return true;
 }
 
-/* Write into the ring: memory dies, or is born. */
-static void died(void *memory)
-{
-    context *c = context_slot;
-    c->ring[__atomic_fetch_add(&c->head, 1, __ATOMIC_SEQ_CST) & c->mask] = (u64)memory;
-}
+/* Write into the ring: memory dies, or is born. The order of the tickets is that of the events, and a word is 0 until it is written. */
+static inline void write(context *c, u64 ticket, u64 word) { __atomic_store_n(&c->ring[ticket & c->mask], word, __ATOMIC_RELEASE); }
+
+static void died(context *c, void *memory) { write(c, __atomic_fetch_add(&c->head, 1, __ATOMIC_SEQ_CST), (u64)memory); }
 
 static void born(context *c, void *memory, u64 nbytes, int index)
 {
     u64 ticket = __atomic_fetch_add(&c->head, 2, __ATOMIC_SEQ_CST);
-    c->ring[ticket & c->mask] = 1ul << 63 | (u64)index << 48 | nbytes;
-    c->ring[(ticket + 1) & c->mask] = (u64)memory;
+    write(c, ticket, (u64)1 << 63 | (u64)index << 48 | nbytes);
+    write(c, ticket + 1, (u64)memory);
     __atomic_fetch_add(&c->taken[index], most_taken(nbytes), __ATOMIC_RELAXED);
 }
 
-static void host_memory_died(void *memory)
+static void host_memory_died(void *memory) noexcept
 {
-    died(memory);
-    context_slot->host_deleter(memory);
+    context *c = current;
+    died(c, memory);
+    c->host_deleter(memory);
 }
 
 /* Make a fresh tensor of the host one of the device. */
@@ -371,7 +377,7 @@ static void label(context *c, object *tensor, int index)
     void *memory = field<void *>(storage, c->memory);
     if (!memory)
         return;
-    field<void (*)(void *)>(storage, c->deleter) = host_memory_died;
+    field<void (*)(void *) noexcept>(storage, c->deleter) = host_memory_died;
     born(c, memory, field<u64>(storage, c->nbytes), index);
 }
 
@@ -405,7 +411,7 @@ static bool computed(context *c, const void *op, values *stack, const plan *p, i
     for (u32 n = 0; fresh && n < p->results; n++)
         fresh = p->written[n] >= 0 || is_fresh(c, results[n], needed);
     if (fresh && needed && !(p->flags & ONCE)) {
-        i64 left = c->room[index] - (i64)__atomic_load_n(&c->taken[index], __ATOMIC_RELAXED) - (i64)c->taken_by_python[index];
+        i64 left = load(c->room[index]) - (i64)load(c->taken[index]) - (i64)load(c->taken_by_python[index]);
         fresh = left >= (i64)needed;
     }
     if (!fresh) {
@@ -430,21 +436,18 @@ static bool computed(context *c, const void *op, values *stack, const plan *p, i
     return true;
 }
 
-extern "C" {
-
 /* Run the CPU kernel over the memory of the arguments. */
-void compute(void *functor, const void *op, u64 keys, values *stack, const plan *p)
+static void compute(context *c, const plan *p, void *functor, const void *op, u64 keys, values *stack)
 {
-    context *c = context_slot;
     int index = -1;
     u64 elements = 0;
-    if (c->open && c->head - c->read < c->at_most && plain(c, stack->end - p->arguments, p, index, elements)) {
+    if (load(c->head) - load(c->read) < c->at_most && plain(c, stack->end - p->arguments, p, index, elements)) {
         loan l;
-        l.originals = elements <= ELEMENTS_AT_HAND ? l.at_hand : (object **)c->allocate(elements * sizeof(object *));
+        l.originals = elements <= ELEMENTS_AT_HAND ? l.at_hand : (object **)malloc(elements * sizeof(object *));
         if (l.originals) {
             bool done = computed(c, op, stack, p, index, l);
             if (l.originals != l.at_hand)
-                c->deallocate(l.originals);
+                free(l.originals);
             if (done) {
                 __atomic_fetch_add(&c->calls, 1, __ATOMIC_RELAXED);
                 return;
@@ -452,32 +455,65 @@ void compute(void *functor, const void *op, u64 keys, values *stack, const plan 
             __atomic_fetch_add(&c->retried, 1, __ATOMIC_RELAXED);
         }
     }
-    p->python(functor, op, keys, stack);
+    c->python(functor, op, keys, stack);
 }
 
-/* Run the CPU kernel of a view on the labelled tensor itself. */
-void view(void *functor, const void *op, u64 keys, values *stack, const plan *p)
+/* What torch calls in the place of the function that enters the Python kernel `functor`. */
+EXPORT void native_path_enter(void *functor, const void *op, u64 keys, values *stack)
 {
-    context *c = context_slot;
-    if (!c->open) {
-        p->python(functor, op, keys, stack);
-        return;
+    context *c = current;
+    entry &found = find(functor);
+    const plan *p = &found.plan;
+    if (!load(c->open) || !found.functor) {
+        c->python(functor, op, keys, stack);
+    } else if (p->flags & VIEW) {
+        /* The CPU kernel of a view takes the tensor of the device as it is. */
+        __atomic_fetch_add(&c->calls, 1, __ATOMIC_RELAXED);
+        p->host->run(p->host->functor, op, c->keys, stack);
+    } else {
+        compute(c, p, functor, op, keys, stack);
     }
-    __atomic_fetch_add(&c->calls, 1, __ATOMIC_RELAXED);
-    p->host->run(p->host->functor, op, c->keys, stack);
 }
 
-/* Note the arguments, the last two of which are lists, for shortcut.py, which looks at them; hand them on. */
-void inspect(void *functor, const void *op, u64 keys, values *stack, const plan *p)
+/* Keep the nine arguments of the operator that torch_layout.py finds their tags with, the last two of which are lists; hand them on. */
+EXPORT void native_path_inspect(void *functor, const void *op, u64 keys, values *stack)
 {
-    context *c = context_slot;
-    for (u32 n = 0; n < p->arguments && n < MOST_ARGUMENTS; n++)
-        c->seen[n] = stack->end[(i64)n - (i64)p->arguments];
+    enum { ARGUMENTS = 9 };
+    context *c = current;
+    for (int n = 0; n < ARGUMENTS; n++)
+        c->seen[n] = stack->end[n - ARGUMENTS];
     for (int n = 0; n < 2; n++) {
         const values &items = ((list *)stack->end[n - 2].payload)->items;
         for (int place = 0; place < 2 && (u64)items.end - (u64)items.begin == 2 * sizeof(value); place++)
             c->listed[n][place] = items.begin[place];
     }
-    p->python(functor, op, keys, stack);
+    c->python(functor, op, keys, stack);
 }
+
+/* The deleter of a DLPack structure that Python has handed to torch: tell that it died, then do what torch's own deleter does. */
+EXPORT void native_path_release(void *structure) noexcept
+{
+    context *c = current;
+    died(c, structure);
+    c->dlpack_deleter(structure);
+}
+
+/* Use `c` from now on, which stays for the life of the process; returns whether `nbytes`, its size in Python, is right. */
+EXPORT bool native_path_attach(context *c, u64 nbytes)
+{
+    if (nbytes != sizeof *c)
+        return false;
+    current = c;
+    return true;
+}
+
+/* Enter the kernel `functor` by this plan; returns false if there is no room for it. */
+EXPORT bool native_path_plan(void *functor, const plan *p)
+{
+    entry &found = find(functor);
+    if (!found.functor && ++planned > PLANS / 2)
+        return false;
+    found.plan = *p;
+    __atomic_store_n(&found.functor, functor, __ATOMIC_RELEASE);
+    return true;
 }
