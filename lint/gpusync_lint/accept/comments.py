@@ -42,43 +42,61 @@ class Read:
 
 def read(text: str) -> Read:
     """Find the comments and the statements of a file. Raises UnreadableCommentsError."""
-    found = Read()
-    comments = found.comments
-    above: list[tuple[int, int | None]] = []
-    """The comment lines directly above the next statement: line, and index into `comments`; None without the marker."""
-    inside: list[int] = []
-    """The indices into `comments` of those in the current statement, or directly above it."""
-    start: int | None = None
-    """The first line of the current statement."""
+    reader = _Reader()
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            line = token.start[0]
             if token.type == tokenize.COMMENT:
-                index = None
-                if MARKER in token.string:
-                    index = len(comments)
-                    column = token.start[1] + 1
-                    span = Span(line, column, line, column + len(token.string))
-                    before = not found.statements and start is None
-                    comments.append(Comment(token.string, span, None, before))
-                if start is None:
-                    if above and above[-1][0] != line - 1:
-                        above.clear()
-                    above.append((line, index))
-                elif index is not None:
-                    inside.append(index)
+                reader.comment(token)
             elif token.type == tokenize.NEWLINE:
-                first = line if start is None else start
-                for index in inside:
-                    comments[index] = replace(comments[index], lines=(first, line))
-                found.statements.append((first, line))
-                inside.clear()
-                start = None
-            elif token.type not in _TRIVIA and start is None:
-                start = line
-                if above and above[-1][0] == line - 1:
-                    inside += [index for _, index in above if index is not None]
-                above.clear()
+                reader.end_statement(token.start[0])
+            elif token.type not in _TRIVIA and reader.start is None:
+                reader.start_statement(token.start[0])
     except (tokenize.TokenError, SyntaxError) as error:
         raise UnreadableCommentsError(f"its allow comments cannot be read: {error.args[0]}") from None
-    return found
+    return reader.found
+
+
+class _Reader:
+    """Assigns comments to statements."""
+
+    def __init__(self) -> None:
+        self.found = Read()
+        self.start: int | None = None
+        """The first line of the current statement."""
+        self._above: list[tuple[int, int | None]] = []
+        """The comments directly above the next statement: line, and index into `comments`; None without the marker."""
+        self._inside: list[int] = []
+        """The indices into `comments` of those in the current statement, or directly above it."""
+
+    def comment(self, token: tokenize.TokenInfo) -> None:
+        """Add a comment."""
+        line = token.start[0]
+        index = None
+        if MARKER in token.string:
+            index = len(self.found.comments)
+            column = token.start[1] + 1
+            span = Span(line, column, line, column + len(token.string))
+            before = not self.found.statements and self.start is None
+            self.found.comments.append(Comment(token.string, span, None, before))
+        if self.start is None:
+            if self._above and self._above[-1][0] != line - 1:
+                self._above.clear()
+            self._above.append((line, index))
+        elif index is not None:
+            self._inside.append(index)
+
+    def start_statement(self, line: int) -> None:
+        """Begin a statement."""
+        self.start = line
+        if self._above and self._above[-1][0] == line - 1:
+            self._inside += [index for _, index in self._above if index is not None]
+        self._above.clear()
+
+    def end_statement(self, line: int) -> None:
+        """End a statement, and assign its comments to it."""
+        first = line if self.start is None else self.start
+        for index in self._inside:
+            self.found.comments[index] = replace(self.found.comments[index], lines=(first, line))
+        self.found.statements.append((first, line))
+        self._inside.clear()
+        self.start = None

@@ -35,18 +35,22 @@ def convention_heat(fn: FunctionDef, classes: ClassHierarchy) -> Heat:
             if heat is not None:
                 return heat
     if fn.cls is not None:
-        if fn.name == "forward" and classes.is_module(fn.cls):
-            return Heat.STEP
-        if fn.name == "__call__" and _is_called_for_every_token(fn.cls, classes):
-            return Heat.STEP
-        bases = classes.external_bases(fn.cls)
-        if fn.name == "update" and any(base in METRIC_BASES for base in bases):
-            return Heat.STEP
-        if fn.name == "__getitem__" and any(base.rpartition(".")[2] in _RECORD_BASES for base in bases):
-            return Heat.STEP
-    elif fn.name.startswith("collate") or fn.name.endswith("collate_fn"):
-        return Heat.STEP
-    return Heat.STEP if _EVERY_STEP.match(fn.name) else Heat.ONCE
+        is_step = _is_step_method(fn.name, fn.cls, classes)
+    else:
+        is_step = fn.name.startswith("collate") or fn.name.endswith("collate_fn")
+    return Heat.STEP if is_step or _EVERY_STEP.match(fn.name) else Heat.ONCE
+
+
+def _is_step_method(name: str, cls: ClassDef, classes: ClassHierarchy) -> bool:
+    if name == "forward":
+        return classes.is_module(cls)
+    if name == "__call__":
+        return _is_called_for_every_token(cls, classes)
+    if name == "update":
+        return any(base in METRIC_BASES for base in classes.external_bases(cls))
+    if name == "__getitem__":
+        return any(base.rpartition(".")[2] in _RECORD_BASES for base in classes.external_bases(cls))
+    return False
 
 
 def _is_called_for_every_token(cls: ClassDef, classes: ClassHierarchy) -> bool:

@@ -7,7 +7,7 @@ that the number of fixable warnings is right although edits are written later, a
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpusync_lint.model.operations import (
     AddFirstArgument,
@@ -24,11 +24,12 @@ from gpusync_lint.model.spans import Span
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpusync_lint.model.operations import Operation, Template
 
 _NO_COMMENT = "there is no comment at this position"
+_LOST_COMMENT = "a comment would be lost"
 MAX_DEPTH = 300
 """The maximum depth of expressions that are rewritten. Much deeper ones crash libcst."""
 
@@ -91,31 +92,39 @@ class Layout:
 
     def obstacle(self, operation: Operation) -> str | None:
         """The reason that an operation is not possible; None if it is."""
+        check = _OBSTACLES.get(operation.__class__)
+        return None if check is None else check(self, operation)
+
+    def _replacement(self, operation: ReplaceExpression) -> str | None:
+        return _LOST_COMMENT if self._loses_comment(operation.span, operation.new.parts) else None
+
+    def _argument(self, operation: AddKeyword | AddFirstArgument) -> str | None:
+        return "there is a comment in the call" if "#" in self.text(operation.span) else None
+
+    def _statements(self, operation: ReplaceStatements) -> str | None:
+        return _LOST_COMMENT if "#" in self.text(operation.span) else None
+
+    def _insertion_before(self, operation: InsertBefore) -> str | None:
+        return None if self._starts_line(operation.span) else "the statement does not start its line"
+
+    def _insertion_after(self, operation: InsertAfter) -> str | None:
+        has_own_lines = self._starts_line(operation.span) and self._ends_line(operation.span)
+        return None if has_own_lines else "the statement shares its lines with another one"
+
+    def _removal(self, operation: RemoveStatement) -> str | None:
         span = operation.span
-        if isinstance(operation, ReplaceExpression):
-            return "a comment would be lost" if self._loses_comment(span, operation.new.parts) else None
-        if isinstance(operation, (AddKeyword, AddFirstArgument)):
-            return "there is a comment in the call" if "#" in self.text(span) else None
-        if isinstance(operation, ReplaceStatements):
-            return "a comment would be lost" if "#" in self.text(span) else None
-        if isinstance(operation, InsertBefore):
-            return None if self._starts_line(span) else "the statement does not start its line"
-        if isinstance(operation, InsertAfter):
-            whole = self._starts_line(span) and self._ends_line(span)
-            return None if whole else "the statement shares its lines with another one"
-        if isinstance(operation, RemoveStatement):
-            if "#" in self.text(span):
-                return "a comment would be lost"
-            after = self.lines[span.end_line - 1][span.end_column - 1 :]
-            alone = self._starts_line(span) and not after.strip()
-            return None if alone else "the statement shares its lines with something else"
-        if isinstance(operation, RemoveComment):
-            return None if self.text(span).startswith("#") else _NO_COMMENT
-        if isinstance(operation, ReplaceInComment):
-            return (
-                None if "#" in self.lines[span.line - 1][: span.column - 1] else "there is no comment at this position"
-            )
-        return None
+        if "#" in self.text(span):
+            return _LOST_COMMENT
+        after = self.lines[span.end_line - 1][span.end_column - 1 :]
+        has_own_lines = self._starts_line(span) and not after.strip()
+        return None if has_own_lines else "the statement shares its lines with something else"
+
+    def _comment_removal(self, operation: RemoveComment) -> str | None:
+        return None if self.text(operation.span).startswith("#") else _NO_COMMENT
+
+    def _comment_replacement(self, operation: ReplaceInComment) -> str | None:
+        before = self.lines[operation.span.line - 1][: operation.span.column - 1]
+        return None if "#" in before else _NO_COMMENT
 
     def starts_line(self, line: int, column: int) -> bool:
         """Whether a position is the first one on its line, which does not continue the line before."""
@@ -141,3 +150,16 @@ class Layout:
                 return True
             line, column = max((line, column), part[2:])
         return "#" in self.text(Span(line, column, span.end_line, span.end_column))
+
+
+_OBSTACLES: dict[type, Callable[[Layout, Any], str | None]] = {
+    ReplaceExpression: Layout._replacement,
+    AddKeyword: Layout._argument,
+    AddFirstArgument: Layout._argument,
+    ReplaceStatements: Layout._statements,
+    InsertBefore: Layout._insertion_before,
+    InsertAfter: Layout._insertion_after,
+    RemoveStatement: Layout._removal,
+    RemoveComment: Layout._comment_removal,
+    ReplaceInComment: Layout._comment_replacement,
+}

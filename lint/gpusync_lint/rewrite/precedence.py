@@ -66,18 +66,19 @@ def _required(parent: cst.CSTNode | None, place: cst.CSTNode) -> float:
         return level(parent) + 1
     if isinstance(parent, cst.UnaryOperation):
         return level(parent)
-    if isinstance(parent, (cst.Comparison, cst.ComparisonTarget, cst.StarredElement, cst.StarredDictElement)):
-        return _BIT_OR
     if isinstance(parent, cst.Arg):
         return _BIT_OR if parent.star == "*" else _TEST
     if isinstance(parent, cst.IfExp):
         return _TEST if parent.orelse is place else _OR
-    if isinstance(parent, (cst.CompFor, cst.For)):
-        return _ANY if parent.target is place or isinstance(parent, cst.For) else _OR
-    if isinstance(parent, cst.CompIf):
-        return _OR
-    if isinstance(parent, (cst.Attribute, cst.Call, cst.Subscript, cst.Await)):
-        return _ATOM
-    if isinstance(parent, (cst.Expr, cst.Assign, cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.Return)):
-        return _ANY
-    return _TEST
+    if isinstance(parent, cst.CompFor):
+        return _ANY if parent.target is place else _OR
+    return _REQUIRED.get(type(parent), _TEST)
+
+
+_REQUIRED: dict[type, float] = {
+    **dict.fromkeys((cst.Comparison, cst.ComparisonTarget, cst.StarredElement, cst.StarredDictElement), _BIT_OR),
+    **dict.fromkeys((cst.Attribute, cst.Call, cst.Subscript, cst.Await), _ATOM),
+    **dict.fromkeys((cst.Expr, cst.Assign, cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.Return, cst.For), _ANY),
+    cst.CompIf: _OR,
+}
+"""By type of the parent, the lowest precedence that needs no parentheses, if it is the same for all children."""

@@ -10,7 +10,7 @@ from gpusync_lint.domain import python_api
 from gpusync_lint.domain.values import UNKNOWN, Kind, Value, foreign_inside, tuple_of
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.blocks import LOOPS, around
-from gpusync_lint.rules.base.context import Report, Rule, RuleContext
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, method
 from gpusync_lint.rules.base.entries import is_meant, waits_if_called_so
 from gpusync_lint.syntax.traversal import walk_block
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusync_lint.catalogue.schema import Barrier
+
+    _Found = tuple[Barrier, ast.expr, bool]
 
 
 class ForeignBarrier(Rule):
@@ -60,64 +62,74 @@ class ForeignBarrier(Rule):
                 return False
         return True
 
-    def _found(self, node: ast.AST, context: RuleContext) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+    def _found(self, node: ast.AST, context: RuleContext) -> Iterator[_Found]:
+        """The barriers that a node may be, each with the expression to underline and `highlight_name`."""
         if isinstance(node, ast.Call):
-            yield from self._call(node, context)
-        elif isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)):
-            yield from self._tested([node.test], context)
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            yield from self._tested([node.operand], context)
-        elif isinstance(node, ast.BoolOp):
-            yield from self._tested(node.values[:-1], context)
-        elif isinstance(node, ast.FormattedValue):
-            for barrier in _by_builtin("format", context.value(node.value)):
-                yield barrier, node.value, False
-        elif isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Compare, ast.Name)):
-            base, index = context.value(node.value), context.value(node.slice)
-            if base.kind is Kind.FOREIGN and index == base and isinstance(node.slice, ast.Compare):
-                for barrier in foreign.barriers():
-                    if barrier.masks and barrier.of == base.ref:
-                        yield barrier, node, False
+            return self._call(node, context)
+        if isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)):
+            return self._tested([node.test], context)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return self._tested([node.operand], context)
+        if isinstance(node, ast.BoolOp):
+            return self._tested(node.values[:-1], context)
+        if isinstance(node, ast.FormattedValue):
+            formatted = node.value
+            return ((barrier, formatted, False) for barrier in _by_builtin("format", context.value(formatted)))
+        return self._masked(node, context) if isinstance(node, ast.Subscript) else iter(())
 
-    def _call(self, node: ast.Call, context: RuleContext) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+    def _call(self, node: ast.Call, context: RuleContext) -> Iterator[_Found]:
         func = node.func
-        called = context.value(func)
-        dotted = called.ref if called.kind is Kind.NAME and isinstance(called.ref, str) else ""
+        dotted = context.qualified_name(func)
         values = [context.value(arg) for arg in node.args]
         receiver = context.value(func.value) if isinstance(func, ast.Attribute) else UNKNOWN
         if _tracks(node, context):
-            given_to = [*values, *(context.value(keyword.value) for keyword in node.keywords)]
-            shown = foreign_inside(tuple_of(given_to))
-            for barrier in _by_builtin("tracker", shown) if shown is not None else ():
-                yield barrier, node, True
-        known = dotted.partition(".")[0] in foreign.modules() or receiver.kind is Kind.FOREIGN
-        if not known and all(value.kind is not Kind.FOREIGN for value in values):
+            yield from self._tracked(node, values, context)
+        is_foreign = dotted.partition(".")[0] in foreign.modules() or receiver.kind is Kind.FOREIGN
+        if not is_foreign and all(value.kind is not Kind.FOREIGN for value in values):
             return
         if dotted.startswith("builtins."):
             for arg, value in zip(node.args, values, strict=True):
                 for barrier in _by_builtin(dotted.removeprefix("builtins."), value):
                     yield barrier, node if len(node.args) == 1 else arg, False
-        elif dotted:
-            for barrier in foreign.barriers():
-                if not foreign.matches(barrier.functions, dotted) or foreign.matches(barrier.not_functions, dotted):
-                    continue
-                if barrier.of and not any(_is(value, barrier.of) for value in values):
-                    continue
-                if waits_if_called_so(barrier, node, context):
-                    yield barrier, node, False
-        elif isinstance(func, ast.Attribute):
-            for barrier in foreign.barriers():
-                named = func.attr in barrier.methods and _is(receiver, barrier.of)
-                if named and waits_if_called_so(barrier, node, context):
-                    yield barrier, node, True
+            return
+        found = _of_function(dotted, values) if dotted else _of_method(method(node), receiver)
+        for barrier in found:
+            if waits_if_called_so(barrier, node, context):
+                yield barrier, node, not dotted
 
-    def _tested(self, tests: list[ast.expr], context: RuleContext) -> Iterator[tuple[Barrier, ast.expr, bool]]:
+    def _tracked(self, node: ast.Call, values: list[Value], context: RuleContext) -> Iterator[_Found]:
+        keywords = [context.value(keyword.value) for keyword in node.keywords]
+        shown = foreign_inside(tuple_of([*values, *keywords]))
+        for barrier in _by_builtin("tracker", shown) if shown is not None else ():
+            yield barrier, node, True
+
+    def _tested(self, tests: list[ast.expr], context: RuleContext) -> Iterator[_Found]:
         for test in tests:
             value = context.value(test)
             if value.kind is Kind.FOREIGN and isinstance(test, (ast.Compare, ast.Call)):
                 for barrier in foreign.barriers():
                     if barrier.conditions and barrier.of == value.ref:
                         yield barrier, test, False
+
+    def _masked(self, node: ast.Subscript, context: RuleContext) -> Iterator[_Found]:
+        base = context.value(node.value)
+        if base.kind is Kind.FOREIGN and isinstance(node.slice, ast.Compare) and context.value(node.slice) == base:
+            for barrier in foreign.barriers():
+                if barrier.masks and barrier.of == base.ref:
+                    yield barrier, node, False
+
+
+def _of_function(dotted: str, values: list[Value]) -> Iterator[Barrier]:
+    """The barriers with a function, if they are for arguments of any type or of that of a value."""
+    for barrier in foreign.barriers():
+        is_function = foreign.matches(barrier.functions, dotted) and not foreign.matches(barrier.not_functions, dotted)
+        if is_function and (not barrier.of or any(_is(value, barrier.of) for value in values)):
+            yield barrier
+
+
+def _of_method(name: str, receiver: Value) -> Iterator[Barrier]:
+    """The barriers with a method of the type of a receiver."""
+    return (barrier for barrier in foreign.barriers() if name in barrier.methods and _is(receiver, barrier.of))
 
 
 def _tracks(node: ast.Call, context: RuleContext) -> bool:

@@ -39,29 +39,25 @@ class ScalarConversion(Rule):
         """Check a call."""
         dotted = context.qualified_name(node.func)
         if dotted in ("torch.tensor", "torch.as_tensor"):
-            args = positional(node)
-            value = context.value(args[0]) if args else None
-            if (
-                value is not None
-                and value.kind in (Kind.LIST, Kind.TUPLE)
-                and isinstance(args[0], (ast.List, ast.Tuple))
-            ):
-                confidence = _any(context, value)
-                if confidence is not None:
-                    yield Report("tensor-of-scalars", node, confidence)
-            return
-        if not (dotted.startswith(("builtins.", "math.")) and dotted):
-            return
-        if dotted.startswith("builtins.") and dotted.removeprefix("builtins.") not in _CONVERSIONS:
-            return
+            yield from self._tensor_of_scalars(node, context)
+        elif dotted.startswith("math.") or (dotted[:9] == "builtins." and dotted[9:] in _CONVERSIONS):
+            yield from self._conversion(node, dotted, context)
+
+    def _tensor_of_scalars(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
+        data = next(iter(positional(node)), None)
+        if isinstance(data, (ast.List, ast.Tuple)) and context.value(data).kind in (Kind.LIST, Kind.TUPLE):
+            confidence = _any(context, context.value(data))
+            if confidence is not None:
+                yield Report("tensor-of-scalars", node, confidence)
+
+    def _conversion(self, node: ast.Call, dotted: str, context: RuleContext) -> Iterator[Report]:
         given = arguments(node)
         for arg in given:
             value = context.value(arg)
             confidence = context.truth_confidence(value) if dotted == "builtins.range" else context.confidence(value)
             if confidence is not None:
-                only = dotted == "builtins.float" and given == node.args
-                fix = defer(node, arg, context) if only else None
-                yield Report("scalar-conversion", node, confidence, fix=fix)
+                is_float = dotted == "builtins.float" and given == node.args
+                yield Report("scalar-conversion", node, confidence, fix=defer(node, arg, context) if is_float else None)
                 return
 
 

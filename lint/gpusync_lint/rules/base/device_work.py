@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import python_api
-from gpusync_lint.domain.values import Device, Kind, Value
+from gpusync_lint.domain.values import Device, Kind
 from gpusync_lint.rules.base.blocks import LOOPS
 
 if TYPE_CHECKING:
@@ -37,47 +37,51 @@ def device_work(window: list[ast.stmt], context: RuleContext) -> ast.stmt | None
             if isinstance(child, (ast.stmt, ast.ExceptHandler)):
                 continue
             for node in ast.walk(child):
-                says = _says(node, context)
-                if says is None:
+                launches = _launches(node, context)
+                if launches is None:
                     return None
-                if says and (found is None or not isinstance(statement, LOOPS)):
+                if launches and (found is None or not isinstance(statement, LOOPS)):
                     found = statement
     return found
 
 
-def _says(node: ast.AST, context: RuleContext) -> bool | None:
+def _launches(node: ast.AST, context: RuleContext) -> bool | None:
     """Whether an expression launches work on the device; None if it may wait or is not understood."""
-    if isinstance(node, (ast.BinOp, ast.Await, ast.Yield, ast.YieldFrom)):
-        return _on_gpu(context.value(node)) if isinstance(node, ast.BinOp) else None
+    if isinstance(node, ast.BinOp):
+        return context.value(node).on_device
+    if isinstance(node, (ast.Await, ast.Yield, ast.YieldFrom)):
+        return None
     if not isinstance(node, ast.Call):
         return False
-    result = context.value(node)
-    func = node.func
-    if isinstance(func, ast.Attribute):
-        if func.attr.startswith(_WAITING):
+    if isinstance(node.func, ast.Attribute):
+        if node.func.attr.startswith(_WAITING):
             return None
-        receiver = context.value(func.value)
-        if receiver.kind is Kind.TENSOR:
-            return _on_gpu(result) or func.attr == "backward"
-        if receiver.kind is Kind.OPTIMIZER:
-            return func.attr == "step"
-        if receiver.kind in _SILENT_KINDS:
-            return False
-    called = context.value(func)
-    if called.kind is Kind.NAME and isinstance(called.ref, str):
-        root = called.ref.partition(".")[0]
+        result = _method_launches(node, node.func, context)
+        if result is not None:
+            return result
+    return _callee_launches(node, context)
+
+
+def _method_launches(node: ast.Call, func: ast.Attribute, context: RuleContext) -> bool | None:
+    """Whether a method launches work on the device; None if the kind of the receiver does not decide that."""
+    receiver = context.value(func.value)
+    if receiver.kind is Kind.TENSOR:
+        return context.value(node).on_device or func.attr == "backward"
+    if receiver.kind is Kind.OPTIMIZER:
+        return func.attr == "step"
+    return False if receiver.kind in _SILENT_KINDS else None
+
+
+def _callee_launches(node: ast.Call, context: RuleContext) -> bool | None:
+    callee = context.value(node.func)
+    if callee.dotted_name:
+        root = callee.dotted_name.partition(".")[0]
         if root == "torch":
-            return _on_gpu(result)
+            return context.value(node).on_device
         return False if root in python_api.HOST_MODULES or root == "builtins" else None
-    if called.kind is Kind.FUNCTION:
-        return None if context.may_wait(called.ref) else _on_gpu(result)
-    if called.kind is Kind.MODULE:
-        forward = context.method_of(called, "forward")
-        if forward is not None and context.may_wait(forward):
-            return None
-        return called.device >= Device.ASSUMED
+    if callee.kind is Kind.FUNCTION:
+        return None if context.may_wait(callee.ref) else context.value(node).on_device
+    if callee.kind is Kind.MODULE:
+        forward = context.method_of(callee, "forward")
+        return None if forward is not None and context.may_wait(forward) else callee.device >= Device.ASSUMED
     return None
-
-
-def _on_gpu(value: Value) -> bool:
-    return value.on_device
