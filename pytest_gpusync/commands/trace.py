@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     if trace_launcher.is_launcher(target, options.arguments, is_module=options.is_module):
         return _trace_ranks(options)
     try:
-        _prepare_device(options.device, values=not options.no_values, memory=options.memory)
+        _prepare_device(options.device, options.devices, values=not options.no_values, memory=options.memory)
     except MeasurementError as error:
         return _refuse(str(error))
     name = f"-m {target}" if options.is_module else target
@@ -109,6 +109,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=("auto", "cuda", "simulated"),
         default="auto",
         help="auto: a real GPU if there is one, else the simulated device (default)",
+    )
+    parser.add_argument(
+        "--devices",
+        type=_device_count,
+        metavar="N",
+        help="simulate N devices (default: one, or under a launcher one per local process)",
     )
     parser.add_argument(
         "--no-values",
@@ -155,6 +161,12 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _device_count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of devices of at least 1")
+    return int(text)
+
+
 def _split_module(argv: Sequence[str]) -> list[str]:
     """Accept ``-mMODULE`` as Python does."""
     arguments = list(argv)
@@ -167,8 +179,8 @@ def _split_module(argv: Sequence[str]) -> list[str]:
     return arguments
 
 
-def _prepare_device(choice: str, *, values: bool, memory: str | None) -> None:
-    """Switch the simulated device on if needed.
+def _prepare_device(choice: str, count: int | None, *, values: bool, memory: str | None) -> None:
+    """Switch the simulated device on if needed, with `count` devices.
 
     Raises:
         MeasurementError: the requested device is not available.
@@ -184,7 +196,7 @@ def _prepare_device(choice: str, *, values: bool, memory: str | None) -> None:
         # On a machine with a GPU, hide it before the driver is first called, also from child processes.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         try:
-            switch_on(values=values, memory=memory)
+            switch_on(count, values=values, memory=memory)
         except SimulationUnavailable as error:
             raise MeasurementError(str(error)) from error
         except ValueError as error:
@@ -199,6 +211,8 @@ def _prepare_device(choice: str, *, values: bool, memory: str | None) -> None:
 def _trace_ranks(options: argparse.Namespace) -> int:
     """Trace the ranks that a launcher starts, and report them as one run."""
     passed = ["--device", options.device]
+    if options.devices is not None:
+        passed += ["--devices", str(options.devices)]
     if options.limit is not None:
         passed += ["--limit", str(options.limit)]
     if options.lines:

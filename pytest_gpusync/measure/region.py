@@ -10,7 +10,7 @@ from pytest_gpusync.measure import recording
 from pytest_gpusync.measure.memory_sampler import MemorySampler
 from pytest_gpusync.measure.region_log import DEFAULT_WARMUP, RegionLog, StepEnd
 from pytest_gpusync.model.measurement import MeasurementError
-from pytest_gpusync.model.site_counts import site_counts
+from pytest_gpusync.model.site_counts import device_counts, site_counts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -86,6 +86,20 @@ class Region:
     def sites(self) -> list[SiteCount]:
         """The lines that synced, most syncs first."""
         return site_counts(self.result())
+
+    @property
+    def syncs_by_device(self) -> dict[int | None, int]:
+        """The same syncs as :attr:`syncs` by the ordinal of the device waited for, such as ``{0: 1000, 1: 1000}``.
+
+        None is the key of syncs whose device the recorder does not know. Devices without syncs have no key.
+
+        Raises:
+            MeasurementError: the region was not measured.
+        """
+        measurement = self.result()
+        if measurement.problem is not None:
+            raise MeasurementError(measurement.problem)
+        return {count.device: count.syncs for count in device_counts(measurement)}
 
     @property
     def steps(self) -> int:

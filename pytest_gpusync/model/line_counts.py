@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpusync.model.measurement import DeviceCount
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -31,6 +33,8 @@ class LineCount:
     """The library frames between the line and its syncs, the one with most syncs first."""
     allowed: str | None = None
     background: bool = False
+    devices: tuple[DeviceCount, ...] = ()
+    """All of its syncs by device, in the order of the ordinals."""
 
     @property
     def counted(self) -> bool:
@@ -65,6 +69,18 @@ def counted_per_step(found: Iterable[LineCount], measurement: Measurement) -> li
     return counts
 
 
+def count_by_device(syncs: Iterable[Sync]) -> tuple[DeviceCount, ...]:
+    """Return how many of `syncs` waited for each device and for how long, in the order of the ordinals."""
+    groups: dict[int | None, list[int | None]] = {}
+    for sync in syncs:
+        groups.setdefault(sync.device, []).append(sync.blocked_ns)
+    counts = []
+    for device in sorted(groups, key=lambda device: (device is None, device)):
+        times = [blocked for blocked in groups[device] if blocked is not None]
+        counts.append(DeviceCount(device, len(groups[device]), sum(times) / 1e6 if times else None))
+    return tuple(counts)
+
+
 def _line(syncs: list[Sync], steps: range) -> LineCount:
     first = syncs[0]
     made = Counter(sync.step for sync in syncs)
@@ -81,4 +97,5 @@ def _line(syncs: list[Sync], steps: range) -> LineCount:
         via=tuple(via for via, _ in vias.most_common()),
         allowed=first.allowed,
         background=first.background,
+        devices=count_by_device(syncs),
     )

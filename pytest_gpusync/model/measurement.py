@@ -127,6 +127,15 @@ class Environment:
     """Why a recorder that sees more could not run, and what this one cannot see; one sentence, or None."""
 
 
+class DeviceCount(NamedTuple):
+    """The syncs that waited for one device."""
+
+    device: int | None
+    """Its ordinal, as in ``cuda:1``; None for syncs of which the recorder does not know it."""
+    syncs: int
+    blocked_ms: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class SiteCount:
     """All syncs of one site, kind and thread in a region."""
@@ -146,6 +155,8 @@ class SiteCount:
     thread: str
     allowed: str | None
     background: bool
+    devices: tuple[DeviceCount, ...] = ()
+    """Its syncs by device, in the order of the ordinals."""
 
 
 class MemorySample(NamedTuple):

@@ -62,6 +62,8 @@ class Options:
     """The simulated device computes values, not only shapes."""
     memory: int | None = None
     """Memory of the simulated device in bytes; None for as much as the host has."""
+    devices: int | None = None
+    """Number of simulated devices; None for one, or under torchrun one per local process."""
     all_threads: bool = False
     """Count the syncs of other threads than the test's own as well."""
     lines: bool = False
@@ -159,6 +161,11 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="SIZE",
         help='memory of the simulated device, such as "80 GiB" (default: that of the host)',
     )
+    group.addoption(
+        "--gpu-simulated-devices",
+        metavar="N",
+        help="simulate N devices (default: one, or under torchrun one per local process)",
+    )
     parser.addini("gpu_sync_budget", "like --gpu-sync-budget")
     parser.addini("gpu_memory_growth", "like --gpu-memory-growth")
     parser.addini("gpu_device", "like --gpu-device")
@@ -168,6 +175,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("gpu_sync_all_threads", "like --gpu-sync-all-threads: true or false")
     parser.addini("gpu_no_values", "like --gpu-no-values: true or false")
     parser.addini("gpu_simulated_memory", "like --gpu-simulated-memory")
+    parser.addini("gpu_simulated_devices", "like --gpu-simulated-devices")
     parser.addini("gpu_sync_lines", "like --gpu-sync-lines: true or false")
 
 
@@ -191,6 +199,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     lines, lines_source = _closest(config, namespace, "gpu_sync_lines")
     no_values, no_values_source = _closest(config, namespace, "gpu_no_values")
     memory, memory_source = _closest(config, namespace, "gpu_simulated_memory")
+    devices, devices_source = _closest(config, namespace, "gpu_simulated_devices")
     update = bool(getattr(namespace, "gpu_sync_update_baseline", None))
     if update and not baseline_source:
         raise pytest.UsageError("--gpu-sync-update-baseline needs the file: add --gpu-sync-baseline=PATH")
@@ -204,6 +213,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         update_baseline=update,
         values=not (no_values_source and _boolean(no_values, no_values_source)),
         memory=_size(memory, memory_source) if memory_source else None,
+        devices=_device_count(devices, devices_source) if devices_source else None,
         all_threads=_boolean(threads, threads_source) if threads_source else False,
         lines=_boolean(lines, lines_source) if lines_source else False,
         any_given=bool(
@@ -304,6 +314,12 @@ def _size(value: str, source: str) -> int:
         return parse_size(value)
     except ValueError as error:
         raise pytest.UsageError(f"{source}: {error}") from None
+
+
+def _device_count(value: str, source: str) -> int:
+    if not value.isdecimal() or not int(value):
+        raise pytest.UsageError(f"{source} takes a number of devices of at least 1, not {value!r}")
+    return int(value)
 
 
 def _boolean(value: str, source: str) -> bool:

@@ -35,7 +35,9 @@ class GpuSession:
         self.options = options
         self.baseline = baseline
         """The baseline, if the session has one."""
-        self.device = SessionDevice(options.device, values=options.values, memory=options.memory)
+        self.device = SessionDevice(
+            options.device, devices=options.devices, values=options.values, memory=options.memory
+        )
         self.environment: Document | None = None
         """Where the tests were measured; None until the first was."""
         self.tests: dict[str, list[Document]] = {}
@@ -87,7 +89,9 @@ class GpuSession:
         device = self.device
         if device.is_simulated:
             why = f" (no GPU: {device.found.reason})" if device.choice == "auto" else ""
-            parts = [f"simulated CUDA device{why}", "recorder simulated", "coverage simulated"]
+            many = self.options.devices or 1
+            name = "simulated CUDA device" if many == 1 else f"{many} simulated CUDA devices"
+            parts = [f"{name}{why}", "recorder simulated", "coverage simulated"]
         else:
             driver = f" (driver {device.found.driver})" if device.found.driver else ""
             parts = [

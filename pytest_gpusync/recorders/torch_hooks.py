@@ -113,7 +113,7 @@ class TorchHooksRecorder(Recorder):
             return
 
         def synchronize(*arguments: Any, **options: Any) -> Any:
-            self._emit(kind, sys._getframe(1))
+            self._emit(kind, sys._getframe(1), _waited_for(arguments))
             return original(*arguments, **options)
 
         setattr(owner, name, synchronize)
@@ -124,10 +124,21 @@ class TorchHooksRecorder(Recorder):
 
         self._undo.append(undo)
 
-    def _emit(self, kind: Kind, frame: FrameType | None) -> None:
+    def _emit(self, kind: Kind, frame: FrameType | None, device: int | None = None) -> None:
         sink = self._sink
         if sink is not None:
-            sink(RawSync(kind, frame, threading.get_ident()))
+            sink(RawSync(kind, frame, threading.get_ident(), device=device))
+
+
+def _waited_for(arguments: tuple[Any, ...]) -> int | None:
+    """Return the ordinal of the device that a wrapped call waits for: that of an event, a given one, or the current
+    one. torch's warnings do not say it.
+    """
+    if not arguments:
+        index: int = sys.modules["torch"]._C._cuda_getDevice()
+        return index
+    device = getattr(arguments[0], "device", arguments[0])
+    return device if isinstance(device, int) else getattr(device, "index", None)
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:

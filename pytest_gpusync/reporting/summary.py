@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpusync.reporting.by_device import counts_text, merged, uses_other_devices
 from pytest_gpusync.reporting.rule_names import rules_for
 from pytest_gpusync.reporting.site_rows import Row, align, codes, shortened_source
 from pytest_gpusync.reporting.terminal import device_text, environment_from, plural
@@ -40,6 +41,9 @@ def summary_lines(environment: Document | None, tests: dict[str, list[Document]]
         if environment["note"]:
             lines.append(f"  {environment['note']}")
     lines.append(_counts(tests, noun))
+    by_device = merged(region.get("devices") for region in regions)
+    if uses_other_devices(by_device):
+        lines.append(f"by device: {counts_text(by_device)}")
     lines += _worst_tests(tests)
     lines += _worst_lines(regions)
     lines += _undecided(regions)

@@ -86,8 +86,8 @@ class SimulatedDevice:
             )
         if devices > process.devices:
             raise SimulationUnavailable(
-                f"the simulated device is on with {process.devices} devices, not {devices}: "
-                "set `devices` where it is first switched on"
+                f"the simulated device is on with {process.devices} devices, not {devices}: set `devices` where it is "
+                f"first switched on (`pytest --gpu-simulated-devices={devices}`, `gpusync trace --devices {devices}`)"
             )
         if nbytes is not None and nbytes != memory.total():
             raise SimulationUnavailable(

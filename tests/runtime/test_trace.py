@@ -209,3 +209,11 @@ def test_quiet_prints_no_report(program, capsys, tmp_path):
     program("sync()", "--quiet", "--json", "run.json")
     assert capsys.readouterr().out == ""
     assert (tmp_path / "run.json").is_file()
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "two", ""])
+def test_a_number_of_devices_that_is_none_is_refused_in_one_line(number, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        trace.main([f"--devices={number}", "train.py"])
+    assert exit_.value.code == 2
+    assert f"--devices: {number!r} is not a number of devices of at least 1" in capsys.readouterr().err

@@ -297,3 +297,11 @@ def test_a_sync_in_backward_names_the_line_of_forward_where_that_waits_too(cuda)
     line = function.__code__.co_firstlineno + 4
     [via] = {site.site.via for site in region.sites} - {None}
     assert re.search(rf", in IndexBackward0, created at \S+:{line} {function.__name__} or just before$", via)
+
+
+def test_streams_come_from_a_pool_of_32_for_each_device_and_priority():
+    with simulated_cuda(devices=2):
+        streams = [torch.cuda.Stream() for _ in range(64)]
+        assert len(set(streams)) == 32
+        assert streams[:32] == streams[32:]
+        assert not {torch.cuda.Stream(priority=-1), torch.cuda.Stream(1), torch.cuda.default_stream()} & set(streams)

@@ -149,6 +149,8 @@ class ForeignType:
     """Attributes whose values are on the host: `shape`."""
     host_methods: frozenset[str] = frozenset()
     """Methods whose results are on the host: `item`."""
+    only_methods: frozenset[str] = frozenset()
+    """Methods that no other object has: something unknown that has one is of this type, in a file of the framework."""
     methods: dict[str, TypeName] = field(default_factory=dict, hash=False)
     """The types of single attributes and method results, if they differ from `attribute`."""
     attribute: TypeName = TypeName("")
@@ -201,6 +203,20 @@ class Engine:
     """Methods that return the tensors of all processes, on the device."""
     numbers: frozenset[str] = frozenset()
     """Methods that return a 0-dimensional tensor on the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A class of a library whose objects read a clock and do not wait for the device."""
+
+    name: str
+    """The end of its dotted name."""
+    times_block: bool = False
+    """Whether it times the body of a `with` statement."""
+    starts: frozenset[str] = frozenset()
+    """Methods that start a measurement; `__init__` if creating an object does."""
+    stops: frozenset[str] = frozenset()
+    """Methods that end a measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,12 +344,16 @@ class Catalogue:
     """The ends of the dotted names of functions and methods that return a tensor on the device."""
     makers: tuple[Maker, ...] = field(default=(), metadata=_only(LIBRARY, key="maker"))
     """Functions that return objects of its classes."""
+    timers: tuple[Timer, ...] = field(default=(), metadata=_only(LIBRARY, key="timer"))
+    """Classes of the library that measure time."""
     types: tuple[ForeignType, ...] = field(default=(), metadata=_only(OTHER, key="type"))
     """The types of the framework's values."""
     wrappers: tuple[Wrapper, ...] = field(default=(), metadata=_only(OTHER, key="wrapper"))
     """The framework's decorators and transforms. A function that is passed to one is traced rather than run."""
     traced_bases: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
     """Classes whose methods are traced rather than run."""
+    tasks: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
+    """Decorators of functions that run elsewhere, once for each call: a call is a step."""
     modules_from: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
     """Functions that return the first of the framework's `modules`: `cupy.get_array_module`."""
     allows_one_wait: bool = field(default=False, metadata=_only(OTHER))

@@ -7,14 +7,15 @@ HOST_MODULES = frozenset(
         "math", "random", "os", "sys", "time", "datetime", "re", "json", "pathlib", "string", "itertools",
         "functools", "collections", "logging", "argparse", "copy", "glob", "shutil", "pickle", "csv",
         "operator", "statistics", "io", "subprocess", "hashlib", "uuid", "tempfile", "socket", "platform",
-        "warnings", "gc", "psutil", "requests", "yaml",
+        "warnings", "gc", "psutil", "requests", "yaml", "timeit",
     }
 )  # fmt: skip
 """Modules of the standard library, and three common ones outside of it, whose functions create no tensors."""
 ARRAY_MODULES = frozenset(
     {"numpy", "pandas", "scipy", "sklearn", "cv2", "PIL", "matplotlib", "gym", "gymnasium", "h5py"}
 )
-"""Modules whose functions return arrays on the host."""
+CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "time_ns", "monotonic_ns"})
+"""Functions of the module `time` that read a clock which goes on while the host waits."""
 NUMPY_OF_NUMBERS = frozenset(
     {
         "log", "log2", "log10", "log1p", "exp", "expm1", "sqrt", "square", "sin", "cos", "tan", "arctan", "arccos",

@@ -32,12 +32,11 @@ _NONE: tuple[Barrier, ...] = ()
 
 @cache
 def _classes() -> dict[str, frozenset[str]]:
-    """By top-level module, the last names of the classes whose methods are barriers."""
+    """By root, the last names of the classes whose methods the catalogues describe."""
     return {
-        root: frozenset(
-            suffix.split(".")[-2] for barrier in library.barriers.values() for suffix in barrier.calls if "." in suffix
-        )
-        for root, library in roots.library_of().items()
+        root: frozenset(end.split(".")[-2] for barrier in each.barriers.values() for end in barrier.calls if "." in end)
+        | {timer.name.rpartition(".")[2] for timer in each.timers}
+        for root, each in roots.library_of().items()
     }
 
 

@@ -6,7 +6,9 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from gpusync_lint.catalogue import foreign
 from gpusync_lint.model.levels import Heat
+from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
     from gpusync_lint.project.class_hierarchy import ClassHierarchy
@@ -34,6 +36,8 @@ def convention_heat(fn: FunctionDef, classes: ClassHierarchy) -> Heat:
             heat = event_heat(decorator.args[0])
             if heat is not None:
                 return heat
+    if _is_task(fn):
+        return Heat.STEP
     if fn.cls is not None:
         is_step = _is_step_method(fn.name, fn.cls, classes)
     else:
@@ -51,6 +55,21 @@ def _is_step_method(name: str, cls: ClassDef, classes: ClassHierarchy) -> bool:
     if name == "__getitem__":
         return any(base.rpartition(".")[2] in _RECORD_BASES for base in classes.external_bases(cls))
     return False
+
+
+def _is_task(fn: FunctionDef) -> bool:
+    """Whether a function runs elsewhere, once for each call: under `@ray.remote`, or a method that is called so."""
+    owner = fn.node if fn.cls is None else fn.cls.node
+    if not any(_name(fn, decorator) in foreign.tasks() for decorator in getattr(owner, "decorator_list", ())):
+        return False
+    return fn.cls is None or f".{fn.name}.remote(" in fn.file.text
+
+
+def _name(fn: FunctionDef, decorator: ast.expr) -> str:
+    """The dotted name of a decorator, with or without arguments, by the imports of its file."""
+    path = dotted_path(decorator.func if isinstance(decorator, ast.Call) else decorator) or ""
+    root, dot, rest = path.partition(".")
+    return f"{fn.file.imports.get(root, root)}{dot}{rest}"
 
 
 def _is_called_for_every_token(cls: ClassDef, classes: ClassHierarchy) -> bool:

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING
 from gpusync_lint.catalogue import registry
 from gpusync_lint.domain.values import UNKNOWN, Kind
 from gpusync_lint.model.findings import Finding
-from gpusync_lint.model.levels import Heat
+from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules import rule_table
 from gpusync_lint.rules.base.context import RuleContext
 from gpusync_lint.rules.base.occurrences import occurrences
+from gpusync_lint.rules.base.tasks import Tasks
+from gpusync_lint.rules.base.timers import Timers
 from gpusync_lint.rules.fixes.batched_reads import merge_reads
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from gpusync_lint.catalogue.schema import Barrier
     from gpusync_lint.domain.values import Value
     from gpusync_lint.heat.frequency import FrequencyRecorder
     from gpusync_lint.inference.fixpoint import Inference
@@ -31,6 +34,10 @@ if TYPE_CHECKING:
     Found = list[tuple[Occurrence, Report]]
 
 
+_FIRST_OTHER_CODE = "GS7"
+"""The first codes of findings that are no wait of the host for the device."""
+
+
 class Judge:
     """Applies the rules to the files of a project."""
 
@@ -38,17 +45,22 @@ class Judge:
         self._inference = inference
         self._heat = heat
         self._settings = settings
+        self._timers = Timers(inference.project)
+        self._tasks = Tasks(inference)
         self._barriers = registry.all_barriers() | {barrier.id: barrier for barrier in settings.barriers}
         self._files: dict[ModuleDef, _FileReports] = {}
         """The reports of files whose findings have not been created yet."""
         self._judged: dict[ModuleDef, frozenset[FunctionDef]] = {}
-        """For files whose findings have been created, the functions with reports."""
+        """The functions with reports, of the files whose findings have been taken."""
+        self._waits: dict[ModuleDef, dict[FunctionDef, list[Report]]] = {}
+        """The definite waits of those functions."""
 
     def findings(self, file: ModuleDef) -> Iterator[tuple[Finding, Place | None]]:
         """The findings of a file, each with the place that determines its heat; None if its rule does."""
         reports = self._reports(file)
         found = reports.all()
         self._judged[file] = reports.functions()
+        self._waits[file] = {fn: waits for fn in self._judged[file] if (waits := reports.waits(fn))}
         del self._files[file]
         context = reports.context
         merge_reads(found, context)
@@ -59,20 +71,35 @@ class Judge:
                 place: Place | None = None
                 if report.heat is None:
                     statement = report.heat_statement or occurrence.statement
-                    place = self._heat.place(occurrence.fn, statement, occurrence.repeated, occurrence.deferred)
+                    fn = report.heat_function or occurrence.fn
+                    place = self._heat.place(fn, statement, occurrence.repeated, occurrence.deferred)
                 yield self._finding(occurrence, report, place, context), place
 
     def _reports(self, file: ModuleDef) -> _FileReports:
         found = self._files.get(file)
         if found is None:
             torch = registry.catalogue("torch")
-            context = RuleContext(file, self._inference, torch, self._settings, self._heat, self._has_reports)
-            found = self._files[file] = _FileReports(context, self._inference)
+            context = RuleContext(
+                file,
+                self._inference,
+                torch,
+                self._settings,
+                self._heat,
+                self._has_reports,
+                self._definite_waits,
+                self._timers,
+                self._tasks,
+            )
+            found = self._files[file] = _FileReports(context, self._inference, self._barriers)
         return found
 
     def _has_reports(self, fn: FunctionDef) -> bool:
         judged = self._judged.get(fn.file)
         return bool(self._reports(fn.file).of(fn)) if judged is None else fn in judged
+
+    def _definite_waits(self, fn: FunctionDef) -> list[Report]:
+        judged = self._waits.get(fn.file)
+        return self._reports(fn.file).waits(fn) if judged is None else judged.get(fn, [])
 
     def close(self) -> None:
         """Break reference cycles, so that no garbage collection is needed."""
@@ -106,8 +133,9 @@ class Judge:
 class _FileReports:
     """The reports of the rules on a file, by function."""
 
-    def __init__(self, context: RuleContext, inference: Inference) -> None:
+    def __init__(self, context: RuleContext, inference: Inference, barriers: Mapping[str, Barrier]) -> None:
         self.context = context
+        self._barriers = barriers
         self._inference = inference
         self._table = rule_table(context)
         self._reports: dict[FunctionDef, Found] = {}
@@ -137,6 +165,16 @@ class _FileReports:
                         else:
                             found += self._check(rule, occurrence)
         return found
+
+    def waits(self, fn: FunctionDef) -> list[Report]:
+        """The reports on a function of operations that wait, without guesses and without what is called later."""
+        return [
+            report
+            for occurrence, report in self.of(fn)
+            if report.confidence is not Confidence.LOW
+            and not occurrence.deferred
+            and self._barriers[report.barrier].code < _FIRST_OTHER_CODE
+        ]
 
     def functions(self) -> frozenset[FunctionDef]:
         """The functions with reports, without those of rules that check after the others."""

@@ -80,9 +80,18 @@ def exchange_device(index: int) -> int:
 
 
 def check_ordinal(index: int) -> None:
-    """Raise CUDA's error if there is no device `index`."""
+    """Raise CUDA's error, with the options that simulate more devices, if there is no device `index`."""
     if index >= process.devices:
-        raise RuntimeError("CUDA error: invalid device ordinal")
+        raise RuntimeError(f"CUDA error: invalid device ordinal: {no_such_device(index)}")
+
+
+def no_such_device(index: int) -> str:
+    """Return why there is no device `index`, and the options that simulate it."""
+    simulated = f"{process.devices} device" if process.devices == 1 else f"{process.devices} devices"
+    return (
+        f"cuda:{index} does not exist, the simulated device is on with {simulated}; for more use `gpusync trace "
+        f"--devices {index + 1}`, `pytest --gpu-simulated-devices={index + 1}` or `simulated_cuda(devices={index + 1})`"
+    )
 
 
 def device_index(device: torch.device | int | str | None) -> int:

@@ -161,24 +161,64 @@ x = nd.ones((4, 4), ctx=mx.gpu())
 """
 
 
-def test_the_first_wait_of_a_turn_is_right_wherever_it_stands(lint):
-    code = "for i in range(9):\n    y = nd.dot(x, x)\n    if i:\n        y.asnumpy()\n    y.sum().asscalar()\n"
+def test_the_first_wait_of_a_batch_is_right_wherever_it_stands(lint):
+    code = "for x in batches:\n    y = nd.dot(x, x)\n    if i:\n        y.asnumpy()\n    y.sum().asscalar()\n"
     (finding,) = lint(MXNET + code)
     assert (finding.code, finding.span.line) == ("GS201", 9)
 
 
-def test_a_wait_of_the_loop_around_does_not_count_for_the_turn(lint):
-    code = "for i in range(9):\n    x.asnumpy()\n    for j in range(9):\n        nd.dot(x, x).asnumpy()\n"
+def test_a_wait_of_the_loop_around_does_not_count_for_the_batch(lint):
+    code = "for x in batches:\n    x.asnumpy()\n    for y in batches:\n        nd.dot(y, y).asnumpy()\n"
     assert lint(MXNET + code) == []
 
 
+def test_each_wait_in_a_loop_that_only_counts_is_found(lint):
+    code = "for i in range(9):\n    y = x + i\n    y.wait_to_read()\nfor i in range(9):\n    nd.dot(x, x).asnumpy()\n"
+    assert codes(lint(MXNET + code)) == ["GS105", "GS204"]
+
+
+def test_one_wait_per_step_of_a_loop_that_counts_is_right(lint):
+    code = "for i in range(9):\n    y = nd.dot(x, x)\n    y.backward()\n    nd.waitall()\n"
+    assert lint(MXNET + code) == []
+
+
+def test_a_method_that_only_mxnet_has_shows_its_array(lint):
+    code = "def small(net, x):\n    for i in range(9):\n        net(x).asnumpy()\n"
+    assert codes(lint(MXNET + code)) == ["GS204"]
+    assert lint(code) == []
+
+
+TRAINING = """
+from mxnet import autograd, gluon
+net = gluon.nn.Dense(4)
+loss = gluon.loss.L2Loss()
+trainer = gluon.Trainer(net.collect_params(), "sgd")
+def train(batches):
+    for x, y in batches:
+        with autograd.record():
+            l = loss(net(x), y)
+        l.backward()
+        trainer.step(x.shape[0])
+"""
+
+
+def test_a_training_loop_of_mxnet_without_any_wait_is_a_note(lint):
+    (finding,) = lint(MXNET + TRAINING)
+    assert (finding.code, finding.heat, finding.framework, finding.span.line) == ("GS704", Heat.EPOCH, "mxnet", 11)
+
+
+@pytest.mark.parametrize("line", ["nd.waitall()", "l.wait_to_read()", "total += float(l.mean())", "metric.update(l)"])
+def test_a_training_loop_of_mxnet_that_waits_or_may_wait_is_silent(lint, line):
+    assert lint(f"{MXNET}{TRAINING}        {line}\n") == []
+
+
 def test_elementwise_functions_of_numbers_stay_on_the_host(lint):
-    code = "for i in range(9):\n    nd.dot(x, x).asnumpy()\n    print(float(np.sqrt(64)), np.exp(-i))\n"
+    code = "for x in batches:\n    nd.dot(x, x).asnumpy()\n    print(float(np.sqrt(64)), np.exp(-1))\n"
     assert lint(MXNET + code) == []
 
 
 def test_elementwise_functions_of_arrays_wait(lint):
-    code = "for i in range(9):\n    nd.dot(x, x).asnumpy()\n    print(np.sqrt(np.ones(4)))\n"
+    code = "for x in batches:\n    nd.dot(x, x).asnumpy()\n    print(np.sqrt(np.ones(4)))\n"
     assert codes(lint(MXNET + code)) == ["GS206"]
 
 

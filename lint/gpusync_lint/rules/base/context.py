@@ -9,7 +9,8 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpusync_lint.catalogue import registry
+from gpusync_lint.catalogue import foreign, registry
+from gpusync_lint.domain import python_api
 from gpusync_lint.domain.training_idioms import is_test_path
 from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, foreign_inside
 from gpusync_lint.model.findings import Fix
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
     from gpusync_lint.model.operations import Operation
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
     from gpusync_lint.rules.base.occurrences import Occurrence
+    from gpusync_lint.rules.base.tasks import Tasks
+    from gpusync_lint.rules.base.timers import Timers
 
-CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "time_ns", "monotonic_ns"})
-"""Functions of the module `time` that read a clock which continues while the host waits."""
-_CLOCKS = CLOCKS | {"process_time", "elapsed_time", "get_elapsed_time"}
+_CLOCKS = python_api.CLOCKS | {"process_time", "elapsed_time", "get_elapsed_time"}
 _CLOCK_REACH = 3
+_COUNTS = ("builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange")
 _KIND = itemgetter(Value._fields.index("kind"))
 _CONTAINERS = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT})
 _F_STRINGS_HAVE_POSITIONS = sys.version_info >= (3, 12)
@@ -54,7 +56,9 @@ class Report:
     remedy: str = ""
     """A remedy for this place, instead of that of the catalogue; empty for none."""
     heat_statement: ast.stmt | None = None
-    """The statement whose heat counts, if it is not that of `node`."""
+    """The statement whose heat counts, where it is not the one that holds the mark."""
+    heat_function: FunctionDef | None = None
+    """The function that holds `heat_statement`, where it is not the one that holds the mark."""
     heat: Heat | None = None
     """The heat, if it does not depend on step loops."""
 
@@ -106,10 +110,17 @@ class RuleContext:
         settings: EngineSettings,
         heat: FrequencyRecorder,
         has_reports: Callable[[FunctionDef], bool],
+        definite_waits: Callable[[FunctionDef], Sequence[Report]],
+        timers: Timers,
+        tasks: Tasks,
     ) -> None:
         self.file = file
         self.catalogue = catalogue
         self.settings = settings
+        self.timers = timers
+        """What measures time in the project."""
+        self.tasks = tasks
+        """The coroutines of the project."""
         self.layout = Layout(file.text.split("\n"))
         self.occurrence: Occurrence
         """The node that is checked, and its position."""
@@ -121,6 +132,7 @@ class RuleContext:
         """The lines of the file with reports so far."""
         self._inference = inference
         self._has_reports = has_reports
+        self._definite_waits = definite_waits
         self._heat = heat
 
     @property
@@ -153,6 +165,13 @@ class RuleContext:
         if self.file.uses_foreign or Kind.FOREIGN in map(_KIND, values):
             return True
         return any(foreign_inside(value) is not None for value in values if value.kind in _CONTAINERS)
+
+    @cached_property
+    def foreign_frameworks(self) -> frozenset[str]:
+        """The frameworks other than torch that the file imports."""
+        known = foreign.framework_of()
+        roots = {dotted.partition(".")[0] for dotted in (*self.file.imports.values(), *self.file.stars)}
+        return frozenset(known[root] for root in roots if root in known)
 
     def uses_device(self) -> bool:
         """Whether the function is in code that uses a device."""
@@ -213,6 +232,12 @@ class RuleContext:
             return False
         return node.id in self.function.loop_names
 
+    def decorator(self, node: ast.expr) -> FunctionDef | None:
+        """The function of the project that a decorator, with or without arguments, is; None for another one."""
+        called = node.func if isinstance(node, ast.Call) else node
+        value = self._inference.project.static(self.file, called)
+        return value.ref if value.kind is Kind.FUNCTION else None
+
     def barriers_by_name(self, node: ast.Call) -> Sequence[Barrier]:
         """The barriers of libraries, and of the project itself, that a call reaches by its name."""
         receiver = self.value(node.func.value) if isinstance(node.func, ast.Attribute) else UNKNOWN
@@ -246,6 +271,32 @@ class RuleContext:
                     seen.add(site.callee)
                     queue.append(site.callee)
         return False
+
+    def waits_in(self, fn: FunctionDef) -> Sequence[Report]:
+        """The reports on a function of waits that run when it is called, apart from guesses."""
+        return self._definite_waits(fn)
+
+    def calls_what_waits(self, node: ast.Call) -> bool:
+        """Whether a call runs a project function, no coroutine, that waits, itself or in what it calls."""
+        called = self.value(node.func)
+        seen: set[FunctionDef] = set()
+        queue = [called.ref] if called.kind is Kind.FUNCTION else []
+        while queue:
+            fn = queue.pop()
+            if fn not in seen and not isinstance(fn.node, ast.AsyncFunctionDef):
+                seen.add(fn)
+                if self._definite_waits(fn):
+                    return True
+                queue += (site.callee for site in self._inference.effects(fn).calls)
+        return False
+
+    def has_understood(self, fn: FunctionDef) -> bool:
+        """Whether a project function was interpreted and has no barrier of its own; its expressions are then known."""
+        if self._inference.returns(fn) is None or self._has_reports(fn):
+            return False
+        if fn.file is not self.file:
+            self.values.update(self._inference.values(fn))
+        return True
 
     def method_of(self, value: Value, label: str) -> FunctionDef | None:
         """A method of an instance of a project class."""
@@ -334,6 +385,11 @@ def called_names(*barriers: str) -> frozenset[str]:
 def method(node: ast.Call) -> str:
     """The name of the method that is called; empty for a plain function."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else ""
+
+
+def is_count(node: ast.expr, context: RuleContext) -> bool:
+    """Whether what a loop runs over only counts: `range(n)`."""
+    return isinstance(node, ast.Call) and context.qualified_name(node.func) in _COUNTS
 
 
 def arguments(node: ast.Call) -> list[ast.expr]:

@@ -182,6 +182,9 @@ class _Walk(Generic[_Rules]):
         for case in node.cases:
             self.expression(case.guard)
 
+    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """A function; its decorators and defaults are not traversed."""
+
     # expressions
 
     def _leaf(self, node: ast.expr) -> None:
@@ -293,9 +296,11 @@ STATEMENTS: dict[type, Callable[[_Walk[Any], Any], None]] = {
     ast.Assert: _Walk._assert,
     ast.Raise: _Walk._raise,
     ast.Match: _Walk._match,
+    ast.FunctionDef: _Walk._definition,
+    ast.AsyncFunctionDef: _Walk._definition,
 }
-"""By type of statement, the function that traverses it. Others have no expressions to check: definitions, imports,
-`try`, `del`, `pass`."""
+"""How the statements are traversed. Others contain no expressions that a rule judges: classes, imports, `try`, `del`,
+and those that are a keyword alone."""
 
 EXPRESSIONS: dict[type, Callable[[_Walk[Any], Any], None]] = {
     ast.Name: _Walk._leaf,
