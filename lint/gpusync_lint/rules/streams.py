@@ -35,7 +35,7 @@ class StreamPerStep(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Judge a call."""
+        """Check a call."""
         entry = _ENTRIES.get(context.qualified_name(node.func))
         if entry is not None:
             yield Report(entry, node, Confidence.HIGH)
