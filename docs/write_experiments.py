@@ -1,6 +1,8 @@
-"""The tables of docs/experiments.md: the rows of experiments.toml, with what the tests printed.
+"""The tables of docs/experiments.md: the rows of experiments.toml, with what the tests printed and the linter reports.
 
-usage: python docs/generate.py
+usage: python docs/generate.py                  write the page
+       python docs/write_experiments.py FOLDER  write the programs of the linter's rows into FOLDER, as hazard_1.py,
+                                                remedy_1.py and so on, for `gpusync lint FOLDER`
 
 The results are the files of benchmarks/results/*-experiments, which benchmarks/gpu_experiments.py and two_devices.py
 and `gpusync trace --json` write. Of several results of a test, the one with most rounds is quoted; of equal ones the
@@ -12,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,19 +36,72 @@ _ROUNDS: Final = re.compile(r", \d+ rounds(?: of \d+ calls)?")
 def tables() -> str:
     """Return the tables of the page, a section each."""
     found = {device: _results(device) for device in DEVICES}
+    numbers = {id(row): number for number, row in enumerate(_programs(), start=1)}
     parts = []
-    for section in tomllib.loads((DOCS / "experiments.toml").read_text(encoding="utf-8"))["section"]:
-        rows = ["| claim, exercise or hazard | covered by | run | simulated device | H200 |", "|---|---|---|---|---|"]
-        for row in section["row"]:
-            cells = [
-                row["claim"],
-                row["covered"],
-                _command(row),
-                *(_cell(row, device, found[device]) for device in DEVICES),
+    for section in _sections():
+        if id(section["row"][0]) in numbers:
+            heads = ["program", "claim or hazard", "rule", "reported for the hazard", "and for the remedy"]
+            rows = [[str(numbers[id(row)]), row["claim"], *_lint_cells(row)] for row in section["row"]]
+        else:
+            heads = ["claim, exercise or hazard", "covered by", "run", "simulated device", "H200"]
+            rows = [
+                [
+                    row["claim"],
+                    _with_links(row["covered"]),
+                    _command(row),
+                    *(_cell(row, device, found[device]) for device in DEVICES),
+                ]
+                for row in section["row"]
             ]
-            rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-        parts.append(f"### {section['title']}\n\n" + "\n".join(rows) + "\n")
+        lines = [heads, ["---"] * len(heads), *rows]
+        table = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+        parts.append(f"### {section['title']}\n\n{table}\n")
     return "\n".join(parts)
+
+
+@cache
+def _sections() -> list[dict[str, Any]]:
+    sections: list[dict[str, Any]] = tomllib.loads((DOCS / "experiments.toml").read_text(encoding="utf-8"))["section"]
+    return sections
+
+
+def _programs() -> list[dict[str, Any]]:
+    """Return the rows with programs that the linter reads."""
+    return [row for section in _sections() for row in section["row"] if "codes" in row]
+
+
+def _lint_cells(row: dict[str, Any]) -> list[str]:
+    """Return the rule of a row, the lines of its hazard that the linter reports, and what it reports of its remedy.
+
+    Raises:
+        ValueError: the linter does not report the hazard, or reports the remedy.
+    """
+    codes = row["codes"]
+    hazard, remedy = (_lint(row.get(kind, ""), codes) for kind in ("hazard", "remedy"))
+    # The linter may know lines of a remedy that run once. They are not reported unless the hazard runs once too.
+    rates = {finding.heat for finding in hazard}
+    left = [finding for finding in remedy if not hazard or finding.heat in rates]
+    if ("hazard" in row and {finding.code for finding in hazard} != set(codes)) or left:
+        raise ValueError(f"{row['claim']}: the linter reports {hazard} of the hazard and {left} of the remedy")
+    lines = dict.fromkeys(row["hazard"].splitlines()[finding.span.line - 1].strip() for finding in hazard)
+    return [
+        _with_links(", ".join(codes)),
+        "<br>".join(f"`{line}`" for line in lines) or "no hazard in it",
+        "nothing" if "remedy" in row else "",
+    ]
+
+
+def _lint(program: str, codes: list[str]) -> list[Any]:
+    from gpusync_lint.model.findings import EngineSettings, Source
+    from gpusync_lint.run.engine import analyze
+
+    found = analyze([Source("program.py", program)], EngineSettings())
+    return [finding for finding in found.findings if finding.code in codes]
+
+
+def _with_links(text: str) -> str:
+    """Return a text in which the codes of rules are links to their pages."""
+    return re.sub(r"\bGS\d{3}\b", r"[\g<0>](rules/\g<0>.md)", text)
 
 
 def _results(device: str) -> dict[str, Any]:
@@ -122,3 +178,18 @@ def _shortened(text: str, parameters: str) -> str:
     text = _ROUNDS.sub("", text)
     named = parameters.partition("-")[0] in text
     return text if named else f"{parameters}: {text}"
+
+
+def main(folder: Path) -> None:
+    """Write the programs of the linter's rows into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, row in enumerate(_programs(), start=1):
+        for kind in ("hazard", "remedy"):
+            if kind in row:
+                (folder / f"{kind}_{number}.py").write_text(row[kind].lstrip("\n"), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]))

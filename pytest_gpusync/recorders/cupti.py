@@ -200,6 +200,8 @@ class CuptiRecorder(Recorder):
         self._is_reading = False
         self._forward = ForwardLines()
         self._device_of_context: dict[int, int | None] = {}
+        self._awaited: dict[int, int | None] = {}
+        """The device of the event that a thread is waiting for: the driver only knows the current one."""
         self._error: Exception | None = None
         self._logs_every_synchronize = False
         """With expandable segments, the allocator makes every kind of synchronize under its lock."""
@@ -352,10 +354,13 @@ class CuptiRecorder(Recorder):
         original = event.synchronize
 
         def synchronize(event: Any) -> None:
+            ident = get_ident()
+            self._awaited[ident] = getattr(event.device, "index", None)
             try:
                 original(event)
             finally:
                 self._deliver_logged(sys._getframe(1))
+                self._awaited.pop(ident, None)
 
         synchronize.__doc__ = original.__doc__
         event.synchronize = synchronize
@@ -602,6 +607,9 @@ class CuptiRecorder(Recorder):
             if kind is None:
                 continue
             device = self._device_of(call.context)
+            awaited = self._awaited.get(call.thread)
+            if kind == "event" and awaited is not None:
+                device = awaited
             copy = self._copy_completed_by(kind, call.thread)
             if copy is not None:
                 began = copy.call.entered

@@ -524,3 +524,24 @@ def test_the_cupti_that_is_installed_has_every_call_that_is_listened_to():
     if done.returncode < 0 and devices.detect().kind == "none":
         pytest.skip("without a driver this CUPTI (13.2 does so) ends the process that asks it anything")
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_wait_for_an_event_is_of_the_events_device_whichever_is_the_current_one(calls):
+    streams = pytest.importorskip("torch.cuda.streams")
+    made = calls
+
+    class Event:
+        device = type("Device", (), {"index": 1})
+
+        def synchronize(self):
+            made.make(("cudaEventSynchronize",))
+
+    original, streams.Event = streams.Event, Event
+    try:
+        made.recorder._follow_event_waits()
+        Event().synchronize()
+    finally:
+        streams.Event = original
+    made.make(("cudaEventSynchronize",))
+    made.recorder.flush()
+    assert [(raw.kind, raw.device) for raw in made.seen] == [("event", 1), ("event", 0)]

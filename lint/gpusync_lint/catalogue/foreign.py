@@ -37,6 +37,12 @@ def only_methods() -> dict[str, str]:
 
 
 @cache
+def shown_by() -> dict[str, str]:
+    """By name, the methods whose first argument is of one type, and that type."""
+    return {method: one.name for one in types().values() for method in one.shown_by}
+
+
+@cache
 def framework_of() -> dict[str, str]:
     """The frameworks by their top-level modules."""
     return {module: each.framework for each in others() for module in each.modules}

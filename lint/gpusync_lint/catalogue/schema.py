@@ -151,6 +151,8 @@ class ForeignType:
     """Methods whose results are on the host: `item`."""
     only_methods: frozenset[str] = frozenset()
     """Methods that no other object has: something unknown that has one is of this type, in a file of the framework."""
+    shown_by: frozenset[str] = frozenset()
+    """Methods whose first argument is of this type: where nothing else is known of a name, such a call shows it."""
     methods: dict[str, TypeName] = field(default_factory=dict, hash=False)
     """The types of single attributes and method results, if they differ from `attribute`."""
     attribute: TypeName = TypeName("")
@@ -226,7 +228,7 @@ class Returns:
     gives: Literal[
         "unknown", "host", "dtype", "device", "gpu-device", "gpu-present", "gpu-absent", "stream", "event", "factory",
         "number-on-device", "argument", "parameter", "module", "optimizer", "scheduler", "distribution", "records",
-        "sequence", "padded-sequence",
+        "sequence", "padded-sequence", "indices", "index-batches",
     ]  # fmt: skip
     """The kind of result: `argument` is the first argument itself, `factory` a tensor made from sizes or data,
     `records` a collection of host objects."""
@@ -330,6 +332,8 @@ class Catalogue:
     """The beginnings of the dotted names of classes that are `torch.nn.Module`s."""
     device_words: tuple[str, ...] = ()
     """Words that show that a file uses a GPU. A word that ends in `*` may be a part of another word."""
+    no_device_words: tuple[str, ...] = ()
+    """Text that contains a device word and shows nothing: `cuda.is_available()`, `cuda.manual_seed`."""
     only_logging: tuple[str, ...] = field(default=(), metadata=_only(TORCH, LIBRARY))
     """Modules that only write logs, so that importing them does not show that a file works with tensors."""
     returns: tuple[Returns, ...] = field(default=(), metadata=_only(TORCH))

@@ -37,10 +37,12 @@ from gpusync_lint.domain.values import (
     Device,
     Kind,
     Value,
+    alternatives,
     contents,
     dict_of,
     foreign_value,
     list_of,
+    modules,
     tensor,
     tuple_of,
 )
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 _OPTIMISTIC = frozenset(
     {
         Kind.MODULE, Kind.OPTIMIZER, Kind.SCHEDULER, Kind.LOADER, Kind.DEVICE, Kind.SCALER, Kind.DISTRIBUTION,
-        Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.STREAM, Kind.EVENT, Kind.MOVED,
+        Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.STREAM, Kind.EVENT, Kind.MOVED, Kind.UNION,
     }
 )  # fmt: skip
 """Kinds that remain if the value is unknown on another path."""
@@ -78,6 +80,8 @@ def join(a: Value, b: Value, depth: int = 0) -> Value:
         return b
     if other is Kind.NONE:
         return a
+    if kind in _IN_UNIONS and other in _IN_UNIONS and (a.ref is not None or a.items) and (b.ref is not None or b.items):
+        return _join_alternatives(a, b)
     if kind is other:
         join_kind = _JOINS.get(kind)
         return UNKNOWN if join_kind is None else join_kind(a, b, depth)
@@ -112,6 +116,25 @@ def widened(old: Value, new: Value) -> Value:
 
 
 _SEQUENCES = frozenset({Kind.LIST, Kind.TUPLE})
+_IN_UNIONS = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.UNION})
+_MAX_ALTERNATIVES = 6
+
+
+def _join_alternatives(a: Value, b: Value) -> Value:
+    """An object of several possible classes, in the order of their names; unknown if there are too many."""
+    found = {**dict.fromkeys(alternatives(a)), **dict.fromkeys(alternatives(b))}
+    if len(found) > _MAX_ALTERNATIVES:
+        return UNKNOWN
+    return Value(Kind.UNION, items=tuple(sorted(found, key=_place_of)))
+
+
+def _place_of(value: Value) -> tuple[str, int, str]:
+    """Where the definition is that a value refers to: an order that does not depend on the order of the paths."""
+    definition, bound = value.definition, value.bound
+    others = f"{value.kind!r} {'' if bound is None else _place_of(bound)}"
+    if definition is None:
+        return (str(value.ref), 0, others)
+    return (definition.file.path, getattr(definition.node, "lineno", 0), others)
 
 
 def _join_tensors(a: Value, b: Value, depth: int) -> Value:
@@ -127,9 +150,17 @@ def _join_tensors(a: Value, b: Value, depth: int) -> Value:
 
 
 def _join_modules(a: Value, b: Value, depth: int) -> Value:
+    """A module of one of several classes of the project keeps them in `items`."""
+    found: dict[Value, None] = {}
+    if a.ref != b.ref:
+        for module in (*modules(a), *modules(b)):
+            if module.definition is not None:
+                found[module._replace(device=Device.UNKNOWN, made_with=None)] = None
+    several = 0 < len(found) <= _MAX_ALTERNATIVES
     return Value(
         Kind.MODULE,
         max(a.device, b.device),
+        items=tuple(sorted(found, key=_place_of)) if several else a.items if a.items == b.items else None,
         ref=a.ref if a.ref == b.ref else None,
         made_with=a.made_with if a.made_with == b.made_with else None,
     )

@@ -12,6 +12,7 @@ from gpusync_lint.domain.values import (
     GPU_ABSENT,
     GPU_PRESENT,
     HOST,
+    UNKNOWN,
     Kind,
     Value,
     tensor,
@@ -34,6 +35,8 @@ def tensor_attribute(owner: Value, attribute: str) -> Value:
         return owner
     if torch_api.is_batch_attribute(attribute):
         return HOST
+    if attribute[:1] == "_":
+        return UNKNOWN  # what torch keeps with a tensor is no tensor as a rule
     # Tensors have no such attribute, so it is an output object of a library (`outputs.loss`) or a batch.
     zero_dim = True if attribute == "loss" else None
     return tensor_like(owner, False, zero_dim, is_mask_name(attribute), owner.pinned)

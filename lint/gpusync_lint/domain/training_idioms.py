@@ -9,6 +9,8 @@ from gpusync_lint.syntax.names import dotted_path
 
 LOADER_NAMES = ("loader", "batches", "dataiter", "data_iter", "dl")
 """Endings of the names of data loaders, in lower case."""
+_ITERATOR_WORDS = frozenset({"it", "iter", "iterator", "loader", "dataloader", "batches", "gen", "generator", "data"})
+"""Words in the names of iterators over batches."""
 BACKWARD = ("backward", "manual_backward")
 """Methods that run the backward pass."""
 _TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
@@ -41,3 +43,9 @@ def is_mask_name(name: str) -> bool:
 def is_test_path(path: str) -> bool:
     """Whether a file contains tests, by the file names that pytest collects."""
     return _TEST_FILE.search(path) is not None
+
+
+def is_batch_iterator(path: str | None) -> bool:
+    """Whether a name or a dotted path is called like an iterator over batches: `train_iter`, `self.it`, `data_gen`."""
+    words = (path or "").lower().rpartition(".")[2].split("_")
+    return not _ITERATOR_WORDS.isdisjoint(words) or (path or "").lower().endswith(LOADER_NAMES)

@@ -86,6 +86,8 @@ class Kind(_Enumeration):
 
     FOREIGN: ClassVar[Kind]
     """A value of a framework other than torch. `ref` is its type in the catalogue: `jax.array`."""
+    UNION: ClassVar[Kind]
+    """An object of one of several classes of the project, or one of several functions or classes: `items`."""
     LAMBDA: ClassVar[Kind]
     """A lambda. `ref` is its `ast` node and the function that contains it."""
 
@@ -121,7 +123,10 @@ class Value(NamedTuple):
     None if there is none: the list is empty, as far as is known.
     """
     items: tuple[Any, ...] | None = None
-    """The elements of a tuple, or the (key, value) pairs of a dict. The keys are strings."""
+    """The elements of a tuple, the (key, value) pairs of a dict, or the values of a union.
+
+    The keys are strings. Of a module without `ref`: the modules that it may be.
+    """
     ref: Any = None
     """What it refers to: a definition in the project, or the dotted name of something outside the project."""
     const: Any = None
@@ -260,6 +265,18 @@ def dict_of(pairs: tuple[tuple[str, Value], ...], rest: Value | None) -> Value:
 def foreign_value(type_name: str) -> Value:
     """A value of a type of a framework other than torch; unknown for the empty name."""
     return Value(Kind.FOREIGN, ref=type_name) if type_name else UNKNOWN
+
+
+def alternatives(value: Value) -> tuple[Value, ...]:
+    """What a value may be: the values of a union, or the value alone."""
+    return value.items or () if value.kind is Kind.UNION else (value,)
+
+
+def modules(value: Value) -> tuple[Value, ...]:
+    """The modules that a module may be: one of several classes of the project, or the module alone."""
+    if value.items is None or value.ref is not None:
+        return (value,)
+    return tuple(module._replace(device=value.device) for module in value.items)
 
 
 def is_number(value: Value) -> bool:

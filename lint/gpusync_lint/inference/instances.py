@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.values import Device, Kind, Value
+from gpusync_lint.domain.values import Device, Kind, Value, alternatives
 from gpusync_lint.project.symbols import ClassDef
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class Instances:
 
     def set_attribute(self, owner: Value, name: str, value: Value) -> None:
         """Record an assignment to an attribute. Does nothing unless the owner is an instance of a project class."""
+        if owner.kind is Kind.UNION:
+            for one in alternatives(owner):
+                self.set_attribute(one, name, value)
+            return
         cls = owner.ref
         if cls.__class__ is not ClassDef or owner.kind not in _WITH_ATTRIBUTES:
             return
@@ -74,12 +78,13 @@ class Instances:
 
     def self_of(self, method: FunctionDef) -> Value:
         """The value of the first parameter of a method: `self`, or `cls` of a class method."""
-        cls = method.cls
-        if method.kind == "class":
-            return Value(Kind.CLASS, ref=cls)
+        return Value(Kind.CLASS, ref=method.cls) if method.kind == "class" else self.of_class(method.cls, method)
+
+    def of_class(self, cls: ClassDef | None, fn: FunctionDef) -> Value:
+        """An instance of a class of which nothing else is known, as a function sees it."""
         device: Device | None = None
         if cls is not None and self._hierarchy.is_module(cls):
-            device = self._devices.assumed_device(method)
+            device = self._devices.assumed_device(fn)
         value = self._selves.get((cls, device))
         if value is None:
             if device is not None:

@@ -182,6 +182,9 @@ class ModuleDef:
 def mentions_device(text: str) -> bool:
     """Whether a text mentions a device."""
     parts, words = roots.device_words()
+    for word in roots.no_device_words():
+        if word in text:
+            text = text.replace(word, "")
     if any(part in text for part in parts):
         return True
     # Searching for a string is ten times as fast as an alternation, and most texts contain none of them.

@@ -75,17 +75,32 @@ def _is_off(node: ast.expr, context: RuleContext) -> bool:
     return context.value(node).const is False
 
 
+def _is_inside_call(node: ast.expr, statement: ast.stmt) -> bool:
+    """Whether an expression is an element of what a call in the statement is passed: `any(not x for x in xs)`."""
+    for call in ast.walk(statement):
+        if isinstance(call, ast.Call):
+            for arg in call.args:
+                if arg is node or (isinstance(arg, (ast.GeneratorExp, ast.ListComp)) and arg.elt is node):
+                    return True
+    return False
+
+
 class BooleanOperator(Rule):
     """`and`, `or`, `not` outside of a condition."""
 
     nodes = (ast.BoolOp, ast.UnaryOp)
     barriers = ("boolean-operator-on-tensor",)
     VALID: ClassVar = ("y = m & m", "y = ~m", "y = s is None or 1")
-    INVALID: ClassVar = ("y = not s", "y = s and 1", "y = s or 1")
+    INVALID: ClassVar = ("y = not s", "y = s and 1", "y = s or 1", "any(not p.isfinite().all() for p in [x, x2])")
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Check an expression that a statement evaluates."""
         statement = context.statement
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and _is_inside_call(node, statement):
+            value = context.value(node.operand)
+            if value.zero_dim is True:
+                yield from _leaves(node.operand, context, "boolean-operator-on-tensor")
+            return
         if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)) or statement.value is not node:
             return
         if isinstance(node, ast.BoolOp):

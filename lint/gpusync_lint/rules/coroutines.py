@@ -51,4 +51,4 @@ class WaitInCoroutine(Rule):
                 waits.append(inner)
         if waits:
             first = min(waits, key=lambda one: (one.lineno, one.col_offset))
-            yield Report("wait-in-coroutine", first, Confidence.MEDIUM, heat=Heat.STEP)
+            yield Report("wait-in-coroutine", first, Confidence.MEDIUM, function=fn, heat=Heat.STEP)

@@ -45,7 +45,7 @@ class DistributionChecks(Rule):
     """Creating a distribution, or computing a probability, with validation enabled (the default)."""
 
     nodes = (ast.Call,)
-    calls = ("torch.distributions.*", "log_prob")
+    calls = ("torch.distributions.*", "log_prob", "class.__call__")
     barriers = ("distribution-validation",)
     VALID: ClassVar = ("torch.distributions.Normal(v, v, validate_args=False)",)
     INVALID: ClassVar = (
@@ -59,12 +59,20 @@ class DistributionChecks(Rule):
         if dotted.startswith("torch.distributions."):
             if dotted.rpartition(".")[2][:1].isupper():
                 yield from self._report(context.value(node), node, context, False)
-        elif method(node) == "log_prob" and isinstance(node.func, ast.Attribute):
-            yield from self._report(context.value(node.func.value), node, context, True)
+        elif isinstance(node.func, ast.Attribute) and method(node) == "log_prob":
+            made = context.value(node.func.value)
+            if made.kind is Kind.UNKNOWN and "validate_args" not in context.file.text:
+                values = [context.value(arg) for arg in positional(node)]
+                if any(value.on_device for value in values):  # who else has such a method than a distribution
+                    yield Report("distribution-validation", node, Confidence.MEDIUM, highlight_name=True)
+            elif context.value(node.func).kind is not Kind.FUNCTION:  # not a method that the project overrides
+                yield from self._report(made, node, context, True)
+        elif context.value(node.func).kind is Kind.CLASS:
+            yield from self._report(context.value(node), node, context, False)
 
     def _report(self, made: Value, node: ast.Call, context: RuleContext, tail: bool) -> Iterator[Report]:
         if (
-            made.kind is Kind.DISTRIBUTION
+            (made.kind is Kind.DISTRIBUTION or context.derives_from(made, "torch.distributions."))
             and made.argument("validate_args").const is not False
             and made.device >= Device.ASSUMED
         ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.values import Device, Kind, Value
+from gpusync_lint.domain.values import Device, Kind, Value, is_number
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, indices, method, positional, stored_value
 from gpusync_lint.syntax.traversal import walk_block
@@ -29,6 +29,8 @@ class IndexRead(Rule):
         "y = x[cidx]",
         "y = x[np.array([1])]",
         "x[[0, 1]] = 1.0",
+        "x[m] *= 2.0",
+        "for k in torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(range(8)), 4, True):\n    y = x[k]",
     )
 
     def check(self, node: ast.Subscript, context: RuleContext) -> Iterator[Report]:
@@ -39,13 +41,17 @@ class IndexRead(Rule):
         confidence = context.confidence(base)
         if confidence is None:
             return
-        stored = isinstance(node.ctx, ast.Store)
+        # `x[mask] += 1` reads the elements before it stores them.
+        stored = isinstance(node.ctx, ast.Store) and not isinstance(context.statement, ast.AugAssign)
         for part in indices(node):
             if isinstance(part, ast.Slice):
                 continue
             index = context.value(part)
             if not stored and index.on_device and context.is_mask(part):
                 yield Report("mask-read", node, _less(confidence, context.confidence(index)))
+                return
+            if not stored and index.kind is Kind.UNKNOWN and context.is_called_mask(part):
+                yield Report("mask-read", node, _less(confidence, Confidence.MEDIUM))
                 return
             if self._from_host(part, index, context):
                 yield Report("index-from-host", node, confidence)
@@ -59,6 +65,8 @@ class IndexRead(Rule):
         if index.kind is Kind.ARRAY:
             return index.certain
         if isinstance(node, _SURE_INDEX):
+            return True
+        if index.kind is Kind.LIST and index.elem is not None and is_number(index.elem):
             return True
         return isinstance(node, ast.Call) and context.qualified_name(node.func) == "builtins.range"
 

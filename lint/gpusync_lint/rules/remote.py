@@ -99,6 +99,8 @@ def _task(barrier: str, subject: ast.expr, names: set[str]) -> bool:
         return False
     if barrier == "dask.compute-in-loop":
         return True
+    if isinstance(subject, (ast.List, ast.Tuple)):  # `ray.get([f.remote(x)])`
+        return any(_task(barrier, element, names) for element in subject.elts)
     called = subject.func if isinstance(subject, ast.Call) else None
     if barrier == "dask.result-in-loop":
         return isinstance(called, ast.Attribute) and called.attr == "submit"

@@ -21,6 +21,10 @@ _ENTRIES = {
 """The entries of the functions and classes that create a stream, by their dotted names."""
 
 
+_ONCE = ("__init__", "__post_init__")
+"""Methods in which a stream is created once for its object."""
+
+
 class StreamPerStep(Rule):
     """`torch.cuda.Stream()` in a loop; a stream that is created once, or only where there is none, is not hot."""
 
@@ -37,5 +41,5 @@ class StreamPerStep(Rule):
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
         entry = _ENTRIES.get(context.qualified_name(node.func))
-        if entry is not None:
+        if entry is not None and context.function.name not in _ONCE:
             yield Report(entry, node, Confidence.HIGH)

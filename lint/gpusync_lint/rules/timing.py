@@ -280,7 +280,7 @@ class TimedDecorator(TimingRule):
                 lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
                 report = self.report(decorator, node.body, lines, context)
                 if report is not None:
-                    yield replace(report, heat_function=context.function.nested.get(node))
+                    yield replace(report, function=context.function.nested.get(node))
                 return
 
 

@@ -44,6 +44,7 @@ class CopyToDevice(Rule):
         "x.to(torch.float16)",
         "model.to(dev)",
         "c.to(torch.long)",
+        "torch.nn.Linear(4, 4).to(torch.float16)",
     )
     INVALID: ClassVar = ("c.to(dev)", "c.cuda()", "c.to(device=dev, dtype=torch.float16)", "torch.zeros(4).to(dev)")
 

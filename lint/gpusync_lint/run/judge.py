@@ -65,13 +65,16 @@ class Judge:
         context = reports.context
         merge_reads(found, context)
         seen: set[tuple[str, int]] = set()
+        in_tests = context.in_tests()
         for occurrence, report in sorted(found, key=lambda item: (item[1].node.lineno, item[1].node.col_offset)):
+            if in_tests and _is_assertion(occurrence.statement):
+                continue  # a test reads values on purpose
             if (report.barrier, id(report.node)) not in seen:
                 seen.add((report.barrier, id(report.node)))
                 place: Place | None = None
                 if report.heat is None:
                     statement = report.heat_statement or occurrence.statement
-                    fn = report.heat_function or occurrence.fn
+                    fn = report.function or occurrence.fn
                     place = self._heat.place(fn, statement, occurrence.repeated, occurrence.deferred)
                 yield self._finding(occurrence, report, place, context), place
 
@@ -125,9 +128,18 @@ class Judge:
             heat=heat,
             confidence=report.confidence,
             framework=barrier.framework,
-            key=f"{path}::{occurrence.fn.qualname}::{barrier.code}::{digest}::1",
+            key=f"{path}::{(report.function or occurrence.fn).qualname}::{barrier.code}::{digest}::1",
             fix=report.fix,
         )
+
+
+def _is_assertion(statement: ast.stmt) -> bool:
+    """`assert test`, `self.assertEqual(a, b)`, `torch.testing.assert_close(a, b)`."""
+    if isinstance(statement, ast.Assert):
+        return True
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    return (dotted_path(statement.value.func) or "").rpartition(".")[2].startswith("assert")
 
 
 class _FileReports:

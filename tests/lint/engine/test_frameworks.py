@@ -234,3 +234,82 @@ def test_the_fix_of_ray_get_in_a_loop(lint, with_fix, before):
 def test_a_loop_that_does_more_with_its_references_is_left_alone(lint, code):
     found = lint(f"{RAY}out = []\n{code}")
     assert [one.fix for one in found] == [None]
+
+
+TASKS = {
+    "a task": ("@ray.remote\ndef score(x):\n    return net(x).cpu()\n", Heat.STEP),
+    "a task with resources": ("@ray.remote(num_gpus=1)\ndef score(x):\n    return net(x).cpu()\n", Heat.STEP),
+    "a function": ("def score(x):\n    return net(x).cpu()\n", Heat.ONCE),
+    "a method that is called remotely": (
+        "@ray.remote\nclass A:\n    def score(self, x):\n        return net(x).cpu()\nA.remote().score.remote(1)\n",
+        Heat.STEP,
+    ),
+    "the creation of an actor": (
+        "@ray.remote\nclass A:\n    def __init__(self, x):\n        self.y = net(x).cpu()\nA.remote(1)\n",
+        Heat.ONCE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_of_ray_waits_once_per_call(lint, name):
+    code, heat = TASKS[name]
+    (finding,) = lint(f"import ray\nimport torch\nnet = torch.nn.Linear(4, 4).cuda()\n{code}")
+    assert (finding.code, finding.heat) == ("GS202", heat)
+
+
+TENSORFLOW = """
+import tensorflow as tf
+model = tf.keras.Sequential([tf.keras.layers.Dense(4)])
+opt = tf.keras.optimizers.SGD()
+{decorator}
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x) - y) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+"""
+LOOP = "for x, y in dataset:\n    step(x, y)\n"
+EAGER = {
+    "nothing around it": ("", LOOP, True),
+    "a decorator": ("@tf.function", LOOP, False),
+    "a decorator with arguments": ("@tf.function(jit_compile=True)", LOOP, False),
+    "a function that traces it": ("", "fast = tf.function(step)\nfor x, y in dataset:\n    fast(x, y)\n", False),
+    "a traced caller": (
+        "", "@tf.function\ndef many(d):\n    for x, y in d:\n        step(x, y)\nmany(dataset)\n", False,
+    ),
+    "a distribution strategy": (
+        "", "@tf.function\ndef each(x):\n    strategy.run(step, args=x)\nfor x in d:\n    each(x)\n", False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_a_training_step_of_tensorflow_that_runs_eagerly(lint, name):
+    decorator, loop, expected = EAGER[name]
+    found = [one for one in lint(TENSORFLOW.format(decorator=decorator) + loop) if one.code == "GS712"]
+    assert [(one.span.line, one.heat) for one in found] == ([(9, Heat.STEP)] if expected else [])
+
+
+def test_the_state_of_flax_is_no_optimizer_of_tensorflow(lint):
+    code = "import jax\nimport tensorflow as tf\nfor x in data:\n    state = state.apply_gradients(grads=x)\n"
+    assert lint(code) == []
+
+
+def test_a_loss_that_is_differentiated_is_a_tensor(lint):
+    code = (
+        "import tensorflow as tf\ndef train(model, criterion, data):\n    for x in data:\n"
+        "        with tf.GradientTape() as tape:\n            loss = criterion(model(x))\n"
+        "        grads = tape.gradient(loss, model.weights)\n        print(loss.numpy(), x.numpy())\n"
+    )
+    (finding,) = lint(code)
+    assert (finding.code, finding.span.column) == ("GS204", 20)
+
+
+def test_a_kernel_of_pallas_gives_a_device_array(lint):
+    code = (
+        "import jax\nfrom jax.experimental import pallas as pl\ndef kernel(a, b):\n    b[...] = a[...]\n"
+        "for x in data:\n    y = pl.pallas_call(kernel, out_shape=x)(x)\n    print(float(y))\n"
+    )
+    (finding,) = lint(code)
+    assert (finding.code, finding.span.line) == ("GS205", 7)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import element, join_all
-from gpusync_lint.domain.values import ARRAY, HOST, UNKNOWN, Kind, Value, dict_of, list_of, tuple_of
+from gpusync_lint.domain.training_idioms import is_batch_iterator
+from gpusync_lint.domain.values import ARRAY, HOST, LOADER, UNKNOWN, Kind, Value, dict_of, list_of, tuple_of
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.iteration import iterated, next_item
 from gpusync_lint.inference.transfer.names import attribute_of
+from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,12 +32,17 @@ def _collection(frame: Frame, call: Call) -> Value:
 
 
 def _iter(frame: Frame, call: Call) -> Value:
-    loader = bool(call.args) and call.args[0].kind is Kind.LOADER
-    return call.args[0] if loader else _collection(frame, call)
+    if not call.args or not call.node.args:
+        return _collection(frame, call)
+    iterable = iterated(frame, call.args[0], call.node.args[0])
+    return iterable if iterable.kind is Kind.LOADER else list_of(element(iterable))
 
 
 def _next(frame: Frame, call: Call) -> Value:
-    return next_item(frame, call.first)
+    iterator = call.first
+    if iterator.kind is Kind.UNKNOWN and call.node.args and is_batch_iterator(dotted_path(call.node.args[0])):
+        iterator = LOADER
+    return next_item(frame, iterator)
 
 
 def _dict(frame: Frame, call: Call) -> Value:
@@ -70,7 +77,9 @@ def _of_numbers(call: Call) -> Value:
     tensors = [value for value in values if value.kind is Kind.TENSOR]
     if tensors:
         return join_all(tensors)._replace(zero_dim=tensors[0].zero_dim)
-    return ARRAY if any(value.kind is Kind.ARRAY for value in values) else HOST
+    if any(value.kind is Kind.ARRAY for value in values):
+        return ARRAY
+    return UNKNOWN if any(value.kind is Kind.UNKNOWN for value in values) else HOST
 
 
 def _getattr(frame: Frame, call: Call) -> Value:
@@ -99,6 +108,8 @@ def _super(frame: Frame, call: Call) -> Value:
         return UNKNOWN
     classes = frame.analysis.project.classes
     bases = classes.project_lineage(fn.cls)[1:]
+    if any(base.startswith("torch.distributions.") for base in classes.external_bases(fn.cls)):
+        return Value(Kind.DISTRIBUTION, frame.analysis.devices.assumed_device(fn))
     if not bases:
         return UNKNOWN
     kind = Kind.MODULE if classes.is_module(fn.cls) else Kind.INSTANCE

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.values import GPU_TENSOR, UNKNOWN, Kind, Value
+from gpusync_lint.domain.lattice import join_all
+from gpusync_lint.domain.values import GPU_TENSOR, UNKNOWN, Kind, Value, alternatives
 from gpusync_lint.inference.tables import CALLS, Call, calls
 from gpusync_lint.inference.transfer.module_calls import call_module
 from gpusync_lint.model.placement import StepEvidence
@@ -22,6 +23,12 @@ def call_value(frame: Frame, call: Call) -> Value:
         frame.record_unknown_call(call.args, call.kwargs)
         return UNKNOWN
     return result
+
+
+@calls(Kind.UNION)
+def call_union(frame: Frame, call: Call) -> Value:
+    """Call each of several functions, classes or objects."""
+    return join_all([call_value(frame, call._replace(callee=one)) for one in alternatives(call.callee)])
 
 
 @calls(Kind.INSTANCE)

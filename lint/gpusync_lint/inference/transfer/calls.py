@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import element, join_all
+from gpusync_lint.domain.training_idioms import BACKWARD
 from gpusync_lint.domain.values import UNKNOWN, Kind, Value
 from gpusync_lint.inference.tables import Call, evaluates
 from gpusync_lint.inference.transfer.calling import call_value
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _STEP_METHODS = frozenset({"step", "backward", "zero_grad", "manual_backward", "apply_gradients", "generate"})
 """Methods that are evidence of a training step, or of a step of generation."""
-_BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.NAME})
+_BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.NAME, Kind.UNION})
 """Kinds of attributes that are called directly. Otherwise the kind of the receiver decides what the method does."""
 _CALLABLE = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.MODULE, Kind.LAMBDA})
 _MAX_CANDIDATES = 8
@@ -111,12 +112,14 @@ def _record_step_evidence(frame: Frame, call: Call, path: str | None) -> None:
     if name == "generate":
         if kind is Kind.MODULE:
             frame.record_step_evidence(StepEvidence.MODEL)
-    elif name != "step" or kind in (Kind.OPTIMIZER, Kind.SCALER):
+    elif name in BACKWARD:
         frame.record_step_evidence(StepEvidence.TRAINING)
+    elif name != "step" or kind in (Kind.OPTIMIZER, Kind.SCALER):
+        frame.record_step_evidence(StepEvidence.UPDATE)
     elif kind in (Kind.UNKNOWN, Kind.INSTANCE):
         words = (path or "").lower()
         if "opt" in words or "scaler" in words:
-            frame.record_step_evidence(StepEvidence.TRAINING)
+            frame.record_step_evidence(StepEvidence.UPDATE)
         elif "env" in words and call.args:
             frame.record_step_evidence(StepEvidence.MODEL)
 

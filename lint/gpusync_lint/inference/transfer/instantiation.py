@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpusync_lint.domain.values import Device, Kind, Value
 from gpusync_lint.inference.tables import Call, calls
 from gpusync_lint.inference.transfer.library_calls import data_loader
+from gpusync_lint.inference.transfer.torch_calls import made_with
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def instantiate(frame: Frame, call: Call) -> Value:
     """Create an instance. `__init__` gets the arguments; a class without one, such as a dataclass, its fields."""
     cls: ClassDef = call.callee.ref
-    instance = _new_instance(frame, cls, call.kwargs)
+    instance = _new_instance(frame, cls, call)
     init = frame.analysis.project.classes.method(cls, "__init__")
     if init is not None:
         frame.analysis.call(frame, init, [instance, *call.args], call.kwargs)
@@ -34,8 +35,8 @@ def instantiate(frame: Frame, call: Call) -> Value:
     return instance
 
 
-def _new_instance(frame: Frame, cls: ClassDef, kwargs: dict[str, Value]) -> Value:
-    analysis = frame.analysis
+def _new_instance(frame: Frame, cls: ClassDef, call: Call) -> Value:
+    analysis, kwargs = frame.analysis, call.kwargs
     classes = analysis.project.classes
     if classes.is_module(cls):
         return Value(Kind.MODULE, Device.CPU, ref=cls, made_with=analysis.named.made_of(cls, kwargs))
@@ -46,4 +47,7 @@ def _new_instance(frame: Frame, cls: ClassDef, kwargs: dict[str, Value]) -> Valu
         return Value(Kind.OPTIMIZER)
     if any(base.endswith("DataLoader") for base in external):
         return data_loader(frame, "", kwargs)
+    if any(base.startswith("torch.distributions.") for base in external):
+        where = max((value.device for value in call.values if value.kind is Kind.TENSOR), default=Device.UNKNOWN)
+        return Value(Kind.INSTANCE, where, ref=cls, made_with=made_with(call, "validate_args"))
     return Value(Kind.INSTANCE, ref=cls)

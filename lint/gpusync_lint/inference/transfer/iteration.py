@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import element
+from gpusync_lint.domain.lattice import element, join_all
 from gpusync_lint.domain.training_idioms import LOADER_NAMES
-from gpusync_lint.domain.values import CPU_TENSOR, Device, Kind, Value
+from gpusync_lint.domain.values import CPU_TENSOR, UNKNOWN, Device, Kind, Value, alternatives, list_of
 from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.syntax.names import dotted_path
 
@@ -27,10 +27,14 @@ def iterated(frame: Frame, value: Value, node: ast.expr) -> Value:
             loader = Value(Kind.LOADER, elem=CPU_TENSOR._replace(certain=False))
             frame.values[node] = loader
             return loader
+    if value.kind is Kind.UNION:
+        return join_all([iterated(frame, one, node) for one in alternatives(value)])
     if value.kind is Kind.INSTANCE:
         method = frame.analysis.project.classes.method(value.ref, "__iter__")
         if method is not None:
-            return frame.analysis.call(frame, method, [value], {})
+            found = frame.analysis.call(frame, method, [value], {})
+            # `def __iter__(self): return self`
+            return list_of(next_item(frame, found)) if found.kind is Kind.INSTANCE else found
     return value
 
 
@@ -38,6 +42,9 @@ def next_item(frame: Frame, iterator: Value) -> Value:
     """The result of `next(iterator)`. Code that takes batches from a data loader is part of a step."""
     if iterator.kind is Kind.LOADER:
         frame.record_step_evidence(StepEvidence.MODEL)
+    if iterator.kind is Kind.INSTANCE:
+        method = frame.analysis.project.classes.method(iterator.ref, "__next__")
+        return UNKNOWN if method is None else frame.analysis.call(frame, method, [iterator], {})
     return element(iterator)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import python_api, torch_api
 from gpusync_lint.domain.lattice import element, join, join_all, lookup
-from gpusync_lint.domain.values import ARRAY, HOST, UNKNOWN, Device, Kind, Value, list_of, tuple_of
+from gpusync_lint.domain.values import ARRAY, HOST, UNKNOWN, Device, Kind, Value, dict_of, list_of, tuple_of
 from gpusync_lint.inference.tables import METHODS, Call, methods_of
 from gpusync_lint.inference.transfer.assignments import rebind
 from gpusync_lint.inference.transfer.iteration import next_item
@@ -41,6 +41,8 @@ def unknown_method(frame: Frame, call: Call) -> Value | None:
     if name in torch_api.tensors().torch_only:
         device = Device.GPU if call.receiver.kind is Kind.MOVED else frame.assumed_device()
         return Value(Kind.TENSOR, device, certain=False)
+    if name == "bool":  # neither arrays nor numbers have this method
+        return Value(Kind.TENSOR, frame.assumed_device(), certain=False, boolean=True)
     if name == "type":
         moves = bool(call.args) and bool(tensor_type_of(call.args[0]))
         return as_type(Value(Kind.TENSOR, certain=False), call.args[0]) if moves else None
@@ -54,7 +56,7 @@ def unknown_method(frame: Frame, call: Call) -> Value | None:
 @lru_cache(20_000)
 def _is_specific(name: str) -> bool:
     """Whether the name of a method shows the kind of its receiver or of its result."""
-    if name in ("type", "item", "numpy", "format") or name in _SAMPLES or name.startswith(_LOGGING_PREFIXES):
+    if name in ("type", "bool", "item", "numpy", "format") or name in _SAMPLES or name.startswith(_LOGGING_PREFIXES):
         return True
     return name in torch_api.tensors().torch_only or name in python_api.LOGGERS
 
@@ -67,6 +69,9 @@ def optimizer_method(frame: Frame, call: Call) -> Value:
             return call.args[0]
         if call.method == "get_scale":
             return HOST
+    if call.receiver.kind is Kind.OPTIMIZER and call.method == "state_dict":
+        state = Value(Kind.TENSOR, frame.assumed_device(), certain=False)
+        return dict_of((("param_groups", UNKNOWN),), state)
     if call.method in ("step", "update_parameters") and call.args and call.args[0].kind is Kind.FUNCTION:
         return frame.analysis.call(frame, call.args[0].ref, [], {})  # a closure that computes the loss
     return UNKNOWN
@@ -105,6 +110,18 @@ def sequence_method(frame: Frame, call: Call) -> Value:
     if name in ("pop", "popleft"):
         return element(receiver)
     return receiver if name == "copy" else HOST
+
+
+@methods_of(Kind.INSTANCE)
+def instance_method(frame: Frame, call: Call) -> Value | None:
+    """A method that an instance of a project class inherits from a distribution; None for other classes."""
+    cls = call.receiver.definition
+    if cls is None or call.callee.kind:
+        return None
+    bases = frame.analysis.project.classes.external_bases(cls)
+    if not any(base.startswith("torch.distributions.") for base in bases):
+        return None
+    return Value(Kind.TENSOR, max(call.receiver.device, frame.assumed_device()))
 
 
 @methods_of(Kind.DISTRIBUTION)

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.values import HOST, UNKNOWN, Device, Kind, Value, dict_of, list_of, tuple_of, with_device
+from gpusync_lint.domain.lattice import join_all
+from gpusync_lint.domain.values import (
+    HOST,
+    UNKNOWN,
+    Device,
+    Kind,
+    Value,
+    dict_of,
+    list_of,
+    modules,
+    tuple_of,
+    with_device,
+)
 from gpusync_lint.inference.tables import Call, calls, methods_of
 from gpusync_lint.model.placement import StepEvidence
 
@@ -18,10 +30,14 @@ if TYPE_CHECKING:
 def call_module(frame: Frame, call: Call) -> Value:
     """Call a module: its `forward`, or for an external module a tensor on the device of its weights and inputs."""
     module = call.callee
+    if module.ref is None and module.items:
+        return join_all([call_module(frame, call._replace(callee=one)) for one in modules(module)])
     frame.record_step_evidence(
         StepEvidence.LAYER if frame.is_in_module() and module.ref is not frame.fn.cls else StepEvidence.MODEL
     )
     device = _device_of_weights(frame, module)
+    if device is Device.CPU:  # its weights, if it has any, are where its inputs are: torch refuses anything else
+        device = max((value.device for value in call.values if value.on_device), default=device)
     if module.ref is not None and not isinstance(module.ref, str):
         forward = frame.analysis.project.classes.method(module.ref, "forward")
         if forward is not None:
@@ -43,9 +59,7 @@ def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:
     if last.endswith("Loss"):
         where = max(given, default=frame.assumed_device())
         return Value(Kind.TENSOR, where, zero_dim=call.callee.argument("reduction").const != "none" or None)
-    if device is Device.CPU:  # a module without weights takes the device of its input
-        device = max(given, default=Device.CPU)
-    elif given:
+    if given:
         device = max(device, *given)
     output = Value(Kind.TENSOR, device, certain=dotted.startswith("torch.nn"))
     if last in torch_api.modules().with_hidden_state:

@@ -6,8 +6,9 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
+from gpusync_lint.domain.lattice import join_all
 from gpusync_lint.domain.tensor_ops import is_gpu_string
-from gpusync_lint.domain.values import MOVED, UNKNOWN, Device, Kind, Value, with_device
+from gpusync_lint.domain.values import MOVED, UNKNOWN, Device, Kind, Value, alternatives, with_device
 from gpusync_lint.inference.transfer.assignments import rebind
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ def move(frame: Frame, call: Call) -> Value:
     """The result of a method that moves its receiver, of any kind."""
     receiver = call.receiver
     kind = receiver.kind
+    if kind is Kind.UNION:
+        return join_all([move(frame, call._replace(receiver=one)) for one in alternatives(receiver)])
     target = _target(frame, call)
     if kind is Kind.TENSOR:
         dtypes = [value for value in call.values if value.kind is Kind.DTYPE]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.external_names import member
-from gpusync_lint.domain.lattice import lookup
+from gpusync_lint.domain.lattice import join_all, lookup
 from gpusync_lint.domain.tensor_ops import tensor_attribute
 from gpusync_lint.domain.values import (
     ARRAY,
@@ -21,8 +21,10 @@ from gpusync_lint.domain.values import (
     Device,
     Kind,
     Value,
+    alternatives,
     external_name,
     foreign_value,
+    modules,
     tensor,
 )
 from gpusync_lint.inference.tables import evaluates
@@ -132,6 +134,9 @@ def attribute_of(frame: Frame, base: Value, attr: str) -> Value:
     kind = base.kind
     if kind is Kind.UNKNOWN:
         return UNKNOWN
+    if kind is Kind.UNION or (kind is Kind.MODULE and base.ref is None and base.items):
+        each = alternatives(base) if kind is Kind.UNION else modules(base)
+        return join_all([attribute_of(frame, one, attr) for one in each])
     if kind in _WITH_CLASS and base.ref is not None and not isinstance(base.ref, str):
         return _instance_attribute(frame, base, attr)
     handler = _ATTRIBUTES.get(kind)
@@ -218,7 +223,9 @@ def _instance_attribute(frame: Frame, base: Value, attr: str) -> Value:
     classes = frame.analysis.project.classes
     method = classes.method(base.ref, attr)
     if method is not None:
-        return frame.analysis.call(frame, method, [base], {}) if method.kind == "property" else _bound(method, base)
+        if method.kind == "property":
+            return frame.analysis.call(frame, method, [base], {})
+        return join_all([_bound(one, base) for one in classes.implementations(method)])
     found = frame.analysis.instances.attribute(frame.reader, base.ref, attr)
     if found is None:
         return _inherited_attribute(frame, base, attr)

@@ -11,6 +11,7 @@ from gpusync_lint.inference.transfer.assignments import bind
 from gpusync_lint.inference.transfer.narrowing import narrow, put_on_host
 
 if TYPE_CHECKING:
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.inference.frame import Frame
 
 _NARROWING = (ast.Call, ast.UnaryOp, ast.BoolOp)
@@ -34,7 +35,7 @@ def return_value(frame: Frame, node: ast.Return) -> None:
 def branch(frame: Frame, node: ast.If) -> None:
     """`if test:`. If the test asks whether there is a GPU, only the branch for machines with one is executed."""
     test = frame.eval(node.test)
-    if test.kind is Kind.FLAG:
+    if test.kind is Kind.FLAG or _is_local_constant(frame, node.test, test):
         alive, dead = (node.body, node.orelse) if test.const else (node.orelse, node.body)
         frame.summary.effects.dead.update(dead)
         frame.execute(alive)
@@ -78,6 +79,16 @@ def with_block(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
             bind(frame, item.optional_vars, value)
     frame.execute(node.body)
     del frame.device_blocks[outside:]
+
+
+def _is_local_constant(frame: Frame, test: ast.expr, value: Value) -> bool:
+    """Whether a condition is a local name that holds True or False and nothing else."""
+    return (
+        isinstance(test, ast.Name)
+        and isinstance(value.const, bool)
+        and not frame.fn.is_module
+        and test.id in frame.names
+    )
 
 
 def try_block(frame: Frame, node: ast.Try) -> None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _OF_VALUES = frozenset({Kind.HOST, Kind.ARRAY, Kind.DTYPE, Kind.NONE})
 """Kinds of arguments from which a function of torch does not compute a tensor on the device."""
+_PREDICATES = ("is_", "has_", "can_", "are_")
+"""How the names of functions begin that return a Python bool."""
 _COMPUTING = ("nn.functional.", "linalg.", "fft.")
 
 
@@ -154,6 +156,8 @@ def _device_of_factory(frame: Frame, name: str, call: Call) -> Device:
 def _tensor_function(frame: Frame, name: str, call: Call) -> Value:
     """A function that computes a tensor from tensors."""
     last = name.rpartition(".")[2]
+    if last.startswith(_PREDICATES):
+        return HOST
     first = _operands(frame, name, last, call)
     if first is None:
         return UNKNOWN
@@ -208,6 +212,8 @@ _RESULTS: dict[str, Callable[[Frame, str, Call], Value | None]] = {
     "stream": _constant(Value(Kind.STREAM)),
     "event": _constant(Value(Kind.EVENT)),
     "records": _constant(Value(Kind.RECORDS)),
+    "indices": _constant(list_of(HOST)),
+    "index-batches": _constant(list_of(list_of(HOST))),
     "device": _device,
     "factory": _factory,
     "number-on-device": _number_on_device,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gpusync_lint.catalogue import foreign, registry
 from gpusync_lint.domain import python_api
 from gpusync_lint.domain.training_idioms import is_test_path
-from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, foreign_inside
+from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, foreign_inside, foreign_value
 from gpusync_lint.model.findings import Fix
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import Template
@@ -20,6 +20,7 @@ from gpusync_lint.model.spans import Span
 from gpusync_lint.project.symbols import ClassDef
 from gpusync_lint.rewrite.layout import Layout
 from gpusync_lint.rules.base.blocks import around
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,8 +58,8 @@ class Report:
     """A remedy for this place, instead of that of the catalogue; empty for none."""
     heat_statement: ast.stmt | None = None
     """The statement whose heat counts, where it is not the one that holds the mark."""
-    heat_function: FunctionDef | None = None
-    """The function that holds `heat_statement`, where it is not the one that holds the mark."""
+    function: FunctionDef | None = None
+    """The function that the finding belongs to, and that holds `heat_statement`, where it is not that of the node."""
     heat: Heat | None = None
     """The heat, if it does not depend on step loops."""
 
@@ -72,8 +73,8 @@ class Rule:
     """For rules that check `ast.Call`, the names of the calls to check; empty for all calls.
 
     Last names of functions and methods (`item`), qualified names of functions outside the project
-    (`torch.cuda.synchronize`), prefixes of them (`numpy.*`), or calls of an object by its class
-    (`torch.nn.BatchNorm1d.__call__`).
+    (`torch.cuda.synchronize`), prefixes of them (`numpy.*`), calls of an object by its class
+    (`torch.nn.BatchNorm1d.__call__`), or calls of any class of the project (`class.__call__`).
     """
     barriers: ClassVar[tuple[str, ...]] = ()
     """Ids of the catalogue entries that it reports."""
@@ -128,6 +129,7 @@ class RuleContext:
         """The values of the expressions of the file. Missing expressions are unknown."""
         for fn in file.all_functions:
             self.values.update(inference.values(fn))
+        self._shown: dict[FunctionDef, dict[str, str]] = {}
         self.reported_lines: set[int] = set()
         """The lines of the file with reports so far."""
         self._inference = inference
@@ -173,6 +175,27 @@ class RuleContext:
         roots = {dotted.partition(".")[0] for dotted in (*self.file.imports.values(), *self.file.stars)}
         return frozenset(known[root] for root in roots if root in known)
 
+    def foreign_value(self, node: ast.expr) -> Value:
+        """What an expression holds; of a name of which nothing is known, what the function shows it to be."""
+        value = self.value(node)
+        if value.kind is Kind.UNKNOWN and isinstance(node, ast.Name) and self.foreign_frameworks:
+            shown = self._shown_names(self.function).get(node.id, "")
+            if shown.partition(".")[0] in self.foreign_frameworks:
+                return foreign_value(shown)
+        return value
+
+    def _shown_names(self, fn: FunctionDef) -> dict[str, str]:
+        """The types of the names that a function passes to methods that only take such a value."""
+        known = self._shown.get(fn)
+        if known is None:
+            known = self._shown[fn] = {}
+            for node in walk_block(fn.node.body):
+                if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Name):
+                    shown = foreign.shown_by().get(method(node))
+                    if shown is not None:
+                        known[node.args[0].id] = shown
+        return known
+
     def uses_device(self) -> bool:
         """Whether the function is in code that uses a device."""
         return self._inference.devices.assumed_device(self.function) >= Device.ASSUMED
@@ -181,6 +204,13 @@ class RuleContext:
         """Whether the function is a method of a module."""
         cls = self.function.cls
         return cls is not None and self._inference.project.classes.is_module(cls)
+
+    def derives_from(self, value: Value, prefix: str) -> bool:
+        """Whether a value is an instance of a project class with a base outside the project of such a dotted name."""
+        cls = value.definition if value.kind is Kind.INSTANCE else None
+        if not isinstance(cls, ClassDef):
+            return False
+        return any(base.startswith(prefix) for base in self._inference.project.classes.external_bases(cls))
 
     def in_tests(self) -> bool:
         """Whether the file contains tests."""
@@ -215,14 +245,19 @@ class RuleContext:
         index = self.value(node)
         if index.kind is not Kind.TENSOR or index.boolean:
             return index.kind is Kind.TENSOR
-        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
-        if index.zero_dim is True or not label.lower().endswith(("mask", "masks")):
+        if index.zero_dim is True or not self.is_called_mask(node):
             return False
+        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
         parameters = getattr(self.function.node, "args", None)
         own = parameters is not None and any(
             arg.arg == label for arg in ast.walk(parameters) if isinstance(arg, ast.arg)
         )
         return True if own and not self._inference.is_passed(self.function, label) else None
+
+    def is_called_mask(self, node: ast.expr) -> bool:
+        """Whether the name of an index says that it is a mask: `mask`, `batch.valid_mask`."""
+        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+        return label.lower().endswith(("mask", "masks"))
 
     def is_loop_target(self, node: ast.expr) -> bool:
         """Whether a `for` loop or a comprehension around the node binds a name."""

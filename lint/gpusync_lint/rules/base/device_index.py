@@ -29,8 +29,8 @@ def are_different(one: Gpu | None, other: Gpu | None) -> bool:
     return one is not None and other is not None and one[0] == other[0] and one[1] != other[1]
 
 
-def gpu_of_statements(window: Sequence[ast.stmt], context: RuleContext) -> Gpu | None:
-    """The GPU on which everything lies that statements compute with; None if there are several, or one is unknown."""
+def gpus_of_statements(window: Sequence[ast.stmt], context: RuleContext) -> frozenset[Gpu]:
+    """The GPUs on which everything lies that statements compute with; empty if one of them is unknown."""
     found = {
         _gpu(node, context, 0)
         for node in walk_block(list(window))
@@ -38,7 +38,7 @@ def gpu_of_statements(window: Sequence[ast.stmt], context: RuleContext) -> Gpu |
         and isinstance(node.ctx, ast.Load)
         and _is_on_device(node, context)
     }
-    return found.pop() if len(found) == 1 else None
+    return frozenset() if None in found else frozenset(gpu for gpu in found if gpu is not None)
 
 
 def synchronized_gpu(node: ast.Call, context: RuleContext) -> Gpu | None:

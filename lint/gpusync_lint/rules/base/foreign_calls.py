@@ -34,7 +34,7 @@ def found(node: ast.AST, context: RuleContext) -> Iterator[Found]:
         return _tested(node.values[:-1], context)
     if isinstance(node, ast.FormattedValue):
         formatted = node.value
-        return ((barrier, formatted, False) for barrier in _by_builtin("format", context.value(formatted)))
+        return ((barrier, formatted, False) for barrier in _by_builtin("format", context.foreign_value(formatted)))
     return _masked(node, context) if isinstance(node, ast.Subscript) else iter(())
 
 
@@ -51,7 +51,7 @@ def _receiver(func: ast.expr, context: RuleContext) -> Value:
     """The object whose method is called. An unknown object has the only type with such a method."""
     if not isinstance(func, ast.Attribute):
         return UNKNOWN
-    receiver = context.value(func.value)
+    receiver = context.foreign_value(func.value)
     shown = foreign.only_methods().get(func.attr, "") if receiver.kind is Kind.UNKNOWN else ""
     return foreign_value(shown) if shown.partition(".")[0] in context.foreign_frameworks else receiver
 
@@ -59,7 +59,7 @@ def _receiver(func: ast.expr, context: RuleContext) -> Value:
 def _call(node: ast.Call, context: RuleContext) -> Iterator[Found]:
     func = node.func
     dotted = context.qualified_name(func)
-    values = [context.value(arg) for arg in node.args]
+    values = [context.foreign_value(arg) for arg in node.args]
     receiver = _receiver(func, context)
     if _tracks(node, context):
         yield from _tracked(node, values, context)

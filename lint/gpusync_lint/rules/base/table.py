@@ -56,6 +56,8 @@ def _names_of(func: Any, values: Mapping[ast.expr, Value]) -> tuple[str, ...]:
         return (f"{ref[:-2]}.__call__" if ref[-2:] == "()" else ref, written)
     if called.kind is Kind.MODULE and ref is not None:
         return (f"{ref if ref.__class__ is str else ref.name}.__call__", written)
+    if called.kind is Kind.CLASS:
+        return ("class.__call__", written)
     if called.kind is Kind.FUNCTION:
         return (ref.name, written)
     return (written,)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.catalogue import roots
@@ -103,12 +103,11 @@ class Timers:
         if isinstance(value.ref, ClassDef) and value.kind in (Kind.INSTANCE, Kind.CLASS):
             known = self._stopwatches.get(value.ref)
             if known is None:
-                known = self._stopwatches[value.ref] = self._stopwatch_of(value.ref)
+                dotted = ".".join((*value.ref.file.parts, value.ref.name))  # the project may be the library itself
+                known = self._stopwatches[value.ref] = _described(dotted) or self._stopwatch_of(value.ref)
             return known
         if value.kind is Kind.NAME and isinstance(value.ref, str):
-            timer = _of_library(value.ref.removesuffix("()"))
-            if timer is not None:
-                return Stopwatch(timer.times_block, timer.starts, timer.stops)
+            return _described(value.ref.removesuffix("()")) or _NO_STOPWATCH
         return _NO_STOPWATCH
 
     def decorates(self, fn: FunctionDef) -> bool:
@@ -273,9 +272,22 @@ class Timers:
 
 
 def _of_library(dotted: str) -> Timer | None:
-    """What the catalogue of a library says of a class that measures time."""
-    each = roots.library_of().get(dotted.partition(".")[0])
+    """What the catalogue of a library says of a class that measures time; the library may be in a folder."""
+    if not dotted.endswith(_timer_names()):
+        return None
+    each = next((found for word in dotted.split(".") if (found := roots.library_of().get(word)) is not None), None)
     return next((timer for timer in each.timers if dotted.endswith(f".{timer.name}")), None) if each else None
+
+
+@cache
+def _timer_names() -> tuple[str, ...]:
+    """Ends of the dotted names of the classes that measure time."""
+    return tuple(f".{timer.name}" for each in roots.libraries() for timer in each.timers)
+
+
+def _described(dotted: str) -> Stopwatch | None:
+    timer = _of_library(dotted)
+    return Stopwatch(timer.times_block, timer.starts, timer.stops) if timer is not None else None
 
 
 def _reads(node: ast.stmt | ast.Module, file: ModuleDef) -> int:

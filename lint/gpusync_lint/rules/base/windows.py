@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpusync_lint.catalogue import registry
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
-from gpusync_lint.rules.base.device_index import are_different, gpu_of_statements, synchronized_gpu
+from gpusync_lint.rules.base.device_index import are_different, gpus_of_statements, synchronized_gpu
 from gpusync_lint.rules.base.device_work import Work, device_work
 from gpusync_lint.syntax.traversal import walk_block
 
@@ -67,7 +67,7 @@ def barrier_of(work: Work) -> str:
 
 
 def _waits_for_another_gpu(statements: list[ast.stmt], context: RuleContext) -> list[ast.Call]:
-    """The calls of `torch.cuda.synchronize` that wait for another GPU than the one that has the work."""
+    """The calls of `torch.cuda.synchronize` in a window, if some GPU has work in it that none of them waits for."""
     calls = [
         node
         for node in walk_block(statements)
@@ -75,8 +75,9 @@ def _waits_for_another_gpu(statements: list[ast.stmt], context: RuleContext) -> 
     ]
     if not calls:
         return []
-    used = gpu_of_statements(statements, context)
-    return [call for call in calls if are_different(synchronized_gpu(call, context), used)]
+    waited = [synchronized_gpu(call, context) for call in calls]
+    used = gpus_of_statements(statements, context)
+    return calls if any(all(are_different(one, gpu) for one in waited) for gpu in used) else []
 
 
 def is_clock(node: ast.expr | None, context: RuleContext) -> bool:
