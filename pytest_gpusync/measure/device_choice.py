@@ -71,6 +71,11 @@ def describe_environment(recorder: Recorder, found: devices.Device, refusals: Se
     )
 
 
+def unknown_environment() -> Environment:
+    """Return the environment of a region in which no recorder ran."""
+    return Environment(None, platform.python_version(), "none", None, None, recorder="none", coverage="simulated")
+
+
 def cuda_is_initialized() -> bool:
     """Return whether torch has initialized CUDA in this process; does not import torch."""
     cuda = sys.modules.get("torch.cuda")

@@ -103,8 +103,8 @@ class Sync:
     allowed: str | None = None
     """The reason given to ``allow()``, for a sync inside such a block; it is reported, not counted."""
     background: bool = False
-    """True if another thread than the one that opened the region, or its autograd threads, made the sync; it is
-    reported, not counted."""
+    """True if the sync was made outside of the region: by a thread that neither opened the region, nor steps an
+    optimizer, nor was handed work by it through a thread pool, or by another task. It is reported, not counted."""
     began_ns: int | None = None
     """When the host entered the call, in nanoseconds after the region opened; None if no clock was read."""
     stream: int | None = None
@@ -238,7 +238,11 @@ class Measurement:
     problem: str | None = None
     """Why nothing, or not everything, was measured; None if the measurement is complete."""
     device_used: bool = True
-    """False if the process had not initialized CUDA by the end of the region: nothing ran on the device."""
+    """False if the region gave the device no work: nothing was launched, copied or waited for."""
+    process: str | None = None
+    """Name of the process, if it is not the one that opened the region."""
+    unused: str | None = None
+    """If the region did not use the device, what did, as a clause; None if nothing is known to have."""
     memory: tuple[MemorySample, ...] | None = None
     """Memory at the end of each step, including warm-up; None unless requested."""
     grown: tuple[GrownLine, ...] | None = None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
+    from pytest_gpusync.measure.step_on import StepOn
 
 DEVICE_CHOICES: Final[tuple[DeviceChoice, ...]] = ("auto", "cuda", "simulated")
 
@@ -27,13 +28,16 @@ BUDGET_MARKER: Final = "gpu_sync_budget"
 GROWTH_MARKER: Final = "gpu_memory_growth"
 GPU_ONLY_MARKER: Final = "gpu_only"
 GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_train", "gpu_elapsed", "gpu_memory"})
+COUNTING_FIXTURES: Final = GPU_FIXTURES - {"gpu_elapsed"}
+"""Fixtures with regions in which syncs are counted."""
 TIMING_FIXTURES: Final = frozenset({"gpu_train", "gpu_elapsed"})
 """Fixtures that take times, which would be wrong on a GPU that another worker uses."""
 
 MARKERS: Final = (
     (
-        f"{BUDGET_MARKER}(max=None, exact=None, warmup=1): fail the test when a step after warm-up makes more than max "
-        "GPU syncs, or a number other than exact; a test without steps is one step."
+        f"{BUDGET_MARKER}(max=None, exact=None, warmup=1, step_on=None): fail the test when a step after warm-up makes "
+        "more than max GPU syncs, or a number other than exact; a test without steps is one step. A step ends at "
+        "optimizer.step(), or at the step() of the class step_on, or when the function step_on returns."
     ),
     (
         f"{GROWTH_MARKER}(max): fail the test when the memory of its GPU tensors grows by more than max per step, "
@@ -51,9 +55,13 @@ class Options:
     """Options of the session."""
 
     budget: Budget | None = None
+    warmup: int | None = None
+    """Steps that the budgets of a test leave out, unless its marker says so; None for the default."""
     growth: GrowthBudget | None = None
     device: DeviceChoice = "auto"
     require: bool = False
+    require_measured: bool = False
+    """True if the session fails unless something was measured, on either device; always so with `require`."""
     reports: tuple[Path, ...] = ()
     baseline: Path | None = None
     """The session's baseline file."""
@@ -91,6 +99,8 @@ class MarkerBudget:
     """None: the test is exempt from all budgets, including one for every test."""
     warmup: int | None
     """None if the marker does not set it."""
+    step_on: StepOn = None
+    """What ends a step; None if the marker does not set it."""
 
 
 class MarkerError(ValueError):
@@ -104,6 +114,11 @@ def add_options(parser: pytest.Parser) -> None:
         "--gpu-sync-budget",
         metavar="N",
         help="fail tests in which a step makes more than N syncs (a test without steps is one step)",
+    )
+    group.addoption(
+        "--gpu-sync-warmup",
+        metavar="N",
+        help="leave the first N steps of a test out of its budgets (default: 1; the marker can say otherwise)",
     )
     group.addoption(
         "--gpu-memory-growth",
@@ -120,6 +135,12 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_const",
         const="true",
         help="fail if there is no real GPU, or if no test was measured",
+    )
+    group.addoption(
+        "--gpu-require-measured",
+        action="store_const",
+        const="true",
+        help="fail if no test was measured, be it on a GPU or on the simulated device, or if a budget is undecided",
     )
     group.addoption(
         "--gpu-sync-report",
@@ -167,9 +188,11 @@ def add_options(parser: pytest.Parser) -> None:
         help="simulate N devices (default: one, or under torchrun one per local process)",
     )
     parser.addini("gpu_sync_budget", "like --gpu-sync-budget")
+    parser.addini("gpu_sync_warmup", "like --gpu-sync-warmup")
     parser.addini("gpu_memory_growth", "like --gpu-memory-growth")
     parser.addini("gpu_device", "like --gpu-device")
     parser.addini("gpu_require", "like --gpu-require: true or false")
+    parser.addini("gpu_require_measured", "like --gpu-require-measured: true or false")
     parser.addini("gpu_sync_report", "like --gpu-sync-report: paths, relative to this file", type="paths")
     parser.addini("gpu_sync_baseline", "like --gpu-sync-baseline: a path, relative to this file", type="paths")
     parser.addini("gpu_sync_all_threads", "like --gpu-sync-all-threads: true or false")
@@ -190,9 +213,11 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         pytest.UsageError: a value is invalid; one line that names the option and what it takes.
     """
     budget, budget_source = _closest(config, namespace, "gpu_sync_budget")
+    warmup, warmup_source = _closest(config, namespace, "gpu_sync_warmup")
     growth, growth_source = _closest(config, namespace, "gpu_memory_growth")
     device, device_source = _closest(config, namespace, "gpu_device")
     require, require_source = _closest(config, namespace, "gpu_require")
+    measured, measured_source = _closest(config, namespace, "gpu_require_measured")
     reports, reports_source = _closest(config, namespace, "gpu_sync_report")
     baseline, baseline_source = _closest(config, namespace, "gpu_sync_baseline")
     threads, threads_source = _closest(config, namespace, "gpu_sync_all_threads")
@@ -200,14 +225,17 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     no_values, no_values_source = _closest(config, namespace, "gpu_no_values")
     memory, memory_source = _closest(config, namespace, "gpu_simulated_memory")
     devices, devices_source = _closest(config, namespace, "gpu_simulated_devices")
+    requires = bool(require_source and _boolean(require, require_source))
     update = bool(getattr(namespace, "gpu_sync_update_baseline", None))
     if update and not baseline_source:
         raise pytest.UsageError("--gpu-sync-update-baseline needs the file: add --gpu-sync-baseline=PATH")
     return Options(
         budget=_budget(budget, budget_source) if budget_source else None,
+        warmup=_count(warmup, warmup_source) if warmup_source else None,
         growth=_growth(growth, growth_source) if growth_source else None,
         device=_device(device, device_source) if device_source else "auto",
-        require=_boolean(require, require_source) if require_source else False,
+        require=requires,
+        require_measured=requires or bool(measured_source and _boolean(measured, measured_source)),
         reports=tuple(_report(config, path, reports_source) for path in reports) if reports_source else (),
         baseline=_baseline(config, baseline, baseline_source) if baseline_source else None,
         update_baseline=update,
@@ -217,10 +245,17 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         all_threads=_boolean(threads, threads_source) if threads_source else False,
         lines=_boolean(lines, lines_source) if lines_source else False,
         any_given=bool(
-            budget_source or growth_source or device_source or require_source or reports_source or baseline_source
+            budget_source
+            or growth_source
+            or device_source
+            or require_source
+            or measured_source
+            or reports_source
+            or baseline_source
         ),
         must_measure=any(
-            source.startswith("--") for source in (budget_source, growth_source, device_source, baseline_source)
+            source.startswith("--")
+            for source in (budget_source, growth_source, device_source, baseline_source, measured_source)
         ),
     )
 
@@ -235,9 +270,11 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     if mark is None:
         return None
     arguments: dict[str, Any] = dict(mark.kwargs)
-    unknown = sorted(set(arguments) - {"max", "exact", "warmup"})
+    unknown = sorted(set(arguments) - {"max", "exact", "warmup", "step_on"})
     if unknown:
-        raise MarkerError(f"the marker {BUDGET_MARKER} has no argument {unknown[0]!r}; it takes max, exact and warmup")
+        raise MarkerError(
+            f"the marker {BUDGET_MARKER} has no argument {unknown[0]!r}; it takes max, exact, warmup and step_on"
+        )
     if len(mark.args) > 1 or (mark.args and "max" in arguments):
         raise MarkerError(f"the marker {BUDGET_MARKER} takes one positional argument, max")
     limit = mark.args[0] if mark.args else arguments.get("max")
@@ -251,7 +288,7 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
         budget = Budget(max=limit, exact=exact, source=f"marker {BUDGET_MARKER}")
     except ValueError as error:
         raise MarkerError(f"the marker {BUDGET_MARKER}: {error}") from None
-    return MarkerBudget(budget, warmup)
+    return MarkerBudget(budget, warmup, arguments.get("step_on"))
 
 
 def marker_growth(item: pytest.Item) -> GrowthBudget | None:
@@ -293,6 +330,12 @@ def _budget(value: str, source: str) -> Budget:
         return Budget(max=int(value), source=source)
     except ValueError:
         raise pytest.UsageError(f"{source} takes a number of syncs per step of at least 0, not {value!r}") from None
+
+
+def _count(value: str, source: str) -> int:
+    if not str(value).isdecimal():
+        raise pytest.UsageError(f"{source} takes a number of steps of at least 0, not {value!r}")
+    return int(value)
 
 
 def _growth(value: str, source: str) -> GrowthBudget:

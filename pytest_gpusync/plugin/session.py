@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpusync.distributed.rank_exchange import rank
+from pytest_gpusync.machine import devices
 from pytest_gpusync.plugin.session_device import SessionDevice
 from pytest_gpusync.reporting.files import ending_of
 
@@ -78,8 +79,12 @@ class GpuSession:
                 "gpu_require needs a real GPU, and gpu_device=simulated excludes it; remove one of them "
                 "(-o gpu_require=false overrides the ini file)"
             )
-        if device.choice == "simulated" and device.found.reason == "torch is not installed":
-            raise pytest.UsageError("--gpu-device=simulated needs torch, which is not installed: pip install torch")
+        needs_torch = device.choice == "simulated" or options.must_measure
+        if needs_torch and device.is_simulated and devices.torch_build() is None:
+            raise pytest.UsageError(
+                "nothing can be measured here: torch is not installed, and the simulated CUDA device needs it "
+                "(pip install torch)"
+            )
         if device.no_gpu_reason is not None and (options.require or device.choice == "cuda"):
             asked = "--gpu-require" if options.require else "--gpu-device=cuda"
             raise pytest.UsageError(f"{asked}: there is no GPU to run on: {device.no_gpu_reason}")
@@ -121,6 +126,10 @@ class GpuSession:
             self.lines = merged(self.lines or {}, document["lines"])
         if document["environment"] is not None:
             self.environment = self.environment or document["environment"]
+
+    def take_tear_down(self, nodeid: str, region: Document) -> None:
+        """Add what the tear-down of a test did on the device."""
+        self.tests.setdefault(nodeid, []).append(region)
 
     def take_interrupted(self, nodeid: str, document: Document) -> None:
         """Add what was measured of a test in which the session was interrupted."""

@@ -17,6 +17,8 @@ from pytest_gpusync.machine import devices
 from pytest_gpusync.machine.import_hooks import AfterImport
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpusync.machine.devices import Device
     from pytest_gpusync.measure.device_choice import DeviceChoice
 
@@ -61,15 +63,25 @@ class SessionDevice:
             return "--gpu-device=simulated"
         return self.found.reason if self.found.kind == "none" else None
 
-    def switch_on_with_torch(self) -> None:
-        """Switch the simulated device on as soon as torch is imported; at once if it is already."""
-        if not self.is_simulated:
-            return
-        self._hide_gpu()
+    def switch_on_with_torch(self, wanted: Callable[[], bool] | None = None) -> None:
+        """Switch the simulated device on as soon as torch is imported; at once if it is already.
+
+        Args:
+            wanted: asked at that moment whether the device is needed; None if it certainly is.
+        """
+        if wanted is None:
+            if not self.is_simulated:
+                return
+            self._hide_gpu()
+
+        def switch_on() -> None:
+            if wanted is None or wanted():
+                self.switch_on()
+
         if "torch" in sys.modules:
-            self.switch_on()
+            switch_on()
             return
-        finder = AfterImport("torch", self.switch_on)
+        finder = AfterImport("torch", switch_on)
         sys.meta_path.insert(0, finder)
         self._open.callback(finder.remove)
 
@@ -89,6 +101,11 @@ class SessionDevice:
             self.unavailable = f"the simulated CUDA device cannot be switched on: {error}"
         else:
             self._is_on = True
+
+    @property
+    def is_late(self) -> bool:
+        """True if steps run on the simulated device, and torch has been imported without it."""
+        return not self._is_on and self.unavailable is None and "torch" in sys.modules and self.is_simulated
 
     def _hide_gpu(self) -> None:
         """Hide a real GPU from this process before the driver is first called: the simulated device takes its place."""

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from pytest_gpusync.machine.native_libraries import NativeUnavailable
 from pytest_gpusync.model.measurement import PAGEABLE_H2D_WAITS_ABOVE, RawSync
 from pytest_gpusync.recorders import cupti_api, gate, obstacles
+from pytest_gpusync.recorders.allocation_watch import AllocationWatch
 from pytest_gpusync.recorders.base import FORKED, Recorder, RecorderUnavailable
 from pytest_gpusync.recorders.forward_lines import ForwardLines, operator_counter
 from pytest_gpusync.source import attribution
@@ -69,6 +70,19 @@ _ASYNC_COPIES: Final[dict[str, Direction | None]] = {
     "cuMemcpyDtoHAsync": "D2H",
     "cuMemcpyHtoDAsync": "H2D",
 }
+
+_LAUNCHES: Final = frozenset(
+    {
+        "cuLaunchKernel",
+        "cuLaunchKernelEx",
+        "cuLaunchCooperativeKernel",
+        "cuGraphLaunch",
+        "cuMemsetD8Async",
+        "cuMemsetD32Async",
+    }
+)
+"""Calls of the driver that give the device work; the runtime's launches make them too. They are enabled only until a
+region is known to use the device."""
 
 _MEMCPY_KINDS: Final[dict[int, Direction]] = {1: "H2D", 2: "D2H"}
 """Values of cudaMemcpyKind. Copies between device buffers (3) do not wait; for cudaMemcpyDefault (4) the driver
@@ -191,6 +205,11 @@ class CuptiRecorder(Recorder):
         self._gate: gate.CallGate | None = None
         self._handlers: dict[tuple[int, int], tuple[_Handler, Any]] = {}
         self._logged_kinds: dict[tuple[int, int], Kind] = {}
+        self._launches: list[tuple[int, int]] = []
+        self._work_watcher: Callable[[int], bool] | None = None
+        """Called at the next launch; None once it knows enough."""
+        self._launches_are_enabled = False
+        self._allocations = AllocationWatch()
         self._threads: dict[int, _Thread] = {}
         self._buffered_thread: int | None = None
         """The main thread, if the gate can read its frames."""
@@ -228,6 +247,8 @@ class CuptiRecorder(Recorder):
             entry.count_operators(operator_counter())
         self._buffered_thread = main if notes else None
         self.calls = entry.noted
+        self._work_watcher = None
+        self._launches_are_enabled = False
         self._subscribe(cupti, entry)
         entry.open()
         self._follow_event_waits()
@@ -235,10 +256,64 @@ class CuptiRecorder(Recorder):
         attribution.forward_line_of = self._forward_line
         self._undo.append(_forget_forward_line)
 
+    def watch_device_work(self, watcher: Callable[[int], bool]) -> None:
+        """See :meth:`Recorder.watch_device_work`: the launches are enabled until `watcher` has returned True."""
+        if self._sink is None or self._cupti is None or self._gate is None:
+            return
+        self._allocations.start(watcher)
+        self._work_watcher = watcher
+        for domain, callback_id in self._launches:
+            self._gate.set_action(domain, callback_id, gate.PYTHON)
+            if not self._launches_are_enabled:
+                self._cupti.enable(domain, callback_id)
+        self._launches_are_enabled = bool(self._launches)
+
+    def look_for_device_work(self) -> None:
+        """See :meth:`Recorder.look_for_device_work`."""
+        if self._work_watcher is not None:
+            self._allocations.look(get_ident())
+
+    def _worked(self) -> None:
+        """Tell the watcher that this thread gave the device work. Runs in callbacks: CUPTI is not called here."""
+        watcher = self._work_watcher
+        if watcher is not None and watcher(get_ident()):
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        self._work_watcher = None
+        if self._gate is None:
+            return
+        self._allocations.stop()
+        for domain, callback_id in self._launches:
+            self._gate.set_action(domain, callback_id, gate.IGNORE)
+
+    def _disable_launches(self) -> None:
+        """Let launches go without a callback again, once nobody watches them."""
+        if self._launches_are_enabled and self._work_watcher is None and self._cupti is not None:
+            self._launches_are_enabled = False
+            for domain, callback_id in self._launches:
+                self._cupti.disable(domain, callback_id)
+
+    def buffer_calls(self, allowed: bool) -> None:
+        """See :meth:`Recorder.buffer_calls`."""
+        entry = self._gate
+        if entry is None or self._sink is None or self._logs_every_synchronize:
+            return
+        if not allowed and self._buffered_thread is not None:
+            entry.note_no_calls()
+            self._deliver_buffered()
+            self._buffered_thread = None
+        elif allowed and self._buffered_thread is None:
+            main = threading.main_thread().ident or 0
+            if entry.note_calls_of(main):
+                self._buffered_thread = main
+
     def stop(self) -> None:
         """See :meth:`Recorder.stop`."""
         if self._sink is None:
             return
+        self._work_watcher = None
+        self._allocations.stop()
         while self._undo:
             self._undo.pop()()
         assert self._cupti is not None
@@ -262,6 +337,8 @@ class CuptiRecorder(Recorder):
     def mark(self) -> int:
         """See :meth:`Recorder.mark`."""
         entry = self._gate
+        if self._launches_are_enabled:
+            self._disable_launches()
         if entry is None or self._buffered_thread is None or len(self._threads) > 1:
             self.flush()
         elif entry.logged.value != entry.drained:
@@ -332,6 +409,8 @@ class CuptiRecorder(Recorder):
             for callback_id, full_name in cupti.names(domain):
                 name = _base_name(full_name)
                 key = (domain, callback_id)
+                if domain == gate.DRIVER and name in _LAUNCHES:
+                    self._launches.append(key)
                 if name in _LOCKED or (all_locked and name in _SYNCHRONIZE):
                     self._logged_kinds[key] = _LOCKED[name] if name in _LOCKED else _SYNCHRONIZE[name]
                     entry.set_action(domain, callback_id, gate.LOG)
@@ -404,6 +483,11 @@ class CuptiRecorder(Recorder):
                 frame: FrameType | None = sys._getframe(1)
             except ValueError:
                 frame = None  # a C++ thread
+            if (domain, callback_id) in self._launches:
+                self._worked()
+                return
+            if self._work_watcher is not None:
+                self._worked()  # a copy or a wait
             if get_ident() == self._buffered_thread:
                 if not entry.counts_operators:
                     entry.count_operators(operator_counter())  # torch may have been loaded since then
@@ -452,6 +536,7 @@ class CuptiRecorder(Recorder):
         with self._read_lock:
             thread = self._thread(own)
             self._is_reading = True
+            sequence: int | None = None
             try:
                 for noted in entry.take():
                     found = handlers.get((noted[1], noted[0]))
@@ -470,6 +555,9 @@ class CuptiRecorder(Recorder):
                     found[0](found[1], _new(_Call, (where, charge, *noted[3:])), thread)
             finally:
                 self._is_reading = False
+        watcher = self._work_watcher
+        if watcher is not None and sequence is not None and watcher(own):
+            self._unwatch()
 
     def _forward_line(self, operator: int) -> str | None:
         """Return the line that created the operator of this number, whose gradient waits now, if known."""

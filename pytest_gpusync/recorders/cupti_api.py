@@ -95,9 +95,16 @@ class Cupti:
 
     def enable(self, domain: int, callback_id: int) -> None:
         """Enable the callbacks of one function of one domain."""
+        self._set_enabled(1, domain, callback_id)
+
+    def disable(self, domain: int, callback_id: int) -> None:
+        """Disable the callbacks of one function of one domain."""
+        self._set_enabled(0, domain, callback_id)
+
+    def _set_enabled(self, enabled: int, domain: int, callback_id: int) -> None:
         self._call(
             "cuptiEnableCallback",
-            ctypes.c_uint32(1),
+            ctypes.c_uint32(enabled),
             self._handle,
             ctypes.c_int(domain),
             ctypes.c_uint32(callback_id),

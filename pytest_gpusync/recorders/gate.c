@@ -279,7 +279,8 @@ EXPORT uint64_t gate_inside(struct gate *g) { return atomic_load(&g->inside); }
 
 EXPORT void gate_note_thread(struct gate *g, uint64_t thread, const struct layout *layout)
 {
-    atomic_store_explicit(&g->taken, atomic_load_explicit(&g->noted, acquire), release);
+    if (thread) /* 0: calls are handed over again, and what was noted can still be taken */
+        atomic_store_explicit(&g->taken, atomic_load_explicit(&g->noted, acquire), release);
     if (layout)
         g->layout = *layout;
     atomic_store_explicit(&g->noted_thread, layout ? thread : 0, relaxed);

@@ -243,6 +243,10 @@ class CallGate:
         self._library.gate_note_thread(self.user_data, thread, packed)
         return packed is not None
 
+    def note_no_calls(self) -> None:
+        """Hand over each call again; those that are noted can still be taken."""
+        self._library.gate_note_thread(self.user_data, 0, None)
+
     def take(self) -> Iterator[NotedCall]:
         """Yield the noted calls, oldest first; keep others out meanwhile."""
         copied, notes = self._copied, self._notes

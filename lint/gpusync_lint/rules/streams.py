@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.catalogue import registry
 from gpusync_lint.model.levels import Confidence
+from gpusync_lint.rules.base.blocks import around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _ONCE = ("__init__", "__post_init__")
 
 
 class StreamPerStep(Rule):
-    """`torch.cuda.Stream()` in a loop; a stream that is created once, or only where there is none, is not hot."""
+    """`torch.cuda.Stream()` in a loop, but not where it is created only if there is none yet."""
 
     nodes = (ast.Call,)
     calls = frozenset(_ENTRIES)
@@ -41,5 +42,19 @@ class StreamPerStep(Rule):
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
         entry = _ENTRIES.get(context.qualified_name(node.func))
-        if entry is not None and context.function.name not in _ONCE:
+        if entry is not None and context.function.name not in _ONCE and not _is_kept(context):
             yield Report(entry, node, Confidence.HIGH)
+
+
+def _is_kept(context: RuleContext) -> bool:
+    """Whether the statement stands under a test for None, or for something missing: `if self.stream is None`."""
+    tests = (
+        block[at].test  # type: ignore[attr-defined]
+        for block, at in around(context.function, context.statement)
+        if isinstance(block[at], ast.If)
+    )
+    return any(
+        isinstance(node, (ast.Is, ast.IsNot, ast.NotIn)) or (isinstance(node, ast.Name) and node.id == "hasattr")
+        for test in tests
+        for node in ast.walk(test)
+    )

@@ -39,6 +39,9 @@ _DECORATOR = (
     "def timed(fn):\n    def wrapper(*args):\n        start = time.time()\n        result = fn(*args)\n"
     "        print(time.time() - start)\n        return result\n    return wrapper\n"
 )
+_CLOCK_WORDS = ("time", "clock", "now(")
+"""Parts of the names of nearly all functions that read a clock."""
+_PATHS = (ast.Name, ast.Attribute, ast.Subscript)
 _TIMEIT = ("timeit.timeit", "timeit.repeat", "timeit.Timer")
 _BENCHMARKS = frozenset({"benchmark", "pedantic"})
 """The fixture of pytest-benchmark, and its method, which call the function that they are given."""
@@ -85,20 +88,22 @@ class ClockPair(TimingRule):
             if report is not None:
                 yield _with_fix(report, synchronize_between(*window, context))
 
+    def applies_to(self, context: RuleContext) -> bool:
+        """Whether the file may read a clock."""
+        return super().applies_to(context) and any(word in context.file.text for word in _CLOCK_WORDS)
+
     def _window(self, node: ast.BinOp | ast.Call, context: RuleContext) -> Window | None:
-        holders = around(context.function, context.statement)
-        if not holders:
-            return None
         if isinstance(node, ast.Call):
-            return self._in_list(node, holders[-1], context)
-        start = path_of(node.right)
-        if not isinstance(node.op, ast.Sub) or not start:
+            return self._in_list(node, context)
+        if not isinstance(node.op, ast.Sub) or not isinstance(node.right, _PATHS):
             return None
-        if is_clock(node.left, context):
-            return since(*holders[-1], start, context)
-        stop = path_of(node.left)
-        if not stop:
+        ends = is_clock(node.left, context)
+        start, stop = path_of(node.right), path_of(node.left)
+        if not start or not (ends or stop):
             return None
+        holders = around(context.function, context.statement)
+        if not holders or ends:
+            return since(*holders[-1], start, context) if holders else None
         for block, before in reversed(holders):
             at = assigned(block, before, stop)
             if at >= 0:
@@ -107,11 +112,12 @@ class ClockPair(TimingRule):
                 return None
         return None
 
-    def _in_list(self, node: ast.Call, holder: tuple[list[ast.stmt], int], context: RuleContext) -> Window | None:
+    def _in_list(self, node: ast.Call, context: RuleContext) -> Window | None:
         """`times.append(time.time())` after another one, or after `times = [time.time()]`."""
         if len(node.args) != 1 or not is_clock(node.args[0], context):
             return None
-        block, stop = holder
+        holders = around(context.function, context.statement)
+        block, stop = holders[-1] if holders else ([context.statement], 0)
         if value_of(block[stop]) is not node:
             return None
         for at in range(stop - 1, -1, -1):

@@ -139,22 +139,10 @@ def work(t):
 for b in loader:
     work(b)
 """
-KEPT_STREAM = """
-class A:
-    s = None
-    def work(self, t):
-        if self.s is None:
-            self.s = torch.cuda.Stream()
-        return model(t)
-a = A()
-for b in loader:
-    a.work(b)
-"""
 STREAMS = {
     "in a loop": ("for b in loader:\n    s = torch.cuda.Stream()\n    model(b)\n", Heat.STEP),
     "before the loop": ("s = torch.cuda.Stream()\nfor b in loader:\n    model(b)\n", Heat.ONCE),
     "in a function of the step": (WORK, Heat.STEP),
-    "where there is none": (KEPT_STREAM, Heat.GUARDED),
 }
 
 
@@ -165,9 +153,31 @@ def test_a_stream_is_as_hot_as_the_line_that_creates_it(lint, name):
     assert finding.heat is heat
 
 
-def test_a_stream_that_an_object_creates_for_itself_is_silent(lint):
-    made = "class A:\n    def __init__(self):\n        self.s = torch.cuda.Stream()\n"
-    code = f"{made}for b in loader:\n    A()\n    model(b)\n"
+STREAM_OF_OBJECT = """
+class A:
+    def __init__(self):
+        self.s = torch.cuda.Stream()
+for b in loader:
+    A()
+"""
+STREAM_OF_OBJECT_THAT_HAS_NONE = """
+class A:
+    def work(self):
+        if self.s is None and self.overlaps:
+            self.s = torch.cuda.Stream()
+for b in loader:
+    A().work()
+"""
+STREAM_OF_MODULE_THAT_HAS_NONE = """
+side = None
+for b in loader:
+    if side is None:
+        side = torch.cuda.Stream()
+"""
+
+
+@pytest.mark.parametrize("code", [STREAM_OF_OBJECT, STREAM_OF_OBJECT_THAT_HAS_NONE, STREAM_OF_MODULE_THAT_HAS_NONE])
+def test_a_stream_that_is_kept_is_silent(lint, code):
     assert [one for one in lint(SETUP + code) if one.code == "GS710"] == []
 
 

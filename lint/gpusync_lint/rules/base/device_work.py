@@ -33,7 +33,10 @@ _NO_KERNEL = frozenset(
 _SILENT_KINDS = (Kind.HOST, Kind.ARRAY, Kind.LIST, Kind.DICT, Kind.TUPLE, Kind.DTYPE, Kind.SCHEDULER)
 
 
-_MODEL = re.compile(r"(?:^|_)(?:model|module|net|network|backbone|encoder|decoder|criterion)s?$", re.I)
+_MODEL = re.compile(
+    r"(?!(?:build|compile|create|get|init|load|make|prepare|save|setup|wrap)_)(?:\w+_)?"
+    r"(?:model|net|network|backbone|encoder|decoder|criterion)$"
+)
 """Names of modules. Their calls return before the device has finished, even if something in them waits."""
 _MAX_FUNCTIONS = 64
 """The maximum number of functions that are searched for a window of statements."""
@@ -191,7 +194,7 @@ class _Search:
         """Of something unknown, which may be a model by its name, or of another framework."""
         func, context = node.func, self._context
         name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-        if context.value(func).kind is Kind.UNKNOWN and context.unknown_is_probably_tensor() and _MODEL.search(name):
+        if context.value(func).kind is Kind.UNKNOWN and context.unknown_is_probably_tensor() and _MODEL.match(name):
             return "torch"
         if foreign_calls.may_wait(node, context):
             raise _MayWaitError

@@ -1,4 +1,4 @@
-"""Runs when Python starts in a process started by a program with the simulated device: see ``children.py``.
+"""Runs when Python starts in a process that a program with the simulated device, or a measured region, has started.
 
 Its folder is first in PYTHONPATH of such a process. The environment's own ``sitecustomize``, if any, still runs.
 """
@@ -27,14 +27,14 @@ def _run_next_sitecustomize() -> None:
         sys.path[:] = [entry for entry in path if entry != _HERE]
 
 
-def _simulate() -> None:
+def _prepare() -> None:
     try:
-        from pytest_gpusync.simulated.startup import switch_on_with_torch
+        from pytest_gpusync.startup import prepare
     except ImportError:
         # Another Python environment, without this package or with another version of it.
         return
-    switch_on_with_torch()
+    prepare()
 
 
-_simulate()
+_prepare()
 _run_next_sitecustomize()
