@@ -63,11 +63,11 @@ class DistributionChecks(Rule):
             made = context.value(node.func.value)
             if made.kind is Kind.UNKNOWN and "validate_args" not in context.file.text:
                 values = [context.value(arg) for arg in positional(node)]
-                if any(value.on_device for value in values):  # who else has such a method than a distribution
-                    yield Report("distribution-validation", node, Confidence.MEDIUM, highlight_name=True)
+                if any(value.on_device for value in values):  # a distribution, which may not validate its arguments
+                    yield Report("distribution-validation", node, Confidence.LOW, highlight_name=True)
             elif context.value(node.func).kind is not Kind.FUNCTION:  # not a method that the project overrides
                 yield from self._report(made, node, context, True)
-        elif context.value(node.func).kind is Kind.CLASS:
+        elif context.value(node.func).kind is Kind.CLASS and not context.has_own_init(context.value(node)):
             yield from self._report(context.value(node), node, context, False)
 
     def _report(self, made: Value, node: ast.Call, context: RuleContext, tail: bool) -> Iterator[Report]:

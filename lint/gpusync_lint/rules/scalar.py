@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from gpusync_lint.catalogue.signatures import Signature
     from gpusync_lint.model.levels import Confidence
 
-_METHODS_OF_PYTHON = frozenset(name for cls in (list, dict, set, str, bytes, int, float) for name in dir(cls))
+_SIZED = frozenset({"expand", "narrow", "new_empty", "new_full", "new_ones", "new_zeros", "repeat", "view"})
+"""Methods that take sizes, and that hardly anything but a tensor has."""
 _SEQUENCES = frozenset({Kind.TUPLE, Kind.LIST})
 _CONVERSIONS = frozenset({"float", "int", "complex", "bool", "range", "hex", "bin", "chr"})
 
@@ -168,10 +169,7 @@ def _called(node: ast.Call, context: RuleContext) -> str:
     """The dotted name of a function of torch or of a method of a tensor; empty for anything else."""
     if isinstance(node.func, ast.Attribute):
         kind = context.value(node.func.value).kind
-        unknown = (
-            kind is Kind.UNKNOWN and node.func.attr not in _METHODS_OF_PYTHON and not context.value(node.func).kind
-        )
-        if kind is Kind.TENSOR or unknown:
+        if kind is Kind.TENSOR or (kind is Kind.UNKNOWN and node.func.attr in _SIZED):
             return f"torch.Tensor.{node.func.attr}"
     return context.qualified_name(node.func)
 

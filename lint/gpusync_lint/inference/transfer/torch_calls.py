@@ -18,6 +18,7 @@ from gpusync_lint.domain.values import (
     Device,
     Kind,
     Value,
+    is_number,
     list_of,
     tuple_of,
     with_device,
@@ -71,7 +72,9 @@ def _device(frame: Frame, name: str, call: Call) -> Value:
 
 
 def _distribution(frame: Frame, name: str, call: Call) -> Value:
-    where = max((value.device for value in call.values if value.kind is Kind.TENSOR), default=Device.UNKNOWN)
+    of_numbers = bool(call.args) and all(is_number(value) for value in call.args)
+    default = Device.CPU if of_numbers and not frame.device_blocks else Device.UNKNOWN
+    where = max((value.device for value in call.values if value.kind is Kind.TENSOR), default=default)
     return Value(Kind.DISTRIBUTION, where, made_with=made_with(call, "validate_args"))
 
 

@@ -212,6 +212,11 @@ class RuleContext:
             return False
         return any(base.startswith(prefix) for base in self._inference.project.classes.external_bases(cls))
 
+    def has_own_init(self, value: Value) -> bool:
+        """Whether the class of an instance has an `__init__` in the project, which may pass on other arguments."""
+        cls = value.definition
+        return isinstance(cls, ClassDef) and self._inference.project.classes.method(cls, "__init__") is not None
+
     def in_tests(self) -> bool:
         """Whether the file contains tests."""
         return is_test_path(self.file.path)
