@@ -184,35 +184,49 @@ def _read_as_numbers(
 
     `reads_tensors`: whether the operator reads the value of a 0-dimensional tensor even where it takes a tensor.
     """
-    named = {argument.name: argument for argument in (*signature.positional, *signature.keywords)}
+    pairs = _bound(signature, args, keywords)
+    if pairs is None or not all(_fits(argument, value, len(pairs)) for argument, value in pairs):
+        return None
+    read: list[Value] = []
+    for argument, value in pairs:
+        is_on_device = value.kind is Kind.TENSOR and value.on_device
+        if argument.type in ("l", "d"):
+            read += [value] if is_on_device else []
+            read += [item for item in contents(value) if item.on_device]
+        elif is_on_device and (argument.type == "n" or (reads_tensors and value.zero_dim is True)):
+            read.append(value)
+    return read
+
+
+def _bound(
+    signature: Signature, args: Sequence[_Given], keywords: Mapping[str, _Given]
+) -> list[tuple[Argument, Value]] | None:
+    """The arguments of a signature with the values that a call passes; None if their number or names do not fit."""
     if signature.takes_sizes and args and args[0][1].kind not in _SEQUENCES:
         pairs = [(Argument("size", "n"), value) for _, value in args]
     elif len(args) > len(signature.positional):
         return None
     else:
         pairs = [(argument, value) for argument, (_, value) in zip(signature.positional, args, strict=False)]
+    by_name = {argument.name: argument for argument in (*signature.positional, *signature.keywords)}
     for name, (_, value) in keywords.items():
-        if name in named:
-            pairs.append((named[name], value))
+        if name in by_name:
+            pairs.append((by_name[name], value))
         elif name not in signatures.IGNORED:
             return None
-    read: list[Value] = []
-    for argument, value in pairs:
-        is_tensor = value.kind is Kind.TENSOR
-        if argument.type in ("t", "s") and value.kind in (Kind.HOST, Kind.NONE) and value.const is not None:
-            return None
-        if argument.type == "l" and (is_tensor or value.kind is Kind.HOST) and len(pairs) > 1:
-            return None
-        if argument.type == "n" and value.kind in _SEQUENCES:
-            return None
-        if argument.type == "o" and is_tensor:
-            return None
-        if argument.type in ("l", "d"):
-            read += [value] if is_tensor and value.on_device else []
-            read += [item for item in contents(value) if item.on_device]
-        elif is_tensor and value.on_device and (argument.type == "n" or (reads_tensors and value.zero_dim is True)):
-            read.append(value)
-    return read
+    return pairs
+
+
+def _fits(argument: Argument, value: Value, count: int) -> bool:
+    """Whether a value can be passed for an argument, in a call with `count` arguments."""
+    is_tensor = value.kind is Kind.TENSOR
+    if argument.type in ("t", "s"):
+        return value.kind not in (Kind.HOST, Kind.NONE) or value.const is None
+    if argument.type == "l":
+        return count == 1 or not (is_tensor or value.kind is Kind.HOST)
+    if argument.type == "n":
+        return value.kind not in _SEQUENCES
+    return argument.type != "o" or not is_tensor
 
 
 def _holds_tensor(value: Value) -> bool:
