@@ -283,20 +283,26 @@ def _cache(
 
 
 def _check(arguments: argparse.Namespace, paths: list[str]) -> None:
-    if arguments.diff and arguments.output_format != output.DEFAULT:
-        raise UsageError("--diff prints a diff, so it cannot be combined with --output-format")
-    if arguments.add_ignores is not None and arguments.write_baseline:
-        raise UsageError("--add-ignores and --write-baseline both accept all warnings; choose one")
-    if arguments.diff and arguments.write_baseline:
-        raise UsageError("--diff changes nothing, so it cannot be combined with --write-baseline")
-    if arguments.observed and not output.named(arguments.output_format).shows.observed:
-        raise UsageError(f"--observed: the format {arguments.output_format} has no place for what was observed")
-    if arguments.statistics and not output.named(arguments.output_format).shows.statistics:
-        raise UsageError(f"--statistics: the format {arguments.output_format} has no place for counts")
-    if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
-        raise UsageError("--unsafe-fixes needs --fix or --diff")
-    if arguments.stdin_filename is not None and "-" not in paths:
-        raise UsageError("--stdin-filename is the name of standard input, so - must be among the paths")
+    """Check the combination of options. Raises UsageError."""
+    shows = output.named(arguments.output_format).shows
+    conflicts = {
+        "--diff prints a diff, so it cannot be combined with --output-format": arguments.diff
+        and arguments.output_format != output.DEFAULT,
+        "--add-ignores and --write-baseline both accept all warnings; choose one": arguments.add_ignores is not None
+        and arguments.write_baseline,
+        "--diff changes nothing, so it cannot be combined with --write-baseline": arguments.diff
+        and arguments.write_baseline,
+        f"--observed: the format {arguments.output_format} cannot contain what was observed": arguments.observed
+        and not shows.observed,
+        f"--statistics: the format {arguments.output_format} cannot contain counts": arguments.statistics
+        and not shows.statistics,
+        "--unsafe-fixes needs --fix or --diff": arguments.unsafe_fixes and not (arguments.fix or arguments.diff),
+        "--stdin-filename is the name of standard input, so - must be among the paths": "-" not in paths
+        and arguments.stdin_filename is not None,
+    }
+    for message, applies in conflicts.items():
+        if applies:
+            raise UsageError(message)
 
 
 def _config(arguments: argparse.Namespace, paths: list[str], cwd: Path, names: dict[str, str]) -> Config:

@@ -80,11 +80,10 @@ def join(a: Value, b: Value, depth: int = 0) -> Value:
         return b
     if other is Kind.NONE:
         return a
-    if kind in _IN_UNIONS and other in _IN_UNIONS and (a.ref is not None or a.items) and (b.ref is not None or b.items):
+    if _has_class(a) and _has_class(b):
         return _join_alternatives(a, b)
     if kind is other:
-        join_kind = _JOINS.get(kind)
-        return UNKNOWN if join_kind is None else join_kind(a, b, depth)
+        return _JOINS.get(kind, _join_to_unknown)(a, b, depth)
     if other in _ABSORBS.get(kind, ()):
         return a._replace(certain=False) if kind is Kind.TENSOR else a
     if kind in _ABSORBS.get(other, ()):
@@ -92,6 +91,11 @@ def join(a: Value, b: Value, depth: int = 0) -> Value:
     if kind in _SEQUENCES and other in _SEQUENCES:
         return list_of(join(element(a), element(b), depth + 1))
     return UNKNOWN
+
+
+def _has_class(value: Value) -> bool:
+    """Whether a value is an object of a known class, or of one of several classes."""
+    return value.kind in _IN_UNIONS and (value.ref is not None or bool(value.items))
 
 
 def join_all(values: Sequence[Value]) -> Value:
@@ -218,6 +222,10 @@ def _join_names(a: Value, b: Value, depth: int) -> Value:
     if not first or first.replace("torch.cuda.", "torch.") != second.replace("torch.cuda.", "torch."):
         return UNKNOWN
     return a if first.startswith("torch.cuda.") else b
+
+
+def _join_to_unknown(a: Value, b: Value, depth: int) -> Value:
+    return UNKNOWN
 
 
 def _join_to_host(a: Value, b: Value, depth: int) -> Value:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpusync_lint.model.function_key import Key
-    from gpusync_lint.model.placement import CallGraph, FunctionNode, Path, Place
+    from gpusync_lint.model.placement import Call, CallGraph, FunctionNode, Path, Place
 
 _NEVER_CALLED = FunctionHeat(Heat.ONCE, {})
 """For the places of functions that are not in the graph."""
@@ -155,6 +155,13 @@ def _outer_loops(node: FunctionNode) -> dict[int, int]:
     return outer
 
 
+def _heat_of_call(call: Call, heat: Heat, callee: FunctionNode) -> Heat:
+    """How often a call runs the body of its callee, given the heat of its statement."""
+    if call.repeated and heat is Heat.ONCE:
+        return Heat.EPOCH
+    return Heat.GUARDED if heat is Heat.STEP and callee.memoized else heat
+
+
 def _entry_heats(graph: CallGraph, loops: Mapping[Key, Mapping[int, LoopKind]]) -> dict[Key, FunctionHeat]:
     """The heat that each function is entered with: that of the most frequent of its calls."""
     entries = {key: node.convention for key, node in graph.items()}
@@ -172,11 +179,7 @@ def _entry_heats(graph: CallGraph, loops: Mapping[Key, Mapping[int, LoopKind]]) 
             known = entries.get(call.callee)
             if known is None:
                 continue
-            heat = _heat_along(call.path, entry, own_loops)
-            if call.repeated and heat is Heat.ONCE:
-                heat = Heat.EPOCH
-            if heat is Heat.STEP and graph[call.callee].memoized:
-                heat = Heat.GUARDED
+            heat = _heat_of_call(call, _heat_along(call.path, entry, own_loops), graph[call.callee])
             if heat.rank < known.rank:
                 entries[call.callee] = heat
                 queues[heat].append(call.callee)

@@ -1,7 +1,7 @@
 """The path from a function's entry to a statement: the loops, guards, exits and errors on it.
 
-Statements are looked up one by one, by their lines. Blocks that hold no statement that is asked for are not visited,
-and whether an `if` is a guard is decided only if a statement inside it is asked for.
+Each statement is found by its line. Blocks without such a statement are not visited,
+and whether an `if` is a guard is decided only if it contains one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ControlPaths:
         """`methods` are those of the class of the function."""
         self._known: dict[ast.stmt, Path] = {}
         self._last = [_Block(body, (), False, _Function(body, methods))]
-        """The block that held the last statement, after the blocks around it. The next one is mostly near it."""
+        """The block of the last statement, after the blocks around it. The next statement is often near it."""
 
     def to(self, statement: ast.stmt) -> Path:
         """The path to a statement; empty for a statement of another function."""
@@ -62,7 +62,7 @@ class ControlPaths:
         return found
 
     def _find(self, statement: ast.stmt) -> tuple[_Block, int] | None:
-        """The block that holds a statement, and the index of the statement in it."""
+        """The block that contains a statement, and the index of the statement in it."""
         line = statement.lineno
         for length in range(len(self._last), 0, -1):
             stack = [self._last[:length]]

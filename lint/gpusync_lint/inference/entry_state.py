@@ -58,6 +58,22 @@ class _Binding(NamedTuple):
     has_rest: bool
     """Whether there is a `*args`."""
 
+    def arguments(self, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[tuple[str, Value]]:
+        """The arguments of a call, each with the name of its parameter; `*` for additional positional ones."""
+        positional, names, skip, has_rest = self
+        if not names and not has_rest:
+            return []
+        passed = list(zip(positional, args, strict=False))[skip:]
+        if kwargs:
+            passed += [item for item in kwargs.items() if item[0] in names]
+            spread = kwargs.get("**")
+            if spread is not None:  # `model(**batch)`: all other parameters are tensors of the batch
+                bound = {name for name, _ in passed}
+                passed.extend((name, spread) for name in positional[skip:] if name not in bound)
+        if has_rest and len(args) > len(positional):
+            passed.append(("*", list_of(join_all(list(args[len(positional) :])))))
+        return passed
+
 
 class EntryStates:
     """Computes the values of the parameters at the beginning of a run."""
@@ -118,20 +134,8 @@ class EntryStates:
         binding = self._bindings.get(fn)
         if binding is None:
             binding = self._bindings[fn] = _binding(fn)
-        positional, names, skip, has_rest = binding
-        if not names and not has_rest:
-            return False
-        passed = list(zip(positional, args, strict=False))[skip:]
-        if kwargs:
-            passed += [item for item in kwargs.items() if item[0] in names]
-            spread = kwargs.get("**")
-            if spread is not None:  # `model(**batch)`: all other parameters are tensors of the batch
-                bound = {name for name, _ in passed}
-                passed.extend((name, spread) for name in positional[skip:] if name not in bound)
-        if has_rest and len(args) > len(positional):
-            passed.append(("*", list_of(join_all(list(args[len(positional) :])))))
         changed = False
-        for name, value in passed:
+        for name, value in binding.arguments(args, kwargs):
             old = arguments.get(name)
             new = value if old is None or old is value else widened(old, value)
             if new is not old and new != old:

@@ -158,17 +158,23 @@ def _has_suffix(dotted: str, suffix: str) -> bool:
 
 def _names(name: str, callee: Value, receiver: Value, classes: ClassHierarchy) -> Iterator[str]:
     """The dotted names of a callee: for a method, one for each class that may define it."""
-    if callee.kind is Kind.NAME and isinstance(callee.ref, str):
-        name = callee.ref.replace(_OBJECT, "")
-        yield f"{name}.{_CALL}" if callee.ref.endswith(_OBJECT) else name
-    elif callee.kind is Kind.FUNCTION and isinstance(callee.ref, FunctionDef):
-        yield ".".join((*callee.ref.file.parts, callee.ref.qualname))
-    elif callee.kind is Kind.MODULE and isinstance(callee.ref, str):
-        yield f"{callee.ref}.{_CALL}"
-    elif callee.kind is Kind.MODULE and isinstance(callee.ref, ClassDef):
-        yield ".".join((*callee.ref.file.parts, callee.ref.name, _CALL))
-    elif name and isinstance(receiver.ref, str) and receiver.kind is Kind.MODULE:
+    ref = callee.ref
+    if callee.dotted_name:
+        plain = callee.dotted_name.replace(_OBJECT, "")
+        yield f"{plain}.{_CALL}" if callee.dotted_name.endswith(_OBJECT) else plain
+    elif callee.kind is Kind.FUNCTION and isinstance(ref, FunctionDef):
+        yield ".".join((*ref.file.parts, ref.qualname))
+    elif callee.kind is Kind.MODULE and isinstance(ref, str):
+        yield f"{ref}.{_CALL}"
+    elif callee.kind is Kind.MODULE and isinstance(ref, ClassDef):
+        yield ".".join((*ref.file.parts, ref.name, _CALL))
+    elif name:
+        yield from _names_of_method(name, receiver, classes)
+
+
+def _names_of_method(name: str, receiver: Value, classes: ClassHierarchy) -> Iterator[str]:
+    if isinstance(receiver.ref, str) and receiver.kind is Kind.MODULE:
         yield f"{receiver.ref}.{name}"
-    elif name and isinstance(receiver.ref, ClassDef):
+    elif isinstance(receiver.ref, ClassDef):
         for base in classes.lineage(receiver.ref):
             yield f"{base}.{name}" if isinstance(base, str) else f"{base.name}.{name}"

@@ -97,20 +97,23 @@ def convention_heat(fn: FunctionDef, classes: ClassHierarchy) -> Heat:
     if _is_task(fn):
         return Heat.STEP
     if fn.cls is not None:
-        if fn.name in ("forward", "__call__") and classes.is_module(fn.cls):
-            return Heat.STEP
-        if fn.name == "__call__" and _is_called_for_every_token(fn.cls, classes):
-            return Heat.STEP
-        bases = classes.external_bases(fn.cls)
-        if fn.name == "update" and any(base in METRIC_BASES for base in bases):
-            return Heat.STEP
-        if any(fn.name in methods and any(_is_class(base, name) for base in bases) for name, methods in _OVERRIDES):
-            return Heat.STEP
-        if fn.name == "__getitem__" and any(base.rpartition(".")[2] in _RECORD_BASES for base in bases):
-            return Heat.STEP
-    elif fn.name.startswith("collate") or fn.name.endswith("collate_fn"):
-        return Heat.STEP
-    return Heat.STEP if _EVERY_STEP.match(fn.name) else Heat.ONCE
+        is_step = _is_step_method(fn.name, fn.cls, classes)
+    else:
+        is_step = fn.name.startswith("collate") or fn.name.endswith("collate_fn")
+    return Heat.STEP if is_step or _EVERY_STEP.match(fn.name) else Heat.ONCE
+
+
+def _is_step_method(name: str, cls: ClassDef, classes: ClassHierarchy) -> bool:
+    if name in ("forward", "__call__") and classes.is_module(cls):
+        return True
+    if name == "__call__" and _is_called_for_every_token(cls, classes):
+        return True
+    bases = classes.external_bases(cls)
+    if name == "update" and any(base in METRIC_BASES for base in bases):
+        return True
+    if name == "__getitem__" and any(base.rpartition(".")[2] in _RECORD_BASES for base in bases):
+        return True
+    return any(name in methods and any(_is_class(base, of) for base in bases) for of, methods in _OVERRIDES)
 
 
 def _is_task(fn: FunctionDef) -> bool:

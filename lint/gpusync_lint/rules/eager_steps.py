@@ -31,7 +31,7 @@ class EagerStep(Rule):
         return "tensorflow" in context.foreign_frameworks and "jax" not in context.foreign_frameworks
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Judge a call."""
+        """Check a call."""
         if not isinstance(node.func, ast.Attribute) or context.is_traced():
             return
         receiver = context.value(node.func.value)

@@ -34,7 +34,7 @@ class ForeignBarrier(Rule):
         return context.uses_foreign_values
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
-        """Look at a node."""
+        """Check a node."""
         for barrier, mark, tail in found(node, context):
             if barrier.framework in foreign.allowing_one_wait() and self._is_the_one(node, context):
                 return

@@ -42,7 +42,7 @@ class ReducePerParameter(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Judge a call."""
+        """Check a call."""
         given = node.args[0] if node.args else keyword(node, "tensor")
         name = _owner_of_gradient(given)
         value = context.value(given)
@@ -50,22 +50,30 @@ class ReducePerParameter(Rule):
         if not name or on_host or context.qualified_name(node.func) not in self._entry(context):
             return
         outer = [block[at] for block, at in around(context.function, context.statement)]
-        if any(isinstance(one, ast.With) and "coalesc" in ast.unparse(one.items[0]) for one in outer):
+        if any(map(_is_coalesced, outer)):
             return
         targets: list[ast.expr] = [one.target for one in outer if isinstance(one, ast.For)]
         if context.occurrence.repeated:
-            targets += [
-                generator.target
-                for inner in ast.walk(context.statement)
-                if isinstance(inner, _COMPREHENSIONS)
-                for generator in inner.generators
-            ]
+            targets += _targets_of_comprehensions(context.statement)
         if any(isinstance(inner, ast.Name) and inner.id == name for target in targets for inner in ast.walk(target)):
             # Tests compare a distributed wrapper with a reference that is written like this.
             yield Report("reduce-per-parameter", node, Confidence.LOW if context.in_tests() else Confidence.MEDIUM)
 
     def _entry(self, context: RuleContext) -> tuple[str, ...]:
         return context.catalogue.barriers[self.barriers[0]].functions
+
+
+def _is_coalesced(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.With) and "coalesc" in ast.unparse(statement.items[0])
+
+
+def _targets_of_comprehensions(statement: ast.stmt) -> list[ast.expr]:
+    return [
+        generator.target
+        for node in ast.walk(statement)
+        if isinstance(node, _COMPREHENSIONS)
+        for generator in node.generators
+    ]
 
 
 def _owner_of_gradient(node: ast.expr | None) -> str:

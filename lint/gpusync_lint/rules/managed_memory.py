@@ -44,7 +44,7 @@ class ManagedMemory(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Judge a call."""
+        """Check a call."""
         called = context.qualified_name(node.func)
         entry = _ENTRIES.get(called)
         if called in _SWITCHED and not keyword_is(node, _SWITCHED[called], const=True):

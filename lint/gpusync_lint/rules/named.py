@@ -77,18 +77,23 @@ def _confidence(barrier: Barrier, node: ast.Call, context: RuleContext) -> Confi
             return Confidence.LOW
         if any(holds_constant(receiver.argument(name), value) for name, value in barrier.unless_made_with):
             return None
-    if barrier.takes == "tensor":
-        given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg is not None)]
-        found = [text_confidence(context, context.value(arg)) for arg in given]
-        return min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
-    if barrier.takes == "number":
-        value = context.value(node.args[-1]) if node.args else UNKNOWN
-        return Confidence.MEDIUM if context.uses_device() and _holds_number(value) else None
+    if barrier.takes:
+        return _confidence_of_arguments(barrier, node, context)
     if barrier.framework == "project":
         return Confidence.HIGH
     if barrier.among_processes:
         return Confidence.LOW
     return Confidence.MEDIUM if context.uses_device() else None
+
+
+def _confidence_of_arguments(barrier: Barrier, node: ast.Call, context: RuleContext) -> Confidence | None:
+    """The confidence that a call is passed a tensor, or a number, as the barrier requires."""
+    if barrier.takes == "number":
+        value = context.value(node.args[-1]) if node.args else UNKNOWN
+        return Confidence.MEDIUM if context.uses_device() and _holds_number(value) else None
+    given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg is not None)]
+    found = [text_confidence(context, context.value(arg)) for arg in given]
+    return min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
 
 
 def _holds_number(value: Value) -> bool:

@@ -46,7 +46,7 @@ class UnboundedQueue(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Judge a call."""
+        """Check a call."""
         if method(node) != "step" or not isinstance(node.func, ast.Attribute) or context.occurrence.repeated:
             return
         optimizer = context.value(node.func.value)
@@ -56,8 +56,7 @@ class UnboundedQueue(Rule):
         if not barrier or not loops or holders[-2][0][holders[-2][1]] is not loops[-1]:
             return
         loop = loops[-1]
-        lines = range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)
-        if not context.reported_lines.isdisjoint(lines):
+        if _has_reports(loop, context):
             return
         of_torch = optimizer.kind is Kind.OPTIMIZER  # whose copies of batches to the device wait
         if of_torch and not (_endless(loop, context) and _makes_inputs(loop, context)):
@@ -65,6 +64,11 @@ class UnboundedQueue(Rule):
         if device_work(loop.body, context, any_loop=not of_torch) is not None:  # type: ignore[attr-defined]
             mark = loop.test if isinstance(loop, ast.While) else loop.iter  # type: ignore[attr-defined]
             yield Report(barrier, mark, Confidence.MEDIUM, heat_statement=loop, heat=Heat.EPOCH)
+
+
+def _has_reports(loop: ast.stmt, context: RuleContext) -> bool:
+    lines = range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)
+    return not context.reported_lines.isdisjoint(lines)
 
 
 def _endless(loop: ast.stmt, context: RuleContext) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _METHODS = {("compute", "dask.collection"): "dask.compute-in-loop", ("result", "dask.future"): "dask.result-in-loop"}
 _FUNCTIONS = ("dask.compute", "dask.base.compute")
+_RAY = "ray.get-in-loop"
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 _AT_ONCE = "The tasks run at the same time."
 
@@ -32,7 +33,7 @@ class RemoteInLoop(Rule):
 
     nodes = (ast.Call,)
     calls = ("ray.get", *_FUNCTIONS, "gather", "compute", "result")
-    barriers = ("ray.get-in-loop", "dask.compute-in-loop", "dask.result-in-loop")
+    barriers = (_RAY, "dask.compute-in-loop", "dask.result-in-loop")
     VALID: ClassVar = ("get(x)", "model.compute()")
     INVALID: ClassVar = ()
 
@@ -41,49 +42,55 @@ class RemoteInLoop(Rule):
         barrier, subject = _waits(node, context)
         if subject is None:
             return
-        if context.occurrence.repeated:
-            around_it = _comprehension(context.statement, node)
-            if around_it is not None and not any(_as_completed(each.iter) for each in around_it.generators):
-                names = {name for each in around_it.generators for name in _names(each.target)}
-                if _task(barrier, subject, names):
-                    fix = _fix(around_it, node, subject, context) if barrier.startswith("ray") else None
-                    yield Report(barrier, node, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
+        check = self._in_comprehension if context.occurrence.repeated else self._in_loop
+        yield from check(barrier, node, subject, context)
+
+    def _in_comprehension(
+        self, barrier: str, node: ast.Call, subject: ast.expr, context: RuleContext
+    ) -> Iterator[Report]:
+        comprehension = _comprehension(context.statement, node)
+        if comprehension is None or any(_as_completed(each.iter) for each in comprehension.generators):
             return
+        names = {name for each in comprehension.generators for name in _names(each.target)}
+        if _task(barrier, subject, names):
+            fix = _fix(comprehension, node, subject, context) if barrier == _RAY else None
+            yield Report(barrier, node, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
+
+    def _in_loop(self, barrier: str, node: ast.Call, subject: ast.expr, context: RuleContext) -> Iterator[Report]:
         holders = around(context.function, context.statement)
-        loops = [(block[at], level) for level, (block, at) in enumerate(holders) if isinstance(block[at], LOOPS)]
-        if not loops or not isinstance(loops[-1][0], ast.For) or _as_completed(loops[-1][0].iter):
+        loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
+        loop = loops[-1] if loops else None
+        if not isinstance(loop, ast.For) or _as_completed(loop.iter):
             return
-        loop = loops[-1][0]
-        result = _reach(loop.body, bound_names(context.statement))
-        if result & _names(subject):
+        if _reach(loop.body, bound_names(context.statement)) & _names(subject):
             return
         names = _names(loop.target)
-        if barrier == "ray.get-in-loop" and isinstance(subject, ast.Name) and subject.id in names:
-            yield Report(barrier, node, Confidence.MEDIUM, fix=get_at_once(loop, node, subject, context))
+        fix = get_at_once(loop, node, subject, context) if barrier == _RAY else None
+        if barrier == _RAY and isinstance(subject, ast.Name) and subject.id in names:
+            yield Report(barrier, node, Confidence.MEDIUM, fix=fix)
         elif _task(barrier, subject, _reach(loop.body, names)):
-            fix = get_at_once(loop, node, subject, context) if barrier.startswith("ray") else None
             yield Report(barrier, node, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
 
 
 def _waits(node: ast.Call, context: RuleContext) -> tuple[str, ast.expr | None]:
     """The barrier that a call may be, and the task that it waits for."""
-    func = node.func
-    called = context.value(func)
-    if called.kind is Kind.NAME and called.ref == "ray.get" and len(node.args) == 1:
-        return "ray.get-in-loop", node.args[0]
-    if called.kind is Kind.NAME and called.ref in _FUNCTIONS and len(node.args) == 1:
-        lazy = context.value(node.args[0])
-        return "dask.compute-in-loop", node.args[0] if lazy.kind is Kind.FOREIGN else None
-    if isinstance(func, ast.Attribute) and func.attr == "gather" and len(node.args) == 1:
-        receiver = context.value(func.value)
-        gathers = receiver.kind is Kind.FOREIGN and receiver.ref == "dask.client"
-        return "dask.result-in-loop", node.args[0] if gathers else None
-    if isinstance(func, ast.Attribute) and func.attr in ("compute", "result"):
-        receiver = context.value(func.value)
-        if receiver.kind is Kind.FOREIGN:
-            barrier = _METHODS.get((func.attr, receiver.ref))
-            return (barrier, func.value) if barrier else ("", None)
-    return "", None
+    only = node.args[0] if len(node.args) == 1 else None
+    called = context.qualified_name(node.func)
+    if called == "ray.get" and only is not None:
+        return _RAY, only
+    if called in _FUNCTIONS and only is not None:
+        return "dask.compute-in-loop", only if context.value(only).kind is Kind.FOREIGN else None
+    return _method_waits(node.func, only, context) if isinstance(node.func, ast.Attribute) else ("", None)
+
+
+def _method_waits(func: ast.Attribute, only: ast.expr | None, context: RuleContext) -> tuple[str, ast.expr | None]:
+    receiver = context.value(func.value)
+    if receiver.kind is not Kind.FOREIGN:
+        return "", None
+    if func.attr == "gather" and only is not None:
+        return "dask.result-in-loop", only if receiver.ref == "dask.client" else None
+    barrier = _METHODS.get((func.attr, receiver.ref))
+    return (barrier, func.value) if barrier else ("", None)
 
 
 def _task(barrier: str, subject: ast.expr, names: set[str]) -> bool:

@@ -43,29 +43,25 @@ class ScalarConversion(Rule):
         """Check a call."""
         dotted = context.qualified_name(node.func)
         if dotted in ("torch.tensor", "torch.as_tensor"):
-            args = positional(node)
-            value = context.value(args[0]) if args else None
-            if (
-                value is not None
-                and value.kind in (Kind.LIST, Kind.TUPLE)
-                and isinstance(args[0], (ast.List, ast.Tuple))
-            ):
-                confidence = _any(context, value)
-                if confidence is not None:
-                    yield Report("tensor-of-scalars", node, confidence)
-            return
-        if not (dotted.startswith(("builtins.", "math.")) and dotted):
-            return
-        if dotted.startswith("builtins.") and dotted.removeprefix("builtins.") not in _CONVERSIONS:
-            return
+            yield from self._tensor_of_scalars(node, context)
+        elif dotted.startswith("math.") or (dotted[:9] == "builtins." and dotted[9:] in _CONVERSIONS):
+            yield from self._conversion(node, dotted, context)
+
+    def _tensor_of_scalars(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
+        data = next(iter(positional(node)), None)
+        if isinstance(data, (ast.List, ast.Tuple)) and context.value(data).kind in (Kind.LIST, Kind.TUPLE):
+            confidence = _any(context, context.value(data))
+            if confidence is not None:
+                yield Report("tensor-of-scalars", node, confidence)
+
+    def _conversion(self, node: ast.Call, dotted: str, context: RuleContext) -> Iterator[Report]:
         given = arguments(node)
         for arg in given:
             value = context.value(arg)
             confidence = context.truth_confidence(value) if dotted == "builtins.range" else context.confidence(value)
             if confidence is not None:
-                only = dotted == "builtins.float" and given == node.args
-                fix = defer(node, arg, context) if only else None
-                yield Report("scalar-conversion", node, confidence, fix=fix)
+                is_float = dotted == "builtins.float" and given == node.args
+                yield Report("scalar-conversion", node, confidence, fix=defer(node, arg, context) if is_float else None)
                 return
 
 
@@ -188,35 +184,49 @@ def _read_as_numbers(
 
     `reads_tensors`: whether the operator reads the value of a 0-dimensional tensor even where it takes a tensor.
     """
-    named = {argument.name: argument for argument in (*signature.positional, *signature.keywords)}
+    pairs = _bound(signature, args, keywords)
+    if pairs is None or not all(_fits(argument, value, len(pairs)) for argument, value in pairs):
+        return None
+    read: list[Value] = []
+    for argument, value in pairs:
+        is_on_device = value.kind is Kind.TENSOR and value.on_device
+        if argument.type in ("l", "d"):
+            read += [value] if is_on_device else []
+            read += [item for item in contents(value) if item.on_device]
+        elif is_on_device and (argument.type == "n" or (reads_tensors and value.zero_dim is True)):
+            read.append(value)
+    return read
+
+
+def _bound(
+    signature: Signature, args: Sequence[_Given], keywords: Mapping[str, _Given]
+) -> list[tuple[Argument, Value]] | None:
+    """The arguments of a signature with the values that a call passes; None if their number or names do not fit."""
     if signature.takes_sizes and args and args[0][1].kind not in _SEQUENCES:
         pairs = [(Argument("size", "n"), value) for _, value in args]
     elif len(args) > len(signature.positional):
         return None
     else:
         pairs = [(argument, value) for argument, (_, value) in zip(signature.positional, args, strict=False)]
+    by_name = {argument.name: argument for argument in (*signature.positional, *signature.keywords)}
     for name, (_, value) in keywords.items():
-        if name in named:
-            pairs.append((named[name], value))
+        if name in by_name:
+            pairs.append((by_name[name], value))
         elif name not in signatures.IGNORED:
             return None
-    read: list[Value] = []
-    for argument, value in pairs:
-        is_tensor = value.kind is Kind.TENSOR
-        if argument.type in ("t", "s") and value.kind in (Kind.HOST, Kind.NONE) and value.const is not None:
-            return None
-        if argument.type == "l" and (is_tensor or value.kind is Kind.HOST) and len(pairs) > 1:
-            return None
-        if argument.type == "n" and value.kind in _SEQUENCES:
-            return None
-        if argument.type == "o" and is_tensor:
-            return None
-        if argument.type in ("l", "d"):
-            read += [value] if is_tensor and value.on_device else []
-            read += [item for item in contents(value) if item.on_device]
-        elif is_tensor and value.on_device and (argument.type == "n" or (reads_tensors and value.zero_dim is True)):
-            read.append(value)
-    return read
+    return pairs
+
+
+def _fits(argument: Argument, value: Value, count: int) -> bool:
+    """Whether a value can be passed for an argument, in a call with `count` arguments."""
+    is_tensor = value.kind is Kind.TENSOR
+    if argument.type in ("t", "s"):
+        return value.kind not in (Kind.HOST, Kind.NONE) or value.const is None
+    if argument.type == "l":
+        return count == 1 or not (is_tensor or value.kind is Kind.HOST)
+    if argument.type == "n":
+        return value.kind not in _SEQUENCES
+    return argument.type != "o" or not is_tensor
 
 
 def _holds_tensor(value: Value) -> bool:

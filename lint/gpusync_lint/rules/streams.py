@@ -40,7 +40,7 @@ class StreamPerStep(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Judge a call."""
+        """Check a call."""
         entry = _ENTRIES.get(context.qualified_name(node.func))
         if entry is not None and context.function.name not in _ONCE and not _is_kept(context):
             yield Report(entry, node, Confidence.HIGH)

@@ -183,7 +183,7 @@ class Stopwatch(TimingRule):
         return super().applies_to(context) and any(f".{name}(" in text for name in context.timers.stops)
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Judge a call."""
+        """Check a call."""
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in context.timers.stops:
             return
         watch = context.timers.stopwatch(context.value(node.func.value))
@@ -229,7 +229,7 @@ class TimedFunction(TimingRule):
         return super().applies_to(context) and any(name in text for name in names)
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Judge a call."""
+        """Check a call."""
         given = self._timed(node, context)
         if given is None:
             return

@@ -53,9 +53,8 @@ class CopyToDevice(Rule):
         called = method(node)
         if called not in ("to", "cuda", "type", "type_as") or not isinstance(node.func, ast.Attribute):
             return
-        if keyword_is(node, "non_blocking", True):
-            return
-        if any(is_constant(arg, True) for arg in positional(node)[1:]):  # the old positional form
+        # The second positional argument of the old form is `non_blocking`.
+        if keyword_is(node, "non_blocking", True) or any(is_constant(arg, True) for arg in positional(node)[1:]):
             return
         receiver = node.func.value
         value = context.value(receiver)
@@ -66,17 +65,16 @@ class CopyToDevice(Rule):
             return
         factory = _factory(receiver, context)
         if factory:
-            fix = (
-                call_edits.factory_on_device(node, receiver, factory, context)
-                if factory in torch_api.tensors().movable_factories
-                else None
-            )
+            is_movable = factory in torch_api.tensors().movable_factories
+            fix = call_edits.factory_on_device(node, receiver, factory, context) if is_movable else None
             yield Report("factory-then-move", node, confidence, fix=fix)
-            return
-        fix = call_edits.add_non_blocking(node, context) if value.pinned and called in ("to", "cuda") else None
-        made = value.kind is Kind.TENSOR and value.certain  # not a batch of a loader
-        remedy = _PINNED if value.pinned else _MADE_ON_HOST if made else ""
-        yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, fix=fix, remedy=remedy)
+        elif value.pinned:
+            fix = call_edits.add_non_blocking(node, context) if called in ("to", "cuda") else None
+            yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, fix=fix, remedy=_PINNED)
+        else:
+            is_created = value.kind is Kind.TENSOR and value.certain  # not a batch of a loader
+            remedy = _MADE_ON_HOST if is_created else ""
+            yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, remedy=remedy)
 
     def _goes_to_device(self, node: ast.Call, called: str, context: RuleContext) -> bool:
         if called == "cuda":
@@ -89,17 +87,22 @@ class CopyToDevice(Rule):
         if target is None:
             return False
         value = context.value(target)
+        if value.kind in (Kind.UNKNOWN, Kind.MOVED) and context.uses_device() and given is not None:
+            return True
+        is_gpu = self._names_gpu(value, context)
+        return _device_like(target, context) if is_gpu is None else is_gpu
+
+    def _names_gpu(self, value: Value, context: RuleContext) -> bool | None:
+        """Whether the target of a move is the device; None if its value does not show that."""
         if value.kind is Kind.DEVICE:
             return value.device is not Device.CPU and (value.device >= Device.ASSUMED or context.uses_device())
         if value.kind is Kind.TENSOR:
             return value.on_device
         if isinstance(value.const, str):
             return not value.const.startswith(("cpu", "meta"))
-        if value.kind in (Kind.HOST,):
+        if value.kind is Kind.HOST:
             return value.const is None or isinstance(value.const, int)
-        return (
-            value.kind in (Kind.UNKNOWN, Kind.MOVED) and context.uses_device() and given is not None
-        ) or _device_like(target, context)
+        return None
 
     def _confidence(self, value: Value, receiver: ast.expr, context: RuleContext) -> Confidence | None:
         if value.kind is Kind.TENSOR:
@@ -158,34 +161,30 @@ class TensorFromData(Rule):
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
         dotted = context.qualified_name(node.func)
-        args = positional(node)
-        if not args:
-            return
-        if isinstance(args[0], (ast.List, ast.Tuple)) and not args[0].elts:
+        given = next(iter(positional(node)), None)
+        if given is None or (isinstance(given, (ast.List, ast.Tuple)) and not given.elts):
             return  # nothing to copy
-        data = context.value(args[0])
-        if method(node) == "new_tensor" and not dotted and isinstance(node.func, ast.Attribute):
+        data = context.value(given)
+        if torch_api.tensor_type(dotted) == "cuda":
+            yield from self._legacy_type(node, data, context)
+        elif dotted:
+            yield from self._function(node, dotted, data, context)
+        elif method(node) == "new_tensor" and isinstance(node.func, ast.Attribute):
             confidence = context.confidence(context.value(node.func.value))
             if confidence is not None and not has_tensor(data):
                 fix = call_edits.full_instead_of_new_tensor(node, context)
                 yield Report("tensor-from-data-on-device", node, confidence, highlight_name=True, fix=fix)
+
+    def _function(self, node: ast.Call, dotted: str, data: Value, context: RuleContext) -> Iterator[Report]:
+        name = dotted.removeprefix("torch.")
+        if name == dotted or name not in torch_api.tensors().from_data or keyword(node, "device") is None:
             return
-        if torch_api.tensor_type(dotted) == "cuda":
-            yield from self._legacy_type(node, data, context)
-            return
-        if (
-            not dotted.startswith("torch.")
-            or dotted[6:] not in torch_api.tensors().from_data
-            or keyword(node, "device") is None
-        ):
-            return
-        made = context.value(node)
-        confidence = context.confidence(made)
+        confidence = context.confidence(context.value(node))
         on_device = data.kind is Kind.TENSOR and data.device is not Device.CPU
         if confidence is not None and not on_device and data.kind is not Kind.MOVED and not has_tensor(data):
-            if data.kind is Kind.UNKNOWN and dotted != "torch.tensor":
+            if data.kind is Kind.UNKNOWN and name != "tensor":
                 confidence = Confidence.LOW
-            fix = call_edits.full_instead_of_tensor(node, context) if dotted == "torch.tensor" else None
+            fix = call_edits.full_instead_of_tensor(node, context) if name == "tensor" else None
             yield Report("tensor-from-data-on-device", node, confidence, fix=fix)
 
     def _legacy_type(self, node: ast.Call, data: Value, context: RuleContext) -> Iterator[Report]:

@@ -40,20 +40,22 @@ class CopyToHost(Rule):
             yield from self._numpy_function(node, context)
             return
         value = context.value(node.func.value)
-        if called == "to" and not _names_host(node, context):
-            return
         confidence = context.confidence(value)
         if called == "numpy":
             if confidence is not None and keyword_is(node, "force", True):
                 yield Report("numpy-conversion", node, confidence, highlight_name=True)
-            return
-        if keyword_is(node, "non_blocking", True):
-            return
-        unexplained = value.kind is Kind.MOVED or (value.kind is Kind.UNKNOWN and called == "cpu")
-        if confidence is None and context.unknown_is_probably_tensor() and (unexplained or _holds_tensors(value)):
-            confidence = Confidence.MEDIUM
-        if confidence is not None:
-            yield Report("copy-to-host", node, confidence, highlight_name=True)
+        elif not keyword_is(node, "non_blocking", True) and (called == "cpu" or _names_host(node, context)):
+            if confidence is None:
+                confidence = self._confidence_of_unknown(value, called, context)
+            if confidence is not None:
+                yield Report("copy-to-host", node, confidence, highlight_name=True)
+
+    def _confidence_of_unknown(self, value: Value, called: str, context: RuleContext) -> Confidence | None:
+        """The confidence that something which is not known to be a tensor is one, or contains some."""
+        if not context.unknown_is_probably_tensor():
+            return None
+        is_unknown = value.kind is Kind.MOVED or (value.kind is Kind.UNKNOWN and called == "cpu")
+        return Confidence.MEDIUM if is_unknown or _holds_tensors(value) else None
 
     def _numpy_function(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         dotted = context.qualified_name(node.func)
@@ -94,18 +96,23 @@ class StoreToHost(Rule):
     def _judge(
         self, base: Value, value: Value, context: RuleContext, mark: ast.expr, free: bool, call: bool
     ) -> Iterator[Report]:
+        confidence: Confidence | None
         if base.kind is not Kind.TENSOR:
             return
         if base.device is Device.CPU and value.on_device:
-            if free and base.pinned:
-                return
-            confidence = context.confidence(value) if base.certain else Confidence.LOW
-            yield Report("store-to-host", mark, confidence or Confidence.LOW, highlight_name=call)
-        elif base.on_device and not free:
-            host = value.kind is Kind.TENSOR and value.device is Device.CPU and not (value.zero_dim and not call)
-            if host or (value.kind is Kind.ARRAY and value.certain):
-                confidence = context.confidence(base) if value.certain else Confidence.MEDIUM
-                yield Report("store-to-device", mark, confidence or Confidence.LOW, highlight_name=call)
+            if not (free and base.pinned):
+                confidence = context.confidence(value) if base.certain else Confidence.LOW
+                yield Report("store-to-host", mark, confidence or Confidence.LOW, highlight_name=call)
+        elif base.on_device and not free and _is_on_host(value, call):
+            confidence = context.confidence(base) if value.certain else Confidence.MEDIUM
+            yield Report("store-to-device", mark, confidence or Confidence.LOW, highlight_name=call)
+
+
+def _is_on_host(value: Value, call: bool) -> bool:
+    """Whether storing a value copies host memory. 0-dimensional tensors are passed as numbers, except by `copy_`."""
+    if value.kind is Kind.TENSOR:
+        return value.device is Device.CPU and not (value.zero_dim and not call)
+    return value.kind is Kind.ARRAY and value.certain
 
 
 def _names_host(node: ast.Call, context: RuleContext) -> bool:

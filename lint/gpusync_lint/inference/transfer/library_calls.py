@@ -24,6 +24,7 @@ from gpusync_lint.domain.values import (
     any_tensor,
     dict_of,
     external_name,
+    is_number,
     list_of,
     tensor,
     tuple_of,
@@ -154,9 +155,8 @@ def _call_standard_library(last: str, call: Call) -> Value:
 
 
 def _call_array_library(root: str, last: str, call: Call) -> Value:
-    numbers = root == "numpy" and last in python_api.NUMPY_OF_NUMBERS and bool(call.args)
-    numbers = numbers and all(value.kind is Kind.HOST or value == ARRAY_ELEMENT for value in call.args)
-    return ARRAY_ELEMENT if numbers else ARRAY
+    of_numbers = root == "numpy" and last in python_api.NUMPY_OF_NUMBERS and bool(call.args)
+    return ARRAY_ELEMENT if of_numbers and all(map(is_number, call.args)) else ARRAY
 
 
 def _call_engine(frame: Frame, parts: _Name, call: Call) -> Value:

@@ -91,14 +91,17 @@ def module_method(frame: Frame, call: Call) -> Value | None:
         return UNKNOWN
     if name in ("forward", "__call__"):
         return call_module(frame, call._replace(callee=module))
-    if name == "register_buffer" and len(call.args) > 1 and isinstance(call.args[0].const, str):
+    if name == "register_buffer" and len(call.args) > 1 and isinstance(call.first.const, str):
         buffer = with_device(call.args[1], frame.assumed_device())
-        frame.analysis.instances.set_attribute(module, call.args[0].const, buffer)
+        frame.analysis.instances.set_attribute(module, call.first.const, buffer)
         return HOST
-    found = _parts(frame, module, name)
-    if found is not None:
-        return found
-    # Another method of an external module: it computes with its arguments.
+    parts = _parts(frame, module, name)
+    return _computed(frame, call) if parts is None else parts
+
+
+def _computed(frame: Frame, call: Call) -> Value:
+    """The result of another method of an external module, which computes with its arguments."""
+    name, module = call.method, call.receiver
     if name == "generate" or (name != "log" and any(value.kind is Kind.TENSOR for value in call.args)):
         return Value(Kind.TENSOR, _device_of_weights(frame, module), certain=name == "generate")
     return UNKNOWN

@@ -43,16 +43,22 @@ def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: b
     if known and all(value.kind is Kind.CLASS for value in known):
         frame.store.set(path, _of_classes(frame, old, [value.ref for value in known], holds))
         return
-    if holds and old.kind is Kind.UNKNOWN and names <= _SHOWN.keys():
-        frame.store.set(path, join_all([_SHOWN[name] for name in sorted(names)]))
-        return
-    if names <= _HOST_TYPES and holds and old.kind in (Kind.TENSOR, Kind.UNKNOWN):
-        frame.store.set(path, HOST)
-    elif names <= _TENSOR_TYPES:
-        if holds and old.kind is Kind.UNKNOWN:
-            frame.store.set(path, Value(Kind.TENSOR, frame.assumed_device()))
-        elif not holds and old.kind is Kind.TENSOR:
-            frame.store.set(path, UNKNOWN)
+    value = _of_external_types(frame, old, names) if holds else None
+    if value is not None:
+        frame.store.set(path, value)
+    elif not holds and names <= _TENSOR_TYPES and old.kind is Kind.TENSOR:
+        frame.store.set(path, UNKNOWN)
+
+
+def _of_external_types(frame: Frame, old: Value, names: set[str]) -> Value | None:
+    """An object of one of some types outside the project, given by their last names; None if that shows nothing new."""
+    if old.kind is Kind.UNKNOWN and names <= _SHOWN.keys():
+        return join_all([_SHOWN[name] for name in sorted(names)])
+    if names <= _HOST_TYPES:
+        return HOST if old.kind in (Kind.TENSOR, Kind.UNKNOWN) else None
+    if names <= _TENSOR_TYPES and old.kind is Kind.UNKNOWN:
+        return Value(Kind.TENSOR, frame.assumed_device())
+    return None
 
 
 def _of_classes(frame: Frame, old: Value, classes: list[ClassDef], holds: bool) -> Value:

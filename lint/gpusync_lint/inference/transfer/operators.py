@@ -20,6 +20,7 @@ from gpusync_lint.domain.values import (
     Value,
     foreign_value,
     host_constant,
+    is_number,
     list_of,
     tensor,
 )
@@ -42,19 +43,22 @@ def binary(frame: Frame, node: ast.BinOp) -> Value:
         return HOST
     kinds = (left.kind, right.kind)
     if Kind.TENSOR in kinds:
-        value = combine(left, right)
-        boolean = op in _BITWISE and left.boolean and right.boolean
-        return tensor(value.device, left.certain and right.certain, value.zero_dim, boolean)
+        return _of_tensors(op, left, right)
     if Kind.FOREIGN in kinds:
         return foreign_value(foreign.types()[(left if left.kind is Kind.FOREIGN else right).ref].result)
     if Kind.ARRAY in kinds:
-        numbers = all(value.kind is Kind.HOST or value == ARRAY_ELEMENT for value in (left, right))
-        return ARRAY_ELEMENT if numbers else ARRAY
+        return ARRAY_ELEMENT if is_number(left) and is_number(right) else ARRAY
     if left.kind in _SEQUENCES:
         return _of_sequence(op, left, right)
     if left.kind in _HOST_KINDS and right.kind in _HOST_KINDS:
         return HOST
     return tensor(Device.GPU, certain=False) if Kind.MOVED in kinds else UNKNOWN
+
+
+def _of_tensors(op: type[ast.operator], left: Value, right: Value) -> Value:
+    value = combine(left, right)
+    boolean = op in _BITWISE and left.boolean and right.boolean
+    return tensor(value.device, left.certain and right.certain, value.zero_dim, boolean)
 
 
 def _of_sequence(op: type[ast.operator], left: Value, right: Value) -> Value:

@@ -35,7 +35,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Shows:
-    """As what each part of an outcome appears, in a few words; empty where the format has no place for it."""
+    """How each part of an outcome appears, in a few words; empty if the format cannot contain it."""
 
     warnings: str
     notes: str = ""

@@ -13,15 +13,15 @@ from gpusync_lint.rules.base import foreign_calls
 from gpusync_lint.rules.base.blocks import LOOPS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from gpusync_lint.project.symbols import FunctionDef
     from gpusync_lint.rules.base.context import RuleContext
 
 _WAITING = ("wait", "sync", "block", "barrier", "result")
-"""Beginnings of the names of what waits, whoever's method it is."""
+"""Prefixes of the names of functions and methods that wait, of any receiver."""
 _READING = frozenset({"item", "cpu", "numpy", "tolist", "equal", "allclose", "is_nonzero"})
-"""Methods and functions of tensors that wait, also where that is not reported: in an assertion of a test."""
+"""Methods and functions of tensors that wait, even if that is not reported, as in an assertion of a test."""
 _NO_KERNEL = frozenset(
     {
         "as_strided", "detach", "empty", "empty_like", "empty_strided", "expand", "expand_as", "flatten", "narrow",
@@ -29,7 +29,7 @@ _NO_KERNEL = frozenset(
         "unsqueeze", "view", "view_as",
     }
 )  # fmt: skip
-"""Methods and functions of tensors that give the device nothing to do."""
+"""Methods and functions of tensors that launch no work on the device."""
 _SILENT_KINDS = (Kind.HOST, Kind.ARRAY, Kind.LIST, Kind.DICT, Kind.TUPLE, Kind.DTYPE, Kind.SCHEDULER)
 
 
@@ -37,17 +37,17 @@ _MODEL = re.compile(
     r"(?!(?:build|compile|create|get|init|load|make|prepare|save|setup|wrap)_)(?:\w+_)?"
     r"(?:model|net|network|backbone|encoder|decoder|criterion)$"
 )
-"""Names of modules, whose calls return before the device is done even where something in them waits."""
+"""Names of modules. Their calls return before the device has finished, even if something in them waits."""
 _MAX_FUNCTIONS = 64
-"""Functions that are gone through for one window, at most."""
+"""The maximum number of functions that are searched for a window of statements."""
 
 
 class Work(NamedTuple):
-    """A statement, or the expression of a lambda, that gives a device work."""
+    """A statement, or the expression of a lambda, that launches work on a device."""
 
     node: ast.stmt | ast.expr
     framework: str
-    """Whose device work it is."""
+    """The framework of the device."""
 
 
 class _MayWaitError(Exception):
@@ -57,13 +57,13 @@ class _MayWaitError(Exception):
 def device_work(
     window: list[ast.stmt], context: RuleContext, without: Collection[ast.AST] = (), any_loop: bool = False
 ) -> Work | None:
-    """The innermost statement that gives the device work; None when there is none, or something may wait.
+    """The innermost statement that launches work on the device; None if there is none, or if something may wait.
 
     Args:
         window: consecutive statements of a block.
-        context: of the node that is judged.
-        without: calls that do not count as waits although they are called like one.
-        any_loop: whether a loop over something unknown, or over a data loader, is no reason for None.
+        context: the context of the node that is checked.
+        without: calls that do not count as waits in spite of their names.
+        any_loop: whether loops over something unknown, or over a data loader, are allowed.
     """
     try:
         return _Search(context, without, any_loop).in_statements(window)
@@ -72,7 +72,7 @@ def device_work(
 
 
 def work_of_call(called: Value, context: RuleContext) -> Work | None:
-    """What in a function of the project, or a lambda of the file, gives the device work; None as for `device_work`."""
+    """The statement of a function, or the expression of a lambda, that launches work; None as for `device_work`."""
     search = _Search(context)
     try:
         if called.kind is Kind.LAMBDA:
@@ -85,7 +85,7 @@ def work_of_call(called: Value, context: RuleContext) -> Work | None:
 
 
 class _Search:
-    """Goes through statements and the functions that they call. Its methods raise _MayWaitError."""
+    """Searches statements, and the functions that they call. Its methods raise _MayWaitError."""
 
     def __init__(self, context: RuleContext, without: Collection[ast.AST] = (), any_loop: bool = False) -> None:
         self._context = context
@@ -94,7 +94,7 @@ class _Search:
         self._functions: dict[FunctionDef, Work | None] = {}
 
     def in_statements(self, statements: list[ast.stmt]) -> Work | None:
-        """The innermost statement that gives the device work; None when there is none."""
+        """The innermost statement that launches work on the device; None if there is none."""
         found: Work | None = None
         stack: list[ast.stmt] = list(statements)
         while stack:
@@ -115,26 +115,26 @@ class _Search:
         return found
 
     def _check_loop(self, loop: ast.For | ast.AsyncFor) -> None:
-        """Refuse a loop over a data loader, or over something unknown, which may be one."""
+        """Raise for a loop over a data loader, or over something unknown, which may be one."""
         if not self._any_loop and self._context.value(loop.iter).kind in (Kind.LOADER, Kind.UNKNOWN):
             raise _MayWaitError
 
     def _check_foreign(self, node: ast.AST) -> None:
-        """Refuse what waits in another framework, also where one wait is right and not reported."""
+        """Raise for a wait of another framework, even if it is not reported because one wait per step is right."""
         if self._context.uses_foreign_values and next(foreign_calls.found(node, self._context), None) is not None:
             raise _MayWaitError
 
     def in_function(self, fn: FunctionDef) -> Work | None:
-        """A statement of a function of the project that gives the device work; None when there is none."""
+        """A statement of a function of the project that launches work on the device; None if there is none."""
         if fn not in self._functions:
             if len(self._functions) == _MAX_FUNCTIONS or not self._context.has_understood(fn):
                 raise _MayWaitError
-            self._functions[fn] = None  # ends cycles of calls
+            self._functions[fn] = None  # stops at cycles of calls
             self._functions[fn] = self.in_statements(fn.node.body)
         return self._functions[fn]
 
     def in_expression(self, expression: ast.AST) -> str:
-        """Whose device an expression gives work; empty for none."""
+        """The framework on whose device an expression launches work; empty for none."""
         framework = ""
         for node in ast.walk(expression):
             self._check_foreign(node)
@@ -147,64 +147,71 @@ class _Search:
         return framework
 
     def _of_call(self, node: ast.Call) -> str:
-        """Whose device a call gives work; empty for none."""
+        """The framework on whose device a call launches work; empty for none."""
         func = node.func
-        context = self._context
-        label = func.attr if isinstance(func, ast.Attribute) else ""
-        if label.startswith(_WAITING):
-            raise _MayWaitError
-        result = context.value(node)
         if isinstance(func, ast.Attribute):
-            receiver = context.value(func.value)
+            if func.attr.startswith(_WAITING):
+                raise _MayWaitError
+            receiver = self._context.value(func.value)
             if receiver.kind is Kind.TENSOR:
-                if label in _READING:
-                    raise _MayWaitError
-                return "torch" if label == "backward" or (has_tensor(result) and label not in _NO_KERNEL) else ""
+                return "torch" if func.attr == "backward" else self._of_torch(func.attr, node)
             if receiver.kind is Kind.OPTIMIZER:
-                return "torch" if label == "step" else ""
+                return "torch" if func.attr == "step" else ""
             if receiver.kind in _SILENT_KINDS:
                 return ""
-            if receiver.kind is Kind.MODULE and label == "forward":
+            if receiver.kind is Kind.MODULE and func.attr == "forward":
                 return self._of_module(receiver)
-        called = context.value(func)
-        if called.kind is Kind.NAME and isinstance(called.ref, str):
-            root, _, rest = called.ref.partition(".")
-            if root == "torch":
-                if rest in _READING or rest.startswith("ops."):  # custom operators may wait
-                    raise _MayWaitError
-                return "torch" if has_tensor(result) and rest not in _NO_KERNEL else ""
-            if root in python_api.HOST_MODULES or root == "builtins":
-                return ""
-        if called.kind is Kind.FUNCTION:
-            work = self.in_function(called.ref)
-            return work.framework if work is not None else ""
-        if called.kind is Kind.MODULE:
-            return self._of_module(called)
-        if called.kind is Kind.CLASS:
-            init = context.method_of(Value(Kind.INSTANCE, ref=called.ref), "__init__")
-            if init is not None:
-                self.in_function(init)
+        called = self._context.value(func)
+        root, _, rest = called.dotted_name.partition(".")
+        if root == "torch":
+            return self._of_torch(rest, node)
+        if root in python_api.HOST_MODULES or root == "builtins":
             return ""
-        if called.kind is Kind.UNKNOWN and context.unknown_is_probably_tensor() and _MODEL.match(label or _id(func)):
+        of_kind = _BY_KIND.get(called.kind)
+        return self._of_other(node) if of_kind is None else of_kind(self, called)
+
+    def _of_torch(self, name: str, node: ast.Call) -> str:
+        """Of a method of tensors, or a function of torch."""
+        if name in _READING or name.startswith("ops."):  # custom operators may wait
+            raise _MayWaitError
+        return "torch" if has_tensor(self._context.value(node)) and name not in _NO_KERNEL else ""
+
+    def _of_project_function(self, called: Value) -> str:
+        work = self.in_function(called.ref)
+        return work.framework if work is not None else ""
+
+    def _of_module(self, called: Value) -> str:
+        forward = self._context.method_of(called, "forward")
+        if forward is not None and self._context.may_wait(forward):
+            raise _MayWaitError
+        return "torch" if called.device >= Device.ASSUMED else ""
+
+    def _of_class(self, called: Value) -> str:
+        init = self._context.method_of(Value(Kind.INSTANCE, ref=called.ref), "__init__")
+        if init is not None:
+            self.in_function(init)
+        return ""
+
+    def _of_other(self, node: ast.Call) -> str:
+        """Of something unknown, which may be a model by its name, or of another framework."""
+        func, context = node.func, self._context
+        name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+        if context.value(func).kind is Kind.UNKNOWN and context.unknown_is_probably_tensor() and _MODEL.match(name):
             return "torch"
         if foreign_calls.may_wait(node, context):
             raise _MayWaitError
-        return _framework_of(result)
-
-    def _of_module(self, module: Value) -> str:
-        """Whose device a call of a module gives work; empty for a module on the host."""
-        forward = self._context.method_of(module, "forward")
-        if forward is not None and self._context.may_wait(forward):
-            raise _MayWaitError
-        return "torch" if module.device >= Device.ASSUMED else ""
+        return _framework_of(context.value(node))
 
 
-def _id(node: ast.expr) -> str:
-    return node.id if isinstance(node, ast.Name) else ""
+_BY_KIND: dict[Kind, Callable[[_Search, Value], str]] = {
+    Kind.FUNCTION: _Search._of_project_function,
+    Kind.MODULE: _Search._of_module,
+    Kind.CLASS: _Search._of_class,
+}
 
 
 def _framework_of(value: Value) -> str:
-    """The framework of a value on a device, of those whose operations return before the device has done them."""
+    """The framework of a value on a device, if its operations return before the device has finished."""
     if value.on_device:
         return "torch"
     inside = foreign_inside(value)

@@ -223,11 +223,12 @@ class Timers:
         if isinstance(func, ast.Name) and any(func.id in _parameters(one) for one in _around(fn)):
             return _Step(_Event.HANDOVER, func.id)
         called = self._called(fn, func)
-        if called.kind is Kind.NAME and isinstance(called.ref, str):
-            timer = _of_library(called.ref)
-            if called.ref in CLOCKS or (timer is not None and "__init__" in timer.starts):
+        dotted = called.dotted_name
+        if dotted:
+            timer = _of_library(dotted)
+            if dotted in CLOCKS or (timer is not None and "__init__" in timer.starts):
                 return _Step(_Event.CLOCK)
-            if called.ref.partition(".")[0] in python_api.HOST_MODULES:
+            if dotted.partition(".")[0] in python_api.HOST_MODULES:
                 return None
         target = called.ref
         if called.kind is Kind.CLASS:

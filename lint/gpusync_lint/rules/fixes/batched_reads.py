@@ -117,24 +117,31 @@ def _stack_statements(reads: list[_Read], found: Found, context: RuleContext) ->
 
 def _stack_displays(reads: list[_Read], found: Found, context: RuleContext) -> None:
     """`a, b = x.item(), y.item()`, `return x.item(), y.item()`, `[x.item(), y.item()]`."""
-    by_mark = {id(found[number][1].node): number for _, number in reads}
-    for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
+    by_node = {found[number][1].node: number for _, number in reads}
+    for statement in _statements(reads, found):
         for node in ast.walk(statement):
             if not isinstance(node, (ast.Tuple, ast.List)) or len(node.elts) < 2:
                 continue
-            numbers = [by_mark[id(one)] for one in node.elts if id(one) in by_mark]
-            if len(numbers) < len(node.elts) or any(found[number][1].fix is not None for number in numbers):
+            numbers = [by_node[element] for element in node.elts if element in by_node]
+            if len(numbers) < len(node.elts) or not _can_be_stacked(numbers, found, context):
                 continue
-            kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
-            if len(kinds) > 1 or None in kinds:
-                continue
-            unpacked = isinstance(statement, ast.Assign) and statement.value is node and _unpacks(statement)
+            is_unpacked = isinstance(statement, ast.Assign) and statement.value is node and _unpacks(statement)
             stacked = _stacked(numbers, found, context)
-            if isinstance(node, ast.Tuple) and not unpacked:
+            if isinstance(node, ast.Tuple) and not is_unpacked:
                 stacked = replace(stacked, text=f"tuple({stacked.text})")
             group = [(0, number) for number in numbers]
             operations = [ReplaceExpression(context.span(node), stacked)]
             _give(group, found, _fix(group, found, context, _TITLE, operations, _HAZARD))
+
+
+def _statements(reads: list[_Read], found: Found) -> list[ast.stmt]:
+    return list(dict.fromkeys(found[number][0].statement for _, number in reads))
+
+
+def _can_be_stacked(numbers: list[int], found: Found, context: RuleContext) -> bool:
+    """Whether the reads have no fix, and their tensors are 0-dimensional and of one type of number."""
+    kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
+    return len(kinds) == 1 and None not in kinds
 
 
 def _stacked(numbers: list[int], found: Found, context: RuleContext) -> Template:
@@ -145,53 +152,43 @@ def _stacked(numbers: list[int], found: Found, context: RuleContext) -> Template
 
 def _combine_operands(reads: list[_Read], found: Found, context: RuleContext) -> None:
     """`x.item() / y.item()` to `(x / y).item()`: compute on the device and read one number."""
-    by_mark = {id(found[number][1].node): number for _, number in reads}
-    for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
+    by_node = {found[number][1].node: number for _, number in reads}
+    for statement in _statements(reads, found):
         for node in ast.walk(statement):
             if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
                 continue
-            numbers = [by_mark[id(side)] for side in (node.left, node.right) if id(side) in by_mark]
-            if len(numbers) < 2 or any(found[number][1].fix is not None for number in numbers):
-                continue
-            kinds = {_kind(found[number], context) for number in numbers}
-            if len(kinds) > 1 or None in kinds or node.left.lineno != node.right.end_lineno:
-                continue
-            operations: list[Operation] = [
-                ReplaceExpression(context.span(node), context.template("({}).item()", node)),
-                *(
-                    ReplaceExpression(context.span(side), context.template("{}", receiver))
-                    for side, receiver in ((found[number][1].node, _receiver(found[number])) for number in numbers)
-                    if receiver is not None
-                ),
-            ]
-            both = [(0, number) for number in numbers]
-            _give(both, found, _fix(both, found, context, _COMBINED, operations, _ROUNDS))
+            numbers = [by_node[operand] for operand in (node.left, node.right) if operand in by_node]
+            if len(numbers) == 2 and node.left.lineno == node.right.end_lineno:
+                _combine(node, numbers, found, context)
+
+
+def _combine(node: ast.BinOp, numbers: list[int], found: Found, context: RuleContext) -> None:
+    kinds = {_kind(found[number], context) for number in numbers}
+    if len(kinds) > 1 or None in kinds or any(found[number][1].fix is not None for number in numbers):
+        return
+    operations: list[Operation] = [ReplaceExpression(context.span(node), context.template("({}).item()", node))]
+    for number in numbers:
+        receiver = _receiver(found[number])
+        if receiver is not None:
+            span = context.span(found[number][1].node)
+            operations.append(ReplaceExpression(span, context.template("{}", receiver)))
+    both = [(0, number) for number in numbers]
+    _give(both, found, _fix(both, found, context, _COMBINED, operations, _ROUNDS))
 
 
 def _stack_expressions(reads: list[_Read], found: Found, context: RuleContext) -> None:
     """`print(x.item(), y.item())`: insert a statement that reads both tensors into new names."""
-    groups: dict[int, list[int]] = {}
-    for _, number in reads:
-        groups.setdefault(id(found[number][0].statement), []).append(number)
-    for group in groups.values():
-        numbers = [number for number in group if found[number][1].fix is None]
-        if len(numbers) < 2:
+    for statement in _statements(reads, found):
+        numbers = [
+            number for _, number in reads if found[number][0].statement is statement and found[number][1].fix is None
+        ]
+        names = _names_of_receivers(numbers, statement, found) if len(numbers) > 1 else []
+        if not names or not _can_be_stacked(numbers, found, context):
             continue
-        statement = found[numbers[0]][0].statement
-        always = _always(statement)
-        labels = {}
-        for number in numbers:
-            receiver = _receiver(found[number])
-            if isinstance(receiver, ast.Name) and id(found[number][1].node) in always:
-                labels[number] = receiver.id
-        if len(labels) < len(numbers) or not 1 < len(set(labels.values())) == len(labels):
+        fresh = [f"{name}_value" for name in names]
+        if any(isinstance(node, ast.Name) and node.id in fresh for node in ast.walk(context.file.tree)):
             continue
-        kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
-        fresh = [f"{label}_value" for label in labels.values()]
-        taken = any(isinstance(node, ast.Name) and node.id in fresh for node in ast.walk(context.file.tree))
-        if len(kinds) > 1 or None in kinds or taken:
-            continue
-        stacked = f"torch.stack([{', '.join(labels.values())}]).tolist()"
+        stacked = f"torch.stack([{', '.join(names)}]).tolist()"
         operations: list[Operation] = [
             InsertBefore(context.span(statement), Template(f"{', '.join(fresh)} = {stacked}")),
             *(
@@ -203,13 +200,25 @@ def _stack_expressions(reads: list[_Read], found: Found, context: RuleContext) -
         _give(together, found, _fix(together, found, context, _TITLE, operations, _HAZARD))
 
 
-def _always(statement: ast.stmt) -> set[int]:
-    """The `id` of each expression that is evaluated every time the statement runs."""
-    found: set[int] = set()
+def _names_of_receivers(numbers: list[int], statement: ast.stmt, found: Found) -> list[str]:
+    """The names of the tensors, if all have different ones and are read every time the statement runs; else none."""
+    always = _always(statement)
+    names = []
+    for number in numbers:
+        receiver = _receiver(found[number])
+        if not isinstance(receiver, ast.Name) or found[number][1].node not in always:
+            return []
+        names.append(receiver.id)
+    return names if len(set(names)) == len(names) else []
+
+
+def _always(statement: ast.stmt) -> set[ast.AST]:
+    """The expressions that are evaluated every time the statement runs."""
+    found: set[ast.AST] = set()
     stack: list[ast.AST] = [statement]
     while stack:
         node = stack.pop()
-        found.add(id(node))
+        found.add(node)
         if isinstance(node, (ast.BoolOp, ast.IfExp)):
             stack.append(node.values[0] if isinstance(node, ast.BoolOp) else node.test)
         elif not isinstance(

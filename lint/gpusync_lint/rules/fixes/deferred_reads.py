@@ -76,33 +76,45 @@ def defer(call: ast.Call, read: ast.expr, context: RuleContext) -> Fix | None:
 
 def _kept(statement: ast.stmt, call: ast.Call, context: RuleContext) -> _Kept | None:
     """The sum or list to which a statement adds the number that a call returns; None for other statements."""
+    extended = _extended(statement, call)
+    if extended is not None:
+        return _Kept(extended, listed=True, plain=True, divided=False)
+    target, added = _summand(statement)
+    if target is None or added is None or context.value(target).kind is not Kind.HOST:
+        return None
+    if not _scaled(added, call, context):
+        return None
+    is_divided = any(isinstance(node, ast.Div) for node in ast.walk(added))
+    return _Kept(target, listed=False, plain=added is call, divided=is_divided)
+
+
+def _extended(statement: ast.stmt, call: ast.Call) -> ast.Name | None:
+    """The list of `losses.append(call)` and `losses += [call]`; None for other statements."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        append = statement.value
-        func = append.func
+        append, func = statement.value, statement.value.func
         if isinstance(func, ast.Attribute) and func.attr == "append" and isinstance(func.value, ast.Name):
-            return _Kept(func.value, True, True, False) if append.args == [call] and not append.keywords else None
+            return func.value if append.args == [call] and not append.keywords else None
+    elif isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
+        added = statement.value
+        if isinstance(statement.target, ast.Name) and isinstance(added, ast.List) and added.elts == [call]:
+            return statement.target
+    return None
+
+
+def _summand(statement: ast.stmt) -> tuple[ast.Name | None, ast.expr | None]:
+    """The name and the summand of `total += x`, `total = total + x` and `total = x + total`."""
     if isinstance(statement, ast.AugAssign):
-        target, added = statement.target, statement.value
-        if not isinstance(target, ast.Name) or not isinstance(statement.op, ast.Add):
-            return None
-        if isinstance(added, ast.List):
-            return _Kept(target, True, True, False) if added.elts == [call] else None
-    elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-        bound, whole = statement.targets[0], statement.value
-        if not isinstance(bound, ast.Name) or not isinstance(whole, ast.BinOp) or not isinstance(whole.op, ast.Add):
-            return None
-        target = bound
-        if isinstance(whole.left, ast.Name) and whole.left.id == target.id:
-            added = whole.right
-        elif isinstance(whole.right, ast.Name) and whole.right.id == target.id:
-            added = whole.left
-        else:
-            return None
-    else:
-        return None
-    if context.value(target).kind is not Kind.HOST or not _scaled(added, call, context):
-        return None
-    return _Kept(target, False, added is call, any(isinstance(one, ast.Div) for one in ast.walk(added)))
+        is_sum = isinstance(statement.target, ast.Name) and isinstance(statement.op, ast.Add)
+        return (statement.target, statement.value) if is_sum else (None, None)  # type: ignore[return-value]
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None, None
+    target, whole = statement.targets[0], statement.value
+    if not isinstance(target, ast.Name) or not isinstance(whole, ast.BinOp) or not isinstance(whole.op, ast.Add):
+        return None, None
+    for operand, other in ((whole.left, whole.right), (whole.right, whole.left)):
+        if isinstance(operand, ast.Name) and operand.id == target.id:
+            return target, other
+    return None, None
 
 
 def _primary(node: ast.expr) -> bool:
@@ -249,32 +261,38 @@ class _Plan:
         after = False
         for path, name in self._uses:
             if not _inside(path, self._path, self._at):
-                shared = any(
-                    isinstance(block[place], LOOPS) and _inside(path, self._path, level)
-                    for level, (block, place) in enumerate(self._path[: self._at])
-                )
-                behind = path[-1][0][path[-1][1]].lineno > self._path[self._at][0][self._path[self._at][1]].lineno
-                if (shared or behind) and self._in_handler(path):
+                runs_later = self._runs_after_loop(path)
+                if runs_later and self._in_handler(path):
                     return None
-                after = after or (isinstance(name.ctx, ast.Load) and (shared or behind))
-                continue
-            if self._counts(name, path):
-                continue
-            anchor = None if self._kept.listed else self._anchor(path)
-            if anchor is None:
-                if not isinstance(name.ctx, ast.Store) or not self._is_fresh(path):
-                    return None
-            elif isinstance(name.ctx, ast.Load):
-                block, place = path[anchor]
-                first = anchors.get(id(block))
-                if first is None or first.lineno > block[place].lineno:
-                    anchors[id(block)] = block[place]
+                after = after or (runs_later and isinstance(name.ctx, ast.Load))
+            elif not self._counts(name, path) and not self._add_anchor(anchors, path, name):
+                return None
         reading = Template(f"{self._label} = {form}")
         operations: list[Operation] = [InsertBefore(self._context.span(one), reading) for one in anchors.values()]
         if after:
             block, place = self._path[self._at]
             operations.append(InsertAfter(self._context.span(block[place]), reading))
         return operations
+
+    def _runs_after_loop(self, path: Path) -> bool:
+        """Whether a statement outside of the loop runs after it: below it, or in a loop around both."""
+        block, place = self._path[self._at]
+        return path[-1][0][path[-1][1]].lineno > block[place].lineno or any(
+            isinstance(outer[index], LOOPS) and _inside(path, self._path, level)
+            for level, (outer, index) in enumerate(self._path[: self._at])
+        )
+
+    def _add_anchor(self, anchors: dict[int, ast.stmt], path: Path, name: ast.Name) -> bool:
+        """Add the statement before which a use in the loop needs the value. Returns whether the fix is possible."""
+        anchor = None if self._kept.listed else self._anchor(path)
+        if anchor is None:
+            return isinstance(name.ctx, ast.Store) and self._is_fresh(path)
+        if isinstance(name.ctx, ast.Load):
+            block, place = path[anchor]
+            first = anchors.get(id(block))
+            if first is None or first.lineno > block[place].lineno:
+                anchors[id(block)] = block[place]
+        return True
 
     def _counts(self, name: ast.Name, path: Path) -> bool:
         """Whether a use reads only the length of the list."""

@@ -70,32 +70,36 @@ def _of_operation(node: ast.BinOp, fn: FunctionDef, context: RuleContext, depth:
 
 
 def _of_call(node: ast.Call, fn: FunctionDef, context: RuleContext, depth: int) -> Number | None:
-    called = context.value(node.func)
-    if called.kind is Kind.MODULE:
-        ref = called.ref if isinstance(called.ref, str) else ""
+    callee = context.value(node.func)
+    if callee.kind is Kind.MODULE:
+        ref = callee.ref if isinstance(callee.ref, str) else ""
         return float if ref.startswith("torch.nn.") and ref.endswith("Loss") else None
-    if not isinstance(node.func, ast.Attribute):
+    if not isinstance(node.func, ast.Attribute) or any(keyword.arg == "dtype" for keyword in node.keywords):
         return None
-    label = node.func.attr
-    of: ast.expr | None = node.func.value
-    if called.kind is Kind.NAME:
-        if not str(called.ref).startswith("torch."):
+    operand: ast.expr | None = node.func.value
+    if callee.kind is Kind.NAME:
+        if not callee.dotted_name.startswith("torch."):
             return None
-        of = node.args[0] if node.args else None
-    elif context.value(of).kind not in (Kind.TENSOR, Kind.DISTRIBUTION):
+        operand = node.args[0] if node.args else None
+    elif context.value(operand).kind not in (Kind.TENSOR, Kind.DISTRIBUTION):
         return None
-    if any(keyword.arg == "dtype" for keyword in node.keywords):
-        return None
-    if label in _FLOATING or label in torch_api.tensors().zero_dim_losses:
+    return _of_function(node.func.attr, operand, fn, context, depth)
+
+
+def _of_function(
+    name: str, operand: ast.expr | None, fn: FunctionDef, context: RuleContext, depth: int
+) -> Number | None:
+    """The type of the result of a function or method of torch, given its operand."""
+    if name in _FLOATING or name in torch_api.tensors().zero_dim_losses:
         return float
-    if label in _INTEGRAL:
+    if name in _INTEGRAL:
         return int
-    if of is None or label not in _SAME | _STAYS_FLOATING:
+    if operand is None or name not in _SAME | _STAYS_FLOATING:
         return None
-    kind = number_of(of, fn, context, depth + 1)
-    if label in _STAYS_FLOATING:
+    kind = number_of(operand, fn, context, depth + 1)
+    if name in _STAYS_FLOATING:
         return float if kind is float else None
-    return int if kind is bool and label in _COUNTS else kind
+    return int if kind is bool and name in _COUNTS else kind
 
 
 def _of_name(node: ast.Name, fn: FunctionDef, context: RuleContext, depth: int) -> Number | None:
