@@ -125,7 +125,7 @@ def main(argv: Sequence[str]) -> int:
     if trace_launcher.is_launcher(target, options.arguments, is_module=options.is_module):
         return _trace_ranks(options, output)
     try:
-        _prepare_device(options.device, values=not options.no_values, memory=options.memory)
+        _prepare_device(options.device, options.devices, values=not options.no_values, memory=options.memory)
     except MeasurementError as error:
         return _refuse(str(error))
     name = f"-m {target}" if options.is_module else target
@@ -159,6 +159,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=("auto", "cuda", "simulated"),
         default="auto",
         help="auto: a real GPU if there is one, else the simulated device (default)",
+    )
+    parser.add_argument(
+        "--devices",
+        type=_device_count,
+        metavar="N",
+        help="simulate N devices (default: one, or under a launcher one per local process)",
     )
     parser.add_argument(
         "--no-values",
@@ -221,6 +227,12 @@ def _count(text: str) -> int:
     return count
 
 
+def _device_count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of devices of at least 1")
+    return int(text)
+
+
 def _split_module(argv: Sequence[str]) -> list[str]:
     """Accept ``-mMODULE`` as Python does."""
     arguments = list(argv)
@@ -233,8 +245,8 @@ def _split_module(argv: Sequence[str]) -> list[str]:
     return arguments
 
 
-def _prepare_device(choice: str, *, values: bool, memory: str | None) -> None:
-    """Switch the simulated device on if needed.
+def _prepare_device(choice: str, count: int | None, *, values: bool, memory: str | None) -> None:
+    """Switch the simulated device on if needed, with `count` devices.
 
     Raises:
         MeasurementError: the requested device is not available.
@@ -250,7 +262,7 @@ def _prepare_device(choice: str, *, values: bool, memory: str | None) -> None:
         # On a machine with a GPU, hide it before the driver is first called, also from child processes.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         try:
-            switch_on(values=values, memory=memory)
+            switch_on(count, values=values, memory=memory)
         except SimulationUnavailable as error:
             raise MeasurementError(str(error)) from error
         except ValueError as error:
@@ -265,6 +277,8 @@ def _prepare_device(choice: str, *, values: bool, memory: str | None) -> None:
 def _trace_ranks(options: argparse.Namespace, output: _Output) -> int:
     """Trace the ranks that a launcher starts, and report them as one run."""
     passed = ["--device", options.device]
+    if options.devices is not None:
+        passed += ["--devices", str(options.devices)]
     if options.limit is not None:
         passed += ["--limit", str(options.limit)]
     if options.steps is not None:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.measure import device_choice, recording
+from pytest_gpusync.measure import child_process, child_reports, device_choice, recording, scopes
 from pytest_gpusync.measure.memory_sampler import MemorySampler
 from pytest_gpusync.measure.region_log import DEFAULT_WARMUP, RegionLog, StepEnd
+from pytest_gpusync.measure.step_on import StepEndFollower, StepOn
 from pytest_gpusync.model.measurement import MeasurementError
-from pytest_gpusync.model.site_counts import site_counts
+from pytest_gpusync.model.site_counts import device_counts, site_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
     from pytest_gpusync.model.measurement import Disturbance, Measurement, SiteCount, StepTime
@@ -62,6 +64,22 @@ class Region:
         """True once CUDA is initialized in this process or a sync was seen. It reads no recorder."""
         return device_choice.cuda_is_initialized() or bool(self._log.syncs)
 
+    def step_on(self, step_on: StepOn) -> None:
+        """Say what ends the steps of this region; call it before the first step.
+
+        Args:
+            step_on: an optimizer, if several are called in a step; a class of optimizers or its name; or a function
+                that makes one step, or its name, such as ``"train.train_step"``.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        self.end_steps_by(StepEndFollower(step_on))
+
+    def end_steps_by(self, follower: StepEndFollower) -> None:
+        """Let `follower` end the steps of this region."""
+        self._log.follow(follower, lambda: self.mark_step(follower.name))
+
     def record_allocations_from(self, step: int) -> None:
         """If memory grows, record which lines allocate, but not before the end of step `step`."""
         if self._log.sampler is not None:
@@ -86,6 +104,23 @@ class Region:
         current = recording.current
         return self._log.measurement(current.environment(), reads_clock=current.reads_clock, complete=False)
 
+    def children(self) -> list[Measurement]:
+        """Return what was measured of each process that the program has started and that used the device, for a region
+        that was opened with ``children=True``, while it is open or just after it.
+        """
+        log = self._log
+        return child_reports.reports.measured(
+            child_reports.Window(
+                name=log.name,
+                environment=self.result().environment,
+                opened_ns=log.opened_ns,
+                closed_ns=time.perf_counter_ns() if log.closed_ns is None else log.closed_ns,
+                step_ends=log.step_ends(),
+                step_source=log.step_source,
+                warmup=DEFAULT_WARMUP if log.warmup is None else log.warmup,
+            )
+        )
+
     @property
     def opened_ns(self) -> int:
         """When the region opened, by the clock of ``time.perf_counter_ns()``: its times count from here."""
@@ -107,6 +142,20 @@ class Region:
     def sites(self) -> list[SiteCount]:
         """The lines that synced, most syncs first."""
         return site_counts(self.result())
+
+    @property
+    def syncs_by_device(self) -> dict[int | None, int]:
+        """The same syncs as :attr:`syncs` by the ordinal of the device waited for, such as ``{0: 1000, 1: 1000}``.
+
+        None is the key of syncs whose device the recorder does not know. Devices without syncs have no key.
+
+        Raises:
+            MeasurementError: the region was not measured.
+        """
+        measurement = self.result()
+        if measurement.problem is not None:
+            raise MeasurementError(measurement.problem)
+        return {count.device: count.syncs for count in device_counts(measurement)}
 
     @property
     def steps(self) -> int:
@@ -132,18 +181,11 @@ class Region:
         return None if notebook_renderer is None else notebook_renderer(self.result())
 
 
-@contextmanager
-def record(
-    name: str = "region",
-    *,
-    warmup: int | None = None,
-    recorder: str = "auto",
-    device: DeviceChoice = "auto",
-    memory: bool = False,
-    process_memory: bool = False,
-    all_threads: bool = False,
-) -> Iterator[Region]:
+class record(AbstractContextManager[Region]):  # noqa: N801 (used like a function)
     """Measure the syncs of a ``with`` block.
+
+    ``torch.compile`` traces through the block, also with ``fullgraph=True``, and then nothing is measured: open the
+    region around the call of the compiled function.
 
     Args:
         name: the region's name in reports.
@@ -152,19 +194,78 @@ def record(
         device: "auto" is the simulated device if it is on, else the GPU.
         memory: read the memory counters at the end of each step, to estimate growth.
         process_memory: also query the driver for the memory of the process, which takes some tenths of a millisecond.
-        all_threads: count the syncs of all threads. By default only the thread that opens the region and autograd's
-            threads working for it count; syncs of other threads are reported as background.
+        all_threads: count the syncs of all threads. By default those of the thread that opens the region count, of
+            threads that call ``optimizer.step()``, of work that the region hands to a thread pool, and of autograd's
+            threads working for these; syncs of other threads are reported as background. A region that a task of an
+            event loop opens covers that task and those that it starts.
+        children: ask the processes that the program starts meanwhile for what they do on the device; see
+            :meth:`Region.children`.
+        step_on: what ends a step; see :meth:`Region.step_on`.
 
-    Yields:
-        The open region; its ``syncs``, ``sites`` and ``result()`` are final after the block.
+    The value of the ``with`` statement is the open :class:`Region`; its ``syncs``, ``sites`` and ``result()`` are final
+    after the block.
 
     Raises:
         MeasurementError: nothing can be measured here.
     """
-    sampler = MemorySampler(DEFAULT_WARMUP if warmup is None else warmup, process_memory) if memory else None
-    log = RegionLog(name, warmup, sampler, all_threads=all_threads)
-    recording.current.open(log, recorder, device)
-    try:
-        yield Region(log)
-    finally:
+
+    def __init__(
+        self,
+        name: str = "region",
+        *,
+        warmup: int | None = None,
+        recorder: str = "auto",
+        device: DeviceChoice = "auto",
+        memory: bool = False,
+        process_memory: bool = False,
+        all_threads: bool = False,
+        children: bool = False,
+        step_on: StepOn = None,
+    ) -> None:
+        self._name = name
+        self._warmup = warmup
+        self._recorder = recorder
+        self._device = device
+        self._memory = memory
+        self._process_memory = process_memory
+        self._all_threads = all_threads
+        self._children = children
+        self._step_on = step_on
+        self._log: RegionLog | None = None
+
+    def __enter__(self) -> Region:
+        if scopes.traced_by_compiler():
+            return _TRACED
+        follower = None if self._step_on is None else StepEndFollower(self._step_on)
+        warmup = self._warmup
+        sampler = (
+            MemorySampler(DEFAULT_WARMUP if warmup is None else warmup, self._process_memory) if self._memory else None
+        )
+        log = RegionLog(self._name, warmup, sampler, all_threads=self._all_threads)
+        log.frame = sys._getframe(1)
+        recording.current.open(log, self._recorder, self._device)
+        if self._children:
+            child_reports.reports.open(child_process.report_to)
+        self._log, region = log, Region(log)
+        if follower is not None:
+            region.end_steps_by(follower)
+        return region
+
+    def __exit__(self, *exc: object) -> None:
+        log, self._log = self._log, None
+        if log is None:  # traced by torch.compile
+            return
+        if self._children:
+            child_reports.reports.close()
         recording.current.close(log)
+
+
+def _traced_region() -> Region:
+    """Return the region of a block that torch.compile traced: its figures raise a MeasurementError."""
+    log = RegionLog("region", None, None, all_threads=False)
+    log.fail("torch.compile traced the region, so it was not measured: open it around the call")
+    log.close(device_choice.unknown_environment(), reads_clock=False)
+    return Region(log)
+
+
+_TRACED: Final = _traced_region()

@@ -280,7 +280,7 @@ def judge(measurement: Measurement, budget: Budget, *, subject: str = "Region") 
         budget: the limit for each measured step.
         subject: what the sentence calls a region without steps: "Test made 7 syncs".
     """
-    problem = why_not_measured(measurement)
+    problem = why_not_measured(measurement) or why_unused(measurement)
     if problem is not None:
         return Verdict("not_measured", f"Not measured: {problem}", budget)
     found = [line for line in line_counts(measurement) if budget.within is None or budget.within.has(line)]
@@ -302,7 +302,7 @@ def judge(measurement: Measurement, budget: Budget, *, subject: str = "Region") 
 def judge_growth(measurement: Measurement, budget: GrowthBudget) -> Verdict:
     """Compare the growth of memory over the steps after warm-up with `budget`."""
     estimate = memory_growth.growth(measurement, budget.of)
-    if estimate is None:
+    if estimate is None or (budget.of != "host" and not measurement.device_used):
         return Verdict("not_measured", f"Not measured: {_why_no_growth(measurement, budget)}", budget)
     outcome = _decide(estimate, budget.max)
     unit = sizes.unit_of(max(abs(estimate.value), abs(estimate.low), abs(estimate.high)))
@@ -374,7 +374,7 @@ def _why_no_growth(measurement: Measurement, budget: GrowthBudget) -> str:
     return (
         _why_too_few("memory growth", measurement)
         or (measurement.memory is None and "memory was not sampled in this region")
-        or (not measurement.device_used and "nothing ran on the device")
+        or why_unused(measurement)
         or (budget.of == "process" and f"process memory is not known here: {_PROCESS_HINT}")
         or f"{budget.of} memory is not counted here"
     )
@@ -412,6 +412,16 @@ def why_not_measured(measurement: Measurement) -> str | None:
     if not measured_steps(measurement):
         return f"no step was measured: {measurement.steps} ran, and warm-up takes {measurement.warmup}"
     return None
+
+
+NOTHING_RAN: Final = "nothing ran on the device"
+
+
+def why_unused(measurement: Measurement) -> str | None:
+    """Return why `measurement` counted nothing that ran on the device, as a clause; None if it did."""
+    if measurement.device_used:
+        return None
+    return measurement.unused or NOTHING_RAN
 
 
 def _sentence(measurement: Measurement, budget: Budget, counts: Sequence[int], worst: int, subject: str) -> str:

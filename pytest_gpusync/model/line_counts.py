@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpusync.model.measurement import DeviceCount
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -33,6 +35,8 @@ class LineCount:
     background: bool = False
     cause: str | None = None
     """What makes the library wait, where that is known of all syncs of the line; see :func:`cause_of`."""
+    devices: tuple[DeviceCount, ...] = ()
+    """All of its syncs by device, in the order of the ordinals."""
 
     @property
     def counted(self) -> bool:
@@ -80,6 +84,18 @@ def counted_per_step(found: Iterable[LineCount], measurement: Measurement) -> li
     return counts
 
 
+def count_by_device(syncs: Iterable[Sync]) -> tuple[DeviceCount, ...]:
+    """Return how many of `syncs` waited for each device and for how long, in the order of the ordinals."""
+    groups: dict[int | None, list[int | None]] = {}
+    for sync in syncs:
+        groups.setdefault(sync.device, []).append(sync.blocked_ns)
+    counts = []
+    for device in sorted(groups, key=lambda device: (device is None, device)):
+        times = [blocked for blocked in groups[device] if blocked is not None]
+        counts.append(DeviceCount(device, len(groups[device]), sum(times) / 1e6 if times else None))
+    return tuple(counts)
+
+
 def _line(syncs: list[Sync], steps: range) -> LineCount:
     first = syncs[0]
     made = Counter(sync.step for sync in syncs)
@@ -98,4 +114,5 @@ def _line(syncs: list[Sync], steps: range) -> LineCount:
         allowed=first.allowed,
         background=first.background,
         cause=causes.pop() if len(causes) == 1 else None,
+        devices=count_by_device(syncs),
     )

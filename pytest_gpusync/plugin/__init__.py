@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack, nullcontext
+import sys
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ import pytest
 
 from pytest_gpusync.plugin.options import (
     BUDGET_MARKER,
+    COUNTING_FIXTURES,
     GPU_FIXTURES,
     GPU_ONLY_MARKER,
     GROWTH_MARKER,
@@ -25,11 +27,18 @@ from pytest_gpusync.plugin.options import (
     add_options,
     any_setting,
 )
-from pytest_gpusync.plugin.stash_keys import BASELINE_RESULT, DESELECTED, LINE_COVERAGE, MEASURED_TEST, SESSION
+from pytest_gpusync.plugin.stash_keys import (
+    BASELINE_RESULT,
+    DESELECTED,
+    LINE_COVERAGE,
+    MEASURED_TEST,
+    PREPARED,
+    SESSION,
+)
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from pytest_gpusync.model.document import Document
@@ -55,16 +64,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepare the simulated device before the first conftest is imported: it may ask torch whether there is a GPU."""
-    if any_setting(early_config, early_config.known_args_namespace):
-        _begin_session(early_config, early_config.known_args_namespace)
+    _prepare_device(early_config, early_config.known_args_namespace)
+
+
+def _prepare_device(config: pytest.Config, namespace: argparse.Namespace) -> None:
+    """Let the simulated device be switched on when torch is imported, if the settings or the tests ask for it. Their
+    source is read only then.
+    """
+    config.stash[PREPARED] = True
+    gpu = _begin_session(config, namespace) if any_setting(config, namespace) else None
+    if gpu is not None and (gpu.options.measures_every_test or gpu.options.device == "simulated"):
+        gpu.device.switch_on_with_torch()
+        return
+
+    def torch_imported() -> None:
+        if _tree_asks_to_be_measured(config):
+            _begin_session(config, namespace).device.switch_on()
+
+    if "torch" in sys.modules:
+        torch_imported()
+        return
+    from pytest_gpusync.machine.import_hooks import AfterImport
+
+    finder = AfterImport("torch", torch_imported)
+    sys.meta_path.insert(0, finder)
+    config.add_cleanup(finder.remove)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers, and the reporter in the process that draws reports."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    if _session(config) is None and any_setting(config, config.option):  # set by a conftest
-        _begin_session(config)
+    if not config.stash.get(PREPARED, False):  # a conftest has loaded the plugin
+        _prepare_device(config, config.option)
     gpu = _session(config)
     if gpu is not None and gpu.options.lines and not config.option.collectonly:
         _record_lines(config)
@@ -104,15 +136,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.option.collectonly:
         return
-    if any(_uses_gpu(item) for item in session.items):
-        gpu = _begin_session(config)
+    asking = next((item for item in session.items if _uses_gpu(item)), None)
+    gpu = _session(config) if asking is None else _begin_session(config)
+    if gpu is None:
+        return
+    if asking is not None:
         gpu.measures = True
+        if gpu.device.is_late:
+            raise pytest.UsageError(_too_late(asking.nodeid))
         gpu.device.switch_on()
-    else:
-        used = _session(config)
-        if used is None:
-            return
-        gpu = used
     if gpu.baseline is not None:
         _find_missing_tests(session, gpu)
     if _is_worker(config):
@@ -122,18 +154,39 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gpu.watch_ranks(lambda: _finish_without_the_test(config))
 
 
+def _too_late(nodeid: str) -> str:
+    return (
+        f"{nodeid} asks to be measured, which could not be seen before torch was imported: modules that "
+        "chose their device at import run on the CPU. Add --gpu-device=simulated, or gpu_device = simulated to "
+        "the ini file"
+    )
+
+
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     """Remember that tests were deselected from collected files."""
     for item in items[:1]:
         item.config.stash[DESELECTED] = True
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Decide what is measured of a test."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Decide what is measured of a test, and record what its set-up does, which no budget counts."""
+    run = _prepare(item)
+    if run is None:
+        return (yield)
+    run.open_fixtures()
+    try:
+        return (yield)
+    finally:
+        run.close_fixtures()
+
+
+def _prepare(item: pytest.Item) -> MeasuredTest | None:
+    """Return what is measured of a test; None if it is not measured. Its marker may be invalid, which fails it."""
     gpu = _session(item.config)
-    if gpu is not None and (gpu.options.measures_every_test or _uses_gpu(item)):
-        _begin_test(item, gpu)
+    if gpu is None or not (gpu.options.measures_every_test or _uses_gpu(item)):
+        return None
+    return _begin_test(item, gpu)
 
 
 def _begin_test(item: pytest.Item, gpu: GpuSession) -> MeasuredTest:
@@ -155,14 +208,19 @@ def _begin_test(item: pytest.Item, gpu: GpuSession) -> MeasuredTest:
         gpu.device,
         budget=marked.budget if marked is not None else gpu.options.budget,
         growth=growth if growth is not None else gpu.options.growth,
-        warmup=marked.warmup if marked is not None else None,
+        warmup=marked.warmup if marked is not None and marked.warmup is not None else gpu.options.warmup,
+        step_on=marked.step_on if marked is not None else None,
         marked=is_marked,
         growth_marked=growth is not None,
         must_measure=is_marked or gpu.options.must_measure,
-        must_decide=gpu.options.require,
+        must_decide=gpu.options.require_measured,
+        must_time=gpu.options.require,
         call_is_region=is_marked or gpu.options.measures_every_test,
         defers_failure=gpu.rank is not None,
         all_threads=gpu.options.all_threads,
+        names_fixtures=is_marked
+        or gpu.options.measures_every_test
+        or not COUNTING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())),
         limit=LINES_SHOWN if item.config.option.verbose <= 0 else None,
     )
     if gpu.baseline is not None:
@@ -189,7 +247,7 @@ def gpu_sync_module(request: pytest.FixtureRequest) -> GpuSync:
     gpu = _begin_session(request.config)
     gpu.measures = True
     run = MeasuredTest(
-        request.node.nodeid, gpu.device, must_decide=gpu.options.require, all_threads=gpu.options.all_threads
+        request.node.nodeid, gpu.device, must_decide=gpu.options.require_measured, all_threads=gpu.options.all_threads
     )
     request.node.stash[MEASURED_TEST] = run
     run.device.switch_on()
@@ -226,10 +284,25 @@ def _measured_test(request: pytest.FixtureRequest) -> MeasuredTest:
     gpu = _begin_session(request.config)
     run: MeasuredTest | None = request.node.stash.get(MEASURED_TEST, None)
     if run is None:  # requested with getfixturevalue(), or by a doctest
+        if gpu.device.is_late:
+            pytest.fail(_too_late(request.node.nodeid), pytrace=False)
         gpu.measures = True
         run = _begin_test(request.node, gpu)
     run.device.switch_on()
     return run
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Record what the tear-down of a test does, which no budget counts."""
+    run = item.stash.get(MEASURED_TEST, None)
+    if run is None:
+        return (yield)
+    run.begin_tear_down()
+    try:
+        return (yield)
+    finally:
+        run.close_fixtures()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -255,32 +328,65 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     run = item.stash.get(MEASURED_TEST, None)
     if run is None:
         return (yield)
-    with _lease(item):
-        result = yield from _measured_call(item, run)
+    instance = getattr(item, "instance", None)
+    is_unittest = hasattr(instance, "_callTestMethod")
+    with _lease(item), _measured_method(item, run, instance) if is_unittest else _measured_call(item, run):
+        result = yield
     run.raise_deferred_failure()
     return result
 
 
-def _measured_call(item: pytest.Item, run: MeasuredTest) -> Generator[None, object, object]:
+@contextmanager
+def _measured_call(item: pytest.Item, run: MeasuredTest) -> Iterator[None]:
+    """Measure what runs in a ``with`` block as the call of the test."""
+    __tracebackhide__ = True
     if not run.call_is_region:
-        return (yield)
+        yield
+        return
     from pytest_gpusync.plugin.repetitions import repetitions_are_steps
 
     baseline = _begin_session(item.config).baseline
     if baseline is None:
         with run.call(), repetitions_are_steps(item, run.end_step):
-            return (yield)
+            yield
+        return
     ended = False
     try:
         with run.call(), repetitions_are_steps(item, run.end_step):
-            result = yield
+            yield
             ended = True
     except AssertionError:
         if ended:  # the test has ended and broke another budget: its syncs still belong in the baseline
             baseline.count(run, item.stash[BASELINE_RESULT])
         raise
     baseline.judge(run, item.stash[BASELINE_RESULT])
-    return result
+
+
+@contextmanager
+def _measured_method(item: pytest.Item, run: MeasuredTest, case: Any) -> Iterator[None]:
+    """Measure the test method that a ``unittest.TestCase`` calls within a ``with`` block, without its ``setUp()`` and
+    ``tearDown()``.
+
+    A broken budget is then a failure of the method, which ``unittest.expectedFailure`` expects.
+    """
+    call = case._callTestMethod
+
+    def call_measured(*arguments: Any) -> Any:
+        __tracebackhide__ = True
+        run.close_fixtures()
+        try:
+            with _measured_call(item, run):
+                return call(*arguments)
+        finally:
+            run.open_fixtures()
+
+    case._callTestMethod = call_measured
+    run.open_fixtures()
+    try:
+        yield
+    finally:
+        run.close_fixtures()
+        del case._callTestMethod
 
 
 @pytest.hookimpl(wrapper=True)
@@ -315,6 +421,9 @@ def pytest_runtest_makereport(
             document["ratchet"] = baseline.document() if baseline is not None else None
             document["lines"] = lines.take() if lines is not None else None
         report.gpusync = json.dumps(document) if document is not None else None  # type: ignore[attr-defined]
+    elif call.when == "teardown":
+        tear_down = run.tear_down_document()
+        report.gpusync_tear_down = json.dumps(tear_down) if tear_down is not None else None  # type: ignore[attr-defined]
     return report
 
 
@@ -362,11 +471,16 @@ class _Reporter:
         document = getattr(report, "gpusync", None)
         # The first measured test of a worker begins the session of a controller without options.
         gpu = self._gpu if document is None else _begin_session(self._config)
-        if gpu is not None and report.when == "call":
+        if gpu is None:
+            return
+        if report.when == "call":
             gpu.passed[report.nodeid] = report.passed
             gpu.failed[report.nodeid] = (report.location[0], report.location[1] or 0) if report.failed else None
-        if gpu is not None and document is not None:
+        if document is not None:
             gpu.take(report.nodeid, json.loads(document))
+        tear_down = getattr(report, "gpusync_tear_down", None)
+        if tear_down is not None:
+            gpu.take_tear_down(report.nodeid, json.loads(tear_down))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str) -> None:
@@ -399,9 +513,10 @@ class _Reporter:
         """
         gpu = _begin_session(self._config)
         settled = gpu.check_baseline()
-        unproven = gpu.options.require and gpu.measured_nothing
+        unproven = gpu.options.require_measured and gpu.measured_nothing
         if unproven:
-            gpu.errors.append("--gpu-require: no test ran anything on the GPU under a budget")
+            asked, device = ("--gpu-require", "GPU") if gpu.options.require else ("--gpu-require-measured", "device")
+            gpu.errors.append(f"{asked}: no test ran anything on the {device} under a budget")
         united = not meet or gpu.exchange_with_ranks(passed=passed and settled and not unproven)
         written = gpu.write_reports()
         return settled and united and written and not unproven
@@ -476,9 +591,48 @@ def _begin_session(config: pytest.Config, namespace: argparse.Namespace | None =
         gpu = config.stash[SESSION] = GpuSession(options, _baseline_check(config, options))
         # Not in pytest_unconfigure, which does not run for a configuration that was read but never configured.
         config.add_cleanup(gpu.device.close)
-        if options.measures_every_test or options.device == "simulated":
-            gpu.device.switch_on_with_torch()
     return gpu
+
+
+def _tree_asks_to_be_measured(config: pytest.Config) -> bool:
+    """Return whether the tests that this session may collect use a marker or a fixture of the plugin, by their
+    source.
+    """
+    from pytest_gpusync.plugin.usage_scan import UsageScan
+
+    if not GPU_FIXTURES.isdisjoint(config.getini("usefixtures")):
+        return True
+    scan = UsageScan((BUDGET_MARKER, GROWTH_MARKER), GPU_FIXTURES, config.getini("python_functions"))
+    return scan.finds_use(_collected_paths(config), config.rootpath, config.getini("norecursedirs"))
+
+
+def _collected_paths(config: pytest.Config) -> list[Path]:
+    """Return the files and folders that pytest collects from. Before it has read its arguments itself, as it does."""
+    invoked, root = config.invocation_params.dir, config.rootpath
+    given = getattr(config.known_args_namespace, "file_or_dir", None) or []
+    if given:
+        names = [argument.partition("::")[0].partition("[")[0] for argument in given]
+        paths = [invoked / name for name in names]
+        if getattr(config.known_args_namespace, "pyargs", False):
+            paths += [Path(place) for name in names for place in _places_of_package(name)]
+        return [path for path in paths if path.exists()]
+    if invoked == root:
+        found = [path for pattern in config.getini("testpaths") for path in sorted(root.glob(pattern))]
+        if found:
+            return found
+    return [invoked]
+
+
+def _places_of_package(name: str) -> list[str]:
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return []
+    if spec is None:
+        return []
+    return list(spec.submodule_search_locations or ([spec.origin] if spec.origin else []))
 
 
 def _record_lines(config: pytest.Config) -> None:

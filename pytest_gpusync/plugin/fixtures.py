@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.elapsed.overlap import Overlap
     from pytest_gpusync.elapsed.stalls import Stalls
     from pytest_gpusync.measure.region import Region
+    from pytest_gpusync.measure.step_on import StepOn
     from pytest_gpusync.model.budgets import Budget, GrowthBudget
     from pytest_gpusync.model.estimates import Estimate
     from pytest_gpusync.model.memory_growth import MemoryKind
@@ -38,6 +39,7 @@ class GpuSync:
         exact: int | None = None,
         warmup: int | None = None,
         name: str | None = None,
+        step_on: StepOn = None,
         *,
         percentile: float | None = None,
         over: str | None = None,
@@ -46,7 +48,8 @@ class GpuSync:
         """Fail the test if a step of the ``with`` block makes more than `max` syncs, or a number other than `exact`.
 
         A block without ``optimizer.step()`` is one step. If the block raises an exception, that is the failure.
-        `percentile`, `over` and `within` are those of :meth:`TrainingRun.assert_syncs`.
+        `step_on` says what ends a step, as in :meth:`step_on`; `percentile`, `over` and `within` are those of
+        :meth:`TrainingRun.assert_syncs`.
 
         Raises:
             BudgetExceeded: with the sentence and the lines that made the syncs.
@@ -54,14 +57,15 @@ class GpuSync:
             ValueError: neither or both of `max` and `exact` were given, or another argument is invalid.
         """
         __tracebackhide__ = True
-        return self._check(sync_budget(max, exact, "gpu_sync.budget", percentile, over, within), warmup, name)
+        budget = sync_budget(max, exact, "gpu_sync.budget", percentile, over, within)
+        return self._check(budget, warmup, name, step_on)
 
     @contextmanager
-    def _check(self, budget: Budget, warmup: int | None, name: str | None) -> Iterator[Region]:
+    def _check(self, budget: Budget, warmup: int | None, name: str | None, step_on: StepOn) -> Iterator[Region]:
         __tracebackhide__ = True
         region = None
         try:
-            with self._run.region(name, "gpu_sync.budget", warmup) as region:
+            with self._run.region(name, "gpu_sync.budget", warmup, step_on=step_on) as region:
                 yield region
         except BaseException:
             if region is not None:
@@ -70,8 +74,10 @@ class GpuSync:
         self._run.check_budget(self._run.keep(region), budget, subject=f"Region {name!r}" if name else "Region")
 
     @contextmanager
-    def record(self, name: str | None = None, warmup: int | None = None) -> Iterator[Region]:
+    def record(self, name: str | None = None, warmup: int | None = None, step_on: StepOn = None) -> Iterator[Region]:
         """Measure the ``with`` block without a budget: see ``syncs``, ``sites`` and ``result()`` of what it yields.
+
+        `step_on` says what ends a step, as in :meth:`step_on`.
 
         Raises:
             NotMeasured: nothing can be measured here.
@@ -79,11 +85,25 @@ class GpuSync:
         __tracebackhide__ = True
         region = None
         try:
-            with self._run.region(name, "gpu_sync.record", warmup) as region:
+            with self._run.region(name, "gpu_sync.record", warmup, step_on=step_on) as region:
                 yield region
         finally:
             if region is not None:
                 self._run.keep(region)
+
+    def step_on(self, step_on: StepOn) -> None:
+        """Say what ends the steps of the test, for a budget of its marker or of the command line. Call it before the
+        first step.
+
+        Args:
+            step_on: an optimizer, if several are called in a step; a class of optimizers or its name; or a function
+                that makes one step, or its name, such as ``"train.train_step"``.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        __tracebackhide__ = True
+        self._run.step_on(step_on)
 
     def allow(self, reason: str) -> AbstractContextManager[None]:
         """Report the syncs that this thread makes in the ``with`` block with a reason, and do not count them."""

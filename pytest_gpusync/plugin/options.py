@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
+    from pytest_gpusync.measure.step_on import StepOn
     from pytest_gpusync.model.budgets import Budget, GrowthBudget
 
 DEVICE_CHOICES: Final[tuple[DeviceChoice, ...]] = ("auto", "cuda", "simulated")
@@ -22,13 +23,16 @@ BUDGET_MARKER: Final = "gpu_sync_budget"
 GROWTH_MARKER: Final = "gpu_memory_growth"
 GPU_ONLY_MARKER: Final = "gpu_only"
 GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_sync_module", "gpu_train", "gpu_elapsed", "gpu_memory"})
+COUNTING_FIXTURES: Final = GPU_FIXTURES - {"gpu_elapsed"}
+"""Fixtures with regions in which syncs are counted."""
 TIMING_FIXTURES: Final = frozenset({"gpu_train", "gpu_elapsed"})
 """Fixtures that take times, which would be wrong on a GPU that another worker uses."""
 
 MARKERS: Final = (
     (
-        f"{BUDGET_MARKER}(max=None, exact=None, warmup=1): fail the test when a step after warm-up makes more than max "
-        "GPU syncs, or a number other than exact; a test without steps is one step."
+        f"{BUDGET_MARKER}(max=None, exact=None, warmup=1, step_on=None): fail the test when a step after warm-up makes "
+        "more than max GPU syncs, or a number other than exact; a test without steps is one step. A step ends at "
+        "optimizer.step(), or at the step() of the class step_on, or when the function step_on returns."
     ),
     (
         f"{GROWTH_MARKER}(max): fail the test when the memory of its GPU tensors grows by more than max per step, "
@@ -50,19 +54,22 @@ files text."""
 
 _INI_KEYS: Final[dict[str, tuple[Any, str]]] = {
     "gpu_sync_budget": (_NUMBER, "like --gpu-sync-budget"),
+    "gpu_sync_warmup": (_NUMBER, "like --gpu-sync-warmup"),
     "gpu_memory_growth": (_SIZE, "like --gpu-memory-growth"),
     "gpu_device": ("string", "like --gpu-device"),
     "gpu_require": (_FLAG, "like --gpu-require: true or false"),
+    "gpu_require_measured": (_FLAG, "like --gpu-require-measured: true or false"),
     "gpu_sync_report": ("paths", "like --gpu-sync-report: paths, relative to this file"),
     "gpu_sync_baseline": ("paths", "like --gpu-sync-baseline: a path, relative to this file"),
     "gpu_sync_all_threads": (_FLAG, "like --gpu-sync-all-threads: true or false"),
     "gpu_no_values": (_FLAG, "like --gpu-no-values: true or false"),
     "gpu_simulated_memory": (_SIZE, "like --gpu-simulated-memory"),
+    "gpu_simulated_devices": (_NUMBER, "like --gpu-simulated-devices"),
     "gpu_sync_lines": (_FLAG, "like --gpu-sync-lines: true or false"),
 }
 """The type and the help of each ini key."""
 
-_MARKER_ARGUMENTS: Final = ("max", "exact", "warmup", "percentile", "over", "within")
+_MARKER_ARGUMENTS: Final = ("max", "exact", "warmup", "step_on", "percentile", "over", "within")
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -72,9 +79,13 @@ class Options(NamedTuple):
     """Options of the session."""
 
     budget: Budget | None = None
+    warmup: int | None = None
+    """Steps that the budgets of a test leave out, unless its marker says so; None for the default."""
     growth: GrowthBudget | None = None
     device: DeviceChoice = "auto"
     require: bool = False
+    require_measured: bool = False
+    """True if the session fails unless something was measured, on either device; always so with `require`."""
     reports: tuple[Path, ...] = ()
     baseline: Path | None = None
     """The session's baseline file."""
@@ -83,6 +94,8 @@ class Options(NamedTuple):
     """The simulated device computes values, not only shapes."""
     memory: int | None = None
     """Memory of the simulated device in bytes; None for as much as the host has."""
+    devices: int | None = None
+    """Number of simulated devices; None for one, or under torchrun one per local process."""
     all_threads: bool = False
     """Count the syncs of other threads than the test's own as well."""
     lines: bool = False
@@ -109,6 +122,8 @@ class MarkerBudget(NamedTuple):
     """None: the test is exempt from all budgets, including one for every test."""
     warmup: int | None
     """None if the marker does not set it."""
+    step_on: StepOn = None
+    """What ends a step; None if the marker does not set it."""
 
 
 class MarkerError(ValueError):
@@ -122,6 +137,11 @@ def add_options(parser: pytest.Parser) -> None:
         "--gpu-sync-budget",
         metavar="N",
         help="fail tests in which a step makes more than N syncs (a test without steps is one step)",
+    )
+    group.addoption(
+        "--gpu-sync-warmup",
+        metavar="N",
+        help="leave the first N steps of a test out of its budgets (default: 1; the marker can say otherwise)",
     )
     group.addoption(
         "--gpu-memory-growth",
@@ -138,6 +158,12 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_const",
         const="true",
         help="fail if there is no real GPU, or if no test was measured",
+    )
+    group.addoption(
+        "--gpu-require-measured",
+        action="store_const",
+        const="true",
+        help="fail if no test was measured, be it on a GPU or on the simulated device, or if a budget is undecided",
     )
     group.addoption(
         "--gpu-sync-report",
@@ -179,6 +205,11 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="SIZE",
         help='memory of the simulated device, such as "80 GiB" (default: that of the host)',
     )
+    group.addoption(
+        "--gpu-simulated-devices",
+        metavar="N",
+        help="simulate N devices (default: one, or under torchrun one per local process)",
+    )
     for name, (kind, text) in _INI_KEYS.items():
         parser.addini(name, text, type=kind, default=None)
 
@@ -204,35 +235,49 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         pytest.UsageError: a value is invalid; one line that names the option and what it takes.
     """
     budget, budget_source = _closest(config, namespace, "gpu_sync_budget")
+    warmup, warmup_source = _closest(config, namespace, "gpu_sync_warmup")
     growth, growth_source = _closest(config, namespace, "gpu_memory_growth")
     device, device_source = _closest(config, namespace, "gpu_device")
     require, require_source = _closest(config, namespace, "gpu_require")
+    measured, measured_source = _closest(config, namespace, "gpu_require_measured")
     reports, reports_source = _closest(config, namespace, "gpu_sync_report")
     baseline, baseline_source = _closest(config, namespace, "gpu_sync_baseline")
     threads, threads_source = _closest(config, namespace, "gpu_sync_all_threads")
     lines, lines_source = _closest(config, namespace, "gpu_sync_lines")
     no_values, no_values_source = _closest(config, namespace, "gpu_no_values")
     memory, memory_source = _closest(config, namespace, "gpu_simulated_memory")
+    devices, devices_source = _closest(config, namespace, "gpu_simulated_devices")
+    requires = bool(require_source and _boolean(require, require_source))
     update = bool(getattr(namespace, "gpu_sync_update_baseline", None))
     if update and not baseline_source:
         raise pytest.UsageError("--gpu-sync-update-baseline needs the file: add --gpu-sync-baseline=PATH")
     return Options(
         budget=_budget(budget, budget_source) if budget_source else None,
+        warmup=_count(warmup, warmup_source) if warmup_source else None,
         growth=_growth(growth, growth_source) if growth_source else None,
         device=_device(device, device_source) if device_source else "auto",
-        require=_boolean(require, require_source) if require_source else False,
+        require=requires,
+        require_measured=requires or bool(measured_source and _boolean(measured, measured_source)),
         reports=tuple(_report(config, path, reports_source) for path in reports) if reports_source else (),
         baseline=_baseline(config, baseline, baseline_source) if baseline_source else None,
         update_baseline=update,
         values=not (no_values_source and _boolean(no_values, no_values_source)),
         memory=_memory(memory, memory_source) if memory_source else None,
+        devices=_device_count(devices, devices_source) if devices_source else None,
         all_threads=_boolean(threads, threads_source) if threads_source else False,
         lines=_boolean(lines, lines_source) if lines_source else False,
         any_given=bool(
-            budget_source or growth_source or device_source or require_source or reports_source or baseline_source
+            budget_source
+            or growth_source
+            or device_source
+            or require_source
+            or measured_source
+            or reports_source
+            or baseline_source
         ),
         must_measure=any(
-            source.startswith("--") for source in (budget_source, growth_source, device_source, baseline_source)
+            source.startswith("--")
+            for source in (budget_source, growth_source, device_source, baseline_source, measured_source)
         ),
     )
 
@@ -272,7 +317,7 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
         budget = Budget(limit, exact, f"marker {BUDGET_MARKER}", arguments.get("percentile"), share, lines)
     except ValueError as error:
         raise MarkerError(f"the marker {BUDGET_MARKER}: {error}") from None
-    return MarkerBudget(budget, warmup)
+    return MarkerBudget(budget, warmup, arguments.get("step_on"))
 
 
 def marker_growth(item: pytest.Item) -> GrowthBudget | None:
@@ -320,6 +365,12 @@ def _budget(value: int | str, source: str) -> Budget:
         raise pytest.UsageError(f"{source} takes a number of syncs per step of at least 0, not {value!r}") from None
 
 
+def _count(value: int | str, source: str) -> int:
+    if not str(value).isdecimal():
+        raise pytest.UsageError(f"{source} takes a number of steps of at least 0, not {value!r}")
+    return int(value)
+
+
 def _growth(value: int | str, source: str) -> GrowthBudget:
     from pytest_gpusync.model.budgets import GrowthBudget
 
@@ -343,6 +394,12 @@ def _memory(value: int | str, source: str) -> int:
         return parse_memory(value)
     except ValueError as error:
         raise pytest.UsageError(f"{source}: {error}") from None
+
+
+def _device_count(value: int | str, source: str) -> int:
+    if not str(value).isdecimal() or not int(value):
+        raise pytest.UsageError(f"{source} takes a number of devices of at least 1, not {value!r}")
+    return int(value)
 
 
 def _boolean(value: bool | str, source: str) -> bool:

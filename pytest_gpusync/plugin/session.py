@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpusync.distributed.rank_exchange import rank
+from pytest_gpusync.machine import devices
 from pytest_gpusync.plugin.session_device import SessionDevice
 from pytest_gpusync.reporting.files import ending_of
 
@@ -35,7 +36,9 @@ class GpuSession:
         self.options = options
         self.baseline = baseline
         """The baseline, if the session has one."""
-        self.device = SessionDevice(options.device, values=options.values, memory=options.memory)
+        self.device = SessionDevice(
+            options.device, devices=options.devices, values=options.values, memory=options.memory
+        )
         self.environment: Document | None = None
         """Where the tests were measured; None until the first was."""
         self.tests: dict[str, list[Document]] = {}
@@ -78,8 +81,12 @@ class GpuSession:
                 "gpu_require needs a real GPU, and gpu_device=simulated excludes it; remove one of them "
                 "(-o gpu_require=false overrides the ini file)"
             )
-        if device.choice == "simulated" and device.found.reason == "torch is not installed":
-            raise pytest.UsageError("--gpu-device=simulated needs torch, which is not installed: pip install torch")
+        needs_torch = device.choice == "simulated" or options.must_measure
+        if needs_torch and device.is_simulated and devices.torch_build() is None:
+            raise pytest.UsageError(
+                "nothing can be measured here: torch is not installed, and the simulated CUDA device needs it "
+                "(pip install torch)"
+            )
         if (options.require or device.choice == "cuda") and device.no_gpu_reason is not None:
             asked = "--gpu-require" if options.require else "--gpu-device=cuda"
             raise pytest.UsageError(f"{asked}: there is no GPU to run on: {device.no_gpu_reason}")
@@ -89,7 +96,9 @@ class GpuSession:
         device = self.device
         if device.is_simulated:
             why = f" (no GPU: {device.found.reason})" if device.choice == "auto" else ""
-            parts = [f"simulated CUDA device{why}", "recorder simulated", "coverage simulated"]
+            many = self.options.devices or 1
+            name = "simulated CUDA device" if many == 1 else f"{many} simulated CUDA devices"
+            parts = [f"{name}{why}", "recorder simulated", "coverage simulated"]
         else:
             driver = f" (driver {device.found.driver})" if device.found.driver else ""
             parts = [
@@ -119,6 +128,10 @@ class GpuSession:
             self.lines = merged(self.lines or {}, document["lines"])
         if document["environment"] is not None:
             self.environment = self.environment or document["environment"]
+
+    def take_tear_down(self, nodeid: str, region: Document) -> None:
+        """Add what the tear-down of a test did on the device."""
+        self.tests.setdefault(nodeid, []).append(region)
 
     def take_interrupted(self, nodeid: str, document: Document) -> None:
         """Add what was measured of a test in which the session was interrupted."""

@@ -24,15 +24,19 @@ if TYPE_CHECKING:
 class SessionDevice:
     """The device that the steps of a session run on."""
 
-    def __init__(self, choice: DeviceChoice, *, values: bool = True, memory: int | None = None) -> None:
+    def __init__(
+        self, choice: DeviceChoice, *, devices: int | None = None, values: bool = True, memory: int | None = None
+    ) -> None:
         """Keep the choice; nothing is decided yet.
 
         Args:
             choice: the requested device.
+            devices: number of simulated devices; None for one, or under torchrun one per local process.
             values: whether the simulated device computes values.
             memory: bytes of the simulated device; None for as many as the host has.
         """
         self.choice = choice
+        self._devices = devices
         self._values = values
         self._memory = memory
         self.unavailable: str | None = None
@@ -80,11 +84,16 @@ class SessionDevice:
         try:
             from pytest_gpusync.simulated import simulated_cuda
 
-            self._open.enter_context(simulated_cuda(values=self._values, memory=self._memory))
+            self._open.enter_context(simulated_cuda(self._devices, values=self._values, memory=self._memory))
         except (ImportError, RuntimeError) as error:
             self.unavailable = f"the simulated CUDA device cannot be switched on: {error}"
         else:
             self._is_on = True
+
+    @property
+    def is_late(self) -> bool:
+        """True if steps run on the simulated device, and torch has been imported without it."""
+        return not self._is_on and self.unavailable is None and "torch" in sys.modules and self.is_simulated
 
     def _hide_gpu(self) -> None:
         """Hide a real GPU from this process before the driver is first called: the simulated device takes its place."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.elapsed.in_flight import InFlightLimiter
     from pytest_gpusync.measure.region import Region
+    from pytest_gpusync.measure.step_on import StepOn
     from pytest_gpusync.model.estimates import Estimate
     from pytest_gpusync.model.measurement import GrownLine, Measurement, SiteCount
     from pytest_gpusync.model.memory_growth import CallsPerStep, MemoryKind
@@ -313,7 +314,13 @@ class GpuTrain:
         return TrainingRun(self._run, record, note, self._busy(call, arguments, steps, trace))
 
     def whole(
-        self, function: Callable[..., object], *arguments: Any, warmup: int = 3, process: bool = False, **named: Any
+        self,
+        function: Callable[..., object],
+        *arguments: Any,
+        warmup: int = 3,
+        process: bool = False,
+        step_on: StepOn = None,
+        **named: Any,
     ) -> TrainingRun:
         """Run a whole training and measure its steps: each ends at ``optimizer.step()``.
 
@@ -326,9 +333,10 @@ class GpuTrain:
             arguments: passed to `function`, and so are `named`.
             warmup: first steps, which are left out of budgets.
             process: as for single steps.
+            step_on: what ends a step, as in ``gpu_sync.step_on``; such steps are not timed.
 
         Raises:
-            ValueError: `warmup` is invalid.
+            ValueError: `warmup` or `step_on` is invalid.
             NotMeasured: nothing can be measured here, or there were no more steps than the warm-up.
         """
         __tracebackhide__ = True
@@ -348,17 +356,22 @@ class GpuTrain:
 
         optimizers = OptimizerSteps(stepped)
         try:
-            with self._run.region(None, "gpu_train", warmup, memory=True, process_memory=process) as region, timekeeper:
+            with (
+                self._run.region(
+                    None, "gpu_train", warmup, memory=True, process_memory=process, step_on=step_on
+                ) as region,
+                timekeeper,
+            ):
                 optimizers.attach()
                 timekeeper.clock.begin()
                 function(*arguments, **named)
-                timekeeper.give_times_to(region, only_if=seen)
+                timekeeper.give_times_to(region, only_if=seen if step_on is None else -1)
         finally:
             optimizers.detach()
             progress.close()
-            record = self._keep(region, seen > warmup)
+            record = self._keep(region, seen > warmup or step_on is not None)
         assert record is not None
-        if seen < 2 or record.measurement.steps <= warmup:
+        if (seen < 2 and step_on is None) or record.measurement.steps <= warmup:
             ran = f"{seen} calls of optimizer.step() were seen, and the first {warmup} steps are warm-up"
             raise NotMeasured(f"Not measured: {ran}")
         return TrainingRun(self._run, record, None)

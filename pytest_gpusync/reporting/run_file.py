@@ -20,7 +20,8 @@ from pytest_gpusync.distributed.rank_exchange import rank
 from pytest_gpusync.machine import devices
 from pytest_gpusync.model.budgets import why_not_measured
 from pytest_gpusync.model.line_counts import cause_of
-from pytest_gpusync.model.site_counts import site_counts, syncs_per_step
+from pytest_gpusync.model.site_counts import device_counts, site_counts, syncs_per_step
+from pytest_gpusync.reporting.not_counted import not_counted_document
 from pytest_gpusync.reporting.quantities import elapsed_document, estimate_document, memory_document, timing_document
 from pytest_gpusync.reporting.rule_names import rule_for
 from pytest_gpusync.reporting.sync_sequence import sequence_document
@@ -73,9 +74,12 @@ def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) 
         "warmup": measurement.warmup,
         "step_source": measurement.step_source,
         "device_used": measurement.device_used,
+        "process": measurement.process,
         "syncs": None if per_step is None else _counted(measurement),
         "syncs_per_step": None if per_step is None else {"max": max(per_step), "median": median(per_step)},
         "per_step": per_step,
+        "devices": None if per_step is None else [count._asdict() for count in device_counts(measurement)],
+        "not_counted": not_counted_document(measurement),
         "sites": [_site(count) for count in counts],
         "order": sequence_document(measurement, counts),
         "memory": memory_document(measurement),
@@ -94,9 +98,12 @@ def unmeasured_document(name: str, problem: str) -> Document:
         "warmup": None,
         "step_source": None,
         "device_used": None,
+        "process": None,
         "syncs": None,
         "syncs_per_step": None,
         "per_step": None,
+        "devices": None,
+        "not_counted": None,
         "sites": [],
         "order": None,
         "memory": None,
@@ -184,6 +191,7 @@ def _site(count: SiteCount) -> Document:
         "thread": count.thread,
         "allowed": count.allowed,
         "background": count.background,
+        "devices": [found._asdict() for found in count.devices],
     }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpusync.reporting.by_device import counts_text, merged, uses_other_devices
+from pytest_gpusync.reporting.not_counted import SET_UP, not_counted_lines
 from pytest_gpusync.reporting.rule_names import rules_for
 from pytest_gpusync.reporting.site_rows import Row, align, codes, shortened_source
 from pytest_gpusync.reporting.terminal import device_text, environment_from, plural
@@ -20,7 +22,7 @@ WORST_SHOWN: Final = 5
 
 def is_measured(region: Document) -> bool:
     """Return whether a region counted the syncs of something that ran on the device."""
-    return region["outcome"] != "not_measured" and (region["device_used"] or bool(region["sites"]))
+    return region["outcome"] != "not_measured" and bool(region["device_used"])
 
 
 def summary_lines(environment: Document | None, tests: dict[str, list[Document]], *, noun: str = "test") -> list[str]:
@@ -31,17 +33,24 @@ def summary_lines(environment: Document | None, tests: dict[str, list[Document]]
         tests: the region objects of each test, by node id.
         noun: what the keys of `tests` are.
     """
-    regions = [region for found in tests.values() for region in found]
-    if not regions:
+    every_region = [region for found in tests.values() for region in found]
+    if not every_region:
         return []
+    tests = {name: [one for one in found if one["step_source"] != SET_UP] for name, found in tests.items()}
+    tests = {name: found for name, found in tests.items() if found}
+    regions = [region for found in tests.values() for region in found]
     lines = []
     if environment is not None:
         lines.append(device_text(environment_from(environment)))
         if environment["note"]:
             lines.append(f"  {environment['note']}")
     lines.append(_counts(tests, noun))
+    by_device = merged(region.get("devices") for region in regions)
+    if uses_other_devices(by_device):
+        lines.append(f"by device: {counts_text(by_device)}")
     lines += _worst_tests(tests)
     lines += _worst_lines(regions)
+    lines += not_counted_lines(every_region)
     lines += _undecided(regions)
     lines += _not_measured(regions)
     return lines

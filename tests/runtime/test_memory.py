@@ -146,7 +146,7 @@ def test_memory_is_sampled_at_each_marked_step(counted):
 def test_memory_is_sampled_where_an_optimizer_ends_a_step(counted):
     with record(memory=True) as region:
         for optimizer in (1, 2, 1, 2, 1, 2):
-            region._log.optimizer_stepped(optimizer, 0, 0)
+            region._log.optimizer_stepped(object(), optimizer, 0, 0, (0, ""))
     assert allocated(region) == [1, 3, 5]
 
 
@@ -154,7 +154,7 @@ def test_an_optimizer_is_not_sampled_where_steps_are_marked(counted):
     with record(memory=True) as region:
         for _ in range(3):
             region.mark_step()
-            region._log.optimizer_stepped(1, 0, 0)
+            region._log.optimizer_stepped(object(), 1, 0, 0, (0, ""))
     assert (allocated(region), len(counted)) == ([0, 1, 2], 3)
 
 

@@ -82,7 +82,7 @@ class Found:
     """Given folders without a Python file or notebook."""
     folders: tuple[Path, ...] = ()
     """The given folders, as absolute paths."""
-    quiet: tuple[Listed, ...] = ()
+    unread: tuple[Listed, ...] = ()
     """Files that were not read because they did not have to be."""
 
 

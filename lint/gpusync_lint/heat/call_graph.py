@@ -125,11 +125,20 @@ class _Steps:
         kinds = self.loops[key] = {loops[-1]: LoopKind.STEPS for loops in node.data_loops}
         outer = self._outer[key]
         outside: list[StepEvidence] = []
+        around_training: set[int] = set()
+        """The loops around a loop over data that trains: what they update besides, they update once per epoch."""
         for loop in sorted(outer, reverse=True):  # an inner loop begins after the loops around it
             found = in_loops.get(loop)
             if found is None:
                 continue
-            is_steps = loop in kinds or StepEvidence.TRAINING in found or StepEvidence.STEP_LOOP not in found
+            is_steps = (
+                loop in kinds
+                or StepEvidence.TRAINING in found
+                or (StepEvidence.UPDATE in found and loop not in around_training)
+                or StepEvidence.STEP_LOOP not in found
+            )
+            if loop in kinds and StepEvidence.TRAINING in found:
+                around_training.add(outer[loop])
             kinds[loop] = LoopKind.STEPS if is_steps else LoopKind.EPOCHS
             if outer[loop]:
                 in_loops.setdefault(outer[loop], set()).add(StepEvidence.STEP_LOOP)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model.findings import FileError, Finding
     from gpusync_lint.output.base.format import Options
-    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.run.outcome import Outcome
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot contain, not even as references."""

@@ -1,11 +1,11 @@
-"""GS802 to GS804: tasks of Ray and Dask that are waited for one by one."""
+"""GS802 to GS804: loops that wait for one task of Ray or Dask at a time."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import ReplaceExpression
 from gpusync_lint.rules.base.blocks import LOOPS, around, bound_names
@@ -24,10 +24,10 @@ _AT_ONCE = "The tasks run at the same time."
 
 
 class RemoteInLoop(Rule):
-    """`ray.get`, Dask's `compute`, `.result()` and `gather` of what one turn of a loop submits.
+    """`ray.get`, Dask's `compute`, `.result()` and `gather` of a task that the same iteration of a loop submits.
 
-    The task must depend on the loop's own variable, and not on the result of the turn before. A method of one actor
-    that is called again and again is left alone: it may keep a state.
+    The task must depend on the variable of the loop, and not on the result of an earlier iteration. Repeated calls of a
+    method of one actor are not reported, since the actor may have state.
     """
 
     nodes = (ast.Call,)
@@ -37,7 +37,7 @@ class RemoteInLoop(Rule):
     INVALID: ClassVar = ()
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         barrier, subject = _waits(node, context)
         if subject is None:
             return
@@ -66,7 +66,7 @@ class RemoteInLoop(Rule):
 
 
 def _waits(node: ast.Call, context: RuleContext) -> tuple[str, ast.expr | None]:
-    """The barrier that a call may be, and what it waits for."""
+    """The barrier that a call may be, and the task that it waits for."""
     func = node.func
     called = context.value(func)
     if called.kind is Kind.NAME and called.ref == "ray.get" and len(node.args) == 1:
@@ -87,11 +87,13 @@ def _waits(node: ast.Call, context: RuleContext) -> tuple[str, ast.expr | None]:
 
 
 def _task(barrier: str, subject: ast.expr, names: set[str]) -> bool:
-    """Whether a turn of the loop waits for a task of its own, given the names that differ from turn to turn."""
+    """Whether an iteration waits for its own task. `names` are those that differ between iterations."""
     if not names & _names(subject):
         return False
     if barrier == "dask.compute-in-loop":
         return True
+    if isinstance(subject, (ast.List, ast.Tuple)):  # `ray.get([f.remote(x)])`
+        return any(_task(barrier, element, names) for element in subject.elts)
     called = subject.func if isinstance(subject, ast.Call) else None
     if barrier == "dask.result-in-loop":
         return isinstance(called, ast.Attribute) and called.attr == "submit"
@@ -103,7 +105,7 @@ def _task(barrier: str, subject: ast.expr, names: set[str]) -> bool:
 
 
 def _fix(comprehension: ast.AST, call: ast.Call, subject: ast.expr, context: RuleContext) -> Fix | None:
-    """`[ray.get(r) for r in refs]` to `ray.get(list(refs))`; with the tasks submitted inside, the list goes inside."""
+    """`[ray.get(r) for r in refs]` to `ray.get(list(refs))`, `[ray.get(f(x)) for ...]` to `ray.get([f(x) for ...])`."""
     if not isinstance(comprehension, ast.ListComp) or comprehension.elt is not call:
         return None
     whole = context.span(comprehension)
@@ -112,7 +114,7 @@ def _fix(comprehension: ast.AST, call: ast.Call, subject: ast.expr, context: Rul
     if plain and isinstance(subject, ast.Name) and isinstance(first.target, ast.Name) and subject.id == first.target.id:
         text = "{}({})" if isinstance(first.iter, (ast.List, ast.ListComp)) else "{}(list({}))"
         got = ReplaceExpression(whole, context.template(text, call.func, first.iter))
-        return context.fix("Get all of them at once", got, safe=True)
+        return context.fix("Get all results at once", got, safe=True)
     if isinstance(subject, ast.Name):
         return None
     return context.fix(
@@ -126,7 +128,7 @@ def _fix(comprehension: ast.AST, call: ast.Call, subject: ast.expr, context: Rul
 def _comprehension(
     statement: ast.stmt, call: ast.Call
 ) -> ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp | None:
-    """The innermost comprehension whose element holds a call."""
+    """The innermost comprehension whose element contains a call."""
     found = None
     for node in ast.walk(statement):
         if isinstance(node, _COMPREHENSIONS):
@@ -137,7 +139,7 @@ def _comprehension(
 
 
 def _reach(body: list[ast.stmt], names: set[str]) -> set[str]:
-    """Names, and all that the statements of a block compute from them, in two passes over it."""
+    """Names, and the names that the statements of a block compute from them, in two passes over it."""
     reached = set(names)
     for _ in range(2):
         for statement in body:

@@ -1,4 +1,4 @@
-"""GS702: losses kept with the graph that `backward()` has already been through."""
+"""GS702: losses that are kept together with a graph which `backward()` has already used."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _NO_GRAD = ("no_grad", "inference_mode")
 class KeptGraph(Rule):
     """`total += loss`, `total = total + loss` and `losses.append(loss)` in a loop that calls `loss.backward()`.
 
-    Reported only where the loop makes an optimizer's step, the sum is not begun anew in it, and nothing asks for the
-    graph to be retained: then no later backward pass can go through what is kept.
+    Reported only if the loop calls the `step` of an optimizer, does not reset the sum, and does not retain the graph:
+    then no later backward pass can use the graph.
     """
 
     nodes = (ast.AugAssign, ast.BinOp, ast.Call)
@@ -51,7 +51,7 @@ class KeptGraph(Rule):
     )
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
-        """Look at an assignment or a call."""
+        """Check an assignment or a call."""
         kept = _kept(node, context.statement)
         if kept is None or context.occurrence.repeated:
             return
@@ -81,7 +81,7 @@ class KeptGraph(Rule):
     def _may_be_used(
         self, whole: list[ast.stmt], body: list[ast.stmt], target: str, path: str, statement: ast.stmt
     ) -> bool:
-        """Whether the loop begins the sum anew, bounds the list, detaches the loss, or goes backward from the sum."""
+        """Whether the loop resets the sum, limits the list, detaches the loss, or calls `backward()` on the sum."""
         for node in walk_block(body):
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Delete)) and node is not statement:
                 targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
@@ -107,7 +107,7 @@ class KeptGraph(Rule):
 
 
 def _kept(node: ast.AST, statement: ast.stmt) -> tuple[str, ast.expr] | None:
-    """The name that keeps something, and what it keeps."""
+    """The name of the sum or list, and the expression that is added to it."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
         return node.target.id, node.value
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.Name):
@@ -122,7 +122,7 @@ def _kept(node: ast.AST, statement: ast.stmt) -> tuple[str, ast.expr] | None:
 
 
 def _carrier(value: ast.expr) -> ast.expr | None:
-    """The name whose graph an expression still holds."""
+    """The name of the tensor whose graph an expression keeps."""
     while True:
         if isinstance(value, (ast.Name, ast.Attribute)):
             return value
@@ -135,7 +135,7 @@ def _carrier(value: ast.expr) -> ast.expr | None:
 
 
 def _goes_backward(statement: ast.stmt, path: str) -> bool:
-    """Whether a statement always goes backward from a path, and frees the graph."""
+    """Whether a statement always calls `backward()` on a path, without retaining the graph."""
     if isinstance(statement, ast.Expr):
         call = statement.value
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):

@@ -1,28 +1,31 @@
-"""GS205: device tensors turned into Python numbers, by a conversion or by being used as an index."""
+"""GS205: device tensors that are converted to Python numbers, or used as an index."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Kind, Value
+from gpusync_lint.catalogue import signatures
+from gpusync_lint.catalogue.signatures import Argument
+from gpusync_lint.domain.values import Device, Kind, Value, contents
 from gpusync_lint.rules.base.context import (
     Report,
     Rule,
     RuleContext,
     arguments,
-    called_names,
     indices,
-    method,
     positional,
 )
 from gpusync_lint.rules.fixes.deferred_reads import defer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from gpusync_lint.catalogue.signatures import Signature
     from gpusync_lint.model.levels import Confidence
 
+_METHODS_OF_PYTHON = frozenset(name for cls in (list, dict, set, str, bytes, int, float) for name in dir(cls))
+_SEQUENCES = frozenset({Kind.TUPLE, Kind.LIST})
 _CONVERSIONS = frozenset({"float", "int", "complex", "bool", "range", "hex", "bin", "chr"})
 
 
@@ -36,7 +39,7 @@ class ScalarConversion(Rule):
     INVALID: ClassVar = ("float(s)", "int(s)", "range(si)", "math.isnan(s)", "torch.tensor([s, s2])")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         dotted = context.qualified_name(node.func)
         if dotted in ("torch.tensor", "torch.as_tensor"):
             args = positional(node)
@@ -66,35 +69,55 @@ class ScalarConversion(Rule):
 
 
 class TensorAsNumber(Rule):
-    """A device tensor where torch wants a Python number: a size, or a fill value."""
+    """A device tensor where an operator of torch takes a Python number: a size, a position, a bound, a factor."""
 
     nodes = (ast.Call,)
-    calls = called_names("tensor-as-number")
+    calls = tuple({name.rpartition(".")[2] for name in signatures.names()})
     barriers = ("tensor-as-number",)
-    VALID: ClassVar = ("torch.full((4,), 3.0, device=dev)", "torch.zeros(x.size(0))", "x.index_fill_(0, idx, 1.0)")
-    INVALID: ClassVar = ("torch.full((4,), s)", "torch.zeros(si, device=dev)", "x.index_fill_(0, idx, s)")
+    VALID: ClassVar = (
+        "torch.full((4,), 3.0, device=dev)",
+        "torch.zeros(x.size(0))",
+        "x.index_fill_(0, idx, 1.0)",
+        "x.clamp(s, s2)",
+        "torch.add(x, s)",
+        "x.narrow(0, 0, 2)",
+    )
+    INVALID: ClassVar = (
+        "torch.full((4,), s)",
+        "torch.zeros(si, device=dev)",
+        "torch.arange(0, si)",
+        "x.index_fill_(0, idx, s)",
+        "x.narrow(0, 0, si)",
+        "x.clamp(0, s)",
+        "x.expand(si, -1)",
+        "torch.add(x, x, alpha=s)",
+        "x.masked_fill(m, s)",
+    )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
-        barrier = context.catalogue.barriers["tensor-as-number"]
-        dotted = context.qualified_name(node.func)
-        args = positional(node)
-        if method(node) in barrier.methods and not dotted:
-            args = args[2:]
-        elif dotted not in barrier.functions:
+        """Check a call."""
+        args = [(arg, context.value(arg)) for arg in node.args]
+        keywords = {item.arg: (item.value, context.value(item.value)) for item in node.keywords if item.arg}
+        if not any(_holds_tensor(value) for _, value in [*args, *keywords.values()]):
             return
-        for arg in args:
-            value = context.value(arg)
-            confidence = context.truth_confidence(value)
-            if confidence is None and value.kind is Kind.TUPLE:
-                confidence = _any(context, value)
-            if confidence is not None:
-                yield Report("tensor-as-number", node, confidence)
-                return
+        dotted = _called(node, context)
+        reads = dotted.rpartition(".")[2] in context.catalogue.barriers["tensor-as-number"].methods
+        fitting = [
+            read
+            for signature in signatures.signatures(dotted)
+            if (read := _read_as_numbers(signature, args, keywords, reads)) is not None
+        ]
+        if not fitting:
+            return
+        # torch prefers the signature that takes a tensor as a tensor.
+        found = [context.truth_confidence(value) for value in min(fitting, key=len)]
+        confidence = min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
+        if confidence is not None:
+            yield Report("tensor-as-number", node, confidence)
 
 
 class IndexByValue(Rule):
-    """`items[t]`, `x[:t]`, `x[i0]` with an index that lies on the device."""
+    """`items[t]`, `x[:t]`, `x[i0]` with an index on the device."""
 
     nodes = (ast.Subscript,)
     barriers = ("index-by-value",)
@@ -102,16 +125,17 @@ class IndexByValue(Rule):
     INVALID: ClassVar = ("lst[si]", "x[:si]", "x[si]")
 
     def check(self, node: ast.Subscript, context: RuleContext) -> Iterator[Report]:
-        """Look at a subscript."""
+        """Check a subscript."""
         base = context.value(node.value)
         if base.kind in (Kind.LIST, Kind.TUPLE) and isinstance(node.slice, ast.Tuple):
-            return  # sequences take one index: what is indexed here is something else
+            return  # sequences take one index, so this is something else
         for part in indices(node):
             if isinstance(part, ast.Slice):
                 values = [context.value(bound) for bound in (part.lower, part.upper, part.step)]
             else:
                 value = context.value(part)
-                if base.kind is Kind.TENSOR and (not value.zero_dim or value.boolean or not base.on_device):
+                on_host = base.kind is Kind.TENSOR and base.device is Device.CPU
+                if base.kind is Kind.TENSOR and not on_host and (not value.zero_dim or value.boolean):
                     continue
                 if base.kind not in (Kind.TENSOR, Kind.LIST, Kind.TUPLE, Kind.ARRAY):
                     continue
@@ -123,8 +147,85 @@ class IndexByValue(Rule):
                     return
 
 
+class SequenceRepeat(Rule):
+    """`[0] * t` with a number that lies on the device."""
+
+    nodes = (ast.BinOp,)
+    barriers = ("index-by-value",)
+    VALID: ClassVar = ("x * si", "[0] * 4", "2 * si")
+    INVALID: ClassVar = ("[0] * si", "si * (1, 2)", "'-' * si")
+
+    def check(self, node: ast.BinOp, context: RuleContext) -> Iterator[Report]:
+        """Check a product."""
+        if not isinstance(node.op, ast.Mult):
+            return
+        for one, other in ((node.left, node.right), (node.right, node.left)):
+            sequence = context.value(one)
+            if sequence.kind in _SEQUENCES or isinstance(sequence.const, str):
+                confidence = context.truth_confidence(context.value(other))
+                if confidence is not None:
+                    yield Report("index-by-value", node, confidence)
+                    return
+
+
+def _called(node: ast.Call, context: RuleContext) -> str:
+    """The dotted name of a function of torch or of a method of a tensor; empty for anything else."""
+    if isinstance(node.func, ast.Attribute):
+        kind = context.value(node.func.value).kind
+        unknown = (
+            kind is Kind.UNKNOWN and node.func.attr not in _METHODS_OF_PYTHON and not context.value(node.func).kind
+        )
+        if kind is Kind.TENSOR or unknown:
+            return f"torch.Tensor.{node.func.attr}"
+    return context.qualified_name(node.func)
+
+
+_Given = tuple[ast.expr, Value]
+
+
+def _read_as_numbers(
+    signature: Signature, args: Sequence[_Given], keywords: Mapping[str, _Given], reads_tensors: bool
+) -> list[Value] | None:
+    """The device tensors that a call passes where the signature takes numbers; None if the call does not fit it.
+
+    `reads_tensors`: whether the operator reads the value of a 0-dimensional tensor even where it takes a tensor.
+    """
+    named = {argument.name: argument for argument in (*signature.positional, *signature.keywords)}
+    if signature.takes_sizes and args and args[0][1].kind not in _SEQUENCES:
+        pairs = [(Argument("size", "n"), value) for _, value in args]
+    elif len(args) > len(signature.positional):
+        return None
+    else:
+        pairs = [(argument, value) for argument, (_, value) in zip(signature.positional, args, strict=False)]
+    for name, (_, value) in keywords.items():
+        if name in named:
+            pairs.append((named[name], value))
+        elif name not in signatures.IGNORED:
+            return None
+    read: list[Value] = []
+    for argument, value in pairs:
+        is_tensor = value.kind is Kind.TENSOR
+        if argument.type in ("t", "s") and value.kind in (Kind.HOST, Kind.NONE) and value.const is not None:
+            return None
+        if argument.type == "l" and (is_tensor or value.kind is Kind.HOST) and len(pairs) > 1:
+            return None
+        if argument.type == "n" and value.kind in _SEQUENCES:
+            return None
+        if argument.type == "o" and is_tensor:
+            return None
+        if argument.type in ("l", "d"):
+            read += [value] if is_tensor and value.on_device else []
+            read += [item for item in contents(value) if item.on_device]
+        elif is_tensor and value.on_device and (argument.type == "n" or (reads_tensors and value.zero_dim is True)):
+            read.append(value)
+    return read
+
+
+def _holds_tensor(value: Value) -> bool:
+    return value.on_device or (value.kind in _SEQUENCES and any(item.on_device for item in contents(value)))
+
+
 def _any(context: RuleContext, value: Value) -> Confidence | None:
-    items = list(value.items or ()) if value.kind is Kind.TUPLE else [value.elem] if value.elem is not None else []
-    found = [context.confidence(item) for item in items]
+    found = [context.confidence(item) for item in contents(value)]
     sure = [confidence for confidence in found if confidence is not None]
     return min(sure, key=lambda confidence: confidence.rank) if sure else None

@@ -1,4 +1,4 @@
-"""GS501 to GS503: host memory copied to the device, and tensors made on the wrong side."""
+"""GS501 to GS503: copies of host memory to the device, and tensors that are created on the host first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, has_tensor
+from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, has_tensor
 from gpusync_lint.inference.transfer.moves import tensor_type_of
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import (
@@ -29,11 +29,11 @@ _RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoull
 _MADE = torch_api.tensors().movable_factories | _RANDOM | {"linspace"}
 _HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
 _MADE_ON_HOST = "Create it on the device: pass `device=` where it is first created, or create it once and keep it there"
-_PINNED = "Pass `non_blocking=True`; the memory is pinned already"
+_PINNED = "Pass `non_blocking=True`. The memory is pinned already"
 
 
 class CopyToDevice(Rule):
-    """`.to(device)` and `.cuda()` of what lies on the host; GS503 when it was made there by a factory just before."""
+    """`.to(device)` and `.cuda()` of host memory. GS503 if a factory function created the tensor just before."""
 
     nodes = (ast.Call,)
     calls = ("to", "cuda", "type", "type_as")
@@ -44,11 +44,12 @@ class CopyToDevice(Rule):
         "x.to(torch.float16)",
         "model.to(dev)",
         "c.to(torch.long)",
+        "torch.nn.Linear(4, 4).to(torch.float16)",
     )
     INVALID: ClassVar = ("c.to(dev)", "c.cuda()", "c.to(device=dev, dtype=torch.float16)", "torch.zeros(4).to(dev)")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         called = method(node)
         if called not in ("to", "cuda", "type", "type_as") or not isinstance(node.func, ast.Attribute):
             return
@@ -73,7 +74,7 @@ class CopyToDevice(Rule):
             yield Report("factory-then-move", node, confidence, fix=fix)
             return
         fix = call_edits.add_non_blocking(node, context) if value.pinned and called in ("to", "cuda") else None
-        made = value.kind is Kind.TENSOR and value.certain  # not handed out by a loader
+        made = value.kind is Kind.TENSOR and value.certain  # not a batch of a loader
         remedy = _PINNED if value.pinned else _MADE_ON_HOST if made else ""
         yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, fix=fix, remedy=remedy)
 
@@ -107,14 +108,14 @@ class CopyToDevice(Rule):
             return Confidence.MEDIUM if value.device is Device.UNKNOWN and context.prepares_data() else None
         if value.kind is Kind.RECORDS:
             return Confidence.MEDIUM
-        # Nothing is known of it. What a loop hands out has come from the host, but for a loop inside a module, whose
-        # arguments lie where it does; anything else may be a module.
+        # The value is unknown. A loop variable probably comes from the host, except in a module, whose
+        # arguments are on its device. Anything else may be a module.
         handed = context.is_loop_target(receiver) and not context.in_module_method()
         return Confidence.MEDIUM if handed else Confidence.LOW
 
 
 class PinInStep(Rule):
-    """`.pin_memory()` on a batch that a data loader hands out: the loader can pin it, in a thread of its own."""
+    """`.pin_memory()` on a batch of a data loader, which can pin it in a thread of its own."""
 
     nodes = (ast.Call,)
     calls = ("pin_memory",)
@@ -126,7 +127,7 @@ class PinInStep(Rule):
     INVALID: ClassVar = ("for y in torch.utils.data.DataLoader([]):\n    y.pin_memory()",)
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         if method(node) != "pin_memory" or not isinstance(node.func, ast.Attribute):
             return
         value = context.value(node.func.value)
@@ -155,7 +156,7 @@ class TensorFromData(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         dotted = context.qualified_name(node.func)
         args = positional(node)
         if not args:
@@ -188,14 +189,14 @@ class TensorFromData(Rule):
             yield Report("tensor-from-data-on-device", node, confidence, fix=fix)
 
     def _legacy_type(self, node: ast.Call, data: Value, context: RuleContext) -> Iterator[Report]:
-        """`torch.cuda.FloatTensor(data)`; of a size it makes memory and waits for nothing."""
+        """`torch.cuda.FloatTensor(data)`. With sizes as arguments, it does not wait."""
         literal = data.kind in (Kind.LIST, Kind.TUPLE) and not has_tensor(data)
         if data.kind is Kind.ARRAY or literal:
             yield Report("tensor-from-data-on-device", node, Confidence.HIGH)
 
 
 def _factory(receiver: ast.expr, context: RuleContext) -> str:
-    """The factory in `torch.zeros(n).to(...)`; empty for anything else."""
+    """The factory function of `torch.zeros(n).to(...)`; empty for other calls."""
     if not isinstance(receiver, ast.Call):
         return ""
     dotted = context.qualified_name(receiver.func)

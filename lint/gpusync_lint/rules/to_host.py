@@ -1,11 +1,11 @@
-"""GS202 and GS204: device tensors copied to the host."""
+"""GS202 and GS204: copies of device tensors to the host."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import CPU_DEVICE, Device, Kind, Value
+from gpusync_lint.domain.values import CPU_DEVICE, Device, Kind, Value
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import (
     Report,
@@ -34,7 +34,7 @@ class CopyToHost(Rule):
     INVALID: ClassVar = ("x.cpu()", "x.detach().cpu().numpy()", "x.to(device='cpu')", "x.numpy(force=True)")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         called = method(node)
         if called not in ("cpu", "to", "numpy") or not isinstance(node.func, ast.Attribute):
             yield from self._numpy_function(node, context)
@@ -61,14 +61,14 @@ class CopyToHost(Rule):
             return
         for arg in arguments(node):
             confidence = context.confidence(context.value(arg))
-            if confidence is not None:  # it raises for most device tensors, so be sure of it
+            if confidence is not None:  # it raises an error for most device tensors, so it must be certain
                 confidence = confidence if confidence is not Confidence.MEDIUM else Confidence.LOW
                 yield Report("numpy-conversion", node, confidence)
                 return
 
 
 class StoreToHost(Rule):
-    """A device tensor stored in a host tensor: `host[i] = t`, `host.copy_(t)`."""
+    """A device tensor that is stored in a host tensor: `host[i] = t`, `host.copy_(t)`."""
 
     nodes = (ast.Subscript, ast.Call)
     calls = ("copy_",)
@@ -77,7 +77,7 @@ class StoreToHost(Rule):
     INVALID: ClassVar = ("c[0] = x[0]", "c.copy_(x, non_blocking=True)", "x[0] = c[0]", "x.copy_(c)")
 
     def check(self, node: ast.Subscript | ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at an assignment or a call."""
+        """Check an assignment or a call."""
         if isinstance(node, ast.Subscript):
             stored = stored_value(node, context)
             if stored is not None:
@@ -111,7 +111,7 @@ class StoreToHost(Rule):
 def _names_host(node: ast.Call, context: RuleContext) -> bool:
     target = keyword(node, "device") or next(iter(positional(node)), None)
     if isinstance(target, ast.Attribute) and context.value(target.value).kind is Kind.TENSOR:
-        return False  # `a.to(b.device)` is written to bring two tensors together, wherever they are
+        return False  # `a.to(b.device)` brings two tensors together, on any device
     value = context.value(target)
     if isinstance(value.const, str):
         return value.const.startswith("cpu")

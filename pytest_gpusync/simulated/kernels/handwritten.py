@@ -192,10 +192,10 @@ def _announce_indices(target: Tensor, indices: Sequence[Tensor | None]) -> None:
         mask = index.dtype in _MASKS
         if index.is_cuda:
             if mask:
-                sync_events.announce("stream")
+                sync_events.announce("stream", device=target.get_device())
         elif index.numel():
             count = index.dim() if mask else 1
-            sync_events.announce("stream", count, direction="H2D", nbytes=index.numel() * 8)
+            sync_events.announce("stream", count, direction="H2D", nbytes=index.numel() * 8, device=target.get_device())
 
 
 def _fills_by_mask(target: Tensor, indices: Sequence[Tensor | None], value: Tensor) -> bool:
@@ -244,7 +244,8 @@ def index_put_(
     if accumulate or not _fills_by_mask(x, indices, values):
         _announce_indices(x, indices)
         if not values.is_cuda and values.numel():
-            sync_events.announce("stream", direction="H2D", nbytes=values.numel() * values.element_size())
+            nbytes = values.numel() * values.element_size()
+            sync_events.announce("stream", direction="H2D", nbytes=nbytes, device=x.get_device())
     return _index_put(x, indices, values, accumulate, unsafe)
 
 

@@ -16,7 +16,7 @@ from gpusync_lint.model.findings import FileError, Finding
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.spans import Span
 from gpusync_lint.output.base.format import Format, Options
-from gpusync_lint.run.runner import Outcome
+from gpusync_lint.run.outcome import Outcome
 from gpusync_lint.settings.selection import Level, Reported
 
 Project = Callable[..., Path]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.run.outcome import Outcome
 
 Document = Any
 """A file of a format, parsed as JSON."""
