@@ -412,7 +412,11 @@ def row(name: str, document: dict[str, Any]) -> dict[str, Any]:
     """Return what was counted of an idiom: the worst of its regions."""
     idiom = IDIOMS[name]
     regions = [region for region in document["regions"] if region["name"].startswith(file_of(name))]
-    measured = [region for region in regions if region["syncs_per_step"] is not None]
+    measured = [
+        region
+        for region in regions
+        if region["syncs_per_step"] is not None and region["step_source"] not in ("set-up", "tear-down")
+    ]
     worst = max(measured, key=lambda region: region["syncs_per_step"]["max"], default=None)
     counted = worst["syncs_per_step"]["max"] if worst else None
     problems = sorted({str(region["problem"]) for region in regions if region["problem"]})
