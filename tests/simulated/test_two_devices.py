@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +16,24 @@ from pytest_gpusync.simulated import simulated_cuda
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from two_devices import STATEMENTS, count, namespace
 
+APART = "GPUSYNC_TEST_TWO_DEVICES"
+"""Set in the process of its own in which these tests run: a process keeps the number of devices that it began with."""
+with_two_devices = pytest.mark.skipif(APART not in os.environ, reason="runs in a process of its own")
+
+
+@pytest.mark.skipif(APART in os.environ, reason="this is that process")
+def test_two_devices_in_a_process_of_its_own():
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
+        env={**os.environ, APART: "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert f"{len(STATEMENTS) + 1} passed, 1 skipped" in done.stdout
+
 
 @pytest.fixture(scope="module")
 def names():
@@ -21,11 +41,13 @@ def names():
         yield namespace()
 
 
+@with_two_devices
 @pytest.mark.parametrize("statement", STATEMENTS)
 def test_a_sync_is_of_the_device_that_is_waited_for(names, statement):
     assert count(statement, names) == STATEMENTS[statement]
 
 
+@with_two_devices
 def test_a_region_has_the_counts_of_each_device_and_each_line(names):
     with record() as region:
         for device in (0, 1, 1):
