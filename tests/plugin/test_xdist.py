@@ -90,7 +90,7 @@ def test_a_broken_budget_is_drawn_alike_wherever_the_test_ran(run_apart, pyteste
     result = run_apart(*ARGUMENTS, *arguments, "--junitxml=junit.xml", "--color=yes", test_a=READS.format(3))
     printed = result.stdout.str()
     assert "\x1b[31m\x1b[1mTest made 3 syncs, budget 2\x1b[0m" in printed
-    assert "\n      value on the device (`.detach()`) and read it once\n" in printed
+    assert "\n      device (`.detach()`) and read it once after the loop,\n" in printed
     assert 'message="Test made 3 syncs, budget 2"' in (pytester.path / "junit.xml").read_text()
 
 
