@@ -96,7 +96,7 @@ class RegionLog:
         self.explicit_samples: list[MemorySample] = []
         self.step_source = "optimizer.step()"
         self.on_step: Callable[[int | None], None] | None = None
-        """Called after each call of an optimizer, with its identity, and after each ``mark_step()``, with None."""
+        """As :attr:`Region.on_step <pytest_gpusync.measure.region.Region.on_step>`."""
         self.follower: StepEndFollower | None = None
         """What ends steps, if the caller says so."""
         self.timing: tuple[StepTime, ...] | None = None
@@ -167,13 +167,22 @@ class RegionLog:
             thread: the thread that made it, and its name.
         """
         self._stepping.add(thread)
-        ends_step = None if self.follower is None else self.follower.ends_step
-        if self.follower is not None and (ends_step is None or not ends_step(optimizer)):
+        if not self._may_end_step(optimizer):
             return
         # This runs in every step, with cold caches: one object fewer saves a microsecond.
         self.optimizer_calls.append((len(self.syncs), buffered, number, now))
         if self.sampler is not None and self.explicit_ends is None:
             self.sampler.take(self.optimizer_samples)
+
+    def takes_steps_of(self, optimizer: object, thread: int, held: tuple[Scope, ...]) -> bool:
+        """Return whether an ``optimizer.step()`` of `thread`, in a context that holds `held`, may end a step here."""
+        return self.explicit_ends is None and self.is_stepped_by(thread, held) and self._may_end_step(optimizer)
+
+    def _may_end_step(self, optimizer: object) -> bool:
+        if self.follower is None:
+            return True
+        ends_step = self.follower.ends_step
+        return ends_step is not None and ends_step(optimizer)
 
     def step_ends(self) -> list[int]:
         """Return when the steps ended, by the clock of ``time.perf_counter_ns()``; empty for a region without steps."""

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from contextlib import ExitStack, contextmanager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -145,6 +146,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if gpu.device.is_late:
             raise pytest.UsageError(_too_late(asking.nodeid))
         gpu.device.switch_on()
+    if gpu.measures:  # now, because the set-up of a test may have a time limit
+        import_module("pytest_gpusync.plugin.measured_test")
     if gpu.baseline is not None:
         _find_missing_tests(session, gpu)
     if _is_worker(config):
@@ -469,8 +472,9 @@ class _Reporter:
 
             report.longrepr = BudgetFailure.from_text(failure)  # type: ignore[assignment]
         document = getattr(report, "gpusync", None)
+        tear_down = getattr(report, "gpusync_tear_down", None)
         # The first measured test of a worker begins the session of a controller without options.
-        gpu = self._gpu if document is None else _begin_session(self._config)
+        gpu = self._gpu if document is None and tear_down is None else _begin_session(self._config)
         if gpu is None:
             return
         if report.when == "call":
@@ -478,7 +482,6 @@ class _Reporter:
             gpu.failed[report.nodeid] = (report.location[0], report.location[1] or 0) if report.failed else None
         if document is not None:
             gpu.take(report.nodeid, json.loads(document))
-        tear_down = getattr(report, "gpusync_tear_down", None)
         if tear_down is not None:
             gpu.take_tear_down(report.nodeid, json.loads(tear_down))
 

@@ -90,6 +90,7 @@ class _Names(ast.NodeVisitor):
             arguments = node.args
             for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
                 self._use(argument.arg, self._fixtures)
+        self._read_docstring(node)
         self.generic_visit(node)
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
@@ -107,10 +108,17 @@ class _Names(ast.NodeVisitor):
                 self._use(argument.value, known)
         self.generic_visit(node)
 
-    def visit_Constant(self, node: ast.Constant) -> None:
-        if isinstance(node.value, str):
-            for name in _DOCTEST.findall(node.value):
-                self._use(name, self._fixtures)
+    def _read_docstring(self, node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for name in _DOCTEST.findall(ast.get_docstring(node, clean=False) or ""):
+            self._use(name, self._fixtures)
+
+    def visit_Module(self, node: ast.Module) -> None:
+        self._read_docstring(node)
+        self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._read_docstring(node)
+        self.generic_visit(node)
 
     def _use(self, name: str, known: frozenset[str]) -> None:
         if name in known:

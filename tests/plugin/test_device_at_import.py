@@ -119,6 +119,7 @@ def test_a_use_is_found_in_source(tmp_path, source, file):
 
 NO_USES = {
     "string": "def test_it(): log['gpu_memory'] = 1",
+    "string that is no docstring": "EXAMPLE = '>>> seen = getfixture(\\'gpu_sync\\')'",
     "comment": "# gpu_sync_budget",
     "helper": "def plot(gpu_memory): ...",
     "fixture of the project": "@pytest.fixture\ndef gpu_memory(): ...\ndef test_it(gpu_memory): ...",
