@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
     from pytest_gpusync.measure.region_log import RegionLog
-    from pytest_gpusync.model.measurement import Environment, RawSync
+    from pytest_gpusync.model.measurement import Environment, Race, RawSync
     from pytest_gpusync.recorders import Recorder
 
 _JAX_NOT_SEEN: Final = "cannot see waits of JAX, which is loaded: this version does not wait in the known places"
@@ -92,6 +92,8 @@ class Recording:
         self._environment: Environment | None = None
         self.reads_clock = False
         """True if the recorder that was started last says when each sync began."""
+        self.finds_races = False
+        """True if the recorder that was started last looks for races."""
         self._verified: set[str] = set()
         """Recorders that have seen a planted sync in this process."""
         self._planting: tuple[int, list[RawSync]] | None = None
@@ -132,7 +134,7 @@ class Recording:
                     self._stop()
 
     def _close(self, region: RegionLog) -> None:
-        region.close(self.environment(), reads_clock=self.reads_clock)
+        region.close(self.environment(), reads_clock=self.reads_clock, finds_races=self.finds_races)
 
     def flush(self) -> None:
         """Deliver the syncs that the recorder has buffered."""
@@ -213,6 +215,7 @@ class Recording:
         for name in names:
             recorder = create(name)
             recorder.on_eviction = self._evicted
+            recorder.on_race = self._raced
             try:
                 recorder.start(self._sink)
             except RecorderUnavailable as refusal:
@@ -222,6 +225,7 @@ class Recording:
             phases.use_call_counter(recorder.calls)
             self._environment = device_choice.describe_environment(recorder, found, refusals)
             self.reads_clock = recorder.reads_clock
+            self.finds_races = recorder.finds_races
             return
         raise MeasurementError("no recorder can run: " + "; ".join(refusals))
 
@@ -281,6 +285,11 @@ class Recording:
         buffered, now = self.mark(), time.perf_counter_ns()
         for region in self._regions:
             region.optimizer_stepped(id(optimizer), buffered, now)
+
+    def _raced(self, race: Race) -> None:
+        if threading.get_ident() not in _uncounted:
+            for region in self._regions:
+                region.raced(race)
 
     def _sink(self, raw: RawSync) -> None:
         planting = self._planting

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
-    from pytest_gpusync.model.measurement import Disturbance, Measurement, SiteCount, StepTime
+    from pytest_gpusync.model.measurement import Disturbance, Measurement, Race, SiteCount, StepTime
 
 notebook_renderer: Callable[[Measurement], str] | None = None
 """Returns the HTML of a measurement for a notebook. Set by ``pytest_gpusync``; None: notebooks show ``repr()``."""
@@ -63,7 +63,12 @@ class Region:
             return self._log.result
         recording.current.flush()
         current = recording.current
-        return self._log.measurement(current.environment(), reads_clock=current.reads_clock, complete=False)
+        return self._log.measurement(
+            current.environment(),
+            reads_clock=current.reads_clock,
+            finds_races=current.finds_races,
+            complete=False,
+        )
 
     @property
     def opened_ns(self) -> int:
@@ -86,6 +91,18 @@ class Region:
     def sites(self) -> list[SiteCount]:
         """The lines that synced, most syncs first."""
         return site_counts(self.result())
+
+    @property
+    def races(self) -> tuple[Race, ...]:
+        """The races seen so far: pairs of accesses that nothing orders.
+
+        Raises:
+            MeasurementError: races were not checked, as on a real GPU; not checked is not none.
+        """
+        races = self.result().races
+        if races is None:
+            raise MeasurementError("races were not checked: they are found on the simulated device only")
+        return races
 
     @property
     def steps(self) -> int:

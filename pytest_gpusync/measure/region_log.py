@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_right
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpusync.measure import device_choice, step_boundaries
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         Environment,
         Kind,
         MemorySample,
+        Race,
         Site,
         StepTime,
     )
@@ -95,6 +97,8 @@ class RegionLog:
         """The first reason why the measurement cannot be trusted; None while there is none."""
         self.result: Measurement | None = None
         """The final measurement; None while the region is open."""
+        self._races: dict[Race, int] = {}
+        """How often each race happened."""
         self._thread = threading.get_ident()
         self._all_threads = all_threads
 
@@ -105,23 +109,32 @@ class RegionLog:
         if self.sampler is not None and self.explicit_ends is None:
             self.sampler.take(self.optimizer_samples)
 
+    def raced(self, race: Race) -> None:
+        """Keep a race; the same two lines are one race that happened several times."""
+        self._races[race] = self._races.get(race, 0) + 1
+
     def fail(self, problem: str) -> None:
         """Keep the first reason why this measurement cannot be trusted."""
         if self.problem is None:
             self.problem = problem
 
-    def close(self, environment: Environment, *, reads_clock: bool) -> None:
+    def close(self, environment: Environment, *, reads_clock: bool, finds_races: bool) -> None:
         """Make the final measurement."""
         if self.sampler is not None:
             self.sampler.close()
-        self.result = self.measurement(environment, reads_clock=reads_clock, complete=self.problem is None)
+        self.result = self.measurement(
+            environment, reads_clock=reads_clock, finds_races=finds_races, complete=self.problem is None
+        )
 
-    def measurement(self, environment: Environment, *, reads_clock: bool, complete: bool) -> Measurement:
+    def measurement(
+        self, environment: Environment, *, reads_clock: bool, finds_races: bool, complete: bool
+    ) -> Measurement:
         """Return what was measured so far.
 
         Args:
             environment: where it was measured.
             reads_clock: the recorder reads a clock, so the times of the host mean something.
+            finds_races: the recorder looks for races.
             complete: the region has ended and nothing is missing.
         """
         if self.explicit_ends is not None:
@@ -155,6 +168,7 @@ class RegionLog:
             timing=self.timing,
             disturbance=self.disturbance,
             times=self._times(len(ends)) if reads_clock else None,
+            races=tuple(replace(race, times=times) for race, times in self._races.items()) if finds_races else None,
         )
 
     def _in_steps(self, ends: Sequence[StepEnd]) -> list[Sync]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpusync.model.measurement import Coverage, SyncSink
+    from pytest_gpusync.model.measurement import Coverage, Race, SyncSink
 
 FORKED: Final = (
     "CUDA cannot be used in a child forked after its parent used it; start the process by spawn to count in it"
@@ -40,6 +40,12 @@ class Recorder(ABC):
     on_eviction: Callable[[str], None] | None = None
     """Called with the reason by a recorder that has to make room for another tool while it runs. Whoever started it
     then stops it and carries on with another one."""
+
+    on_race: Callable[[Race], None] | None = None
+    """Called with each race by a recorder that looks for races, on the thread of its later access."""
+
+    finds_races: ClassVar[bool] = False
+    """True if it looks for races."""
 
     @abstractmethod
     def start(self, sink: SyncSink) -> None:

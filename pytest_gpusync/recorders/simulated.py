@@ -12,7 +12,7 @@ from pytest_gpusync.simulated import is_on
 from pytest_gpusync.source import attribution
 
 if TYPE_CHECKING:
-    from pytest_gpusync.model.measurement import Coverage, RawSync, SyncSink
+    from pytest_gpusync.model.measurement import Coverage, Race, RawSync, SyncSink
 
 
 class SimulatedRecorder(Recorder):
@@ -24,6 +24,8 @@ class SimulatedRecorder(Recorder):
         "waits inside NCCL, in processes that the program starts, and in libraries that call CUDA themselves"
     )
 
+    finds_races: ClassVar[bool] = True
+
     def __init__(self) -> None:
         self._sink: SyncSink | None = None
         self._forward = ForwardLines()
@@ -34,8 +36,10 @@ class SimulatedRecorder(Recorder):
                 "the simulated CUDA device is off: open simulated_cuda() around the region or call switch_on()"
             )
         from pytest_gpusync.simulated.base import sync_events
+        from pytest_gpusync.simulated.races import tracker
 
         self.stop()
+        tracker.listen(self._raced)
         self._sink = self._naming_lines_of_forward(sink)
         sync_events.subscribe(self._sink)
         attribution.forward_line_of = self._forward.line_of
@@ -43,10 +47,16 @@ class SimulatedRecorder(Recorder):
     def stop(self) -> None:  # noqa: D102
         if self._sink is not None:
             from pytest_gpusync.simulated.base import sync_events
+            from pytest_gpusync.simulated.races import tracker
 
+            tracker.stop_listening(self._raced)
             sync_events.unsubscribe(self._sink)
             self._sink = None
             attribution.forward_line_of = None
+
+    def _raced(self, race: Race) -> None:
+        if self.on_race is not None:
+            self.on_race(race)
 
     def _naming_lines_of_forward(self, sink: SyncSink) -> SyncSink:
         """Return a sink that, before it calls `sink`, keeps how many operators had been created at the time of

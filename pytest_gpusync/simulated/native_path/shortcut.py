@@ -181,6 +181,7 @@ def reconsider() -> None:
             or conditions.capturing
             or memory.on_birth is not None
             or streams.any_side_stream()
+            or process.tracking
         )
 
 

@@ -101,4 +101,6 @@ def as_cuda(tensor: torch.Tensor, index: int) -> torch.Tensor:
     nbytes = result.nbytes if result.is_contiguous() else _nbytes(result.untyped_storage())
     if nbytes:
         memory.record_birth(address, nbytes, index, died)
+        if process.tracking:
+            memory.tell_tracker(address, index)
     return result
