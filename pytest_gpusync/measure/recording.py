@@ -93,7 +93,8 @@ class Recording:
         self.reads_clock = False
         """True if the recorder that was started last says when each sync began."""
         self.finds_races = False
-        """True if the recorder that was started last looks for races."""
+        """True if the recorder that was started last can look for races."""
+        self._looks_for_races = False
         self._verified: set[str] = set()
         """Recorders that have seen a planted sync in this process."""
         self._planting: tuple[int, list[RawSync]] | None = None
@@ -115,6 +116,7 @@ class Recording:
             else:
                 self._start(recorder, device)
             self._regions = (*self._regions, region)
+            self._look_for_races()
 
     def close(self, region: RegionLog) -> None:
         """Stop recording into a region, and make its measurement."""
@@ -132,6 +134,18 @@ class Recording:
                 self._regions = tuple(other for other in self._regions if other is not region)
                 if not self._regions:
                     self._stop()
+                else:
+                    self._look_for_races()
+
+    def _look_for_races(self) -> None:
+        """Look for races as long as a region wants to know of them."""
+        recorder = self._recorder
+        if recorder is None or not recorder.finds_races:
+            return
+        wanted = any(region.wants_races for region in self._regions)
+        if wanted != self._looks_for_races:
+            self._looks_for_races = wanted
+            recorder.look_for_races(self._raced if wanted else None)
 
     def _close(self, region: RegionLog) -> None:
         region.close(self.environment(), reads_clock=self.reads_clock, finds_races=self.finds_races)
@@ -168,6 +182,7 @@ class Recording:
         """
         self._lock = threading.RLock()  # the thread that held it does not exist here
         recorder, self._recorder = self._recorder, None
+        self._looks_for_races = False
         self._planting = None
         regions, self._regions = self._regions, ()
         for region in regions:
@@ -215,7 +230,6 @@ class Recording:
         for name in names:
             recorder = create(name)
             recorder.on_eviction = self._evicted
-            recorder.on_race = self._raced
             try:
                 recorder.start(self._sink)
             except RecorderUnavailable as refusal:
@@ -247,6 +261,7 @@ class Recording:
 
     def _stop(self) -> None:
         recorder, self._recorder = self._recorder, None
+        self._looks_for_races = False
         self._unwrap()
         if recorder is not None:
             recorder.stop()

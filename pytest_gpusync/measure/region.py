@@ -130,6 +130,7 @@ def record(
     memory: bool = False,
     process_memory: bool = False,
     all_threads: bool = False,
+    races: bool = True,
 ) -> Iterator[Region]:
     """Measure the syncs of a ``with`` block.
 
@@ -142,6 +143,7 @@ def record(
         process_memory: also query the driver for the memory of the process, which takes some tenths of a millisecond.
         all_threads: count the syncs of all threads. By default only the thread that opens the region and autograd's
             threads working for it count; syncs of other threads are reported as background.
+        races: look for races, on the simulated device.
 
     Yields:
         The open region; its ``syncs``, ``sites`` and ``result()`` are final after the block.
@@ -150,7 +152,7 @@ def record(
         MeasurementError: nothing can be measured here.
     """
     sampler = MemorySampler(DEFAULT_WARMUP if warmup is None else warmup, process_memory) if memory else None
-    log = RegionLog(name, warmup, sampler, all_threads=all_threads)
+    log = RegionLog(name, warmup, sampler, all_threads=all_threads, races=races)
     recording.current.open(log, recorder, device)
     try:
         yield Region(log)

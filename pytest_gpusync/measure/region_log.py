@@ -76,7 +76,9 @@ class OptimizerCall(NamedTuple):
 class RegionLog:
     """The data of one region. The recording appends to it; :class:`~pytest_gpusync.measure.region.Region` reads it."""
 
-    def __init__(self, name: str, warmup: int | None, sampler: MemorySampler | None, *, all_threads: bool) -> None:
+    def __init__(
+        self, name: str, warmup: int | None, sampler: MemorySampler | None, *, all_threads: bool, races: bool = True
+    ) -> None:
         self.name = name
         self.warmup = warmup
         self.sampler = sampler
@@ -97,6 +99,7 @@ class RegionLog:
         """The first reason why the measurement cannot be trusted; None while there is none."""
         self.result: Measurement | None = None
         """The final measurement; None while the region is open."""
+        self.wants_races = races
         self._races: dict[Race, int] = {}
         """How often each race happened."""
         self._thread = threading.get_ident()
@@ -111,7 +114,8 @@ class RegionLog:
 
     def raced(self, race: Race) -> None:
         """Keep a race; the same two lines are one race that happened several times."""
-        self._races[race] = self._races.get(race, 0) + 1
+        if self.wants_races:
+            self._races[race] = self._races.get(race, 0) + 1
 
     def fail(self, problem: str) -> None:
         """Keep the first reason why this measurement cannot be trusted."""
@@ -168,7 +172,9 @@ class RegionLog:
             timing=self.timing,
             disturbance=self.disturbance,
             times=self._times(len(ends)) if reads_clock else None,
-            races=tuple(replace(race, times=times) for race, times in self._races.items()) if finds_races else None,
+            races=tuple(replace(race, times=times) for race, times in self._races.items())
+            if finds_races and self.wants_races
+            else None,
         )
 
     def _in_steps(self, ends: Sequence[StepEnd]) -> list[Sync]:

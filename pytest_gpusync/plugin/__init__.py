@@ -24,6 +24,7 @@ from pytest_gpusync.plugin.options import (
     add_options,
     marker_budget,
     marker_growth,
+    marker_ignores_races,
     read_options,
 )
 from pytest_gpusync.plugin.stash_keys import BASELINE_RESULT, DESELECTED, LINE_COVERAGE, MEASURED_TEST, SESSION
@@ -124,7 +125,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     gpu = _session(item.config)
     refusal = None
     try:
-        marked, growth = marker_budget(item), marker_growth(item)
+        marked, growth, ignores_races = marker_budget(item), marker_growth(item), marker_ignores_races(item)
     except MarkerError as error:
         refusal = f"{item.nodeid}: {error}"
     if refusal is not None:
@@ -148,6 +149,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         call_is_region=is_marked or gpu.options.measures_every_test,
         defers_failure=gpu.rank is not None,
         all_threads=gpu.options.all_threads,
+        races="report" if ignores_races and gpu.options.races == "fail" else gpu.options.races,
+        has_baseline=gpu.baseline is not None,
         limit=LINES_SHOWN if item.config.option.verbose <= 0 else None,
     )
     if gpu.baseline is not None:

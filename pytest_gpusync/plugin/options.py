@@ -6,7 +6,7 @@ A closer setting takes precedence: marker, then command line, then ini file.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
 
+RaceMode = Literal["fail", "report", "ignore"]
+"""``fail`` a test with a budget in which a race is found; only ``report`` it; ``ignore``: do not look for races."""
+RACE_MODES: Final[tuple[RaceMode, ...]] = ("fail", "report", "ignore")
+
 DEVICE_CHOICES: Final[tuple[DeviceChoice, ...]] = ("auto", "cuda", "simulated")
 
 BUDGET_MARKER: Final = "gpu_sync_budget"
 GROWTH_MARKER: Final = "gpu_memory_growth"
+RACES_MARKER: Final = "gpu_races"
 GPU_ONLY_MARKER: Final = "gpu_only"
 GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_train", "gpu_elapsed", "gpu_memory"})
 TIMING_FIXTURES: Final = frozenset({"gpu_train", "gpu_elapsed"})
@@ -38,6 +43,10 @@ MARKERS: Final = (
     (
         f"{GROWTH_MARKER}(max): fail the test when the memory of its GPU tensors grows by more than max per step, "
         'a size such as "1 MiB"; estimated from the slope over the steps after warm-up.'
+    ),
+    (
+        f'{RACES_MARKER}(ignore="reason"): report the races of the test, on the simulated device, and do not fail it '
+        "for them; the reason is required."
     ),
     f"{GPU_ONLY_MARKER}: skip the test if there is no real GPU (pytest-gpusync).",
 )
@@ -64,6 +73,8 @@ class Options:
     """Memory of the simulated device in bytes; None for as much as the host has."""
     all_threads: bool = False
     """Count the syncs of other threads than the test's own as well."""
+    races: RaceMode = "fail"
+    """What a race does to a test with a budget."""
     lines: bool = False
     """Record which lines of the project ran."""
     any_given: bool = False
@@ -149,6 +160,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="also count the syncs of other threads (loaders, background transfers)",
     )
     group.addoption(
+        "--gpu-races",
+        metavar="{fail,report,ignore}",
+        help="what a race does on the simulated device: fail a test with a budget (the default), only be reported, or "
+        "not be looked for",
+    )
+    group.addoption(
         "--gpu-no-values",
         action="store_const",
         const="true",
@@ -166,6 +183,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("gpu_sync_report", "like --gpu-sync-report: paths, relative to this file", type="paths")
     parser.addini("gpu_sync_baseline", "like --gpu-sync-baseline: a path, relative to this file", type="paths")
     parser.addini("gpu_sync_all_threads", "like --gpu-sync-all-threads: true or false")
+    parser.addini("gpu_races", "like --gpu-races")
     parser.addini("gpu_no_values", "like --gpu-no-values: true or false")
     parser.addini("gpu_simulated_memory", "like --gpu-simulated-memory")
     parser.addini("gpu_sync_lines", "like --gpu-sync-lines: true or false")
@@ -189,6 +207,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     baseline, baseline_source = _closest(config, namespace, "gpu_sync_baseline")
     threads, threads_source = _closest(config, namespace, "gpu_sync_all_threads")
     lines, lines_source = _closest(config, namespace, "gpu_sync_lines")
+    races, races_source = _closest(config, namespace, "gpu_races")
     no_values, no_values_source = _closest(config, namespace, "gpu_no_values")
     memory, memory_source = _closest(config, namespace, "gpu_simulated_memory")
     update = bool(getattr(namespace, "gpu_sync_update_baseline", None))
@@ -205,6 +224,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         values=not (no_values_source and _boolean(no_values, no_values_source)),
         memory=_size(memory, memory_source) if memory_source else None,
         all_threads=_boolean(threads, threads_source) if threads_source else False,
+        races=_race_mode(races, races_source) if races_source else "fail",
         lines=_boolean(lines, lines_source) if lines_source else False,
         any_given=bool(
             budget_source or growth_source or device_source or require_source or reports_source or baseline_source
@@ -262,6 +282,24 @@ def marker_growth(item: pytest.Item) -> GrowthBudget | None:
         raise MarkerError(f"the marker {GROWTH_MARKER}: {error}") from None
 
 
+def marker_ignores_races(item: pytest.Item) -> bool:
+    """Return whether the closest ``gpu_races`` marker of a test says that its races do not fail it.
+
+    Raises:
+        MarkerError: the marker's arguments are invalid.
+    """
+    mark = item.get_closest_marker(RACES_MARKER)
+    if mark is None:
+        return False
+    reason = mark.kwargs.get("ignore")
+    if mark.args or set(mark.kwargs) != {"ignore"} or not isinstance(reason, str) or not reason.strip():
+        raise MarkerError(
+            f'the marker {RACES_MARKER} takes one argument, ignore, with the reason: {RACES_MARKER}(ignore="the buffer '
+            'is refilled with the same values")'
+        )
+    return True
+
+
 def _closest(config: pytest.Config, namespace: argparse.Namespace, name: str) -> tuple[Any, str]:
     """Return the value of an option and its source; an empty source if it was not given."""
     value = getattr(namespace, name, None)
@@ -297,6 +335,13 @@ def _device(value: str, source: str) -> DeviceChoice:
         if value == choice:
             return choice
     raise pytest.UsageError(f"{source} takes auto, cuda or simulated, not {value!r}")
+
+
+def _race_mode(value: str, source: str) -> RaceMode:
+    for mode in RACE_MODES:
+        if value == mode:
+            return mode
+    raise pytest.UsageError(f"{source} takes fail, report or ignore, not {value!r}")
 
 
 def _size(value: str, source: str) -> int:

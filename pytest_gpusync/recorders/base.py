@@ -41,11 +41,8 @@ class Recorder(ABC):
     """Called with the reason by a recorder that has to make room for another tool while it runs. Whoever started it
     then stops it and carries on with another one."""
 
-    on_race: Callable[[Race], None] | None = None
-    """Called with each race by a recorder that looks for races, on the thread of its later access."""
-
     finds_races: ClassVar[bool] = False
-    """True if it looks for races."""
+    """True if it can look for races."""
 
     @abstractmethod
     def start(self, sink: SyncSink) -> None:
@@ -77,6 +74,11 @@ class Recorder(ABC):
         """
         self.flush()
         return self.calls.value
+
+    def look_for_races(self, sink: Callable[[Race], None] | None) -> None:
+        """Call `sink` with each race from now on, on the thread of its later access; None to stop. Called while
+        started, by a recorder that finds none without effect.
+        """
 
     def plant(self) -> None:
         """Make exactly one known sync for the self-check: wait for the current stream. Called while started."""

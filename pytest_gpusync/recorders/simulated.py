@@ -12,6 +12,8 @@ from pytest_gpusync.simulated import is_on
 from pytest_gpusync.source import attribution
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpusync.model.measurement import Coverage, Race, RawSync, SyncSink
 
 
@@ -28,6 +30,7 @@ class SimulatedRecorder(Recorder):
 
     def __init__(self) -> None:
         self._sink: SyncSink | None = None
+        self._race_sink: Callable[[Race], None] | None = None
         self._forward = ForwardLines()
 
     def start(self, sink: SyncSink) -> None:  # noqa: D102
@@ -36,10 +39,8 @@ class SimulatedRecorder(Recorder):
                 "the simulated CUDA device is off: open simulated_cuda() around the region or call switch_on()"
             )
         from pytest_gpusync.simulated.base import sync_events
-        from pytest_gpusync.simulated.races import tracker
 
         self.stop()
-        tracker.listen(self._raced)
         self._sink = self._naming_lines_of_forward(sink)
         sync_events.subscribe(self._sink)
         attribution.forward_line_of = self._forward.line_of
@@ -47,16 +48,27 @@ class SimulatedRecorder(Recorder):
     def stop(self) -> None:  # noqa: D102
         if self._sink is not None:
             from pytest_gpusync.simulated.base import sync_events
-            from pytest_gpusync.simulated.races import tracker
 
-            tracker.stop_listening(self._raced)
+            self.look_for_races(None)
             sync_events.unsubscribe(self._sink)
             self._sink = None
             attribution.forward_line_of = None
 
-    def _raced(self, race: Race) -> None:
-        if self.on_race is not None:
-            self.on_race(race)
+    def mark(self) -> int:  # noqa: D102
+        if self._race_sink is not None:
+            from pytest_gpusync.simulated.races import tracker
+
+            tracker.step_ended()
+        return super().mark()
+
+    def look_for_races(self, sink: Callable[[Race], None] | None) -> None:  # noqa: D102
+        from pytest_gpusync.simulated.races import tracker
+
+        if self._race_sink is not None:
+            tracker.stop_listening(self._race_sink)
+        self._race_sink = sink
+        if sink is not None:
+            tracker.listen(sink)
 
     def _naming_lines_of_forward(self, sink: SyncSink) -> SyncSink:
         """Return a sink that, before it calls `sink`, keeps how many operators had been created at the time of

@@ -15,6 +15,7 @@ from pytest_gpusync.reporting.page_model import (
     page_model,
     text_and_code,
 )
+from pytest_gpusync.reporting.site_rows import source_text
 from pytest_gpusync.reporting.terminal import plural
 from pytest_gpusync.reporting.timeline import timeline
 
@@ -36,7 +37,9 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 def to_html(document: Document) -> str:
     """Return a run object as an HTML page."""
     run = page_model(document)
-    body = "\n".join([_header(run), _failed_budgets(run), _regions(run), _lines(run), _details(run), _footer(run)])
+    body = "\n".join(
+        [_header(run), _failed_budgets(run), _races(run), _regions(run), _lines(run), _details(run), _footer(run)]
+    )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -53,7 +56,9 @@ def _header(run: PageModel) -> str:
     ]
     said = run.device or "Nothing was measured: no test used the GPU."
     notes = "".join(
-        f"<p class=note>{escape(note)}</p>" for note in (run.coverage, run.environment["note"], run.parts) if note
+        f"<p class=note>{escape(note)}</p>"
+        for note in (run.coverage, run.environment["note"], run.races_not_checked, run.parts)
+        if note
     )
     return f"<header><h1>GPU syncs</h1><p>{escape(said)}</p>{notes}<p class=chips>{''.join(chips)}</p></header>"
 
@@ -74,6 +79,28 @@ def _failed_budgets(run: PageModel) -> str:
         return ""
     listed = "".join(found[:DETAILS_SHOWN])
     return f"<ul class=broken>{listed}</ul>{_more(len(found) - DETAILS_SHOWN, 'sentence')}"
+
+
+def _races(run: PageModel) -> str:
+    found = list(run.races.values())
+    if not found:
+        return ""
+    items = "".join(_race(race) for race in found[:LINES_SHOWN])
+    return (
+        f"<section><h2>Races</h2><p class=note>Accesses of the same bytes that nothing orders, at least one of them a "
+        f"write</p><ol class=lines>{items}</ol>{_more(len(found) - LINES_SHOWN, 'race')}</section>"
+    )
+
+
+def _race(race: Document) -> str:
+    places = "".join(
+        f"<div class=where><code>{escape(place['path'])}:{place['line']}</code> in {escape(place['function'])}, "
+        f"{escape(place['stream'])}</div>" + (f"<pre>{escape(source)}</pre>" if source else "")
+        for place in (race, race["other"])
+        for source in (source_text(place["path"], place["line"]),)
+    )
+    times = f"<div class=facts>{plural(race['times'], 'time')}</div>"
+    return f"<li>{places}<div class=said><b class=code>{race['kind']}</b> {escape(race['message'])}</div>{times}</li>"
 
 
 def _regions(run: PageModel) -> str:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.model.budgets import Verdict
     from pytest_gpusync.model.document import Document
-    from pytest_gpusync.model.measurement import Environment, Measurement, SiteCount
+    from pytest_gpusync.model.measurement import Environment, Measurement, Race, SiteCount
     from pytest_gpusync.reporting.quantities import Elapsed
 
 SCHEMA: Final = "gpusync.run/1"
@@ -76,6 +76,7 @@ def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) 
         "syncs_per_step": None if per_step is None else {"max": max(per_step), "median": median(per_step)},
         "per_step": per_step,
         "sites": [_site(count) for count in counts],
+        "races": None if measurement.races is None else [_race(race) for race in measurement.races],
         "order": sequence_document(measurement, counts),
         "memory": memory_document(measurement),
         "timing": timing_document(measurement),
@@ -97,6 +98,7 @@ def unmeasured_document(name: str, problem: str) -> Document:
         "syncs_per_step": None,
         "per_step": None,
         "sites": [],
+        "races": None,
         "order": None,
         "memory": None,
         "timing": None,
@@ -181,6 +183,27 @@ def _site(count: SiteCount) -> Document:
         "thread": count.thread,
         "allowed": count.allowed,
         "background": count.background,
+    }
+
+
+def _race(race: Race) -> Document:
+    return {
+        "kind": race.kind,
+        "path": race.site.path,
+        "line": race.site.line,
+        "function": race.site.function,
+        "tensor": race.tensor,
+        "shape": list(race.shape),
+        "bytes": race.nbytes,
+        "stream": race.stream,
+        "other": {
+            "path": race.other.path,
+            "line": race.other.line,
+            "function": race.other.function,
+            "stream": race.other_stream,
+        },
+        "times": race.times,
+        "message": race.message,
     }
 
 

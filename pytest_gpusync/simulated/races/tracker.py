@@ -1,8 +1,12 @@
 """Brings accesses and their order together while somebody listens, and reports the races.
 
 Copies between the host and the device are always followed, as long as somebody listens: there are few. What operators
-on the device touch is followed only while ``process.tracking`` is set: while there is a side stream, or a collective
-that nobody has waited for. With default streams alone all work of a device is ordered.
+on the device touch is followed only while ``process.tracking`` is set: once there is a side stream, or while there is a
+collective that nobody has waited for. With default streams alone all work of a device is ordered.
+
+Following an operator takes longer than running it. So of a program with steps the first eight are followed, and then
+two of every eight, until it uses a side stream at a new line: then eight again. A program without steps is followed
+throughout.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from pytest_gpusync.source import attribution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import FrameType
+    from types import CodeType, FrameType
 
     from pytest_gpusync.model.measurement import Kind, RaceKind
     from pytest_gpusync.simulated.races.clocks import Snapshot
@@ -43,6 +47,8 @@ GRAPH: Final = "graph"
 COLLECTIVE: Final = "collective"
 _MAX_PENDING: Final = 4096
 """Pinned memory with copies under way that is remembered; the oldest is dropped beyond."""
+_FIRST_STEPS, _EVERY, _STEPS_OF_EVERY = 8, 8, 2
+_MAX_LINES: Final = 4096
 _MAX_FREED: Final = 4096
 """Pieces of freed memory that are remembered while another stream may use them; the oldest are dropped beyond."""
 _MAX_REPORTED: Final = 1024
@@ -62,6 +68,22 @@ _reported: dict[tuple[Any, ...], Race] = {}
 _side_streams_seen = False
 _collectives = 0
 """Collectives that the stream that started them has not waited for."""
+
+
+class _Steps:
+    """Which steps of the program are followed."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.followed_from = 0
+        """The step at which a side stream was last used at a new line."""
+        self.left_out = False
+        """The current step is not followed."""
+        self.lines: set[tuple[CodeType, int]] = set()
+        """Instructions that made a side stream the current one."""
+
+
+_steps = _Steps()
 
 
 class _Hooks:
@@ -103,6 +125,9 @@ def stop_listening(sink: RaceSink) -> None:
 
 
 def _forget_accesses() -> None:
+    global _steps
+    _steps = _Steps()
+    _recorded.clear()
     pending.clear()
     _reported.clear()
     _forget_device()
@@ -156,11 +181,32 @@ def stream_made(stream: Any, index: int, number: int) -> None:
         reconsider()
 
 
+def side_stream_entered(frame: FrameType) -> None:
+    """A side stream becomes the current one at `frame`: a new line is followed for some steps."""
+    place = (frame.f_code, frame.f_lasti)
+    if _sinks and place not in _steps.lines and len(_steps.lines) < _MAX_LINES:
+        _steps.lines.add(place)
+        _steps.followed_from = _steps.done
+        if _steps.left_out:
+            _steps.left_out = False
+            reconsider()
+
+
+def step_ended() -> None:
+    """A step of the program has ended: decide whether the next one is followed."""
+    steps = _steps
+    steps.done += 1
+    left_out = steps.done - steps.followed_from >= _FIRST_STEPS and steps.done % _EVERY >= _STEPS_OF_EVERY
+    if left_out != steps.left_out:
+        steps.left_out = left_out
+        reconsider()
+
+
 def reconsider() -> None:
     """Follow operators as long as somebody listens, if there was a side stream since, or a collective is under way."""
     global _side_streams_seen
     _side_streams_seen = bool(_sinks) and (_side_streams_seen or clocks.any_side_stream())
-    wanted = _side_streams_seen or (bool(_sinks) and _collectives > 0)
+    wanted = bool(_sinks) and (_collectives > 0 or (_side_streams_seen and not _steps.left_out))
     if wanted != process.tracking:
         process.tracking = wanted
         if wanted:
@@ -197,6 +243,7 @@ def _touch(tensor: Tensor, is_write: bool, stream: Timeline, line: _Line, what: 
         history = _device.get(base)
         if history is None:
             history = _device[base] = History(base, None)
+            history.recorded |= _recorded.pop(base, set())
         access(history, of_tensor(tensor), is_write, stream, line, what, tensor)
         if history.storage is None and stream is not (history.owner or timeline(stream.device, 0)):
             history.storage = StorageWeakRef(tensor.untyped_storage())
@@ -293,6 +340,8 @@ _bases: dict[int, int] = {}
 _suspects: dict[int, History] = {}
 """Live memory that was used on another stream than that of its allocation, by first address."""
 _freed: list[_Freed] = []
+_recorded: dict[int, set[Timeline]] = {}
+"""Streams given to ``record_stream``, by the first address of memory that is not followed yet."""
 
 
 def must_know_blocks() -> bool:
@@ -313,6 +362,7 @@ def born(base: int, key: int, device: int, block: tuple[int, int] | None) -> Non
     """
     owner = launch(device)
     _suspects.pop(base, None)
+    _recorded.pop(base, None)
     history = _device[base] = History(base, owner)
     history.key = key
     _bases[key] = base
@@ -338,9 +388,10 @@ def record_stream(tensor: Tensor, stream: Timeline) -> None:
     """When `tensor` is freed, its memory is not reused before `stream` has done its work so far."""
     base = base_of(tensor)
     history = _device.get(base)
-    if history is None:
-        history = _device[base] = History(base, None)
-    history.recorded.add(stream)
+    if history is not None:
+        history.recorded.add(stream)
+    elif len(_recorded) < _MAX_FREED:
+        _recorded.setdefault(base, set()).add(stream)
 
 
 def died(key: int, address: int, nbytes: int) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pytest_gpusync.simulated.base.state import device_index, process
+from pytest_gpusync.simulated.base.state import device_index
 from pytest_gpusync.simulated.kernels import neural
 from pytest_gpusync.simulated.races import host_arrays, host_operators, tracker
 from pytest_gpusync.simulated.tensors import memory, pinned, streams
@@ -73,7 +73,7 @@ def install(patches: Patches) -> None:
 
 def _record_stream(tensor: Tensor, stream: Any) -> None:
     """Let the allocator wait for `stream` before it reuses the memory, which is all that this does on a GPU, too."""
-    if process.tracking and tensor.is_cuda and tensor.numel():
+    if tracker.is_listening() and tensor.is_cuda and tensor.numel():
         tracker.record_stream(tensor, streams.timeline_of(stream))
 
 
