@@ -185,6 +185,21 @@ handle.wait()
 grads[1].zero_()  # clear
 assert gathered.sum().item() == 0.5 * N  # sum
 """,
+    "short_lived_tensors": """
+side = torch.cuda.Stream()
+main = torch.cuda.current_stream()
+weight = torch.ones(N, device="cuda")
+for step in range(20):
+    with torch.cuda.stream(side):
+        batch = torch.full((N,), float(step), device="cuda")
+        batch = batch + 1
+    main.wait_stream(side)
+    batch.record_stream(main)
+    y = (batch * weight + 1).relu() - 1
+    for _ in range(3):
+        y = y + 1
+assert y.mean().item() == 23
+""",
     "two_halves": """
 left, right = torch.cuda.Stream(), torch.cuda.Stream()
 main = torch.cuda.current_stream()

@@ -38,7 +38,7 @@ class Access(NamedTuple):
 class History:
     """One piece of memory: a storage of the device, or of pinned memory."""
 
-    __slots__ = ("base", "key", "owner", "reads", "recorded", "storage", "writes")
+    __slots__ = ("base", "born", "key", "owner", "reads", "recorded", "storage", "writes")
 
     def __init__(self, base: int, owner: Timeline | None) -> None:
         self.base = base
@@ -49,7 +49,9 @@ class History:
         self.recorded: set[Timeline] = set()
         """Streams given to ``record_stream``: the allocator waits for their work before it reuses the memory."""
         self.key: int | None = None
-        """What the allocator knows it by, if that is known here."""
+        """What the allocator knows it by, if that is known here. Keys are used again."""
+        self.born = 0
+        """When it was allocated, as the allocator counts: what happened to its key before is not its own."""
         self.storage: StorageWeakRef | None = None
         """Set once it was used on another stream than its owner."""
 

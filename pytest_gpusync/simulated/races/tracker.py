@@ -351,12 +351,13 @@ def must_know_blocks() -> bool:
     )
 
 
-def born(base: int, key: int, device: int, block: tuple[int, int] | None) -> None:
+def born(base: int, key: int, when: int, device: int, block: tuple[int, int] | None) -> None:
     """Memory was allocated on the current stream.
 
     Args:
         base: its first address.
         key: what the allocator knows it by.
+        when: its place in the order of allocations and frees.
         device: the index of its device.
         block: where the caching allocator has it, and its size.
     """
@@ -364,7 +365,7 @@ def born(base: int, key: int, device: int, block: tuple[int, int] | None) -> Non
     _suspects.pop(base, None)
     _recorded.pop(base, None)
     history = _device[base] = History(base, owner)
-    history.key = key
+    history.key, history.born = key, when
     _bases[key] = base
     if block is None:
         return
@@ -394,12 +395,13 @@ def record_stream(tensor: Tensor, stream: Timeline) -> None:
         _recorded.setdefault(base, set()).add(stream)
 
 
-def died(key: int, address: int, nbytes: int) -> None:
-    """Memory returns to the caching allocator, which has it at `address`."""
-    base = _bases.pop(key, key)
+def died(key: int, when: int, address: int, nbytes: int) -> None:
+    """Memory returned to the caching allocator, which has it at `address`, at place `when` of the order."""
+    base = _bases.get(key, key)
     history = _device.get(base)
-    if history is None or history.key not in (None, key):
+    if history is None or history.key not in (None, key) or when < history.born:
         return
+    _bases.pop(key, None)
     del _device[base]
     if _suspects.pop(base, None) is not None:
         _freed.append(_Freed(history, address, nbytes))

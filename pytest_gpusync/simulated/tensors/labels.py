@@ -102,5 +102,5 @@ def as_cuda(tensor: torch.Tensor, index: int) -> torch.Tensor:
     if nbytes:
         memory.record_birth(address, nbytes, index, died)
         if process.tracking:
-            memory.tell_tracker(address, index)
+            memory.tell_tracker(address, index, died)
     return result

@@ -98,14 +98,16 @@ def record_birth(key: int, nbytes: int, index: int, died: int) -> None:
         _catch_up()
 
 
-def tell_tracker(key: int, index: int) -> None:
-    """Tell who looks for races that memory of ``cuda:index`` was born, and whose memory it was if that matters."""
+def tell_tracker(key: int, index: int, died: int) -> None:
+    """Tell who looks for races that memory of ``cuda:index`` was born, and whose memory it was if that matters; `died`
+    is that of :func:`record_birth`.
+    """
     block = None
     if tracker.must_know_blocks():
         _catch_up()
         found = _blocks.get(key)
         block = None if found is None else (found[1].address, found[1].size)
-    tracker.born(cells[key >> 3], key, index, block)
+    tracker.born(cells[key >> 3], key, died, index, block)
 
 
 def _key_of(address: int) -> int | None:
@@ -193,13 +195,14 @@ def _apply_ring(before: int) -> tuple[int, int] | None:
     not fit.
     """
     refused = None
-    words = iter(lifetimes().words(before))
-    for word in words:
+    unread = lifetimes().words(before)
+    words = iter(unread)
+    for ticket, word in enumerate(words, before - len(unread)):
         if word >= 0:
             block = _blocks.pop(word, None)
             if block is not None:
                 if process.tracking:
-                    tracker.died(word, block[1].address, block[1].size)
+                    tracker.died(word, ticket, block[1].address, block[1].size)
                 _allocators[block[0]].free(block[1])
             elif _shrunk:
                 _free(word)
@@ -220,7 +223,7 @@ def _free(key: int) -> None:
     block = _blocks.pop(key, None)
     if block is not None:
         if process.tracking:
-            tracker.died(key, block[1].address, block[1].size)
+            tracker.died(key, cells[lifetimes().head], block[1].address, block[1].size)
         _allocators[block[0]].free(block[1])
     elif _shrunk:
         for address, shrunk in list(_shrunk.items()):
