@@ -200,6 +200,17 @@ for step in range(20):
         y = y + 1
 assert y.mean().item() == 23
 """,
+    "a_stream_for_each_step": """
+main = torch.cuda.current_stream()
+kept = []
+for step in range(150):
+    stream = torch.cuda.Stream()
+    stream.wait_stream(main)
+    with torch.cuda.stream(stream):
+        kept.append(torch.full((N,), float(step), device="cuda"))
+    main.wait_stream(stream)
+assert torch.stack(kept).mean().item() == 74.5
+""",
     "two_halves": """
 left, right = torch.cuda.Stream(), torch.cuda.Stream()
 main = torch.cuda.current_stream()

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import weakref
 
-_MAX_TIMELINES: Final = 1024
+_MAX_TIMELINES: Final = 96
 """Streams that are remembered; the oldest of those that no longer exist are then dropped."""
 
 
 class Timeline:
     """The clock of one stream, and what it has waited for."""
 
-    __slots__ = ("_host_version", "clock", "device", "handle", "name", "seen")
+    __slots__ = ("_host_version", "clock", "device", "forgotten", "handle", "name", "seen")
 
     def __init__(self, device: int, name: str) -> None:
         self.device = device
@@ -33,6 +33,8 @@ class Timeline:
         """The clock of each other stream up to which it has waited."""
         self.handle: weakref.ref[Any] | None = None
         """The program's stream object; None for a default stream and for those of a library."""
+        self.forgotten = False
+        """It was dropped: its work is taken to be ordered."""
         self._host_version = 0
 
     def launch(self) -> None:
@@ -56,7 +58,7 @@ class Timeline:
 
     def has_seen(self, other: Timeline, clock: int) -> bool:
         """Return whether work of `other` at `clock` comes before what this stream does now."""
-        return other is self or self.seen.get(other, 0) >= clock
+        return other is self or self.seen.get(other, 0) >= clock or other.forgotten
 
 
 Snapshot = dict[Timeline, int]
@@ -117,6 +119,8 @@ def _forget_ended() -> None:
     """Drop timelines whose stream object no longer exists, the oldest first, so that memory stays bounded."""
     ended = [key for key, found in _timelines.items() if found.handle is not None and found.handle() is None]
     gone = {_timelines.pop(key) for key in ended[: max(1, len(ended) // 2)]}
+    for stream in gone:
+        stream.forgotten = True
     for seen in (host.seen, *(found.seen for found in _timelines.values())):
         for stream in gone & seen.keys():
             del seen[stream]

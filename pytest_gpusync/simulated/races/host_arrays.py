@@ -64,16 +64,15 @@ def _watched() -> Any:
 
         def __getitem__(self, key: Any) -> Any:
             result = super().__getitem__(key)
-            if not (isinstance(result, numpy.ndarray) and numpy.may_share_memory(result, self)):
+            if not _is_view(result, self):
                 _use(self, False, sys._getframe(1))
             return result
 
         def __setitem__(self, key: Any, value: Any) -> None:
             frame = sys._getframe(1)
             part = super().__getitem__(key)
-            is_view = isinstance(part, numpy.ndarray) and numpy.may_share_memory(part, self)
             _use(value, False, frame)
-            _use(part if is_view else self, True, frame)
+            _use(part if _is_view(part, self) else self, True, frame)
             super().__setitem__(key, _plain(value))
 
         def __iter__(self) -> Any:
@@ -114,6 +113,13 @@ def _use(value: Any, is_write: bool, frame: FrameType) -> None:
         base = tracker.pinned_base(extent[0])
         if base is not None:
             tracker.host_uses_memory(base, extent, is_write, frame, value)
+
+
+def _is_view(part: Any, array: Any) -> bool:
+    """Return whether `part`, an array or a number, has memory of `array`."""
+    import numpy
+
+    return isinstance(part, numpy.ndarray) and numpy.may_share_memory(_plain(part), _plain(array))
 
 
 def _plain(value: Any) -> Any:

@@ -317,7 +317,7 @@ def _forget_done() -> None:
     """Drop pinned memory that no copy uses any more, and the oldest of the rest if it is still too much."""
     seen = clocks.host.seen
     for base, history in list(pending.items()):
-        if all(seen.get(access.stream, 0) >= access.clock for access, _ in history.all()):
+        if all(seen.get(old.stream, 0) >= old.clock or old.stream.forgotten for old, _ in history.all()):
             del pending[base]
     for base in list(pending)[: max(0, len(pending) - _MAX_PENDING // 2)]:
         del pending[base]
@@ -436,7 +436,7 @@ def host_uses_memory(base: int, extent: Extent, is_write: bool, frame: FrameType
     seen = clocks.host.seen
     left = False
     for other, was_write in list(history.all()):
-        if seen.get(other.stream, 0) >= other.clock:
+        if seen.get(other.stream, 0) >= other.clock or other.stream.forgotten:
             continue
         left = True
         if (is_write or was_write) and overlap(other.extent, extent):
