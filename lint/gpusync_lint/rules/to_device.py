@@ -29,6 +29,7 @@ _RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoull
 _MADE = torch_api.tensors().movable_factories | _RANDOM | {"linspace"}
 _HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
 _MADE_ON_HOST = "Create it on the device: pass `device=` where it is first created, or create it once and keep it there"
+_REFILLED = "Pass `non_blocking=True`, and wait for an event recorded after the copy before the buffer is refilled"
 _PINNED = "Pass `non_blocking=True`; the memory is pinned already"
 
 
@@ -74,7 +75,9 @@ class CopyToDevice(Rule):
             return
         fix = call_edits.add_non_blocking(node, context) if value.pinned and called in ("to", "cuda") else None
         made = value.kind is Kind.TENSOR and value.certain  # not handed out by a loader
-        remedy = _PINNED if value.pinned else _MADE_ON_HOST if made else ""
+        remedy = _MADE_ON_HOST if made else ""
+        if value.pinned:
+            remedy = _REFILLED if call_edits.is_changed_in_place(receiver, context.file.tree) else _PINNED
         yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, fix=fix, remedy=remedy)
 
     def _goes_to_device(self, node: ast.Call, called: str, context: RuleContext) -> bool:
