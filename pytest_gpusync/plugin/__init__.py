@@ -166,12 +166,12 @@ def _prepare(item: pytest.Item) -> MeasuredTest | None:
 def _begin_test(item: pytest.Item, gpu: GpuSession) -> MeasuredTest:
     """Decide what is measured of a test, and return where it is kept. Its marker may be invalid, which fails it."""
     from pytest_gpusync.plugin.measured_test import MeasuredTest
-    from pytest_gpusync.plugin.options import MarkerError, marker_budget, marker_growth
+    from pytest_gpusync.plugin.options import MarkerError, marker_budget, marker_growth, marker_ignores_races
     from pytest_gpusync.reporting.terminal import LINES_SHOWN
 
     refusal = None
     try:
-        marked, growth = marker_budget(item), marker_growth(item)
+        marked, growth, ignores_races = marker_budget(item), marker_growth(item), marker_ignores_races(item)
     except MarkerError as error:
         refusal = f"{item.nodeid}: {error}"
     if refusal is not None:
@@ -195,6 +195,8 @@ def _begin_test(item: pytest.Item, gpu: GpuSession) -> MeasuredTest:
         names_fixtures=is_marked
         or gpu.options.measures_every_test
         or not COUNTING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())),
+        races="report" if ignores_races and gpu.options.races == "fail" else gpu.options.races,
+        has_baseline=gpu.baseline is not None,
         limit=LINES_SHOWN if item.config.option.verbose <= 0 else None,
     )
     if gpu.baseline is not None:
