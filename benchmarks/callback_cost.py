@@ -73,7 +73,8 @@ class Bench:
     def __init__(self, reads_frames: bool) -> None:
         self.recorder = CuptiRecorder()
         self.gate = gates.CallGate(self.recorder._callback, self.recorder._deliver_logged)
-        self.gate._frames_are_readable &= reads_frames
+        if not reads_frames:
+            self.gate._layout = None
         self.recorder._cupti, self.recorder._gate = Cupti(), self.gate  # type: ignore[assignment]
         self.recorder._fill_table(self.recorder._cupti, self.gate)
         self.recorder._pointer_attribute = lambda _kind, _attribute, _pointer: 0
@@ -120,8 +121,8 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=150)
     parser.add_argument("--json")
     options = parser.parse_args()
-    if not gates.supported():
-        print("callback_cost.py needs the native gate: Linux on x86-64", file=sys.stderr)
+    if not gates.is_available():
+        print("callback_cost.py needs the native gate; see gpusync doctor", file=sys.stderr)
         return 2
     devices.detect = lambda: devices.Device("cuda", "none", "0")
     device_choice.cuda_is_initialized = lambda: False

@@ -1,4 +1,4 @@
-"""Write every generated page of docs/ from what it describes: rules, catalogue files, output formats, docstrings.
+"""Write every generated page of docs/: rules, catalogue files, output formats, docstrings, results of experiments.
 
 usage: python docs/generate.py
 """
@@ -40,6 +40,9 @@ def pages() -> dict[Path, str]:
     linter = (DOCS / "linter.md").read_text(encoding="utf-8")
     linter = with_part(linter, "frameworks", framework_list())
     found[DOCS / "linter.md"] = with_part(linter, "formats", output.table())
+    experiments = (DOCS / "experiments.md").read_text(encoding="utf-8")
+    tables = runpy.run_path(str(DOCS / "write_experiments.py"))["tables"]()
+    found[DOCS / "experiments.md"] = with_part(experiments, "experiments", tables)
     found[DOCS / "reference.md"] = runpy.run_path(str(DOCS / "write_reference.py"))["page"]()
     return found
 

@@ -51,8 +51,16 @@ def __getattr__(name: str) -> Any:
 
     module = import_module(f"{__name__}.{_MODULES[name]}")
     if name == "record":
+        module.text_renderer = _text  # type: ignore[attr-defined]
         module.notebook_renderer = _notebook_html  # type: ignore[attr-defined]
     return getattr(module, name)
+
+
+def _text(measurement: Measurement) -> str:
+    """Return a measurement as ``print()`` shows it: its sentence, and a row for each line."""
+    from pytest_gpusync.reporting.terminal import render_measurement
+
+    return "\n".join(render_measurement(measurement, verbose=True))
 
 
 def _notebook_html(measurement: Measurement) -> str:

@@ -41,12 +41,21 @@ def test_the_contracts_are_kept() -> None:
     assert result.returncode == 0, result.stdout
 
 
-def test_an_upward_import_breaks_the_contract(copy: Path) -> None:
-    add(copy / "pytest_gpusync/model/sizes.py", "from pytest_gpusync.plugin import options")
+@pytest.mark.parametrize(
+    ("importing", "imported", "contract"),
+    [
+        ("pytest_gpusync.model.sizes", "pytest_gpusync.plugin.options", "Floors of the runtime"),
+        ("gpusync_lint.domain.values", "gpusync_lint.rules.text", "Floors of the linter"),
+        ("gpusync_lint.heat.frequency", "gpusync_lint.inference.fixpoint", "Floors of the linter"),
+    ],
+    ids=["of the runtime", "of the linter", "between neighbours of the linter"],
+)
+def test_an_upward_import_breaks_the_contract(copy: Path, importing: str, imported: str, contract: str) -> None:
+    add(copy / f"{importing.replace('.', '/')}.py", f"import {imported}")
     result = check(copy)
     assert result.returncode == 1
-    assert "Floors of the runtime BROKEN" in result.stdout
-    assert "pytest_gpusync.model.sizes -> pytest_gpusync.plugin.options" in result.stdout
+    assert f"{contract} BROKEN" in result.stdout
+    assert f"{importing} -> {imported}" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -69,14 +78,23 @@ def test_the_simulated_device_has_floors_of_its_own(copy: Path) -> None:
     assert "Floors of the simulated device BROKEN" in result.stdout
 
 
-def test_a_circle_within_a_package_breaks_the_contract(copy: Path) -> None:
-    add(copy / "pytest_gpusync/elapsed/paired.py", "from pytest_gpusync.elapsed import overlap")
+@pytest.mark.parametrize(
+    ("module", "planted"),
+    [
+        ("pytest_gpusync/elapsed/paired.py", "from pytest_gpusync.elapsed import overlap"),
+        ("gpusync_lint/domain/values.py", "from gpusync_lint.domain import lattice"),
+    ],
+    ids=["of the runtime", "of the linter"],
+)
+def test_a_circle_within_a_package_breaks_the_contract(copy: Path, module: str, planted: str) -> None:
+    add(copy / module, planted)
     result = check(copy)
-    assert "No circles within a package of the runtime BROKEN" in result.stdout
+    assert "No circles within a package BROKEN" in result.stdout
 
 
-def test_no_module_is_part_of_a_circle_not_even_with_the_package_it_is_in() -> None:
-    command = [sys.executable, ROOT / "benchmarks/import_graph.py", "pytest_gpusync"]
+@pytest.mark.parametrize("package", ["pytest_gpusync", "gpusync_lint"])
+def test_no_module_is_part_of_a_circle_not_even_with_the_package_it_is_in(package: str) -> None:
+    command = [sys.executable, ROOT / "benchmarks/import_graph.py", package]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert "circles of rooms: 0, of modules: 0" in result.stdout, result.stdout
 

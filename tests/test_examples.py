@@ -33,12 +33,13 @@ def test_the_trainings_keep_their_budgets_or_break_them_as_expected(tmp_path):
     assert "10 passed, 2 xfailed" in run(tmp_path, "--gpu-sync-budget=5", *trainings)[-1]
 
 
-EXPERIMENTS = ("--gpu-device=simulated", "-k", "not ray", str(ROOT / "examples" / "experiments"))
+SIMULATED = ("--gpu-device=simulated", "--gpu-simulated-devices=2")
+EXPERIMENTS = (*SIMULATED, "-k", "not ray", str(ROOT / "examples" / "experiments"))
 
 
 def test_the_experiments_that_count_hold_without_a_gpu(tmp_path):
-    assert "18 passed, 23 skipped" in run(tmp_path, *EXPERIMENTS)[-1]
+    assert "37 passed, 28 skipped" in run(tmp_path, *EXPERIMENTS)[-1]
 
 
 def test_each_experiment_fails_where_its_hazard_is_planted(tmp_path):
-    assert "18 failed, 23 skipped" in run(tmp_path, *EXPERIMENTS, status=1, PLANT_HAZARDS="1")[-1]
+    assert "37 failed, 28 skipped" in run(tmp_path, *EXPERIMENTS, status=1, PLANT_HAZARDS="1")[-1]

@@ -32,6 +32,7 @@ def report_result(request: pytest.FixtureRequest) -> Callable[[object], None]:
 
     def store(text: object) -> None:
         request.config.stash.setdefault(RESULTS, []).append(f"{request.node.name}: {text}")
+        request.node.user_properties.append(("result", str(text)))
 
     return store
 
@@ -55,7 +56,7 @@ def two_gpus() -> None:
     """Skip the test unless there are two GPUs."""
     torch = pytest.importorskip("torch")
     if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
+        pytest.skip("needs two GPUs; --gpu-simulated-devices=2 simulates them for tests that only count")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -66,11 +66,12 @@ def test_a_numpy_product_is_complete_when_the_call_returns(products, planted, re
     assert without > 0.5 * with_barrier
 
 
-def test_the_products_do_not_wait_and_the_barrier_is_one_sync(products, planted, gpu_sync):
-    with gpu_sync.budget(max=0):
+def test_the_products_do_not_wait_and_the_barrier_is_one_sync(products, planted, gpu_sync, report_result):
+    with gpu_sync.budget(max=0) as queued:
         products()
         if planted:
             torch.cuda.synchronize()
-    with gpu_sync.budget(exact=1):
+    with gpu_sync.budget(exact=1) as awaited:
         products()
         torch.cuda.synchronize()
+    report_result(f"{PRODUCTS} products: {queued.syncs} syncs without a barrier, {awaited.syncs} with one")

@@ -2,7 +2,10 @@
 
 Without a barrier the host queues all batches long before the device has run them. Tensors on the device are reused in
 stream order, so they do not accumulate. Batches in pinned host memory do: none can be reused before its copy has run.
-One batch of overlap keeps the device busy with two batches in memory.
+One batch of overlap keeps the device busy with two batches in memory: batch t is done before batch t + 2 begins.
+
+    for batch in limit_in_flight(loader, max=2):
+        train(batch)
 """
 
 from __future__ import annotations
@@ -39,12 +42,17 @@ def infer(simulated, one_host_thread):
     return step
 
 
-def test_no_barrier_is_no_sync_and_one_in_each_batch_is_one(infer, planted, gpu_train):
+def test_no_barrier_is_no_sync_and_one_in_each_batch_is_one(infer, planted, gpu_train, report_result):
     def read():
         infer().sum().item()
 
-    gpu_train(read, **BATCHES).assert_syncs(exact=1)
-    gpu_train(read if planted else infer, **BATCHES).assert_syncs(exact=0)
+    with_barrier = gpu_train(read, **BATCHES)
+    without = gpu_train(read if planted else infer, **BATCHES)
+    report_result(
+        f"syncs per batch: {max(with_barrier.syncs_per_step)} with a barrier, {max(without.syncs_per_step)} without"
+    )
+    with_barrier.assert_syncs(exact=1)
+    without.assert_syncs(exact=0)
 
 
 @pytest.mark.gpu_only
@@ -79,3 +87,64 @@ def test_overlap_costs_less_than_a_barrier(infer, planted, gpu_elapsed, report_r
     ratio = gpu_elapsed.ratio(barrier_in_each, one_of_overlap, rounds=24, calls=1)
     report_result(f"a barrier in each batch, compared with one batch of overlap: {ratio}")
     assert ratio.low > 1.0
+
+
+class LazyDevice:
+    """A device that runs nothing until the host waits for it: the longest that a queue can get."""
+
+    def __init__(self) -> None:
+        self.queued = 0
+        self.done = 0
+
+    def event(self, *_: object, **__: object):
+        return LazyEvent(self)
+
+
+class LazyEvent:
+    """An event of that device: it is reached when everything queued before it has run."""
+
+    def __init__(self, device: LazyDevice) -> None:
+        self.device = device
+        self.place = 0
+
+    def record(self):
+        self.place = self.device.queued
+
+    def query(self):
+        return self.device.done >= self.place
+
+    def synchronize(self):
+        self.device.done = max(self.device.done, self.place)
+
+
+def test_batch_t_is_done_before_batch_t_plus_2_begins(planted, monkeypatch, report_result):
+    from pytest_gpusync import limit_in_flight
+
+    torch.zeros(1, device="cuda")
+    device = LazyDevice()
+    monkeypatch.setattr(torch, "Event", device.event)
+    in_flight = []
+    for _ in range(10) if planted else limit_in_flight(range(10), max=2):
+        in_flight.append(device.queued - device.done)
+        device.queued += 1
+    report_result(f"batches in flight when the next one begins: {in_flight}")
+    # One batch of overlap, and not less: the device always has the next batch to go on with.
+    assert in_flight == [0] + [1] * 9
+
+
+@pytest.mark.gpu_only
+def test_on_a_gpu_batch_t_is_done_before_batch_t_plus_2_begins(infer, planted, report_result):
+    from pytest_gpusync import limit_in_flight
+
+    infer()
+    torch.cuda.synchronize()
+    ends = []
+    late = 0
+    for number in range(40) if planted else limit_in_flight(range(40), max=2):
+        late += number >= 2 and not ends[number - 2].query()
+        infer()
+        ends.append(torch.cuda.Event())
+        ends[-1].record()
+    torch.cuda.synchronize()
+    report_result(f"batches that began before the last but one was done: {late} of 40")
+    assert late == 0

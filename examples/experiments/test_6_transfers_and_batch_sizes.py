@@ -80,7 +80,7 @@ def inference(network, simulated):
 
 
 @pytest.mark.parametrize(("how", "syncs"), [("blocking", 2), ("pipelined", 0), ("resident_only", 0)])
-def test_syncs_of_a_batch(inference, planted, gpu_train, how, syncs):
+def test_syncs_of_a_batch(inference, planted, gpu_train, report_result, how, syncs):
     one = inference(16)
 
     def step():
@@ -91,17 +91,21 @@ def test_syncs_of_a_batch(inference, planted, gpu_train, how, syncs):
             (out if out.is_cuda else one.resident).max().item()
 
     # A buffer is refilled when the batch before the last has finished with it.
-    gpu_train(step, steps=6, warmup=3, in_flight=2).assert_syncs(exact=syncs)
+    run = gpu_train(step, steps=6, warmup=3, in_flight=2)
+    report_result(f"syncs per batch, copies {how}: {max(run.syncs_per_step)}")
+    run.assert_syncs(exact=syncs)
 
 
-def test_only_the_copies_wait(inference, planted, gpu_sync):
+def test_only_the_copies_wait(inference, planted, gpu_sync, report_result):
     one = inference(16)
     one.reads_input = planted
     one.blocking()
     with gpu_sync.record() as seen:
         one.generate()
         one.blocking()
-    assert {site.phase for site in seen.sites} == {"cpu_to_gpu", "gpu_to_cpu"}
+    phases = {site.phase for site in seen.sites}
+    report_result(f"phases with syncs: {', '.join(sorted(map(str, phases)))}")
+    assert phases == {"cpu_to_gpu", "gpu_to_cpu"}
 
 
 @pytest.mark.parametrize("batch", [8, 32, 128])

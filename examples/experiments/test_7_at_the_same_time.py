@@ -50,7 +50,7 @@ class Pipeline:
 
 
 @pytest.mark.parametrize("buffers", [1, 2])
-def test_a_pipeline_never_makes_the_host_wait(simulated, planted, gpu_train, buffers):
+def test_a_pipeline_never_makes_the_host_wait(simulated, planted, gpu_train, report_result, buffers):
     pipeline = Pipeline(simulated, buffers)
 
     def step():
@@ -58,7 +58,9 @@ def test_a_pipeline_never_makes_the_host_wait(simulated, planted, gpu_train, buf
         if planted:
             pipeline.copies.synchronize()
 
-    gpu_train(step, steps=12, warmup=4).assert_syncs(max=0)
+    run = gpu_train(step, steps=12, warmup=4)
+    report_result(f"{buffers} buffers: {max(run.syncs_per_step)} syncs per batch")
+    run.assert_syncs(max=0)
 
 
 def test_two_buffers_let_copies_hide_behind_kernels(simulated, planted, gpu_elapsed, report_result):
@@ -98,7 +100,7 @@ def test_a_replayed_graph_costs_one_launch(small_layers, planted, gpu_elapsed, r
     assert ratio.low > 1.25
 
 
-def test_inference_on_several_streams_blocks_none_of_them(gpu_sync, simulated, planted):
+def test_inference_on_several_streams_blocks_none_of_them(gpu_sync, simulated, planted, report_result):
     size = 16 if simulated else 1024
     weight = torch.randn(size, size, device="cuda") / size**0.5
 
@@ -116,15 +118,16 @@ def test_inference_on_several_streams_blocks_none_of_them(gpu_sync, simulated, p
     async def answers():
         return await asyncio.gather(*(answer(torch.cuda.Stream()) for _ in range(4)))
 
-    with gpu_sync.budget(max=0):
+    with gpu_sync.budget(max=0) as seen:
         found = asyncio.run(answers())
+    report_result(f"four streams, each waiting for its own event: {seen.syncs} syncs")
     assert found == [found[0]] * 4
 
 
 RAY_TASKS = 4
 
 
-def test_ray_tasks_gathered_once_run_side_by_side(planted):
+def test_ray_tasks_gathered_once_run_side_by_side(planted, report_result):
     ray = pytest.importorskip("ray")
     import time
 
@@ -148,4 +151,5 @@ def test_ray_tasks_gathered_once_run_side_by_side(planted):
         gathered = time.perf_counter() - start
     finally:
         ray.shutdown()
+    report_result(f"{RAY_TASKS} tasks: {in_the_loop:.2f} s with ray.get in the loop, {gathered:.2f} s gathered once")
     assert gathered < 0.6 * in_the_loop

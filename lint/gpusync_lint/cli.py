@@ -19,7 +19,8 @@ from gpusync_lint.model import codes
 from gpusync_lint.model.findings import EngineSettings, UserError
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.output.base.format import Options, wants_color
-from gpusync_lint.run.runner import Outcome, Request, accept_all, run
+from gpusync_lint.run.outcome import Outcome, accept_all
+from gpusync_lint.run.runner import Request, run
 from gpusync_lint.settings.config import Config, find, load
 from gpusync_lint.settings.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from gpusync_lint.accept.baseline import Baseline
     from gpusync_lint.files.discovery import Listed
     from gpusync_lint.model.findings import Source
-    from gpusync_lint.run.cache import Memory
+    from gpusync_lint.run.cache import Cache
 
 CLEAN, FINDINGS, FAILED = 0, 1, 2
 
@@ -210,12 +211,12 @@ def _lint(arguments: argparse.Namespace) -> int:
         _check_reason(arguments.add_ignores, names, today)
     config = _config(arguments, paths, cwd, names)
     request = _request(arguments, config, names, today)
-    memory: Memory | None = None
+    cache: Cache | None = None
 
-    def remembered(listed: Sequence[Listed]) -> frozenset[str]:
-        nonlocal memory
-        memory = _memory(arguments, paths, config, request.settings, cwd, listed)
-        return frozenset() if memory is None else memory.quiet
+    def unneeded(listed: Sequence[Listed]) -> frozenset[str]:
+        nonlocal cache
+        cache = _cache(arguments, paths, config, request.settings, cwd, listed)
+        return frozenset() if cache is None else cache.unread
 
     found = discover(
         paths,
@@ -223,7 +224,7 @@ def _lint(arguments: argparse.Namespace) -> int:
         excludes=config.excludes,
         stdin=lambda: sys.stdin.buffer.read(),
         stdin_filename=arguments.stdin_filename,
-        unneeded=remembered,
+        unneeded=unneeded,
     )
     for folder in found.empty:
         emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {folder}\n")
@@ -238,20 +239,20 @@ def _lint(arguments: argparse.Namespace) -> int:
         from gpusync_lint.project.import_context import context_of
 
         context = context_of(found.files, cwd=cwd, excludes=config.excludes)
-    with _progress(len(found.files) + len(found.quiet)) as done:
+    with _progress(len(found.files) + len(found.unread)) as done:
         request = replace(
             request,
             baseline=reference,
             folders=found.folders,
             context=context,
-            memory=memory,
-            quiet=found.quiet,
+            cache=cache,
+            unread=found.unread,
             jobs=arguments.jobs or _jobs_available(),
             progress=done,
         )
         outcome = run(found.files, found.errors, request)
-    if memory is not None:
-        memory.save()
+    if cache is not None:
+        cache.save()
     if arguments.write_baseline and reference is not None:
         outcome = _write_baseline(arguments, config, reference, outcome)
     if runs is not None:
@@ -263,39 +264,45 @@ def _lint(arguments: argparse.Namespace) -> int:
     return _exit_code(arguments, outcome)
 
 
-def _memory(
+def _cache(
     arguments: argparse.Namespace,
     paths: Sequence[str],
     config: Config,
     settings: EngineSettings,
     cwd: Path,
     listed: Sequence[Listed],
-) -> Memory | None:
+) -> Cache | None:
     """The cache; None for a run that changes files, needs all of their texts, or lints files given by name."""
     if arguments.no_cache or arguments.fix or arguments.diff or arguments.observed or arguments.add_ignores is not None:
         return None
     if "-" in paths or not listed or any(one.named for one in listed):
         return None
-    from gpusync_lint.run.cache import open_memory
+    from gpusync_lint.run.cache import open_cache
 
-    return open_memory(config.root or cwd, [str(cwd), *paths], settings, listed)
+    return open_cache(config.root or cwd, [str(cwd), *paths], settings, listed)
 
 
 def _check(arguments: argparse.Namespace, paths: list[str]) -> None:
-    if arguments.diff and arguments.output_format != output.DEFAULT:
-        raise UsageError("--diff prints a diff, so it cannot be combined with --output-format")
-    if arguments.add_ignores is not None and arguments.write_baseline:
-        raise UsageError("--add-ignores and --write-baseline both accept all warnings; choose one")
-    if arguments.diff and arguments.write_baseline:
-        raise UsageError("--diff changes nothing, so it cannot be combined with --write-baseline")
-    if arguments.observed and not output.named(arguments.output_format).shows.observed:
-        raise UsageError(f"--observed: the format {arguments.output_format} has no place for what was observed")
-    if arguments.statistics and not output.named(arguments.output_format).shows.statistics:
-        raise UsageError(f"--statistics: the format {arguments.output_format} has no place for counts")
-    if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
-        raise UsageError("--unsafe-fixes needs --fix or --diff")
-    if arguments.stdin_filename is not None and "-" not in paths:
-        raise UsageError("--stdin-filename is the name of standard input, so - must be among the paths")
+    """Check the combination of options. Raises UsageError."""
+    shows = output.named(arguments.output_format).shows
+    conflicts = {
+        "--diff prints a diff, so it cannot be combined with --output-format": arguments.diff
+        and arguments.output_format != output.DEFAULT,
+        "--add-ignores and --write-baseline both accept all warnings; choose one": arguments.add_ignores is not None
+        and arguments.write_baseline,
+        "--diff changes nothing, so it cannot be combined with --write-baseline": arguments.diff
+        and arguments.write_baseline,
+        f"--observed: the format {arguments.output_format} cannot contain what was observed": arguments.observed
+        and not shows.observed,
+        f"--statistics: the format {arguments.output_format} cannot contain counts": arguments.statistics
+        and not shows.statistics,
+        "--unsafe-fixes needs --fix or --diff": arguments.unsafe_fixes and not (arguments.fix or arguments.diff),
+        "--stdin-filename is the name of standard input, so - must be among the paths": "-" not in paths
+        and arguments.stdin_filename is not None,
+    }
+    for message, applies in conflicts.items():
+        if applies:
+            raise UsageError(message)
 
 
 def _config(arguments: argparse.Namespace, paths: list[str], cwd: Path, names: dict[str, str]) -> Config:

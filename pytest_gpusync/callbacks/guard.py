@@ -121,7 +121,7 @@ class TrainingGuard:
             return
         self.abandon()
         self.measurement = measurement = region.result()
-        if self.budget is not None and (measurement.device_used or measurement.all_syncs):
+        if self.budget is not None and measurement.device_used:
             self.verdict = judge(measurement, self.budget)
             races = judge_races(measurement, RaceBudget(self._source))
             if self.verdict.outcome == "passed" and races is not None and races.outcome == "failed":

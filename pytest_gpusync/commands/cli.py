@@ -46,15 +46,17 @@ USAGE_ERROR = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the ``gpusync`` command and return its exit code. `argv` does not include the program's name."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    output = sys.stdout  # a traced program may replace it, or close it
     try:
         code = _dispatch(arguments)
-        sys.stdout.flush()
+        if not output.closed:
+            output.flush()
     except KeyboardInterrupt:
         print("gpusync: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # Python flushes standard output again at exit; redirect it to /dev/null.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         return CLOSED_PIPE
     if argv is None and arguments[:1] == ["lint"]:
         gc.freeze()  # the process ends here: do not search its memory for garbage

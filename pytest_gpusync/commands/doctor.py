@@ -100,10 +100,10 @@ def _check_simulated() -> bool:
         print(f"recorder simulated: cannot run: {error}")
         return False
     good = _verdict("simulated", region.result().problem, syncs_per_step(region.result()))
-    from pytest_gpusync.simulated.native_path import shortcut
+    from pytest_gpusync.simulated.native_path import dispatch
 
-    if shortcut.unavailable is not None:
-        print(f"{'':16}its kernels run in Python, which takes about 5 us longer for each: {shortcut.unavailable}")
+    if dispatch.unavailable is not None:
+        print(f"{'':16}its kernels run in Python, about 10 us slower each: {dispatch.unavailable}")
     _describe_use("the simulated CUDA device" if good else "nothing")
     return good
 

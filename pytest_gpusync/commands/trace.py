@@ -8,11 +8,12 @@ import runpy
 import signal
 import sys
 import traceback
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gpusync.commands import trace_launcher
+from pytest_gpusync.commands.trace_stop import limits
 from pytest_gpusync.distributed.rank_exchange import rank
 from pytest_gpusync.machine import devices
 from pytest_gpusync.measure.region import record
@@ -23,7 +24,9 @@ from pytest_gpusync.source.line_coverage import CoverageUnavailable, LineCoverag
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
+    from typing import TextIO
 
+    from pytest_gpusync.measure.region import Region
     from pytest_gpusync.model.document import Document
     from pytest_gpusync.model.measurement import Measurement
 
@@ -53,8 +56,52 @@ class _Terminated(BaseException):
     """Raised in the program by SIGTERM."""
 
 
-class _TimeIsUp(BaseException):
-    """Raised in the program when --limit has passed; not an Exception, so that the program does not catch it."""
+class _Output:
+    """The command's own standard output and error: the program may replace or close them.
+
+    In a child that the program has forked nothing is printed: the parent reports.
+    """
+
+    def __init__(self) -> None:
+        self._out, self._err = sys.stdout, sys.stderr
+        self._process = os.getpid()
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a child that the program has forked."""
+        return os.getpid() != self._process
+
+    @property
+    def color(self) -> bool:
+        """True if a report may be colored."""
+        return not self._out.closed and self._out.isatty() and "NO_COLOR" not in os.environ
+
+    def report(self, rows: Sequence[str]) -> None:
+        """Print a report after what the program has printed; to standard error if standard output is closed."""
+        with suppress(Exception):  # whatever the program has put there
+            sys.stdout.flush()
+        if not self._try_print(self._out, "\n" + "\n".join(rows)):
+            self.note("standard output was closed by the program; its report:\n" + "\n".join(rows))
+
+    def note(self, message: str) -> None:
+        """Print a line for the user to standard error."""
+        if not self.is_forked:
+            self._try_print(self._err, f"gpusync: {message}")
+
+    @staticmethod
+    def _try_print(stream: TextIO, text: str) -> bool:
+        """Print, unless the stream or its file is closed; return whether it was printed."""
+        try:
+            print(text, file=stream, flush=True)
+        except BrokenPipeError:  # the reader has had enough: see cli
+            raise
+        except ValueError:
+            return False
+        except OSError:
+            # Python would fail at exit when it flushes what could not be written.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            return False
+        return True
 
 
 def main(argv: Sequence[str]) -> int:
@@ -74,10 +121,11 @@ def main(argv: Sequence[str]) -> int:
     # The program may change the working directory before its report is written.
     for flag, path in _reports(options):
         setattr(options, flag.lstrip("-"), str(path_of_rank(Path(path).absolute())))
+    output = _Output()
     if trace_launcher.is_launcher(target, options.arguments, is_module=options.is_module):
-        return _trace_ranks(options)
+        return _trace_ranks(options, output)
     try:
-        _prepare_device(options.device, values=not options.no_values, memory=options.memory)
+        _prepare_device(options.device, options.devices, values=not options.no_values, memory=options.memory)
     except MeasurementError as error:
         return _refuse(str(error))
     name = f"-m {target}" if options.is_module else target
@@ -87,12 +135,14 @@ def main(argv: Sequence[str]) -> int:
             lines.recording() if lines is not None else nullcontext(),
             record(name, all_threads=options.all_threads) as region,
         ):
-            code = _run(options, region_limit=options.limit)
+            code = _run(options, output, region)
     except CoverageUnavailable as error:
         return _refuse(f"--lines: {error}")
     except MeasurementError as error:
         return _refuse(str(error))
-    return _report(region.result(), code, options, lines)
+    if output.is_forked:  # a child that ran to the end of the program
+        return code
+    return _report(region.result(), code, options, output, lines)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,6 +161,12 @@ def _parser() -> argparse.ArgumentParser:
         help="auto: a real GPU if there is one, else the simulated device (default)",
     )
     parser.add_argument(
+        "--devices",
+        type=_device_count,
+        metavar="N",
+        help="simulate N devices (default: one, or under a launcher one per local process)",
+    )
+    parser.add_argument(
         "--no-values",
         action="store_true",
         help="compute only shapes on the simulated device, for models that do not fit; stops where a value is needed",
@@ -123,7 +179,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--md", metavar="FILE", help="write the run to FILE as Markdown")
     parser.add_argument("--trace", metavar="FILE", help="write the run to FILE as a Chrome trace, for Perfetto")
     parser.add_argument(
-        "--limit", type=_seconds, metavar="SECONDS", help="stop the program after SECONDS and report what was seen"
+        "--steps", type=_count, metavar="N", help="stop the program after N steps, without warm-up, and report them"
+    )
+    parser.add_argument(
+        "--limit",
+        type=_seconds,
+        metavar="SECONDS",
+        help="stop the program SECONDS after its first use of the device and report what was seen",
     )
     parser.add_argument(
         "--lines",
@@ -155,6 +217,22 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _device_count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of devices of at least 1")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps of at least 1")
+    return count
+
+
 def _split_module(argv: Sequence[str]) -> list[str]:
     """Accept ``-mMODULE`` as Python does."""
     arguments = list(argv)
@@ -167,8 +245,8 @@ def _split_module(argv: Sequence[str]) -> list[str]:
     return arguments
 
 
-def _prepare_device(choice: str, *, values: bool, memory: str | None) -> None:
-    """Switch the simulated device on if needed.
+def _prepare_device(choice: str, count: int | None, *, values: bool, memory: str | None) -> None:
+    """Switch the simulated device on if needed, with `count` devices.
 
     Raises:
         MeasurementError: the requested device is not available.
@@ -184,7 +262,7 @@ def _prepare_device(choice: str, *, values: bool, memory: str | None) -> None:
         # On a machine with a GPU, hide it before the driver is first called, also from child processes.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         try:
-            switch_on(values=values, memory=memory)
+            switch_on(count, values=values, memory=memory)
         except SimulationUnavailable as error:
             raise MeasurementError(str(error)) from error
         except ValueError as error:
@@ -196,50 +274,59 @@ def _prepare_device(choice: str, *, values: bool, memory: str | None) -> None:
         import torch  # noqa: F401
 
 
-def _trace_ranks(options: argparse.Namespace) -> int:
+def _trace_ranks(options: argparse.Namespace, output: _Output) -> int:
     """Trace the ranks that a launcher starts, and report them as one run."""
     passed = ["--device", options.device]
+    if options.devices is not None:
+        passed += ["--devices", str(options.devices)]
     if options.limit is not None:
         passed += ["--limit", str(options.limit)]
+    if options.steps is not None:
+        passed += ["--steps", str(options.steps)]
     if options.lines:
         passed.append("--lines")
     if options.all_threads:
         passed.append("--all-threads")
-    runs = trace_launcher.run(lambda: _run(options, region_limit=None), passed)
+    runs = trace_launcher.run(lambda: _run(options, output, None), passed)
     for lost in runs.lost:
-        print(f"gpusync: {lost} was started but wrote no run: it was killed", file=sys.stderr)
+        output.note(f"{lost} was started but wrote no run: it was killed")
     if runs.document is None:
-        print("gpusync: no rank wrote a run", file=sys.stderr)
+        output.note("no rank wrote a run")
         return runs.code or USAGE_ERROR
+    code = _write_reports(runs.document, options, output, runs.code)
     if not options.quiet:
         from pytest_gpusync.reporting.summary import document_lines
 
-        sys.stdout.flush()
-        print("\n" + "\n".join(document_lines(runs.document)))
-    return _write_reports(runs.document, options, runs.code)
+        output.report(document_lines(runs.document))
+    return code
 
 
-def _run(options: argparse.Namespace, region_limit: float | None) -> int:
-    """Run the program to its end and return its exit code."""
+def _run(options: argparse.Namespace, output: _Output, region: Region | None) -> int:
+    """Run the program to its end, or to the limits for `region`, and return its exit code."""
+    seconds, steps = (options.limit, options.steps) if region is not None else (None, None)
+    stops = None
     try:
-        with _limit(region_limit), _terminable(), _as_main_program(options):
+        with _terminable(), _as_main_program(options), limits(region, seconds, steps) as stops:
             if options.is_module:
                 runpy.run_module(options.target, run_name="__main__", alter_sys=True)
             else:
                 runpy.run_path(options.target, run_name="__main__")
     except SystemExit as leave:
-        return _exit_code(leave)
-    except _TimeIsUp:
-        print(f"gpusync: stopped the program after {region_limit:g} s (--limit)", file=sys.stderr)
+        if stops is None or stops.reason is None:
+            return _exit_code(leave)
+        output.note(f"stopped the program {stops.reason}")
+        return 0
     except KeyboardInterrupt:
-        print("gpusync: interrupted; reporting what was seen", file=sys.stderr)
+        output.note("interrupted; reporting what was seen")
         return INTERRUPTED
     except _Terminated:
-        print("gpusync: terminated; reporting what was seen", file=sys.stderr)
+        output.note("terminated; reporting what was seen")
         return TERMINATED
     except BaseException as error:
         _print_as_python_would(error)
         return 1
+    if stops is not None and stops.ended_early:
+        output.note(f"--steps: {stops.ended_early}")
     return 0
 
 
@@ -273,24 +360,6 @@ def _as_main_program(options: argparse.Namespace) -> Iterator[None]:
         sys.argv, sys.path[:] = argv, path
 
 
-@contextmanager
-def _limit(seconds: float | None) -> Iterator[None]:
-    if seconds is None:
-        yield
-        return
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise _TimeIsUp
-
-    previous = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-
-
 def _exit_code(leave: SystemExit) -> int:
     if leave.code is None:
         return 0
@@ -308,13 +377,32 @@ def _print_as_python_would(error: BaseException) -> None:
     traceback.print_exception(type(error), error, frames or error.__traceback__)
 
 
-def _report(measurement: Measurement, code: int, options: argparse.Namespace, lines: LineCoverage | None) -> int:
+def _report(
+    measurement: Measurement, code: int, options: argparse.Namespace, output: _Output, lines: LineCoverage | None
+) -> int:
+    """Write and print the report; return the exit code. Files come first: they outlast a terminal that is gone."""
+    if _reports(options):
+        from pytest_gpusync.reporting.run_file import region_document, run_document
+
+        ran = lines.take() if lines is not None else None
+        document = run_document(measurement.environment, [region_document(measurement)], ran)
+        code = _write_reports(document, options, output, code)
+    # With several ranks, which share one terminal, only the first prints.
+    if not options.quiet and rank() in (None, 0):
+        output.report(_rows(measurement, options, color=output.color))
+    if measurement.problem is not None:
+        code = code or USAGE_ERROR
+    elif not measurement.device_used:
+        output.note("the program did not use the device")
+    return code
+
+
+def _rows(measurement: Measurement, options: argparse.Namespace, *, color: bool) -> list[str]:
     from shutil import get_terminal_size
 
     from pytest_gpusync.reporting.terminal import render_measurement
 
-    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    rows = render_measurement(
+    return render_measurement(
         measurement,
         verbose=options.all,
         width=get_terminal_size((110, 24)).columns,
@@ -322,24 +410,9 @@ def _report(measurement: Measurement, code: int, options: argparse.Namespace, li
         limit=30,
         hint="--all shows all",
     )
-    sys.stdout.flush()
-    # With several ranks, which share one terminal, only the first prints.
-    if not options.quiet and rank() in (None, 0):
-        print("\n" + "\n".join(rows))
-    if measurement.problem is not None:
-        code = code or USAGE_ERROR
-    elif not measurement.device_used:
-        print("gpusync: the program did not use the device", file=sys.stderr)
-    if not _reports(options):
-        return code
-    from pytest_gpusync.reporting.run_file import region_document, run_document
-
-    ran = lines.take() if lines is not None else None
-    document = run_document(measurement.environment, [region_document(measurement)], ran)
-    return _write_reports(document, options, code)
 
 
-def _write_reports(document: Document, options: argparse.Namespace, code: int) -> int:
+def _write_reports(document: Document, options: argparse.Namespace, output: _Output, code: int) -> int:
     """Write the requested report files; return the exit code, which is not 0 if one could not be written."""
     from pytest_gpusync.reporting.files import render
     from pytest_gpusync.reporting.run_file import write_atomic
@@ -348,7 +421,7 @@ def _write_reports(document: Document, options: argparse.Namespace, code: int) -
         try:
             write_atomic(path, render(document, _ENDINGS[flag]))
         except OSError as error:
-            print(f"gpusync: {flag} {path}: cannot be written ({error.strerror})", file=sys.stderr)
+            output.note(f"{flag} {path}: cannot be written ({error.strerror})")
             code = code or USAGE_ERROR
     return code
 

@@ -1,1 +1,1 @@
-"""The machine: GPUs, drivers, native memory, and hooks into the import system."""
+"""The machine: GPUs, drivers, native libraries, and hooks into the import system."""

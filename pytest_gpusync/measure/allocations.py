@@ -2,8 +2,9 @@
 
 Nothing is recorded until memory grows. Then, from the end of a step on, the stack of each allocation is kept: by
 torch's memory history, or on the simulated device when a tensor is created. Live allocations are summed by line at the
-end of the next step and at the end of the last one. What a line has more of at the end has grown there. A tensor that
-every step replaces does not count, however new it is.
+end of the next step, and at the ends of later ones, at growing distances, because a sum takes time. What a line has
+more of at the last of these has grown there. A tensor that every step replaces does not count, however new it is, nor
+does what is allocated after the last step.
 """
 
 from __future__ import annotations
@@ -52,13 +53,20 @@ class AllocationTracker:
         self._history: _History | None = None
         self._before: Counter[_Line] | None = None
         self._since = 0
+        """The number of steps that had ended when `_before` was summed."""
+        self._after: Counter[_Line] | None = None
+        self._until = 0
+        """The same for `_after`."""
         self._has_tried = False
 
     def step_ended(self, samples: Sequence[MemorySample]) -> None:
         """Handle the end of a step; its sample is the last of `samples`."""
         if self._history is not None:
+            passed = len(samples) - self._since
             if self._before is None:
                 self._before, self._since = self._history.live_bytes(), len(samples)
+            elif passed & (passed - 1) == 0:  # after 1, 2, 4, 8 ... steps
+                self._after, self._until = self._history.live_bytes(), len(samples)
             return
         if self._has_tried or len(samples) < max(self._first + _STEPS_OBSERVED, self.not_before):
             return
@@ -69,24 +77,18 @@ class AllocationTracker:
         if history.start():
             self._history = history
 
-    def close(self, steps: int) -> tuple[GrownLine, ...] | None:
-        """Stop, and return the lines that grew, most bytes per step first; None if nothing was recorded.
-
-        Args:
-            steps: number of steps that ended.
-        """
+    def close(self) -> tuple[GrownLine, ...] | None:
+        """Stop, and return the lines that grew, most bytes per step first; None if nothing was recorded."""
         history, self._history = self._history, None
         if history is None:
             return None
-        try:
-            if self._before is None or steps <= self._since:
-                return None
-            grown = history.live_bytes()
-            grown.subtract(self._before)
-        finally:
-            history.stop()
+        history.stop()
+        if self._before is None or self._after is None:
+            return None
+        steps, grown = self._until - self._since, Counter(self._after)
+        grown.subtract(self._before)
         found = [
-            GrownLine(path, line, function, nbytes / (steps - self._since))
+            GrownLine(path, line, function, nbytes / steps)
             for (path, line, function), nbytes in grown.items()
             if nbytes > 0
         ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_gpusync.machine import devices
 from pytest_gpusync.model.measurement import Environment, MeasurementError
+from pytest_gpusync.recorders.base import NO_GIL, free_threaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +42,8 @@ def usable_device(choice: DeviceChoice, *, simulated: bool) -> devices.Device:
             f"no GPU to measure: {found.reason}; "
             "use `with simulated_cuda(), record():` to count on the simulated device"
         )
+    if free_threaded():
+        raise MeasurementError(NO_GIL)
     return found
 
 
@@ -66,6 +69,11 @@ def describe_environment(recorder: Recorder, found: devices.Device, refusals: Se
         coverage=recorder.coverage,
         note="; ".join(notes) or None,
     )
+
+
+def unknown_environment() -> Environment:
+    """Return the environment of a region in which no recorder ran."""
+    return Environment(None, platform.python_version(), "none", None, None, recorder="none", coverage="simulated")
 
 
 def cuda_is_initialized() -> bool:

@@ -95,7 +95,6 @@ class MemorySampler:
         self._driver = DriverMemory() if process else None
         self.allocations = AllocationTracker(warmup)
         self._counters = MemoryCounters()
-        self._steps = 0
         self.grown: tuple[GrownLine, ...] | None = None
         """After closing, the lines whose allocations made memory grow; None if they were not recorded."""
 
@@ -103,12 +102,11 @@ class MemorySampler:
         """Append the memory in use now, and check how it grows."""
         process = self._driver.bytes() if self._driver is not None and _on_a_gpu() else None
         samples.append(self._counters.read(process))
-        self._steps = len(samples)
         self.allocations.step_ended(samples)
 
     def close(self) -> None:
         """Stop. Does nothing if stopped."""
-        found = self.allocations.close(self._steps)
+        found = self.allocations.close()
         self.grown = self.grown if found is None else found
         self._counters.close()
         if self._driver is not None:

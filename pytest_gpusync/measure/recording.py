@@ -10,14 +10,15 @@ import os
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpusync.machine import devices
 from pytest_gpusync.machine.devices import simulation_is_on as _simulation_is_on
-from pytest_gpusync.measure import device_choice, phases, step_boundaries
+from pytest_gpusync.measure import device_choice, phases, scopes, step_boundaries
 from pytest_gpusync.measure.region_log import LoggedSync
+from pytest_gpusync.measure.scopes import Scope
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.recorders import RecorderUnavailable, candidates, create, jax_waits
 from pytest_gpusync.source import attribution
@@ -34,33 +35,59 @@ _JAX_NOT_SEEN: Final = "cannot see waits of JAX, which is loaded: this version d
 _COUNTED_AT_THE_DRIVER: Final = {"cupy": "CuPy", "numba.cuda": "Numba"}
 """Frameworks other than torch that wait by calls of the driver, by module."""
 
-_allowed: dict[int, list[str]] = {}
-"""Reasons of the open allow() blocks by thread, outermost first."""
+_allowed: tuple[tuple[Scope, str], ...] = ()
+"""The open allow() blocks with their reasons, in the order in which they were opened. Replaced, never changed in
+place."""
+_allowed_lock = threading.Lock()
 _uncounted: set[int] = set()
 """Threads that are measuring: their syncs are not the user's."""
 
 
-@contextmanager
-def allow(reason: str) -> Iterator[None]:
-    """Allow the syncs that this thread makes in a ``with`` block: reported with the reason, not counted.
+class allow(AbstractContextManager[None], ContextDecorator):  # noqa: N801 (used like a function)
+    """Allow the syncs that the program makes in a ``with`` block: reported with the reason, not counted.
+
+    The block covers its thread, or in a task of an event loop the task; and the tasks and the work in thread pools that
+    are started in it. If a generator opens the block, its consumer is not covered.
+
+    ``torch.compile`` traces through the block, also with ``fullgraph=True``. The code that it compiles does not open
+    the block, so its syncs are counted: put the block around the call of the compiled function.
 
     Raises:
         ValueError: the reason is empty.
     """
-    if not isinstance(reason, str) or not reason.strip():
-        raise ValueError('allow() takes the reason for the sync, as in allow("early stop needs the value")')
-    thread = threading.get_ident()
-    # A recorder may have buffered syncs: those made before the block are not allowed by it.
-    current.flush()
-    reasons = _allowed.setdefault(thread, [])
-    reasons.append(reason)
-    try:
-        yield
-    finally:
+
+    def __init__(self, reason: str) -> None:
+        if not isinstance(reason, str) or not reason.strip():
+            raise ValueError('allow() takes the reason for the sync, as in allow("early stop needs the value")')
+        self._reason = reason
+        self._scope: Scope | None = None
+
+    def _recreate_cm(self) -> allow:
+        return allow(self._reason)
+
+    def __enter__(self) -> None:
+        global _allowed
+        if scopes.traced_by_compiler():
+            return
+        # A recorder may have buffered syncs: those made before the block are not allowed by it.
         current.flush()
-        reasons.pop()
-        if not reasons:
-            _allowed.pop(thread, None)
+        scope = self._scope = Scope(is_region=False)
+        scope.enter(sys._getframe(1))
+        with _allowed_lock:
+            _allowed = (*_allowed, (scope, self._reason))
+        current.update_buffering()
+
+    def __exit__(self, *exc: object) -> None:
+        global _allowed
+        scope = self._scope
+        if scope is None:  # traced by torch.compile
+            return
+        self._scope = None
+        current.flush()
+        with _allowed_lock:
+            _allowed = tuple(entry for entry in _allowed if entry[0] is not scope)
+        scope.leave()
+        current.update_buffering()
 
 
 @contextmanager
@@ -100,7 +127,9 @@ class Recording:
         self._planting: tuple[int, list[RawSync]] | None = None
         """The thread that is planting a sync, and what the recorder saw of it."""
         self._optimizer_steps = step_boundaries.OptimizerSteps(self._optimizer_stepped)
+        self._optimizer_numbers = step_boundaries.OptimizerNumbers()
         self._jax = jax_waits.JaxWaits(self._sink, uncounted)
+        self._handed_work = scopes.HandedWork()
         self._jax_was_followed = False
         """True if the waits of JAX were counted in the regions that are open, or were last."""
 
@@ -116,6 +145,11 @@ class Recording:
             else:
                 self._start(recorder, device)
             self._regions = (*self._regions, region)
+            region.scope.enter(region.frame)
+            region.frame = None
+            self.update_buffering()
+            if self._recorder is not None:
+                self._recorder.watch_device_work(self._device_worked)
             self._look_for_races()
 
     def close(self, region: RegionLog) -> None:
@@ -126,16 +160,20 @@ class Recording:
                 return
             try:
                 self.flush()
+                if self._recorder is not None:
+                    self._recorder.look_for_device_work()
                 self._verify()
             except Exception as error:
                 region.fail(f"the recorder failed: {type(error).__name__}: {error}")
             finally:
                 self._close(region)
+                region.scope.leave()
                 self._regions = tuple(other for other in self._regions if other is not region)
-                if not self._regions:
-                    self._stop()
-                else:
+                if self._regions:
+                    self.update_buffering()
                     self._look_for_races()
+                else:
+                    self._stop()
 
     def _look_for_races(self) -> None:
         """Look for races as long as a region wants to know of them."""
@@ -155,6 +193,12 @@ class Recording:
         recorder = self._recorder
         if recorder is not None:
             recorder.flush()
+
+    def update_buffering(self) -> None:
+        """Let the recorder buffer calls, unless a sync has to be delivered at the moment it is made."""
+        recorder = self._recorder
+        if recorder is not None:
+            recorder.buffer_calls(not scopes.need_immediate_delivery())
 
     def follow_jax(self) -> None:
         """Count the waits of JAX from now on, if it is loaded and there is a GPU for it to wait for."""
@@ -181,6 +225,7 @@ class Recording:
         recorder can run.
         """
         self._lock = threading.RLock()  # the thread that held it does not exist here
+        scopes.forget_in_forked_child()
         recorder, self._recorder = self._recorder, None
         self._looks_for_races = False
         self._planting = None
@@ -217,6 +262,7 @@ class Recording:
         refusals: list[str] = []
         self._start_first(candidates(simulated, wanted), found, refusals)
         self._optimizer_steps.attach()
+        self._handed_work.attach()
         phases.follow()
         self._jax_was_followed = False
         self.follow_jax()
@@ -255,6 +301,8 @@ class Recording:
                 recorder.flush()
                 recorder.stop()
                 self._start_first(weaker, devices.detect(), [f"{recorder.name}: {reason}"])
+                if self._recorder is not None:
+                    self._recorder.watch_device_work(self._device_worked)
             except Exception as error:  # must not reach the tool that asked for room
                 for region in self._regions:
                     region.fail(str(error))
@@ -269,6 +317,7 @@ class Recording:
     def _unwrap(self) -> None:
         """Restore what was wrapped when the first region opened."""
         self._optimizer_steps.detach()
+        self._handed_work.detach()
         phases.unfollow()
         self._jax.detach()
 
@@ -298,8 +347,23 @@ class Recording:
 
     def _optimizer_stepped(self, optimizer: object, _args: object, _kwargs: object) -> None:
         buffered, now = self.mark(), time.perf_counter_ns()
+        thread, held = threading.get_ident(), scopes.held()
+        number, name = self._optimizer_numbers.number(optimizer), _thread_name(thread)
         for region in self._regions:
-            region.optimizer_stepped(id(optimizer), buffered, now)
+            if region.is_stepped_by(thread, held):
+                region.optimizer_stepped(optimizer, number, buffered, now, (thread, name))
+        for region in self._regions:  # once all have the step: it may stop the program
+            if region.on_step is not None and region.takes_steps_of(optimizer, thread, held):
+                region.on_step(number)
+
+    def _device_worked(self, thread: int) -> bool:
+        """Note that `thread` gave the device work; return True once every open region knows of work of its own."""
+        if thread in _uncounted:
+            return False
+        held, name = scopes.held(), _thread_name(thread)
+        for region in self._regions:
+            region.device_worked(thread, name, held)
+        return all(region.has_worked for region in self._regions)
 
     def _raced(self, race: Race) -> None:
         if threading.get_ident() not in _uncounted:
@@ -320,11 +384,11 @@ class Recording:
                 phase = phases.at_call(sequence)
             else:
                 phase = (phases.current(thread) or phases.current(owner)) if phases.are_open() else None
-            reasons = _allowed.get(owner)
-            allowed = reasons[-1] if reasons else None
+            held = scopes.held(owner)
+            allowed = _reason(owner, held) if _allowed else None
             name = _thread_name(owner)
             values = (kind, site, direction, nbytes, blocked, phase, owner, name, device, allowed)
-            logged = tuple.__new__(LoggedSync, (*values, began, sequence, stream))  # in a third of the time
+            logged = tuple.__new__(LoggedSync, (*values, began, sequence, stream, held))  # in a third of the time
             for region in self._regions:
                 region.syncs.append(logged)
             if self._optimizer_steps.handle is None:
@@ -338,6 +402,11 @@ current = Recording()
 """The recording of this process."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: current.forget_in_forked_child())
+
+
+def _reason(thread: int, held: tuple[Scope, ...]) -> str | None:
+    """Return the reason of the innermost allow() block that covers a call on `thread`."""
+    return next((reason for scope, reason in reversed(_allowed) if scope.covers(thread, held)), None)
 
 
 def _thread_name(ident: int) -> str:

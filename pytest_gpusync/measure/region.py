@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
-from pytest_gpusync.measure import recording
+from pytest_gpusync.measure import child_process, child_reports, device_choice, recording, scopes
 from pytest_gpusync.measure.memory_sampler import MemorySampler
 from pytest_gpusync.measure.region_log import DEFAULT_WARMUP, RegionLog, StepEnd
+from pytest_gpusync.measure.step_on import StepEndFollower, StepOn
 from pytest_gpusync.model.measurement import MeasurementError
-from pytest_gpusync.model.site_counts import site_counts
+from pytest_gpusync.model.site_counts import device_counts, site_counts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
     from pytest_gpusync.model.measurement import Disturbance, Measurement, Race, SiteCount, StepTime
 
+text_renderer: Callable[[Measurement], str] | None = None
+"""Returns a measurement as text for ``print()``. Set by ``pytest_gpusync``; None: ``repr()`` is shown."""
 notebook_renderer: Callable[[Measurement], str] | None = None
 """Returns the HTML of a measurement for a notebook. Set by ``pytest_gpusync``; None: notebooks show ``repr()``."""
 
@@ -40,6 +45,40 @@ class Region:
         log.explicit_times.append(time.perf_counter_ns())
         if log.sampler is not None:
             log.sampler.take(log.explicit_samples)
+        if log.on_step is not None:
+            log.on_step(None)
+
+    @property
+    def on_step(self) -> Callable[[int | None], None] | None:
+        """Called after each call of an optimizer that may end a step, with its number, and after each ``mark_step()``,
+        with None. It may raise an exception, which is then raised in the program.
+        """
+        return self._log.on_step
+
+    @on_step.setter
+    def on_step(self, function: Callable[[int | None], None] | None) -> None:
+        self._log.on_step = function
+
+    @property
+    def saw_device(self) -> bool:
+        """True once CUDA is initialized in this process or a sync was seen. It reads no recorder."""
+        return device_choice.cuda_is_initialized() or bool(self._log.syncs)
+
+    def step_on(self, step_on: StepOn) -> None:
+        """Say what ends the steps of this region; call it before the first step.
+
+        Args:
+            step_on: an optimizer, if several are called in a step; a class of optimizers or its name; or a function
+                that makes one step, or its name, such as ``"train.train_step"``.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        self.end_steps_by(StepEndFollower(step_on))
+
+    def end_steps_by(self, follower: StepEndFollower) -> None:
+        """Let `follower` end the steps of this region."""
+        self._log.follow(follower, lambda: self.mark_step(follower.name))
 
     def record_allocations_from(self, step: int) -> None:
         """If memory grows, record which lines allocate, but not before the end of step `step`."""
@@ -68,6 +107,23 @@ class Region:
             reads_clock=current.reads_clock,
             finds_races=current.finds_races,
             complete=False,
+        )
+
+    def children(self) -> list[Measurement]:
+        """Return what was measured of each process that the program has started and that used the device, for a region
+        that was opened with ``children=True``, while it is open or just after it.
+        """
+        log = self._log
+        return child_reports.reports.measured(
+            child_reports.Window(
+                name=log.name,
+                environment=self.result().environment,
+                opened_ns=log.opened_ns,
+                closed_ns=time.perf_counter_ns() if log.closed_ns is None else log.closed_ns,
+                step_ends=log.step_ends(),
+                step_source=log.step_source,
+                warmup=DEFAULT_WARMUP if log.warmup is None else log.warmup,
+            )
         )
 
     @property
@@ -105,6 +161,20 @@ class Region:
         return races
 
     @property
+    def syncs_by_device(self) -> dict[int | None, int]:
+        """The same syncs as :attr:`syncs` by the ordinal of the device waited for, such as ``{0: 1000, 1: 1000}``.
+
+        None is the key of syncs whose device the recorder does not know. Devices without syncs have no key.
+
+        Raises:
+            MeasurementError: the region was not measured.
+        """
+        measurement = self.result()
+        if measurement.problem is not None:
+            raise MeasurementError(measurement.problem)
+        return {count.device: count.syncs for count in device_counts(measurement)}
+
+    @property
     def steps(self) -> int:
         """Steps seen so far, including warm-up; 1 for a region without steps."""
         return self.result().steps
@@ -115,24 +185,24 @@ class Region:
             recording.current.flush()  # a recorder may have buffered syncs
         return f"<Region {self.name!r} {state}: {len(self._log.syncs)} syncs seen>"
 
+    def __str__(self) -> str:
+        if text_renderer is None:
+            return repr(self)
+        measurement = self.result()
+        if self._log.result is None:  # what was seen so far
+            measurement = replace(measurement, complete=True)
+        return text_renderer(measurement)
+
     def _repr_html_(self) -> str | None:
         """Return what a notebook shows of the region."""
         return None if notebook_renderer is None else notebook_renderer(self.result())
 
 
-@contextmanager
-def record(
-    name: str = "region",
-    *,
-    warmup: int | None = None,
-    recorder: str = "auto",
-    device: DeviceChoice = "auto",
-    memory: bool = False,
-    process_memory: bool = False,
-    all_threads: bool = False,
-    races: bool = True,
-) -> Iterator[Region]:
+class record(AbstractContextManager[Region]):  # noqa: N801 (used like a function)
     """Measure the syncs of a ``with`` block.
+
+    ``torch.compile`` traces through the block, also with ``fullgraph=True``, and then nothing is measured: open the
+    region around the call of the compiled function.
 
     Args:
         name: the region's name in reports.
@@ -141,20 +211,81 @@ def record(
         device: "auto" is the simulated device if it is on, else the GPU.
         memory: read the memory counters at the end of each step, to estimate growth.
         process_memory: also query the driver for the memory of the process, which takes some tenths of a millisecond.
-        all_threads: count the syncs of all threads. By default only the thread that opens the region and autograd's
-            threads working for it count; syncs of other threads are reported as background.
+        all_threads: count the syncs of all threads. By default those of the thread that opens the region count, of
+            threads that call ``optimizer.step()``, of work that the region hands to a thread pool, and of autograd's
+            threads working for these; syncs of other threads are reported as background. A region that a task of an
+            event loop opens covers that task and those that it starts.
         races: look for races, on the simulated device.
+        children: ask the processes that the program starts meanwhile for what they do on the device; see
+            :meth:`Region.children`.
+        step_on: what ends a step; see :meth:`Region.step_on`.
 
-    Yields:
-        The open region; its ``syncs``, ``sites`` and ``result()`` are final after the block.
+    The value of the ``with`` statement is the open :class:`Region`; its ``syncs``, ``sites`` and ``result()`` are final
+    after the block.
 
     Raises:
         MeasurementError: nothing can be measured here.
     """
-    sampler = MemorySampler(DEFAULT_WARMUP if warmup is None else warmup, process_memory) if memory else None
-    log = RegionLog(name, warmup, sampler, all_threads=all_threads, races=races)
-    recording.current.open(log, recorder, device)
-    try:
-        yield Region(log)
-    finally:
+
+    def __init__(
+        self,
+        name: str = "region",
+        *,
+        warmup: int | None = None,
+        recorder: str = "auto",
+        device: DeviceChoice = "auto",
+        memory: bool = False,
+        process_memory: bool = False,
+        all_threads: bool = False,
+        races: bool = True,
+        children: bool = False,
+        step_on: StepOn = None,
+    ) -> None:
+        self._name = name
+        self._warmup = warmup
+        self._recorder = recorder
+        self._device = device
+        self._memory = memory
+        self._process_memory = process_memory
+        self._all_threads = all_threads
+        self._races = races
+        self._children = children
+        self._step_on = step_on
+        self._log: RegionLog | None = None
+
+    def __enter__(self) -> Region:
+        if scopes.traced_by_compiler():
+            return _TRACED
+        follower = None if self._step_on is None else StepEndFollower(self._step_on)
+        warmup = self._warmup
+        sampler = (
+            MemorySampler(DEFAULT_WARMUP if warmup is None else warmup, self._process_memory) if self._memory else None
+        )
+        log = RegionLog(self._name, warmup, sampler, all_threads=self._all_threads, races=self._races)
+        log.frame = sys._getframe(1)
+        recording.current.open(log, self._recorder, self._device)
+        if self._children:
+            child_reports.reports.open(child_process.report_to)
+        self._log, region = log, Region(log)
+        if follower is not None:
+            region.end_steps_by(follower)
+        return region
+
+    def __exit__(self, *exc: object) -> None:
+        log, self._log = self._log, None
+        if log is None:  # traced by torch.compile
+            return
+        if self._children:
+            child_reports.reports.close()
         recording.current.close(log)
+
+
+def _traced_region() -> Region:
+    """Return the region of a block that torch.compile traced: its figures raise a MeasurementError."""
+    log = RegionLog("region", None, None, all_threads=False)
+    log.fail("torch.compile traced the region, so it was not measured: open it around the call")
+    log.close(device_choice.unknown_environment(), reads_clock=False, finds_races=False)
+    return Region(log)
+
+
+_TRACED: Final = _traced_region()

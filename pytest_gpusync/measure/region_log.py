@@ -6,19 +6,22 @@ made, because a recorder may deliver a sync after the step that made it has ende
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect_right
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpusync.measure import device_choice, step_boundaries
+from pytest_gpusync.measure import step_boundaries
+from pytest_gpusync.measure.scopes import Scope
 from pytest_gpusync.model.measurement import Measurement, RegionTimes, Sync
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from types import FrameType
 
     from pytest_gpusync.measure.memory_sampler import MemorySampler
+    from pytest_gpusync.measure.step_on import StepEndFollower
     from pytest_gpusync.model.measurement import (
         Direction,
         Disturbance,
@@ -52,6 +55,8 @@ class LoggedSync(NamedTuple):
     sequence: int | None
     """As :attr:`RawSync.sequence`: for a sync delivered late, its number decides its step."""
     stream: int | None
+    held: tuple[Scope, ...]
+    """The blocks whose context the sync was made in."""
 
 
 class StepEnd(NamedTuple):
@@ -69,7 +74,7 @@ class OptimizerCall(NamedTuple):
     delivered: int
     buffered: int
     optimizer: int
-    """Identity of the optimizer."""
+    """Number of the optimizer."""
     time_ns: int
 
 
@@ -84,6 +89,7 @@ class RegionLog:
         self.sampler = sampler
         self.syncs: list[LoggedSync] = []
         self.opened_ns = time.perf_counter_ns()
+        self.closed_ns: int | None = None
         self.optimizer_calls: list[tuple[int, int, int, int]] = []
         """The fields of an :class:`OptimizerCall`, for each call: a plain tuple is made faster."""
         self.optimizer_samples: list[MemorySample] = []
@@ -93,6 +99,10 @@ class RegionLog:
         self.explicit_times: list[int] = []
         self.explicit_samples: list[MemorySample] = []
         self.step_source = "optimizer.step()"
+        self.follower: StepEndFollower | None = None
+        """What ends steps, if the caller says so."""
+        self.on_step: Callable[[int | None], None] | None = None
+        """As :attr:`Region.on_step <pytest_gpusync.measure.region.Region.on_step>`."""
         self.timing: tuple[StepTime, ...] | None = None
         self.disturbance: Disturbance | None = None
         self.problem: str | None = None
@@ -102,13 +112,72 @@ class RegionLog:
         self.wants_races = races
         self._races: dict[Race, int] = {}
         """How often each race happened."""
-        self._thread = threading.get_ident()
+        self.scope = Scope(is_region=True)
+        self.frame: FrameType | None = None
+        """The frame that opens the region, until it is open."""
+        self._stepping: set[tuple[int, str]] = set()
+        """Threads that called ``optimizer.step()``, with their names: an identity is used again once a thread ended."""
+        self._worked: set[tuple[int, str]] = set()
+        """Threads that gave the device work, with their names."""
+        self._worked_in_scope = False
         self._all_threads = all_threads
 
-    def optimizer_stepped(self, optimizer: int, buffered: int, now: int) -> None:
-        """Keep a call of ``optimizer.step()`` that returned at `now`, with so many calls buffered by the recorder."""
+    def is_stepped_by(self, thread: int, held: tuple[Scope, ...]) -> bool:
+        """Return whether an ``optimizer.step()`` of `thread`, in a context that holds `held`, ends a step here."""
+        if self.scope in held:
+            return True
+        if thread == self.scope.thread:
+            return not self.scope.in_task
+        return not any(scope.is_region for scope in held)
+
+    def device_worked(self, thread: int, name: str, held: tuple[Scope, ...]) -> None:
+        """Keep that `thread` gave the device work."""
+        self._worked.add((thread, name))
+        self._worked_in_scope |= self._owns(thread, name, held)
+
+    @property
+    def has_worked(self) -> bool:
+        """True once a thread of the region has given the device work."""
+        return self._worked_in_scope or any(self._owns(*thread, ()) for thread in self._worked)
+
+    def _owns(self, thread: int, name: str, held: tuple[Scope, ...]) -> bool:
+        """Return whether what `thread` of that name does, in a context that holds `held`, belongs to the region."""
+        if self._all_threads or self.scope in held:
+            return True
+        if thread == self.scope.thread:
+            return not self.scope.in_task
+        return (thread, name) in self._stepping
+
+    def follow(self, follower: StepEndFollower, mark_step: Callable[[], None]) -> None:
+        """Let `follower` decide from now on what ends a step; where a function does, it calls `mark_step`."""
+        self.stop_following()
+        self.follower, self.step_source = follower, follower.name
+        self.optimizer_calls.clear()
+        self.optimizer_samples.clear()
+        follower.start(mark_step)
+
+    def stop_following(self) -> None:
+        """Restore the function that ends steps, if one does."""
+        if self.follower is not None:
+            self.follower.stop()
+
+    def optimizer_stepped(
+        self, optimizer: object, number: int, buffered: int, now: int, thread: tuple[int, str]
+    ) -> None:
+        """Keep a call of ``optimizer.step()`` that returned at `now`, with so many calls buffered by the recorder.
+
+        Args:
+            optimizer: the optimizer.
+            number: identifies it.
+            buffered: calls that the recorder had buffered.
+            now: when the call returned.
+            thread: the thread that made it, and its name.
+        """
+        self._stepping.add(thread)
+        if not self._may_end_step(optimizer):
+            return
         # This runs in every step, with cold caches: one object fewer saves a microsecond.
-        self.optimizer_calls.append((len(self.syncs), buffered, optimizer, now))
+        self.optimizer_calls.append((len(self.syncs), buffered, number, now))
         if self.sampler is not None and self.explicit_ends is None:
             self.sampler.take(self.optimizer_samples)
 
@@ -117,6 +186,22 @@ class RegionLog:
         if self.wants_races:
             self._races[race] = self._races.get(race, 0) + 1
 
+    def takes_steps_of(self, optimizer: object, thread: int, held: tuple[Scope, ...]) -> bool:
+        """Return whether an ``optimizer.step()`` of `thread`, in a context that holds `held`, may end a step here."""
+        return self.explicit_ends is None and self.is_stepped_by(thread, held) and self._may_end_step(optimizer)
+
+    def _may_end_step(self, optimizer: object) -> bool:
+        if self.follower is None:
+            return True
+        ends_step = self.follower.ends_step
+        return ends_step is not None and ends_step(optimizer)
+
+    def step_ends(self) -> list[int]:
+        """Return when the steps ended, by the clock of ``time.perf_counter_ns()``; empty for a region without steps."""
+        if self.explicit_ends is not None:
+            return self.explicit_times
+        return [OptimizerCall(*self.optimizer_calls[index]).time_ns for index in self._boundary_calls()]
+
     def fail(self, problem: str) -> None:
         """Keep the first reason why this measurement cannot be trusted."""
         if self.problem is None:
@@ -124,8 +209,10 @@ class RegionLog:
 
     def close(self, environment: Environment, *, reads_clock: bool, finds_races: bool) -> None:
         """Make the final measurement."""
+        self.stop_following()
         if self.sampler is not None:
             self.sampler.close()
+        self.closed_ns = time.perf_counter_ns()
         self.result = self.measurement(
             environment, reads_clock=reads_clock, finds_races=finds_races, complete=self.problem is None
         )
@@ -141,54 +228,65 @@ class RegionLog:
             finds_races: the recorder looks for races.
             complete: the region has ended and nothing is missing.
         """
+        warmup = DEFAULT_WARMUP if self.warmup is None else self.warmup
+        counts: Sequence[bool]
         if self.explicit_ends is not None:
-            ends, source = self.explicit_ends, self.step_source
+            ends: Sequence[StepEnd] = self.explicit_ends
+            counts = [True] * len(ends)
         else:
-            calls = [OptimizerCall(*self.optimizer_calls[index]) for index in self._boundary_calls()]
-            ends, source = [StepEnd(call.delivered, call.buffered) for call in calls], self.step_source
-            if len(ends) < 2:
-                # One optimizer.step() does not repeat: the region itself is the step.
-                ends, source = [], "whole region"
-        syncs = self._in_steps(ends)
-        if not ends:
-            warmup = 0
-        else:
-            warmup = DEFAULT_WARMUP if self.warmup is None else self.warmup
+            found = self._optimizer_steps()
+            calls = [OptimizerCall(*self.optimizer_calls[index]) for index, _ in found]
+            ends = [StepEnd(call.delivered, call.buffered) for call in calls]
+            counts = step_boundaries.within_trainings([starts for _, starts in found], warmup)
+        number = sum(counts)
+        syncs = self._in_steps(ends, counts)
         problem = self.problem
-        if problem is None and ends and warmup >= len(ends):
-            problem = f"no step was measured: {len(ends)} ran, and warm-up takes {warmup}"
+        if problem is None and self.follower is not None and not number:
+            problem = f"no step ended: step_on is {self.follower.name}, which was not called"
+        if problem is None and ends and warmup >= number:
+            problem = f"no step was measured: {number} ran, and warm-up takes {warmup}"
         return Measurement(
             name=self.name,
             environment=environment,
             all_syncs=tuple(syncs),
-            steps=len(ends) or 1,
-            warmup=warmup,
-            step_source=source,
+            steps=number or 1,
+            warmup=warmup if ends else 0,
+            step_source=self.step_source if ends else "whole region",
             complete=complete,
             problem=problem,
-            device_used=device_choice.cuda_is_initialized() or bool(self.syncs),
-            memory=self._memory(len(ends)),
+            device_used=self.has_worked or any(not sync.background for sync in syncs),
+            unused=None if self.has_worked else self._why_unused(syncs),
+            memory=self._memory(number),
             grown=None if self.sampler is None else self.sampler.grown,
             timing=self.timing,
             disturbance=self.disturbance,
-            times=self._times(len(ends)) if reads_clock else None,
+            times=self._times(number) if reads_clock else None,
             races=tuple(replace(race, times=times) for race, times in self._races.items())
             if finds_races and self.wants_races
             else None,
         )
 
-    def _in_steps(self, ends: Sequence[StepEnd]) -> list[Sync]:
-        """Return the syncs, each with its step, ordered by when they began where that is known."""
+    def _in_steps(self, ends: Sequence[StepEnd], counts: Sequence[bool]) -> list[Sync]:
+        """Return the syncs, each with its step, ordered by when they began where that is known.
+
+        Args:
+            ends: where the steps end.
+            counts: for each of them whether it is a step; syncs in the others belong to none.
+        """
+        numbers: list[int | None] = [n if counted else None for n, counted in zip(_ranks(counts), counts, strict=True)]
+        numbers.append(None if ends else 0)  # after the last step
         syncs: list[Sync] = []
         delivered, buffered = [end.delivered for end in ends], [end.buffered for end in ends]
         any_late = False
         for position, logged in enumerate(list(self.syncs)):
+            if self._is_of_another_region(logged):
+                continue
             if logged.sequence is None:
                 step = bisect_right(delivered, position)
             else:
                 step = bisect_right(buffered, logged.sequence)
                 any_late = True
-            syncs.append(self._sync(logged, None if ends and step == len(ends) else step))
+            syncs.append(self._sync(logged, numbers[step]))
         if any_late and all(sync.began_ns is not None for sync in syncs):
             syncs.sort(key=lambda sync: sync.began_ns or 0)
         return syncs
@@ -197,15 +295,21 @@ class RegionLog:
         closed = time.perf_counter_ns() - self.opened_ns
         if not steps:
             return RegionTimes((closed,), closed)
-        if self.explicit_ends is not None:
-            step_ends = self.explicit_times
-        else:
-            step_ends = [OptimizerCall(*self.optimizer_calls[index]).time_ns for index in self._boundary_calls()]
-        return RegionTimes(tuple(end - self.opened_ns for end in step_ends), closed)
+        return RegionTimes(tuple(end - self.opened_ns for end in self.step_ends()), closed)
+
+    def _optimizer_steps(self) -> list[tuple[int, bool]]:
+        """Return the indices of the calls of ``optimizer.step()`` that ended a step, and whether that step began
+        another training; empty if the region itself is the step, since one call does not repeat.
+        """
+        found = step_boundaries.steps([(index, call[2]) for index, call in enumerate(self.optimizer_calls)])
+        return found if len(found) > 1 or self.follower is not None else []
 
     def _boundary_calls(self) -> list[int]:
-        """Return the indices of the calls of ``optimizer.step()`` that ended a step."""
-        return step_boundaries.boundaries([(index, call[2]) for index, call in enumerate(self.optimizer_calls)])
+        """Return the indices of the calls of ``optimizer.step()`` that ended a step that counts as one."""
+        found = self._optimizer_steps()
+        warmup = DEFAULT_WARMUP if self.warmup is None else self.warmup
+        counts = step_boundaries.within_trainings([starts for _, starts in found], warmup)
+        return [index for (index, _), counted in zip(found, counts, strict=True) if counted]
 
     def _memory(self, steps: int) -> tuple[MemorySample, ...] | None:
         """Return the samples at the ends of steps; None for a region without steps, which shows no growth."""
@@ -215,7 +319,22 @@ class RegionLog:
             return tuple(self.explicit_samples)
         return tuple(self.optimizer_samples[index] for index in self._boundary_calls())
 
+    def _is_of_another_region(self, logged: LoggedSync) -> bool:
+        """Return whether a sync was made in the region of another task, which counts it."""
+        scope = self.scope
+        if not scope.in_task or scope in logged.held or self._all_threads:
+            return False
+        return any(other.is_region and other.in_task for other in logged.held)
+
+    def _why_unused(self, syncs: Sequence[Sync]) -> str | None:
+        """Return which threads used the device if the region's own did not, as a clause."""
+        others = sorted({*(name for _, name in self._worked), *(sync.thread for sync in syncs)})
+        if not others:
+            return None
+        return f"the device was used only by other threads ({', '.join(others)}), whose syncs are not counted"
+
     def _sync(self, logged: LoggedSync, step: int | None) -> Sync:
+        owned = self._owns(logged.owner, logged.thread, logged.held)
         return Sync(
             kind=logged.kind,
             site=logged.site,
@@ -224,10 +343,15 @@ class RegionLog:
             nbytes=logged.nbytes,
             blocked_ns=logged.blocked_ns,
             phase=logged.phase,
-            thread=logged.thread,
+            thread=logged.thread if owned or logged.owner != self.scope.thread else f"{logged.thread}, another task",
             device=logged.device,
             allowed=logged.allowed,
-            background=logged.owner != self._thread and not self._all_threads,
+            background=not owned,
             began_ns=None if logged.began_ns is None else logged.began_ns - self.opened_ns,
             stream=logged.stream,
         )
+
+
+def _ranks(counts: Sequence[bool]) -> Sequence[int]:
+    """Return for each entry how many before it are true."""
+    return [0, *accumulate(counts)][: len(counts)]

@@ -8,14 +8,21 @@ nor is it zero.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from fnmatch import fnmatchcase
+from math import ceil
+from statistics import median
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 from pytest_gpusync.model import memory_growth, sizes, step_times
 from pytest_gpusync.model.estimates import MIN_SAMPLES, Estimate
 from pytest_gpusync.model.line_counts import counted_per_step, line_counts, measured_steps
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pytest_gpusync.model.line_counts import LineCount
     from pytest_gpusync.model.measurement import Measurement
 
@@ -25,15 +32,91 @@ Outcome = Literal["passed", "failed", "not_measured", "undecided"]
 WHOLE_REGION: Final = "whole region"
 """``Measurement.step_source`` of a region without steps."""
 
+MAX_COUNTS_LISTED: Final = 4
+"""Most different numbers of syncs per step that a sentence lists."""
+
+_OVER: Final = re.compile(r"\s*(\d+)\s+in\s+(\d+)\s*", re.ASCII)
+
+
+class Over(NamedTuple):
+    """Steps that may exceed a limit: at most `steps` of any `of` consecutive ones."""
+
+    steps: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Over:
+        """Read "1 in 10".
+
+        Raises:
+            ValueError: it is something else.
+        """
+        found = _OVER.fullmatch(text) if isinstance(text, str) else None
+        if found is None or not 0 < int(found[1]) < int(found[2]):
+            raise ValueError(f'over of a sync budget is a share of the steps such as "1 in 10", not {text!r}')
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.steps} in {self.of}"
+
+
+_GROUP: Final = re.compile(r"(?P<path>.+?)(?:::(?P<function>[\w.<>]+)|:(?P<first>\d+)(?:-(?P<last>\d+))?)?", re.ASCII)
+
+
+class LineGroup(NamedTuple):
+    """Lines of the project: of files, of a function, or between two line numbers."""
+
+    text: str
+    """As written: "train.py", "models/*.py", "train.py:10-40", "train.py::Trainer.step"."""
+    path: str
+    """A pattern, as for :func:`fnmatch.fnmatchcase`."""
+    function: str | None = None
+    first: int | None = None
+    last: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> LineGroup:
+        """Read a group.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        found = _GROUP.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            raise ValueError(
+                'within of a sync budget is lines such as "train.py", "models/*.py", "train.py:10-40" or '
+                f'"train.py::Trainer.step", not {text!r}'
+            )
+        first = None if found["first"] is None else int(found["first"])
+        last = first if found["last"] is None else int(found["last"])
+        return cls(text, found["path"], found["function"], first, last)
+
+    def has(self, line: LineCount) -> bool:
+        """Return whether a line belongs to the group."""
+        if not fnmatchcase(line.path, self.path):
+            return False
+        if self.function is not None:
+            return line.function == self.function or line.function.endswith(f".{self.function}")
+        return self.first is None or (self.last is not None and self.first <= line.line <= self.last)
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A limit on the syncs of one step: at most `max`, or exactly `exact`."""
+    """A limit on the syncs of one step: at most `max`, or exactly `exact`.
+
+    By default it applies to every step. With `percentile`, at least this share of the steps, in percent, keeps `max`.
+    With `over`, some steps may exceed `max`, such as those that log.
+    """
 
     max: int | None = None
     exact: int | None = None
     source: str = "budget"
-    """Who set it, for reports: "marker", "--gpu-sync-budget", "assert_syncs"."""
+    """Who set it, for reports: "marker gpu_sync_budget", "--gpu-sync-budget", "assert_syncs"."""
+    percentile: float | None = None
+    """Above 0, up to 100."""
+    over: Over | None = None
+    within: LineGroup | None = None
+    """The only lines whose syncs count; None for all."""
     quantity: ClassVar[str] = "syncs"
 
     def __post_init__(self) -> None:
@@ -43,6 +126,29 @@ class Budget:
         for name, value in (("max", self.max), ("exact", self.exact)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
                 raise ValueError(f"{name} of a sync budget must be an integer of at least 0, not {value!r}")
+        if self.max is None and (self.percentile is not None or self.over is not None):
+            raise ValueError("percentile and over of a sync budget go with max")
+        if self.percentile is not None and self.over is not None:
+            raise ValueError("a sync budget takes either percentile or over, not both")
+        if self.percentile is not None and not _is_percentile(self.percentile):
+            raise ValueError(f"percentile of a sync budget is a number above 0 and up to 100, not {self.percentile!r}")
+
+    def holds(self, counts: Sequence[int]) -> bool:
+        """Return whether steps with these numbers of syncs, in order, keep the budget."""
+        if self.over is not None:
+            return self.most_over(counts)[0] <= self.over.steps
+        if self.percentile is not None:
+            return self.excess(_nearest_rank(counts, self.percentile)) <= 0
+        return all(self.excess(syncs) <= 0 for syncs in counts)
+
+    def most_over(self, counts: Sequence[int]) -> tuple[int, int]:
+        """Return how many steps exceed `max` in the worst run of ``over.of`` consecutive steps, and where it begins."""
+        assert self.over is not None
+        window = min(self.over.of, len(counts))
+        runs = range(len(counts) - window + 1)
+        exceeding = [sum(self.excess(syncs) > 0 for syncs in counts[start : start + window]) for start in runs]
+        most = max(exceeding)
+        return most, exceeding.index(most)
 
     def excess(self, syncs: int) -> int:
         """Return how far `syncs` lies beyond the limit, in either direction for an exact one; above 0 breaks the
@@ -54,7 +160,19 @@ class Budget:
         return syncs - self.max
 
     def __str__(self) -> str:
+        if self.over is not None:
+            return f"budget {self.max} but for {self.over} steps"
+        if self.percentile is not None:
+            return f"budget {self.max} at percentile {self.percentile:g}"
         return f"budget {self.max}" if self.exact is None else f"expected exactly {self.exact}"
+
+
+def _is_percentile(value: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 100
+
+
+def _nearest_rank(counts: Sequence[int], percentile: float) -> int:
+    return sorted(counts)[ceil(len(counts) * percentile / 100) - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +293,17 @@ def judge(measurement: Measurement, budget: Budget, *, subject: str = "Region") 
         budget: the limit for each measured step.
         subject: what the sentence calls a region without steps: "Test made 7 syncs".
     """
-    problem = why_not_measured(measurement)
+    problem = why_not_measured(measurement) or why_unused(measurement)
     if problem is not None:
         return Verdict("not_measured", f"Not measured: {problem}", budget)
-    found = line_counts(measurement)
+    found = [line for line in line_counts(measurement) if budget.within is None or budget.within.has(line)]
     counts = counted_per_step(found, measurement)
     worst = max(range(len(counts)), key=lambda index: budget.excess(counts[index]))
-    passed = budget.excess(counts[worst]) <= 0
+    passed = budget.holds(counts)
     offenders = [] if passed else [line for line in found if line.counted and line.by_step[worst]]
     return Verdict(
         outcome="passed" if passed else "failed",
-        sentence=_sentence(measurement, budget, counts[worst], subject),
+        sentence=_sentence(measurement, budget, counts, worst, subject),
         budget=budget,
         syncs=counts[worst],
         step=measured_steps(measurement)[worst],
@@ -197,7 +315,7 @@ def judge(measurement: Measurement, budget: Budget, *, subject: str = "Region") 
 def judge_growth(measurement: Measurement, budget: GrowthBudget) -> Verdict:
     """Compare the growth of memory over the steps after warm-up with `budget`."""
     estimate = memory_growth.growth(measurement, budget.of)
-    if estimate is None:
+    if estimate is None or (budget.of != "host" and not measurement.device_used):
         return Verdict("not_measured", f"Not measured: {_why_no_growth(measurement, budget)}", budget)
     outcome = _decide(estimate, budget.max)
     unit = sizes.unit_of(max(abs(estimate.value), abs(estimate.low), abs(estimate.high)))
@@ -282,7 +400,7 @@ def _why_no_growth(measurement: Measurement, budget: GrowthBudget) -> str:
     return (
         _why_too_few("memory growth", measurement)
         or (measurement.memory is None and "memory was not sampled in this region")
-        or (not measurement.device_used and "nothing ran on the device")
+        or why_unused(measurement)
         or (budget.of == "process" and f"process memory is not known here: {_PROCESS_HINT}")
         or f"{budget.of} memory is not counted here"
     )
@@ -322,11 +440,55 @@ def why_not_measured(measurement: Measurement) -> str | None:
     return None
 
 
-def _sentence(measurement: Measurement, budget: Budget, syncs: int, subject: str) -> str:
-    made = f"made {syncs} {'sync' if syncs == 1 else 'syncs'}, {budget}"
+NOTHING_RAN: Final = "nothing ran on the device"
+
+
+def why_unused(measurement: Measurement) -> str | None:
+    """Return why `measurement` counted nothing that ran on the device, as a clause; None if it did."""
+    if measurement.device_used:
+        return None
+    return measurement.unused or NOTHING_RAN
+
+
+def _sentence(measurement: Measurement, budget: Budget, counts: Sequence[int], worst: int, subject: str) -> str:
+    """Return the outcome of a sync budget, given the syncs of each measured step and which step was the worst."""
+    where = "" if budget.within is None else f" in {budget.within.text}"
+    made = f"made {counts[worst]} {'sync' if counts[worst] == 1 else 'syncs'}{where}, {budget}"
     if measurement.step_source == WHOLE_REGION:
         return f"{subject} {made}"
-    steps = len(measured_steps(measurement))
-    which = f"worst of {steps} steps" if steps > 1 else "1 step"
+    if budget.over is not None or budget.percentile is not None:
+        return _sentence_of_most_steps(measurement, budget, counts)
+    which = f"worst of {len(counts)} steps" if len(counts) > 1 else "1 step"
     after = " after warm-up" if measurement.warmup else ""
-    return f"Training step {made} ({which}{after})"
+    varied = ""
+    if len(set(counts)) > 1:
+        number = measured_steps(measurement)[worst] + 1
+        varied = f": step {number} of {measurement.steps}; {_distribution(counts)}"
+    return f"Training step {made} ({which}{after}{varied})"
+
+
+def _sentence_of_most_steps(measurement: Measurement, budget: Budget, counts: Sequence[int]) -> str:
+    """Return the outcome of a budget that some steps may exceed."""
+    made = f"{_steps_text(measurement)}: {_distribution(counts)}"
+    if budget.over is None:
+        assert budget.percentile is not None
+        reached = _nearest_rank(counts, budget.percentile)
+        return f"Percentile {budget.percentile:g} of the syncs of a training step was {reached}, {budget} ({made})"
+    exceeding, start = budget.most_over(counts)
+    window = min(budget.over.of, len(counts))
+    first = measured_steps(measurement)[start] + 1
+    where = f"steps {first} to {first + window - 1} of {measurement.steps}"
+    return (
+        f"{exceeding} of {window} consecutive training steps made more than "
+        f"{budget.max} {'sync' if budget.max == 1 else 'syncs'}, {budget} ({where}; {made})"
+    )
+
+
+def _distribution(counts: Sequence[int]) -> str:
+    """Return how many steps made how many syncs: "2 steps made 1, 3 steps made 2"."""
+    steps = Counter(counts)
+    if len(steps) > MAX_COUNTS_LISTED:
+        return f"the steps made {min(counts)} to {max(counts)}, median {median(counts):g}"
+    return ", ".join(
+        f"{number} {'step' if number == 1 else 'steps'} made {syncs}" for syncs, number in sorted(steps.items())
+    )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpusync.model.measurement import DeviceCount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,11 +33,28 @@ class LineCount:
     """The library frames between the line and its syncs, the one with most syncs first."""
     allowed: str | None = None
     background: bool = False
+    devices: tuple[DeviceCount, ...] = ()
+    """All of its syncs by device, in the order of the ordinals."""
+    cause: str | None = None
+    """What makes the library wait, where that is known of all syncs of the line; see :func:`cause_of`."""
 
     @property
     def counted(self) -> bool:
         """True if budgets count these syncs: neither allowed nor made by a background thread."""
         return self.allowed is None and not self.background
+
+
+CHOICE_OF_ALGORITHM: Final = "cuDNN tries its algorithms, once per shape"
+
+
+def cause_of(kind: Kind, via: str | None) -> str | None:
+    """Return what makes a library wait, if the kind of the call and the library frame tell.
+
+    A convolution waits for the device or for an event only while cuDNN times its algorithms for a new shape
+    (``torch.backends.cudnn.benchmark``).
+    """
+    is_convolution = via is not None and ("torch/nn/modules/conv.py:" in via or "in ConvolutionBackward" in via)
+    return CHOICE_OF_ALGORITHM if kind in ("device", "event") and is_convolution else None
 
 
 def measured_steps(measurement: Measurement) -> range:
@@ -65,11 +84,24 @@ def counted_per_step(found: Iterable[LineCount], measurement: Measurement) -> li
     return counts
 
 
+def count_by_device(syncs: Iterable[Sync]) -> tuple[DeviceCount, ...]:
+    """Return how many of `syncs` waited for each device and for how long, in the order of the ordinals."""
+    groups: dict[int | None, list[int | None]] = {}
+    for sync in syncs:
+        groups.setdefault(sync.device, []).append(sync.blocked_ns)
+    counts = []
+    for device in sorted(groups, key=lambda device: (device is None, device)):
+        times = [blocked for blocked in groups[device] if blocked is not None]
+        counts.append(DeviceCount(device, len(groups[device]), sum(times) / 1e6 if times else None))
+    return tuple(counts)
+
+
 def _line(syncs: list[Sync], steps: range) -> LineCount:
     first = syncs[0]
     made = Counter(sync.step for sync in syncs)
     by_step = tuple(made[step] for step in steps)
     vias = Counter(sync.site.via for sync in syncs if sync.site.via is not None)
+    causes = {cause_of(sync.kind, sync.site.via) for sync in syncs}
     return LineCount(
         path=first.site.path,
         line=first.site.line,
@@ -81,4 +113,6 @@ def _line(syncs: list[Sync], steps: range) -> LineCount:
         via=tuple(via for via, _ in vias.most_common()),
         allowed=first.allowed,
         background=first.background,
+        devices=count_by_device(syncs),
+        cause=causes.pop() if len(causes) == 1 else None,
     )

@@ -111,8 +111,8 @@ class Sync:
     allowed: str | None = None
     """The reason given to ``allow()``, for a sync inside such a block; it is reported, not counted."""
     background: bool = False
-    """True if another thread than the one that opened the region, or its autograd threads, made the sync; it is
-    reported, not counted."""
+    """True if the sync was made outside of the region: by a thread that neither opened the region, nor steps an
+    optimizer, nor was handed work by it through a thread pool, or by another task. It is reported, not counted."""
     began_ns: int | None = None
     """When the host entered the call, in nanoseconds after the region opened; None if no clock was read."""
     stream: int | None = None
@@ -158,6 +158,15 @@ class Environment:
     """Why a recorder that sees more could not run, and what this one cannot see; one sentence, or None."""
 
 
+class DeviceCount(NamedTuple):
+    """The syncs that waited for one device."""
+
+    device: int | None
+    """Its ordinal, as in ``cuda:1``; None for syncs of which the recorder does not know it."""
+    syncs: int
+    blocked_ms: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class SiteCount:
     """All syncs of one site, kind and thread in a region."""
@@ -177,6 +186,8 @@ class SiteCount:
     thread: str
     allowed: str | None
     background: bool
+    devices: tuple[DeviceCount, ...] = ()
+    """Its syncs by device, in the order of the ordinals."""
 
 
 class MemorySample(NamedTuple):
@@ -258,7 +269,11 @@ class Measurement:
     problem: str | None = None
     """Why nothing, or not everything, was measured; None if the measurement is complete."""
     device_used: bool = True
-    """False if the process had not initialized CUDA by the end of the region: nothing ran on the device."""
+    """False if the region gave the device no work: nothing was launched, copied or waited for."""
+    process: str | None = None
+    """Name of the process, if it is not the one that opened the region."""
+    unused: str | None = None
+    """If the region did not use the device, what did, as a clause; None if nothing is known to have."""
     memory: tuple[MemorySample, ...] | None = None
     """Memory at the end of each step, including warm-up; None unless requested."""
     grown: tuple[GrownLine, ...] | None = None

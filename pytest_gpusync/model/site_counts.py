@@ -1,20 +1,25 @@
-"""The syncs of a measurement by site, as the run file and the terminal show them."""
+"""The syncs of a measurement by site and by device, as the run file and the terminal show them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_gpusync.model.line_counts import counted_per_step, line_counts
+from pytest_gpusync.model.line_counts import count_by_device, counted_per_step, line_counts
 from pytest_gpusync.model.measurement import SiteCount
 
 if TYPE_CHECKING:
-    from pytest_gpusync.model.measurement import Measurement, Sync
+    from pytest_gpusync.model.measurement import DeviceCount, Measurement, Sync
 
 
 def syncs_per_step(measurement: Measurement) -> list[int]:
     """Return the counted syncs of each measured step, in order: without warm-up and what follows the last step."""
     return counted_per_step(line_counts(measurement), measurement)
+
+
+def device_counts(measurement: Measurement) -> tuple[DeviceCount, ...]:
+    """Return the counted syncs of the whole region by device, warm-up included."""
+    return count_by_device(sync for sync in measurement.all_syncs if sync.allowed is None and not sync.background)
 
 
 def site_counts(measurement: Measurement) -> list[SiteCount]:
@@ -55,4 +60,5 @@ def _site_count(group: list[Sync], measurement: Measurement) -> SiteCount:
         thread=first.thread,
         allowed=first.allowed,
         background=first.background,
+        devices=count_by_device(group),
     )

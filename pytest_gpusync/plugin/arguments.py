@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_gpusync.model.budgets import Budget, DispatchBudget, FlightBudget, GrowthBudget
+from pytest_gpusync.model.budgets import Budget, DispatchBudget, FlightBudget, GrowthBudget, LineGroup, Over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,11 +42,20 @@ def checked_budget(kind: Callable[[Any, str], BudgetType], max: float, source: s
     raise ValueError(f"{source}: {complaint}")
 
 
-def sync_budget(max: int | None, exact: int | None, source: str) -> Budget:
+def sync_budget(
+    max: int | None,
+    exact: int | None,
+    source: str,
+    percentile: float | None = None,
+    over: str | None = None,
+    within: str | None = None,
+) -> Budget:
     """Return a budget of syncs."""
     __tracebackhide__ = True
     try:
-        return Budget(max=max, exact=exact, source=source)
+        share = None if over is None else Over.parse(over)
+        lines = None if within is None else LineGroup.parse(within)
+        return Budget(max=max, exact=exact, source=source, percentile=percentile, over=share, within=lines)
     except ValueError as error:
         complaint = str(error)
     raise ValueError(f"{source}: {complaint}")

@@ -69,7 +69,8 @@ class BaselineCheck:
         if any(region["outcome"] == "not_measured" for region in regions):
             ran.unmeasured = run.device.unavailable is None or run.must_measure
             return []
-        measurements = [kept.measurement for kept in run.runs or run.records[:1]]
+        kept = run.runs or run.records[:1]
+        measurements = [one.measurement for record in kept for one in (record, *record.children)]
         ran.counts = count(measurements, self._folders)
         return measurements
 

@@ -1,11 +1,9 @@
-"""The fixtures: regions, real training steps, elapsed times and memory inside a test."""
+"""The values of the fixtures: regions, elapsed times and memory inside a test."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
-
-import pytest
 
 from pytest_gpusync.elapsed.overlap import TOLERANCE as OVERLAP_TOLERANCE
 from pytest_gpusync.elapsed.paired import MIN_ROUNDS, ROUNDS, TOLERANCE, Ratio, measure_ratio
@@ -13,8 +11,6 @@ from pytest_gpusync.elapsed.stalls import ROUNDS as STALL_ROUNDS
 from pytest_gpusync.model.budgets import judge_growth
 from pytest_gpusync.model.estimates import MIN_SAMPLES
 from pytest_gpusync.plugin.arguments import check_numbers, growth_budget, sync_budget
-from pytest_gpusync.plugin.progress import Progress
-from pytest_gpusync.plugin.training import GpuTrain, TrainingRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,12 +20,11 @@ if TYPE_CHECKING:
     from pytest_gpusync.elapsed.overlap import Overlap
     from pytest_gpusync.elapsed.stalls import Stalls
     from pytest_gpusync.measure.region import Region
-    from pytest_gpusync.model.budgets import Budget
+    from pytest_gpusync.measure.step_on import StepOn
+    from pytest_gpusync.model.budgets import Budget, GrowthBudget
     from pytest_gpusync.model.estimates import Estimate
     from pytest_gpusync.model.memory_growth import MemoryKind
     from pytest_gpusync.plugin.measured_test import MeasuredTest, RegionRecord
-
-__all__ = ["GpuElapsed", "GpuMemory", "GpuSync", "GpuTrain", "TrainingRun"]
 
 
 class GpuSync:
@@ -44,25 +39,33 @@ class GpuSync:
         exact: int | None = None,
         warmup: int | None = None,
         name: str | None = None,
+        step_on: StepOn = None,
+        *,
+        percentile: float | None = None,
+        over: str | None = None,
+        within: str | None = None,
     ) -> AbstractContextManager[Region]:
         """Fail the test if a step of the ``with`` block makes more than `max` syncs, or a number other than `exact`.
 
         A block without ``optimizer.step()`` is one step. If the block raises an exception, that is the failure.
+        `step_on` says what ends a step, as in :meth:`step_on`.
+        `percentile`, `over` and `within` are those of :meth:`TrainingRun.assert_syncs`.
 
         Raises:
             BudgetExceeded: with the sentence and the lines that made the syncs.
             NotMeasured: the syncs could not be counted.
-            ValueError: neither or both of `max` and `exact` were given.
+            ValueError: neither or both of `max` and `exact` were given, or another argument is invalid.
         """
         __tracebackhide__ = True
-        return self._check(sync_budget(max, exact, "gpu_sync.budget"), warmup, name)
+        budget = sync_budget(max, exact, "gpu_sync.budget", percentile, over, within)
+        return self._check(budget, warmup, name, step_on)
 
     @contextmanager
-    def _check(self, budget: Budget, warmup: int | None, name: str | None) -> Iterator[Region]:
+    def _check(self, budget: Budget, warmup: int | None, name: str | None, step_on: StepOn) -> Iterator[Region]:
         __tracebackhide__ = True
         region = None
         try:
-            with self._run.region(name, "gpu_sync.budget", warmup) as region:
+            with self._run.region(name, "gpu_sync.budget", warmup, step_on=step_on) as region:
                 yield region
         except BaseException:
             if region is not None:
@@ -71,8 +74,10 @@ class GpuSync:
         self._run.check_budget(self._run.keep(region), budget, subject=f"Region {name!r}" if name else "Region")
 
     @contextmanager
-    def record(self, name: str | None = None, warmup: int | None = None) -> Iterator[Region]:
+    def record(self, name: str | None = None, warmup: int | None = None, step_on: StepOn = None) -> Iterator[Region]:
         """Measure the ``with`` block without a budget: see ``syncs``, ``sites`` and ``result()`` of what it yields.
+
+        `step_on` says what ends a step, as in :meth:`step_on`.
 
         Raises:
             NotMeasured: nothing can be measured here.
@@ -80,11 +85,25 @@ class GpuSync:
         __tracebackhide__ = True
         region = None
         try:
-            with self._run.region(name, "gpu_sync.record", warmup) as region:
+            with self._run.region(name, "gpu_sync.record", warmup, step_on=step_on) as region:
                 yield region
         finally:
             if region is not None:
                 self._run.keep(region)
+
+    def step_on(self, step_on: StepOn) -> None:
+        """Say what ends the steps of the test, for a budget of its marker or of the command line. Call it before the
+        first step.
+
+        Args:
+            step_on: an optimizer, if several are called in a step; a class of optimizers or its name; or a function
+                that makes one step, or its name, such as ``"train.train_step"``.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        __tracebackhide__ = True
+        self._run.step_on(step_on)
 
     def allow(self, reason: str) -> AbstractContextManager[None]:
         """Report the syncs that this thread makes in the ``with`` block with a reason, and do not count them."""
@@ -113,18 +132,21 @@ class GpuMemory:
         with self._open(name, "gpu_memory.record", warmup, process) as (region, _):
             yield region
 
-    @contextmanager
     def budget(
         self, max: int | str, of: MemoryKind = "allocated", warmup: int | None = None, name: str | None = None
-    ) -> Iterator[Region]:
+    ) -> AbstractContextManager[Region]:
         """Fail the test if memory certainly grew by more than `max` per step of the ``with`` block, after warm-up.
 
         Arguments and errors are those of :meth:`TrainingRun.assert_memory_growth`, steps those of :meth:`record`. If
         the block raises an exception, that is the failure.
         """
         __tracebackhide__ = True
-        budget = growth_budget(max, of, "gpu_memory.budget")
-        with self._open(name, "gpu_memory.budget", warmup, of == "process") as (region, kept):
+        return self._check(growth_budget(max, of, "gpu_memory.budget"), warmup, name)
+
+    @contextmanager
+    def _check(self, budget: GrowthBudget, warmup: int | None, name: str | None) -> Iterator[Region]:
+        __tracebackhide__ = True
+        with self._open(name, "gpu_memory.budget", warmup, budget.of == "process") as (region, kept):
             yield region
         self._run.apply_verdict(kept[0], judge_growth(kept[0].measurement, budget))
 
@@ -326,40 +348,3 @@ class GpuElapsed:
                 f"gpu_elapsed.{method}: tolerance must be between 0 and 1, such as 0.02, not {tolerance!r}"
             )
         self._run.require_time()
-
-
-@pytest.fixture
-def gpu_sync(request: pytest.FixtureRequest) -> GpuSync:
-    """Count the syncs of a part of a test: gpu_sync.budget(max=0), gpu_sync.record(), gpu_sync.allow(reason)."""
-    return GpuSync(_run_of(request))
-
-
-@pytest.fixture
-def gpu_train(request: pytest.FixtureRequest) -> GpuTrain:
-    """Run real training steps and count their syncs: gpu_train(step, batches, steps=20).assert_syncs(max=1)."""
-    # A pytest-xdist worker has no reporter; --color=yes writes terminal markup into log files.
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    writer = request.config.get_terminal_writer() if getattr(reporter, "isatty", False) else None
-    capture = request.config.pluginmanager.get_plugin("capturemanager")
-    uncaptured = nullcontext if capture is None else capture.global_and_fixture_disabled
-    return GpuTrain(_run_of(request), lambda steps: Progress(writer, steps, uncaptured))
-
-
-@pytest.fixture
-def gpu_memory(request: pytest.FixtureRequest) -> GpuMemory:
-    """Limit the growth of GPU memory per step: gpu_memory.budget(max="1 MiB"), gpu_memory.record()."""
-    return GpuMemory(_run_of(request))
-
-
-@pytest.fixture
-def gpu_elapsed(request: pytest.FixtureRequest) -> GpuElapsed:
-    """Compare elapsed times on a real GPU: gpu_elapsed.ratio(with_item, without_item).low > 1.0."""
-    return GpuElapsed(_run_of(request))
-
-
-def _run_of(request: pytest.FixtureRequest) -> MeasuredTest:
-    from pytest_gpusync.plugin.stash_keys import MEASURED_TEST
-
-    run: MeasuredTest = request.node.stash[MEASURED_TEST]
-    run.device.switch_on()
-    return run

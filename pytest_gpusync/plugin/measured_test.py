@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import pytest
 
-from pytest_gpusync.measure.region import record as open_region
+from pytest_gpusync import record as open_region
 from pytest_gpusync.model.budgets import (
+    NOTHING_RAN,
     WHOLE_REGION,
     BudgetExceeded,
     NotMeasured,
@@ -23,6 +24,7 @@ from pytest_gpusync.model.estimates import MIN_SAMPLES
 from pytest_gpusync.model.line_counts import measured_steps
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.model.step_times import SIMULATED
+from pytest_gpusync.reporting.not_counted import SET_UP
 from pytest_gpusync.reporting.run_file import (
     elapsed_region_document,
     environment_document,
@@ -31,10 +33,17 @@ from pytest_gpusync.reporting.run_file import (
 )
 from pytest_gpusync.reporting.terminal import LINES_SHOWN, render_verdict
 
+_UNUSED: Final = f"{NOTHING_RAN} in the test's call (gpu_sync_budget(max=None) exempts a test from budgets)"
+
+_ONLY_IN_SET_UP: Final = (
+    f"{NOTHING_RAN} in the test's call, only in its set-up, which is not measured: fixtures, setUp and setup_method"
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpusync.measure.region import Region
+    from pytest_gpusync.measure.step_on import StepOn
     from pytest_gpusync.model.budgets import Budget, GrowthBudget, Verdict
     from pytest_gpusync.model.measurement import Measurement
     from pytest_gpusync.plugin.options import RaceMode
@@ -48,6 +57,16 @@ class RegionRecord:
 
     measurement: Measurement
     verdicts: list[Verdict] = field(default_factory=list)
+    children: list[RegionRecord] = field(default_factory=list)
+    """What the processes that the test started did on the device meanwhile."""
+
+    @classmethod
+    def of(cls, region: Region) -> RegionRecord:
+        """Return the record of a closed region."""
+        measurement, children = region.result(), [cls(child) for child in region.children()]
+        if children and not measurement.device_used:
+            measurement = replace(measurement, device_used=True)
+        return cls(measurement, children=children)
 
 
 class MeasuredTest:
@@ -63,15 +82,18 @@ class MeasuredTest:
         budget: Budget | None = None,
         growth: GrowthBudget | None = None,
         warmup: int | None = None,
+        step_on: StepOn = None,
         marked: bool = False,
         growth_marked: bool = False,
         must_measure: bool = False,
         must_decide: bool = False,
+        must_time: bool = False,
         call_is_region: bool = False,
         defers_failure: bool = False,
         all_threads: bool = False,
         races: RaceMode = "fail",
         has_baseline: bool = False,
+        names_fixtures: bool = False,
         limit: int | None = LINES_SHOWN,
     ) -> None:
         self.nodeid = nodeid
@@ -79,12 +101,17 @@ class MeasuredTest:
         self.budget = budget
         self.growth = growth
         self.warmup = warmup
+        self._step_on = step_on
+        self._call: Region | None = None
+        """The region of the call, while it is open."""
         self.marked = marked
         """True if the test itself has a budget: then it fails if it was not measured."""
         self.growth_marked = growth_marked
         """True if the test itself has a budget of memory growth: then it fails if it runs too few steps."""
         self.must_decide = must_decide
-        """True if an undecided budget fails the test (--gpu-require)."""
+        """True if an undecided budget fails the test (--gpu-require and --gpu-require-measured)."""
+        self.must_time = must_time
+        """True if a test that needs times fails where there are none (--gpu-require)."""
         self.must_measure = must_measure
         """True if the test fails if there is no device to measure on."""
         self.call_is_region = call_is_region
@@ -95,6 +122,8 @@ class MeasuredTest:
         self._all_threads = all_threads
         self._races = races
         self._has_baseline = has_baseline
+        self._names_fixtures = names_fixtures
+        """True if the syncs of set-up and tear-down are reported, as not counted."""
         self.limit = limit
         self._deferred_failure: AssertionError | None = None
         self.records: list[RegionRecord] = []
@@ -105,6 +134,12 @@ class MeasuredTest:
         self._unmeasured_reason: str | None = None
         """Why the call was not measured although every test should be."""
         self._names: dict[str, int] = {}
+        self._fixtures: tuple[ExitStack, Region] | None = None
+        """The open region of set-up or tear-down."""
+        self._outside_call: list[Measurement] = []
+        """What set-up and tear-down did on the device."""
+        self._before_tear_down = 0
+        """How many of these were recorded before tear-down."""
 
     @contextmanager
     def region(
@@ -115,6 +150,7 @@ class MeasuredTest:
         *,
         memory: bool = False,
         process_memory: bool = False,
+        step_on: StepOn = None,
     ) -> Iterator[Region]:
         """Open a region for a fixture, sampling memory if requested.
 
@@ -122,13 +158,22 @@ class MeasuredTest:
             NotMeasured: nothing can be measured here.
         """
         self.device.switch_on()
-        options = _RegionOptions(memory, process_memory, self._all_threads, self._races != "ignore")
+        options = _RegionOptions(memory, process_memory, self._all_threads, self._races != "ignore", step_on)
         with _open(self._name(name or kind), warmup, self.device, options) as region:
             yield region
 
+    def step_on(self, step_on: StepOn) -> None:
+        """Say what ends the steps of the test's call; does nothing if the call is not measured.
+
+        Raises:
+            ValueError: `step_on` ends no step.
+        """
+        if self._call is not None:
+            self._call.step_on(step_on)
+
     def keep(self, region: Region) -> RegionRecord:
         """Keep the measurement of a closed region for the reports."""
-        record = RegionRecord(region.result())
+        record = RegionRecord.of(region)
         self.records.append(record)
         return record
 
@@ -140,7 +185,18 @@ class MeasuredTest:
             NotMeasured: nothing was counted.
         """
         __tracebackhide__ = True
+        broken = [child for child in record.children if self._judge_child(child, budget).outcome != "passed"]
         self.apply_verdict(record, judge(record.measurement, budget, subject=subject))
+        for child in broken:
+            self.apply_verdict(child, child.verdicts.pop())
+
+    def _judge_child(self, child: RegionRecord, budget: Budget) -> Verdict:
+        """Compare what a process did with a budget, and keep the verdict."""
+        verdict = judge(child.measurement, budget, subject="Process")
+        if verdict.outcome != "not_measured":
+            verdict = replace(verdict, sentence=f"{child.measurement.process}: {verdict.sentence}")
+        child.verdicts.append(verdict)
+        return verdict
 
     def apply_verdict(self, record: RegionRecord, verdict: Verdict) -> None:
         """Keep a verdict, and fail the test if it requires that, or if there was a race.
@@ -187,6 +243,59 @@ class MeasuredTest:
         if self._deferred_failure is not None:
             raise self._deferred_failure
 
+    def open_fixtures(self) -> None:
+        """Record what set-up or tear-down does from here to :meth:`close_fixtures`. No budget counts it; it is named.
+
+        Nothing happens where nothing could be measured.
+        """
+        if not self._names_fixtures or "torch" not in sys.modules or self._fixtures is not None:
+            return
+        self.device.switch_on()
+        options = _RegionOptions(False, False, self._all_threads, races=False)
+        opened = ExitStack()
+        try:
+            region = opened.enter_context(_open(self.nodeid, None, self.device, options))
+        except NotMeasured:
+            return
+        self._fixtures = opened, region
+
+    def close_fixtures(self) -> None:
+        """End what :meth:`open_fixtures` began, if anything."""
+        if self._fixtures is None:
+            return
+        (opened, region), self._fixtures = self._fixtures, None
+        opened.close()
+        self._outside_call.append(region.result())
+        self._outside_call += region.children()
+
+    def begin_tear_down(self) -> None:
+        """Record what fixtures do from here on as tear-down."""
+        self._before_tear_down = len(self._outside_call)
+        self.open_fixtures()
+
+    def tear_down_document(self) -> dict[str, Any] | None:
+        """Return what tear-down did on the device as a region object; None if it made no sync."""
+        return self._fixtures_document("tear-down", self._outside_call[self._before_tear_down :])
+
+    def _fixtures_document(self, name: str, found: Sequence[Measurement]) -> dict[str, Any] | None:
+        """Return the syncs of set-up or tear-down as one region object; None if there are none."""
+        syncs = tuple(replace(sync, step=0) for one in found for sync in one.all_syncs)
+        if not syncs:
+            return None
+        return region_document(
+            replace(
+                found[0],
+                name=f"{self.nodeid} {name}",
+                all_syncs=syncs,
+                steps=1,
+                warmup=0,
+                step_source=SET_UP,
+                complete=True,
+                problem=None,
+                times=None,
+            )
+        )
+
     def keep_elapsed(self, method: str, found: Elapsed) -> None:
         """Keep the result of a method of gpu_elapsed for the reports."""
         self.elapsed.append((self._name(f"gpu_elapsed.{method}"), found))
@@ -209,7 +318,7 @@ class MeasuredTest:
         """
         __tracebackhide__ = True
         reason = SIMULATED if self.device.is_simulated else f"times need a real GPU: {self.device.no_gpu_reason}"
-        if self.must_decide:
+        if self.must_time:
             raise NotMeasured(f"Not measured: {reason}")
         pytest.skip(reason)
 
@@ -242,17 +351,22 @@ class MeasuredTest:
         region = None
         try:
             samples_memory = self.growth is not None
-            options = _RegionOptions(samples_memory, False, self._all_threads, self._races != "ignore")
+            options = _RegionOptions(samples_memory, False, self._all_threads, self._races != "ignore", self._step_on)
             with _open(self.nodeid, self.warmup, self.device, options) as region:
-                yield
+                self._call = region
+                try:
+                    yield
+                finally:
+                    self._call = None
         except BaseException as error:
             if region is None:
                 raise
             if isinstance(error, (Exception, pytest.fail.Exception)) and not isinstance(error, pytest.exit.Exception):
                 self._judge_call(region)
             else:
-                # The session ends here: what was seen so far is shown, but is no measurement of the test.
-                seen = replace(region.result(), complete=False, problem="the test was interrupted")
+                # What was seen so far is shown, but is no measurement of the test.
+                ended = "skipped itself" if isinstance(error, pytest.skip.Exception) else "was interrupted"
+                seen = replace(region.result(), complete=False, problem=f"the test {ended}")
                 self.records.insert(0, RegionRecord(seen))
             raise
         verdicts = self._judge_call(region)
@@ -263,11 +377,22 @@ class MeasuredTest:
             if verdict.outcome == "not_measured" or (self.must_decide and verdict.outcome == "undecided"):
                 raise NotMeasured(self.text(verdict, record))
 
+    def end_step(self, source: str) -> None:
+        """End a step of the call, if it is measured; `source` is what such a step is."""
+        if self._call is not None:
+            self._call.mark_step(source)
+
     def _judge_call(self, region: Region) -> list[tuple[Verdict, RegionRecord]]:
-        measurement = region.result()
-        if not self.marked and not measurement.device_used and not measurement.all_syncs:
-            return []  # the test used no GPU
-        call = RegionRecord(measurement)
+        call = RegionRecord.of(region)
+        measurement = call.measurement
+        if not self.marked and not measurement.device_used:
+            # The test did not use the device; what other threads did meanwhile is reported.
+            if measurement.all_syncs:
+                self.records.insert(0, call)
+            return []
+        if measurement.unused is None and not measurement.device_used:
+            in_set_up = any(one.device_used for one in self._outside_call)
+            call.measurement = replace(measurement, unused=_ONLY_IN_SET_UP if in_set_up else _UNUSED)
         if not self.runs:
             self.records.insert(0, call)
         verdicts = []
@@ -278,6 +403,8 @@ class MeasuredTest:
                 found += [races] if races is not None else []
             record.verdicts += found
             verdicts += [(verdict, record) for verdict in found]
+            if self.budget is not None:
+                verdicts += [(self._judge_child(child, self.budget), child) for child in record.children]
         return verdicts
 
     def _judge(self, measurement: Measurement) -> Iterator[Verdict]:
@@ -295,20 +422,27 @@ class MeasuredTest:
 
     def document(self) -> dict[str, Any] | None:
         """Return what was measured as plain data, which is sent with the test's report; None if there is nothing."""
-        regions = [region_document(record.measurement, record.verdicts) for record in self.records]
+        kept = [*self.records, *(child for record in self.records for child in record.children)]
+        regions = [region_document(record.measurement, record.verdicts) for record in kept]
         regions += [elapsed_region_document(name, found) for name, found in self.elapsed]
         if self._unmeasured_reason is not None:
             regions.append(unmeasured_document(self.nodeid, self._unmeasured_reason))
+        environment = next(
+            (one.environment for one in (*(kept.measurement for kept in self.records), *self._outside_call)), None
+        )
+        set_up = self._fixtures_document("set-up", self._outside_call)
+        if set_up is not None:
+            regions.append(set_up)
         if not regions:
             return None
-        environment = self.records[0].measurement.environment if self.records else None
         return {"environment": environment and environment_document(environment), "regions": regions}
 
     def failed_verdicts(self) -> list[str]:
         """Return the text of every failed verdict of this run."""
         return [
             self.text(verdict, record)
-            for record in self.records
+            for kept in self.records
+            for record in (kept, *kept.children)
             for verdict in record.verdicts
             if verdict.outcome == "failed"
         ]
@@ -326,6 +460,7 @@ class _RegionOptions(NamedTuple):
     process_memory: bool
     all_threads: bool
     races: bool
+    step_on: StepOn = None
 
 
 @contextmanager
@@ -334,7 +469,9 @@ def _open(name: str, warmup: int | None, device: SessionDevice, options: _Region
         raise NotMeasured(f"Not measured: {device.unavailable}")
     with ExitStack() as stack:
         try:
-            region = stack.enter_context(open_region(name, warmup=warmup, device=device.choice, **options._asdict()))
+            region = stack.enter_context(
+                open_region(name, warmup=warmup, device=device.choice, children=True, **options._asdict())
+            )
         except MeasurementError as error:
             raise NotMeasured(f"Not measured: {error}") from None
         yield region

@@ -5,21 +5,17 @@ A closer setting takes precedence: marker, then command line, then ini file.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import pytest
-
-from pytest_gpusync.model.budgets import Budget, GrowthBudget
-from pytest_gpusync.model.sizes import parse_size
-from pytest_gpusync.reporting.files import ENDINGS as REPORT_ENDINGS
-from pytest_gpusync.reporting.files import ending_of
 
 if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
+    from pytest_gpusync.measure.step_on import StepOn
+    from pytest_gpusync.model.budgets import Budget, GrowthBudget
 
 RaceMode = Literal["fail", "report", "ignore"]
 """``fail`` a test with a budget in which a race is found; only ``report`` it; ``ignore``: do not look for races."""
@@ -31,14 +27,17 @@ BUDGET_MARKER: Final = "gpu_sync_budget"
 GROWTH_MARKER: Final = "gpu_memory_growth"
 RACES_MARKER: Final = "gpu_races"
 GPU_ONLY_MARKER: Final = "gpu_only"
-GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_train", "gpu_elapsed", "gpu_memory"})
+GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_sync_module", "gpu_train", "gpu_elapsed", "gpu_memory"})
+COUNTING_FIXTURES: Final = GPU_FIXTURES - {"gpu_elapsed"}
+"""Fixtures with regions in which syncs are counted."""
 TIMING_FIXTURES: Final = frozenset({"gpu_train", "gpu_elapsed"})
 """Fixtures that take times, which would be wrong on a GPU that another worker uses."""
 
 MARKERS: Final = (
     (
-        f"{BUDGET_MARKER}(max=None, exact=None, warmup=1): fail the test when a step after warm-up makes more than max "
-        "GPU syncs, or a number other than exact; a test without steps is one step."
+        f"{BUDGET_MARKER}(max=None, exact=None, warmup=1, step_on=None): fail the test when a step after warm-up makes "
+        "more than max GPU syncs, or a number other than exact; a test without steps is one step. A step ends at "
+        "optimizer.step(), or at the step() of the class step_on, or when the function step_on returns."
     ),
     (
         f"{GROWTH_MARKER}(max): fail the test when the memory of its GPU tensors grows by more than max per step, "
@@ -51,18 +50,52 @@ MARKERS: Final = (
     f"{GPU_ONLY_MARKER}: skip the test if there is no real GPU (pytest-gpusync).",
 )
 
+if pytest.version_tuple >= (9, 2):
+    _NUMBER: Any = int | str
+    _FLAG: Any = bool | str
+elif pytest.version_tuple >= (9, 0):  # a key has one type
+    _NUMBER, _FLAG = "int", "bool"
+else:
+    _NUMBER = _FLAG = "string"
+_SIZE: Any = _NUMBER if pytest.version_tuple >= (9, 2) else "string"
+"""Types of ini keys. Files with types of their own (``[tool.pytest]`` of pytest 9) hold numbers and booleans, other
+files text."""
+
+_INI_KEYS: Final[dict[str, tuple[Any, str]]] = {
+    "gpu_sync_budget": (_NUMBER, "like --gpu-sync-budget"),
+    "gpu_sync_warmup": (_NUMBER, "like --gpu-sync-warmup"),
+    "gpu_memory_growth": (_SIZE, "like --gpu-memory-growth"),
+    "gpu_device": ("string", "like --gpu-device"),
+    "gpu_require": (_FLAG, "like --gpu-require: true or false"),
+    "gpu_require_measured": (_FLAG, "like --gpu-require-measured: true or false"),
+    "gpu_sync_report": ("paths", "like --gpu-sync-report: paths, relative to this file"),
+    "gpu_sync_baseline": ("paths", "like --gpu-sync-baseline: a path, relative to this file"),
+    "gpu_sync_all_threads": (_FLAG, "like --gpu-sync-all-threads: true or false"),
+    "gpu_races": ("string", "like --gpu-races"),
+    "gpu_no_values": (_FLAG, "like --gpu-no-values: true or false"),
+    "gpu_simulated_memory": (_SIZE, "like --gpu-simulated-memory"),
+    "gpu_simulated_devices": (_NUMBER, "like --gpu-simulated-devices"),
+    "gpu_sync_lines": (_FLAG, "like --gpu-sync-lines: true or false"),
+}
+"""The type and the help of each ini key."""
+
+_MARKER_ARGUMENTS: Final = ("max", "exact", "warmup", "step_on", "percentile", "over", "within")
+
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """Options of the session."""
 
     budget: Budget | None = None
+    warmup: int | None = None
+    """Steps that the budgets of a test leave out, unless its marker says so; None for the default."""
     growth: GrowthBudget | None = None
     device: DeviceChoice = "auto"
     require: bool = False
+    require_measured: bool = False
+    """True if the session fails unless something was measured, on either device; always so with `require`."""
     reports: tuple[Path, ...] = ()
     baseline: Path | None = None
     """The session's baseline file."""
@@ -71,6 +104,8 @@ class Options:
     """The simulated device computes values, not only shapes."""
     memory: int | None = None
     """Memory of the simulated device in bytes; None for as much as the host has."""
+    devices: int | None = None
+    """Number of simulated devices; None for one, or under torchrun one per local process."""
     all_threads: bool = False
     """Count the syncs of other threads than the test's own as well."""
     races: RaceMode = "fail"
@@ -92,14 +127,15 @@ class Options:
         return bool(self.budget or self.growth or self.baseline or self.reports)
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerBudget:
+class MarkerBudget(NamedTuple):
     """The arguments of one ``gpu_sync_budget`` marker."""
 
     budget: Budget | None
     """None: the test is exempt from all budgets, including one for every test."""
     warmup: int | None
     """None if the marker does not set it."""
+    step_on: StepOn = None
+    """What ends a step; None if the marker does not set it."""
 
 
 class MarkerError(ValueError):
@@ -113,6 +149,11 @@ def add_options(parser: pytest.Parser) -> None:
         "--gpu-sync-budget",
         metavar="N",
         help="fail tests in which a step makes more than N syncs (a test without steps is one step)",
+    )
+    group.addoption(
+        "--gpu-sync-warmup",
+        metavar="N",
+        help="leave the first N steps of a test out of its budgets (default: 1; the marker can say otherwise)",
     )
     group.addoption(
         "--gpu-memory-growth",
@@ -129,6 +170,12 @@ def add_options(parser: pytest.Parser) -> None:
         action="store_const",
         const="true",
         help="fail if there is no real GPU, or if no test was measured",
+    )
+    group.addoption(
+        "--gpu-require-measured",
+        action="store_const",
+        const="true",
+        help="fail if no test was measured, be it on a GPU or on the simulated device, or if a budget is undecided",
     )
     group.addoption(
         "--gpu-sync-report",
@@ -176,17 +223,23 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="SIZE",
         help='memory of the simulated device, such as "80 GiB" (default: that of the host)',
     )
-    parser.addini("gpu_sync_budget", "like --gpu-sync-budget")
-    parser.addini("gpu_memory_growth", "like --gpu-memory-growth")
-    parser.addini("gpu_device", "like --gpu-device")
-    parser.addini("gpu_require", "like --gpu-require: true or false")
-    parser.addini("gpu_sync_report", "like --gpu-sync-report: paths, relative to this file", type="paths")
-    parser.addini("gpu_sync_baseline", "like --gpu-sync-baseline: a path, relative to this file", type="paths")
-    parser.addini("gpu_sync_all_threads", "like --gpu-sync-all-threads: true or false")
-    parser.addini("gpu_races", "like --gpu-races")
-    parser.addini("gpu_no_values", "like --gpu-no-values: true or false")
-    parser.addini("gpu_simulated_memory", "like --gpu-simulated-memory")
-    parser.addini("gpu_sync_lines", "like --gpu-sync-lines: true or false")
+    group.addoption(
+        "--gpu-simulated-devices",
+        metavar="N",
+        help="simulate N devices (default: one, or under torchrun one per local process)",
+    )
+    for name, (kind, text) in _INI_KEYS.items():
+        parser.addini(name, text, type=kind, default=None)
+
+
+def any_setting(config: pytest.Config, namespace: argparse.Namespace) -> bool:
+    """Return whether the command line or the ini file has a setting of this plugin, valid or not.
+
+    It decides at every start of pytest whether anything else of the plugin is imported.
+    """
+    if getattr(namespace, "gpu_sync_update_baseline", None):
+        return True
+    return any(_closest(config, namespace, name)[1] for name in _INI_KEYS)
 
 
 def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Options:
@@ -200,9 +253,11 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         pytest.UsageError: a value is invalid; one line that names the option and what it takes.
     """
     budget, budget_source = _closest(config, namespace, "gpu_sync_budget")
+    warmup, warmup_source = _closest(config, namespace, "gpu_sync_warmup")
     growth, growth_source = _closest(config, namespace, "gpu_memory_growth")
     device, device_source = _closest(config, namespace, "gpu_device")
     require, require_source = _closest(config, namespace, "gpu_require")
+    measured, measured_source = _closest(config, namespace, "gpu_require_measured")
     reports, reports_source = _closest(config, namespace, "gpu_sync_report")
     baseline, baseline_source = _closest(config, namespace, "gpu_sync_baseline")
     threads, threads_source = _closest(config, namespace, "gpu_sync_all_threads")
@@ -210,27 +265,39 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     races, races_source = _closest(config, namespace, "gpu_races")
     no_values, no_values_source = _closest(config, namespace, "gpu_no_values")
     memory, memory_source = _closest(config, namespace, "gpu_simulated_memory")
+    devices, devices_source = _closest(config, namespace, "gpu_simulated_devices")
+    requires = bool(require_source and _boolean(require, require_source))
     update = bool(getattr(namespace, "gpu_sync_update_baseline", None))
     if update and not baseline_source:
         raise pytest.UsageError("--gpu-sync-update-baseline needs the file: add --gpu-sync-baseline=PATH")
     return Options(
         budget=_budget(budget, budget_source) if budget_source else None,
+        warmup=_count(warmup, warmup_source) if warmup_source else None,
         growth=_growth(growth, growth_source) if growth_source else None,
         device=_device(device, device_source) if device_source else "auto",
-        require=_boolean(require, require_source) if require_source else False,
+        require=requires,
+        require_measured=requires or bool(measured_source and _boolean(measured, measured_source)),
         reports=tuple(_report(config, path, reports_source) for path in reports) if reports_source else (),
         baseline=_baseline(config, baseline, baseline_source) if baseline_source else None,
         update_baseline=update,
         values=not (no_values_source and _boolean(no_values, no_values_source)),
-        memory=_size(memory, memory_source) if memory_source else None,
+        memory=_memory(memory, memory_source) if memory_source else None,
+        devices=_device_count(devices, devices_source) if devices_source else None,
         all_threads=_boolean(threads, threads_source) if threads_source else False,
         races=_race_mode(races, races_source) if races_source else "fail",
         lines=_boolean(lines, lines_source) if lines_source else False,
         any_given=bool(
-            budget_source or growth_source or device_source or require_source or reports_source or baseline_source
+            budget_source
+            or growth_source
+            or device_source
+            or require_source
+            or measured_source
+            or reports_source
+            or baseline_source
         ),
         must_measure=any(
-            source.startswith("--") for source in (budget_source, growth_source, device_source, baseline_source)
+            source.startswith("--")
+            for source in (budget_source, growth_source, device_source, baseline_source, measured_source)
         ),
     )
 
@@ -245,9 +312,10 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     if mark is None:
         return None
     arguments: dict[str, Any] = dict(mark.kwargs)
-    unknown = sorted(set(arguments) - {"max", "exact", "warmup"})
+    unknown = sorted(set(arguments) - set(_MARKER_ARGUMENTS))
     if unknown:
-        raise MarkerError(f"the marker {BUDGET_MARKER} has no argument {unknown[0]!r}; it takes max, exact and warmup")
+        known = f"{', '.join(_MARKER_ARGUMENTS[:-1])} and {_MARKER_ARGUMENTS[-1]}"
+        raise MarkerError(f"the marker {BUDGET_MARKER} has no argument {unknown[0]!r}; it takes {known}")
     if len(mark.args) > 1 or (mark.args and "max" in arguments):
         raise MarkerError(f"the marker {BUDGET_MARKER} takes one positional argument, max")
     limit = mark.args[0] if mark.args else arguments.get("max")
@@ -257,11 +325,19 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     exact = arguments.get("exact")
     if limit is None and exact is None and (mark.args or "max" in arguments):
         return MarkerBudget(None, warmup)  # max=None exempts the test from all budgets
+    if limit is None and exact is None:
+        given = f": {' and '.join(sorted(arguments))} alone limits no syncs" if arguments else ""
+        raise MarkerError(f"the marker {BUDGET_MARKER} needs max or exact{given}")
+    from pytest_gpusync.model.budgets import Budget, LineGroup, Over
+
+    over, within = arguments.get("over"), arguments.get("within")
     try:
-        budget = Budget(max=limit, exact=exact, source=f"marker {BUDGET_MARKER}")
+        share = None if over is None else Over.parse(over)
+        lines = None if within is None else LineGroup.parse(within)
+        budget = Budget(limit, exact, f"marker {BUDGET_MARKER}", arguments.get("percentile"), share, lines)
     except ValueError as error:
         raise MarkerError(f"the marker {BUDGET_MARKER}: {error}") from None
-    return MarkerBudget(budget, warmup)
+    return MarkerBudget(budget, warmup, arguments.get("step_on"))
 
 
 def marker_growth(item: pytest.Item) -> GrowthBudget | None:
@@ -276,6 +352,8 @@ def marker_growth(item: pytest.Item) -> GrowthBudget | None:
     arguments = [*mark.args, *mark.kwargs.values()]
     if len(arguments) != 1 or not set(mark.kwargs) <= {"max"}:
         raise MarkerError(f'the marker {GROWTH_MARKER} takes one argument, max, a size such as "1 MiB"')
+    from pytest_gpusync.model.budgets import GrowthBudget
+
     try:
         return GrowthBudget.parse(arguments[0], source=f"marker {GROWTH_MARKER}")
     except ValueError as error:
@@ -307,7 +385,7 @@ def _closest(config: pytest.Config, namespace: argparse.Namespace, name: str) ->
         return value, "--" + name.replace("_", "-")
     try:
         value = config.getini(name)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise pytest.UsageError(f"{name} in {_ini_name(config)}: {error}") from None
     return value, f"{name} in {_ini_name(config)}" if value not in ("", [], None) else ""
 
@@ -316,14 +394,24 @@ def _ini_name(config: pytest.Config) -> str:
     return config.inipath.name if config.inipath is not None else "the ini file"
 
 
-def _budget(value: str, source: str) -> Budget:
+def _budget(value: int | str, source: str) -> Budget:
+    from pytest_gpusync.model.budgets import Budget
+
     try:
         return Budget(max=int(value), source=source)
     except ValueError:
         raise pytest.UsageError(f"{source} takes a number of syncs per step of at least 0, not {value!r}") from None
 
 
-def _growth(value: str, source: str) -> GrowthBudget:
+def _count(value: int | str, source: str) -> int:
+    if not str(value).isdecimal():
+        raise pytest.UsageError(f"{source} takes a number of steps of at least 0, not {value!r}")
+    return int(value)
+
+
+def _growth(value: int | str, source: str) -> GrowthBudget:
+    from pytest_gpusync.model.budgets import GrowthBudget
+
     try:
         return GrowthBudget.parse(value, source=source)
     except ValueError as error:
@@ -344,14 +432,24 @@ def _race_mode(value: str, source: str) -> RaceMode:
     raise pytest.UsageError(f"{source} takes fail, report or ignore, not {value!r}")
 
 
-def _size(value: str, source: str) -> int:
+def _memory(value: int | str, source: str) -> int:
+    from pytest_gpusync.simulated.activation import parse_memory
+
     try:
-        return parse_size(value)
+        return parse_memory(value)
     except ValueError as error:
         raise pytest.UsageError(f"{source}: {error}") from None
 
 
-def _boolean(value: str, source: str) -> bool:
+def _device_count(value: int | str, source: str) -> int:
+    if not str(value).isdecimal() or not int(value):
+        raise pytest.UsageError(f"{source} takes a number of devices of at least 1, not {value!r}")
+    return int(value)
+
+
+def _boolean(value: bool | str, source: str) -> bool:
+    if isinstance(value, bool):
+        return value
     if value.lower() in _TRUE:
         return True
     if value.lower() in _FALSE:
@@ -360,9 +458,11 @@ def _boolean(value: str, source: str) -> bool:
 
 
 def _report(config: pytest.Config, value: str | Path, source: str) -> Path:
+    from pytest_gpusync.reporting.files import ENDINGS, ending_of
+
     path = config.invocation_params.dir / value
     if ending_of(path.name) is None:
-        raise pytest.UsageError(f"{source}: {value} must end in {' or '.join(REPORT_ENDINGS)}")
+        raise pytest.UsageError(f"{source}: {value} must end in {' or '.join(ENDINGS)}")
     if path.is_dir():
         raise pytest.UsageError(f"{source}: {value} is a folder")
     return path

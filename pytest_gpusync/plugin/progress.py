@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Protocol
 
+    import pytest
+
     class Writer(Protocol):
         """The terminal writer of pytest."""
 
@@ -66,3 +68,13 @@ class Progress:
             with self._uncaptured():
                 self._writer.write("\x1b[K", flush=True)
             self._is_shown = False
+
+
+def progress_of(config: pytest.Config) -> Callable[[int | None], Progress]:
+    """Return a function that makes the progress of a run, given its number of steps if that is known."""
+    # A pytest-xdist worker has no reporter; --color=yes writes terminal markup into log files.
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    writer = config.get_terminal_writer() if getattr(reporter, "isatty", False) else None
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    uncaptured = nullcontext if capture is None else capture.global_and_fixture_disabled
+    return lambda steps: Progress(writer, steps, uncaptured)

@@ -1,6 +1,6 @@
-"""A pytest session: its options, its device, and what the tests measured.
+"""A pytest session that uses the plugin: its options, its device, and what the tests measured.
 
-Every start of pytest makes one, so the code that draws reports is imported only when there is something to report.
+The code that draws reports is imported only when there is something to report.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpusync.distributed.rank_exchange import rank
+from pytest_gpusync.machine import devices
 from pytest_gpusync.plugin.session_device import SessionDevice
 from pytest_gpusync.reporting.files import ending_of
 
@@ -35,7 +36,9 @@ class GpuSession:
         self.options = options
         self.baseline = baseline
         """The baseline, if the session has one."""
-        self.device = SessionDevice(options.device, values=options.values, memory=options.memory)
+        self.device = SessionDevice(
+            options.device, devices=options.devices, values=options.values, memory=options.memory
+        )
         self.environment: Document | None = None
         """Where the tests were measured; None until the first was."""
         self.tests: dict[str, list[Document]] = {}
@@ -43,6 +46,8 @@ class GpuSession:
         self.failed: dict[str, tuple[str, int] | None] = {}
         """By node id, where a failed test is defined (relative to rootdir, line counted from 0); None for
         the others."""
+        self.passed: dict[str, bool] = {}
+        """By node id, whether a test passed."""
         self.lines: Document | None = {} if options.lines else None
         """Lines of the project that ran, by path; None unless recorded."""
         self.notes: list[str] = []
@@ -76,8 +81,12 @@ class GpuSession:
                 "gpu_require needs a real GPU, and gpu_device=simulated excludes it; remove one of them "
                 "(-o gpu_require=false overrides the ini file)"
             )
-        if device.choice == "simulated" and device.found.reason == "torch is not installed":
-            raise pytest.UsageError("--gpu-device=simulated needs torch, which is not installed: pip install torch")
+        needs_torch = device.choice == "simulated" or options.must_measure
+        if needs_torch and device.is_simulated and devices.torch_build() is None:
+            raise pytest.UsageError(
+                "nothing can be measured here: torch is not installed, and the simulated CUDA device needs it "
+                "(pip install torch)"
+            )
         if device.no_gpu_reason is not None and (options.require or device.choice == "cuda"):
             asked = "--gpu-require" if options.require else "--gpu-device=cuda"
             raise pytest.UsageError(f"{asked}: there is no GPU to run on: {device.no_gpu_reason}")
@@ -87,7 +96,9 @@ class GpuSession:
         device = self.device
         if device.is_simulated:
             why = f" (no GPU: {device.found.reason})" if device.choice == "auto" else ""
-            parts = [f"simulated CUDA device{why}", "recorder simulated", "coverage simulated"]
+            many = self.options.devices or 1
+            name = "simulated CUDA device" if many == 1 else f"{many} simulated CUDA devices"
+            parts = [f"{name}{why}", "recorder simulated", "coverage simulated"]
         else:
             driver = f" (driver {device.found.driver})" if device.found.driver else ""
             parts = [
@@ -117,6 +128,10 @@ class GpuSession:
             self.lines = merged(self.lines or {}, document["lines"])
         if document["environment"] is not None:
             self.environment = self.environment or document["environment"]
+
+    def take_tear_down(self, nodeid: str, region: Document) -> None:
+        """Add what the tear-down of a test did on the device."""
+        self.tests.setdefault(nodeid, []).append(region)
 
     def take_interrupted(self, nodeid: str, document: Document) -> None:
         """Add what was measured of a test in which the session was interrupted."""
@@ -304,12 +319,13 @@ class GpuSession:
             return ["nothing was measured: no test used the GPU"]
         if not self.tests:
             return []
-        from pytest_gpusync.reporting.summary import summary_lines
+        from pytest_gpusync.reporting.summary import caught_lines, summary_lines
 
         if self._merged_run is not None and self.rank == self._reporting_rank:
             of_all = {region["name"]: [region] for region in self._merged_run["regions"]}
             return summary_lines(self._merged_run["environment"], of_all)
-        return summary_lines(self.environment, self.tests)
+        passed = [regions for nodeid, regions in self.tests.items() if self.passed.get(nodeid)]
+        return summary_lines(self.environment, self.tests) + caught_lines(passed)
 
 
 def _first_broken(sent: Document | None) -> str:

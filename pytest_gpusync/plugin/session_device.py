@@ -24,19 +24,25 @@ if TYPE_CHECKING:
 class SessionDevice:
     """The device that the steps of a session run on."""
 
-    def __init__(self, choice: DeviceChoice, *, values: bool = True, memory: int | None = None) -> None:
+    def __init__(
+        self, choice: DeviceChoice, *, devices: int | None = None, values: bool = True, memory: int | None = None
+    ) -> None:
         """Keep the choice; nothing is decided yet.
 
         Args:
             choice: the requested device.
+            devices: number of simulated devices; None for one, or under torchrun one per local process.
             values: whether the simulated device computes values.
             memory: bytes of the simulated device; None for as many as the host has.
         """
         self.choice = choice
+        self._devices = devices
         self._values = values
         self._memory = memory
         self.unavailable: str | None = None
         """Why the simulated device could not be switched on; None if it could."""
+        self.is_awaited = False
+        """True if the device is switched on with torch, whether any test asks for it or not."""
         self._open = ExitStack()
         self._is_on = False
 
@@ -58,16 +64,14 @@ class SessionDevice:
         return self.found.reason if self.found.kind == "none" else None
 
     def switch_on_with_torch(self) -> None:
-        """Switch the simulated device on as soon as torch is imported; at once if it is already."""
+        """Switch the simulated device on, if steps run on it, once torch is imported; now if it is already."""
+        self.is_awaited = True
         if not self.is_simulated:
             return
         self._hide_gpu()
-        if "torch" in sys.modules:
-            self.switch_on()
-            return
-        finder = AfterImport("torch", self.switch_on)
-        sys.meta_path.insert(0, finder)
-        self._open.callback(finder.remove)
+        waiting = AfterImport("torch", self.switch_on)
+        waiting.start()
+        self._open.callback(waiting.remove)
 
     def switch_on(self) -> None:
         """Switch the simulated device on if steps run on it, importing torch. Does nothing if it is on.
@@ -80,11 +84,16 @@ class SessionDevice:
         try:
             from pytest_gpusync.simulated import simulated_cuda
 
-            self._open.enter_context(simulated_cuda(values=self._values, memory=self._memory))
+            self._open.enter_context(simulated_cuda(self._devices, values=self._values, memory=self._memory))
         except (ImportError, RuntimeError) as error:
             self.unavailable = f"the simulated CUDA device cannot be switched on: {error}"
         else:
             self._is_on = True
+
+    @property
+    def is_late(self) -> bool:
+        """True if steps run on the simulated device, and torch has been imported without it."""
+        return not self._is_on and self.unavailable is None and "torch" in sys.modules and self.is_simulated
 
     def _hide_gpu(self) -> None:
         """Hide a real GPU from this process before the driver is first called: the simulated device takes its place."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_gpusync.model.budgets import (
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.elapsed.in_flight import InFlightLimiter
     from pytest_gpusync.measure.region import Region
+    from pytest_gpusync.measure.step_on import StepOn
     from pytest_gpusync.model.estimates import Estimate
     from pytest_gpusync.model.measurement import GrownLine, Measurement, SiteCount
     from pytest_gpusync.model.memory_growth import CallsPerStep, MemoryKind
@@ -92,16 +94,44 @@ class TrainingRun:
 
         return site_counts(self.measurement)
 
-    def assert_syncs(self, max: int | None = None, exact: int | None = None) -> None:
+    def assert_syncs(
+        self,
+        max: int | None = None,
+        exact: int | None = None,
+        *,
+        percentile: float | None = None,
+        over: str | None = None,
+        within: str | None = None,
+    ) -> None:
         """Fail the test if a step after warm-up made more than `max` syncs, or a number other than `exact`.
+
+        Args:
+            max: most syncs of a step.
+            exact: syncs of each step.
+            percentile: with `max`, such as 95: at least this share of the steps, in percent, keeps `max`.
+            over: with `max`, such as "1 in 10": of any ten consecutive steps, one may make more.
+            within: the only lines that count, such as "train.py", "models/*.py", "train.py:10-40" or
+                "train.py::Trainer.step".
 
         Raises:
             BudgetExceeded: with the sentence and the lines that made the syncs.
-            NotMeasured: the syncs could not be counted.
-            ValueError: neither or both of `max` and `exact` were given.
+            NotMeasured: the syncs could not be counted, or fewer steps ran than requested.
+            ValueError: neither or both of `max` and `exact` were given, or another argument is invalid.
         """
         __tracebackhide__ = True
-        self._run.check_budget(self._record, sync_budget(max, exact, "assert_syncs"), subject="Run")
+        budget = sync_budget(max, exact, "assert_syncs", percentile, over, within)
+        self._require_all_steps()
+        self._run.check_budget(self._record, budget, subject="Run")
+
+    def _require_all_steps(self) -> None:
+        """Fail the test if fewer steps ran than it requested: a limit for 20 steps is not kept by 5.
+
+        Raises:
+            NotMeasured: with both numbers.
+        """
+        __tracebackhide__ = True
+        if self.note is not None:
+            raise NotMeasured(f"Not measured: {self.note}; give more batches, or steps={self.steps}")
 
     def memory_growth(self, of: MemoryKind = "allocated") -> Estimate | None:
         """Return the growth of memory in bytes per step after warm-up, with an interval; None if not measured."""
@@ -127,6 +157,7 @@ class TrainingRun:
         """
         __tracebackhide__ = True
         budget = growth_budget(max, of, "assert_memory_growth")
+        self._require_all_steps()
         self._run.apply_verdict(self._record, judge_growth(self.measurement, budget))
 
     def peak_over_baseline(self, of: MemoryKind = "allocated") -> int | None:
@@ -169,6 +200,7 @@ class TrainingRun:
         """
         __tracebackhide__ = True
         budget = checked_budget(DispatchBudget, max, "assert_dispatch_ratio")
+        self._require_all_steps()
         if self.measurement.environment.device == "simulated":
             self._run.skip_untimed()
         self._run.apply_verdict(self._record, judge_dispatch(self.measurement, budget))
@@ -193,6 +225,7 @@ class TrainingRun:
         """
         __tracebackhide__ = True
         budget = checked_budget(FlightBudget, max, "assert_max_in_flight")
+        self._require_all_steps()
         if self.measurement.environment.device == "simulated":
             self._run.skip_untimed()
         self._run.apply_verdict(self._record, judge_in_flight(self.measurement, budget))
@@ -223,7 +256,8 @@ class GpuTrain:
                 of a Lightning module is called as ``training_step(batch, number)``, that of a Hugging Face Trainer as
                 ``training_step(model, batch)``.
             batches: a DataLoader, a list, a generator. It is iterated again, if possible, until `steps` steps have run.
-                If a generator ends earlier, so does the run, and ``note`` of the result says so.
+                If a generator ends earlier, so does the run: ``note`` of the result says so, and its assertions
+                fail.
             steps: steps to run, including warm-up; by default one pass over `batches`.
             warmup: steps that are run first and left out of budgets.
             in_flight: most steps that the host may run ahead: a step begins when the step this many before it is done.
@@ -247,7 +281,11 @@ class GpuTrain:
         arguments = _step_arguments(batches, steps, trace + 1 if trace else 0)
         progress = self._progress(steps)
         try:
-            with self._run.region(None, "gpu_train", warmup, memory=True, process_memory=process) as region, timekeeper:
+            with (
+                _as_in_training(step),
+                self._run.region(None, "gpu_train", warmup, memory=True, process_memory=process) as region,
+                timekeeper,
+            ):
                 region.record_allocations_from(steps - _HISTORY_STEPS)
                 while ran < steps:
                     batch = next(arguments, None)
@@ -276,7 +314,13 @@ class GpuTrain:
         return TrainingRun(self._run, record, note, self._busy(call, arguments, steps, trace))
 
     def whole(
-        self, function: Callable[..., object], *arguments: Any, warmup: int = 3, process: bool = False, **named: Any
+        self,
+        function: Callable[..., object],
+        *arguments: Any,
+        warmup: int = 3,
+        process: bool = False,
+        step_on: StepOn = None,
+        **named: Any,
     ) -> TrainingRun:
         """Run a whole training and measure its steps: each ends at ``optimizer.step()``.
 
@@ -289,9 +333,10 @@ class GpuTrain:
             arguments: passed to `function`, and so are `named`.
             warmup: first steps, which are left out of budgets.
             process: as for single steps.
+            step_on: what ends a step, as in ``gpu_sync.step_on``; such steps are not timed.
 
         Raises:
-            ValueError: `warmup` is invalid.
+            ValueError: `warmup` or `step_on` is invalid.
             NotMeasured: nothing can be measured here, or there were no more steps than the warm-up.
         """
         __tracebackhide__ = True
@@ -311,17 +356,22 @@ class GpuTrain:
 
         optimizers = OptimizerSteps(stepped)
         try:
-            with self._run.region(None, "gpu_train", warmup, memory=True, process_memory=process) as region, timekeeper:
+            with (
+                self._run.region(
+                    None, "gpu_train", warmup, memory=True, process_memory=process, step_on=step_on
+                ) as region,
+                timekeeper,
+            ):
                 optimizers.attach()
                 timekeeper.clock.begin()
                 function(*arguments, **named)
-                timekeeper.give_times_to(region, only_if=seen)
+                timekeeper.give_times_to(region, only_if=seen if step_on is None else -1)
         finally:
             optimizers.detach()
             progress.close()
-            record = self._keep(region, seen > warmup)
+            record = self._keep(region, seen > warmup or step_on is not None)
         assert record is not None
-        if seen < 2 or record.measurement.steps <= warmup:
+        if (seen < 2 and step_on is None) or record.measurement.steps <= warmup:
             ran = f"{seen} calls of optimizer.step() were seen, and the first {warmup} steps are warm-up"
             raise NotMeasured(f"Not measured: {ran}")
         return TrainingRun(self._run, record, None)
@@ -394,12 +444,34 @@ def _adapted(step: Callable[..., object]) -> Callable[..., object]:
     A step with two parameters belongs to a trainer: a Trainer's takes its model first, a module's the number last.
     """
     names = _required_parameters(step)
-    owner = getattr(step, "__self__", None)
-    if owner is not None and len(names) == 2 and names[0] == "model" and hasattr(owner, "model"):
-        return lambda number, *batch: step(owner.model, *batch)
-    if len(names) == 2 and names[1] in ("batch_idx", "batch_index", "batch_nb"):
-        return lambda number, *batch: step(*batch, number)
-    return lambda number, *batch: step(*batch)
+    owner: Any = getattr(step, "__self__", None)
+    takes_model = owner is not None and len(names) == 2 and names[0] == "model" and hasattr(owner, "model")
+    takes_number = len(names) == 2 and names[1] in ("batch_idx", "batch_index", "batch_nb")
+
+    def call(number: int, *batch: Any) -> object:
+        __tracebackhide__ = True  # an exception of the step begins at the step
+        if takes_model:
+            return step(owner.model, *batch)
+        return step(*batch, number) if takes_number else step(*batch)
+
+    return call
+
+
+@contextmanager
+def _as_in_training(step: Callable[..., object]) -> Iterator[None]:
+    """Give the Trainer of Hugging Face whose step this is the attribute that its ``training_step`` reads and only its
+    ``train`` sets.
+    """
+    trainer: Any = getattr(step, "__self__", None)
+    accumulation = getattr(getattr(trainer, "args", None), "gradient_accumulation_steps", None)
+    if accumulation is None or hasattr(trainer, "current_gradient_accumulation_steps"):
+        yield
+        return
+    trainer.current_gradient_accumulation_steps = accumulation
+    try:
+        yield
+    finally:
+        del trainer.current_gradient_accumulation_steps
 
 
 def _required_parameters(step: Callable[..., object]) -> list[str]:
@@ -434,7 +506,8 @@ def _number_of_steps(batches: Iterable[Any] | None, steps: int | None, warmup: i
         try:
             steps = len(batches)  # type: ignore[arg-type]
         except TypeError:
-            raise ValueError("gpu_train needs steps=... when the batches have no length") from None
+            missing = "there are no batches" if batches is None else "the batches have no length"
+            raise ValueError(f"gpu_train needs steps=..., because {missing}") from None
     if steps <= warmup:
         raise ValueError(
             f"gpu_train: steps={steps} are all warm-up (warmup={warmup}): give more steps or a smaller warmup"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 from abc import ABC, abstractmethod
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
 FORKED: Final = (
     "CUDA cannot be used in a child forked after its parent used it; start the process by spawn to count in it"
 )
+
+
+NO_GIL: Final = (
+    "this is a free-threaded build of Python, and syncs of a GPU can be counted only under the GIL; "
+    "use an ordinary build, such as python3.14 instead of python3.14t"
+)
+
+
+def free_threaded() -> bool:
+    """Return whether this build of Python has no GIL, even if it was told to run with one."""
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 class CallCounter(Protocol):
@@ -52,6 +64,16 @@ class Recorder(ABC):
             RecorderUnavailable: the recorder cannot run now; nothing was changed.
         """
 
+    def watch_device_work(self, watcher: Callable[[int], bool]) -> None:
+        """Call `watcher` with the thread that gives the device work next, until it returns True. Called while started;
+        :meth:`stop` ends it.
+
+        A recorder that does not see the work itself calls it at the latest in :meth:`look_for_device_work`.
+        """
+
+    def look_for_device_work(self) -> None:
+        """Check whether the device has been given work that :meth:`watch_device_work` has not reported."""
+
     @abstractmethod
     def stop(self) -> None:
         """Stop calling the sink, and restore what :meth:`start` changed. Does nothing if not started."""
@@ -62,6 +84,9 @@ class Recorder(ABC):
 
     def flush(self) -> None:
         """Deliver syncs that were seen but not delivered yet; called at the end of a step and of a region."""
+
+    def buffer_calls(self, allowed: bool) -> None:
+        """Deliver each sync at the moment it is made unless `allowed`; called while started."""
 
     calls: CallCounter = SimpleNamespace(value=0)
     """Number of calls of the main thread buffered so far; each may be delivered as a sync later."""

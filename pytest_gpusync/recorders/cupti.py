@@ -27,8 +27,10 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
+from pytest_gpusync.machine.native_libraries import NativeUnavailable
 from pytest_gpusync.model.measurement import PAGEABLE_H2D_WAITS_ABOVE, RawSync
 from pytest_gpusync.recorders import cupti_api, gate, obstacles
+from pytest_gpusync.recorders.allocation_watch import AllocationWatch
 from pytest_gpusync.recorders.base import FORKED, Recorder, RecorderUnavailable
 from pytest_gpusync.recorders.forward_lines import ForwardLines, operator_counter
 from pytest_gpusync.source import attribution
@@ -69,6 +71,19 @@ _ASYNC_COPIES: Final[dict[str, Direction | None]] = {
     "cuMemcpyHtoDAsync": "H2D",
 }
 
+_LAUNCHES: Final = frozenset(
+    {
+        "cuLaunchKernel",
+        "cuLaunchKernelEx",
+        "cuLaunchCooperativeKernel",
+        "cuGraphLaunch",
+        "cuMemsetD8Async",
+        "cuMemsetD32Async",
+    }
+)
+"""Calls of the driver that give the device work; the runtime's launches make them too. They are enabled only until a
+region is known to use the device."""
+
 _MEMCPY_KINDS: Final[dict[int, Direction]] = {1: "H2D", 2: "D2H"}
 """Values of cudaMemcpyKind. Copies between device buffers (3) do not wait; for cudaMemcpyDefault (4) the driver
 determines the direction."""
@@ -104,7 +119,7 @@ class _Call(NamedTuple):
     operation."""
     entered: int
     left: int
-    """When it returned, in ticks of the gate."""
+    """When it was entered and when it returned, by ``time.perf_counter_ns()``."""
     context: int
     destination: int
     """For a copy; for a stream synchronize, the stream."""
@@ -131,11 +146,10 @@ class _Copy(NamedTuple):
 class _Thread:
     """The state of one thread."""
 
-    __slots__ = ("copy", "ident", "slot")
+    __slots__ = ("copy", "ident")
 
     def __init__(self, ident: int) -> None:
         self.ident = ident
-        self.slot = gate.slot_of(ident)
         self.copy: _Copy | None = None
 
 
@@ -191,6 +205,11 @@ class CuptiRecorder(Recorder):
         self._gate: gate.CallGate | None = None
         self._handlers: dict[tuple[int, int], tuple[_Handler, Any]] = {}
         self._logged_kinds: dict[tuple[int, int], Kind] = {}
+        self._launches: list[tuple[int, int]] = []
+        self._work_watcher: Callable[[int], bool] | None = None
+        """Called at the next launch; None once it knows enough."""
+        self._launches_are_enabled = False
+        self._allocations = AllocationWatch()
         self._threads: dict[int, _Thread] = {}
         self._buffered_thread: int | None = None
         """The main thread, if the gate can read its frames."""
@@ -200,6 +219,8 @@ class CuptiRecorder(Recorder):
         self._is_reading = False
         self._forward = ForwardLines()
         self._device_of_context: dict[int, int | None] = {}
+        self._awaited: dict[int, int | None] = {}
+        """The device of the event that a thread is waiting for: the driver only knows the current one."""
         self._error: Exception | None = None
         self._logs_every_synchronize = False
         """With expandable segments, the allocator makes every kind of synchronize under its lock."""
@@ -216,7 +237,6 @@ class CuptiRecorder(Recorder):
             raise RecorderUnavailable("torch.profiler is running and holds CUPTI; stop it to count at the driver")
         cupti, entry = self._prepare()
         self._sink = sink
-        entry.keep_time()
         # CUPTI crashes if callbacks run on other threads while a subscription begins or ends.
         entry.close()
         self._places.refresh(entry)
@@ -227,6 +247,8 @@ class CuptiRecorder(Recorder):
             entry.count_operators(operator_counter())
         self._buffered_thread = main if notes else None
         self.calls = entry.noted
+        self._work_watcher = None
+        self._launches_are_enabled = False
         self._subscribe(cupti, entry)
         entry.open()
         self._follow_event_waits()
@@ -234,10 +256,64 @@ class CuptiRecorder(Recorder):
         attribution.forward_line_of = self._forward_line
         self._undo.append(_forget_forward_line)
 
+    def watch_device_work(self, watcher: Callable[[int], bool]) -> None:
+        """See :meth:`Recorder.watch_device_work`: the launches are enabled until `watcher` has returned True."""
+        if self._sink is None or self._cupti is None or self._gate is None:
+            return
+        self._allocations.start(watcher)
+        self._work_watcher = watcher
+        for domain, callback_id in self._launches:
+            self._gate.set_action(domain, callback_id, gate.PYTHON)
+            if not self._launches_are_enabled:
+                self._cupti.enable(domain, callback_id)
+        self._launches_are_enabled = bool(self._launches)
+
+    def look_for_device_work(self) -> None:
+        """See :meth:`Recorder.look_for_device_work`."""
+        if self._work_watcher is not None:
+            self._allocations.look(get_ident())
+
+    def _worked(self) -> None:
+        """Tell the watcher that this thread gave the device work. Runs in callbacks: CUPTI is not called here."""
+        watcher = self._work_watcher
+        if watcher is not None and watcher(get_ident()):
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        self._work_watcher = None
+        if self._gate is None:
+            return
+        self._allocations.stop()
+        for domain, callback_id in self._launches:
+            self._gate.set_action(domain, callback_id, gate.IGNORE)
+
+    def _disable_launches(self) -> None:
+        """Let launches go without a callback again, once nobody watches them."""
+        if self._launches_are_enabled and self._work_watcher is None and self._cupti is not None:
+            self._launches_are_enabled = False
+            for domain, callback_id in self._launches:
+                self._cupti.disable(domain, callback_id)
+
+    def buffer_calls(self, allowed: bool) -> None:
+        """See :meth:`Recorder.buffer_calls`."""
+        entry = self._gate
+        if entry is None or self._sink is None or self._logs_every_synchronize:
+            return
+        if not allowed and self._buffered_thread is not None:
+            entry.note_no_calls()
+            self._deliver_buffered()
+            self._buffered_thread = None
+        elif allowed and self._buffered_thread is None:
+            main = threading.main_thread().ident or 0
+            if entry.note_calls_of(main):
+                self._buffered_thread = main
+
     def stop(self) -> None:
         """See :meth:`Recorder.stop`."""
         if self._sink is None:
             return
+        self._work_watcher = None
+        self._allocations.stop()
         while self._undo:
             self._undo.pop()()
         assert self._cupti is not None
@@ -261,6 +337,8 @@ class CuptiRecorder(Recorder):
     def mark(self) -> int:
         """See :meth:`Recorder.mark`."""
         entry = self._gate
+        if self._launches_are_enabled:
+            self._disable_launches()
         if entry is None or self._buffered_thread is None or len(self._threads) > 1:
             self.flush()
         elif entry.logged.value != entry.drained:
@@ -269,8 +347,6 @@ class CuptiRecorder(Recorder):
 
     def flush(self) -> None:
         """Deliver the buffered and the logged calls, and the copies that turned out to wait by themselves."""
-        if self._gate is not None:
-            self._gate.keep_time()
         self._deliver_buffered()
         self._deliver_logged()
         for thread in list(self._threads.values()):
@@ -296,8 +372,11 @@ class CuptiRecorder(Recorder):
         if not cupti_api.has_driver():
             raise RecorderUnavailable(obstacles.NO_DRIVER)
         try:
-            cupti = cupti_api.Cupti(path)
             entry = gate.CallGate(self._callback, self._deliver_logged)
+        except NativeUnavailable as error:
+            raise RecorderUnavailable(f"{error}; to count at the driver, {error.remedy}") from None
+        try:
+            cupti = cupti_api.Cupti(path)
             self._fill_table(cupti, entry)
         except (OSError, AttributeError) as error:
             raise RecorderUnavailable(f"CUPTI cannot be used: {error}") from error
@@ -330,6 +409,8 @@ class CuptiRecorder(Recorder):
             for callback_id, full_name in cupti.names(domain):
                 name = _base_name(full_name)
                 key = (domain, callback_id)
+                if domain == gate.DRIVER and name in _LAUNCHES:
+                    self._launches.append(key)
                 if name in _LOCKED or (all_locked and name in _SYNCHRONIZE):
                     self._logged_kinds[key] = _LOCKED[name] if name in _LOCKED else _SYNCHRONIZE[name]
                     entry.set_action(domain, callback_id, gate.LOG)
@@ -352,10 +433,13 @@ class CuptiRecorder(Recorder):
         original = event.synchronize
 
         def synchronize(event: Any) -> None:
+            ident = get_ident()
+            self._awaited[ident] = getattr(event.device, "index", None)
             try:
                 original(event)
             finally:
                 self._deliver_logged(sys._getframe(1))
+                self._awaited.pop(ident, None)
 
         synchronize.__doc__ = original.__doc__
         event.synchronize = synchronize
@@ -399,6 +483,11 @@ class CuptiRecorder(Recorder):
                 frame: FrameType | None = sys._getframe(1)
             except ValueError:
                 frame = None  # a C++ thread
+            if (domain, callback_id) in self._launches:
+                self._worked()
+                return
+            if self._work_watcher is not None:
+                self._worked()  # a copy or a wait
             if get_ident() == self._buffered_thread:
                 if not entry.counts_operators:
                     entry.count_operators(operator_counter())  # torch may have been loaded since then
@@ -413,9 +502,6 @@ class CuptiRecorder(Recorder):
             # A signal handler (for Ctrl-C, or a test's time limit) ran in here, and what it raised cannot leave the
             # callback.
             _raise_later_in_main_thread(raised)
-        finally:
-            if self._gate is not None:
-                self._gate.returned += 1
 
     def _dispatched(
         self, entry: gate.CallGate, domain: int, callback_id: int, address: int, frame: FrameType | None
@@ -432,9 +518,9 @@ class CuptiRecorder(Recorder):
             count = _RUNTIME_COPY_WORDS if domain == gate.RUNTIME else _COPY_WORDS
         words = cupti_api.parameters(address, count)
         caller, instruction = (0, 0) if frame is None else (id(frame), id(frame.f_code) + frame.f_lasti)
-        ticks = entry.ticks(thread.slot)
+        times = entry.times(thread.ident)
         context = cupti_api.context(address)
-        handler(argument, _Call(frame, None, caller, instruction, *ticks, context, *words, 0, None), thread)
+        handler(argument, _Call(frame, None, caller, instruction, *times, context, *words, 0, None), thread)
 
     def _deliver_buffered(self, frame: FrameType | None = None) -> None:
         """Report the calls that the gate buffered, in order.
@@ -450,8 +536,9 @@ class CuptiRecorder(Recorder):
         with self._read_lock:
             thread = self._thread(own)
             self._is_reading = True
+            sequence: int | None = None
             try:
-                for sequence, noted in entry.take():
+                for noted in entry.take():
                     found = handlers.get((noted[1], noted[0]))
                     if found is None:
                         continue
@@ -462,12 +549,15 @@ class CuptiRecorder(Recorder):
                         # another thread reads it before the buffered thread does; that thread's frame has not changed.
                         where = frame or (sys._getframe(1) if get_ident() == own else sys._current_frames().get(own))
                         charge = attribution.charge(where, own)
-                        if frame is not None and entry.noted.value == sequence + 1:
+                        if frame is not None and entry.noted.value == noted[13] + 1:
                             self._places.learn(entry, place, frame, charge)
                     self._forward.note(noted[12], charge)
-                    found[0](found[1], _new(_Call, (where, charge, *noted[3:], sequence)), thread)
+                    found[0](found[1], _new(_Call, (where, charge, *noted[3:])), thread)
             finally:
                 self._is_reading = False
+        watcher = self._work_watcher
+        if watcher is not None and sequence is not None and watcher(own):
+            self._unwatch()
 
     def _forward_line(self, operator: int) -> str | None:
         """Return the line that created the operator of this number, whose gradient waits now, if known."""
@@ -541,17 +631,17 @@ class CuptiRecorder(Recorder):
             first: the call of its first half. The host may have waited there: a copy of pageable memory returns when it
                 is done, and the synchronize after it has nothing left to wait for.
         """
-        sink, entry = self._sink, self._gate
-        if sink is None or entry is None:
+        sink = self._sink
+        if sink is None:
             return
-        blocked, began = entry.span((first or call).entered, call.left)
+        began = (first or call).entered
         try:
             device = self._device_of_context[call.context]
         except KeyError:
             device = self._device_of(call.context)
         charge = call.charge if first is None else first.charge or call.charge
         stream = call.destination if kind == "stream" else None
-        details = (direction, nbytes, blocked, device, charge, began, call.sequence, stream)
+        details = (direction, nbytes, call.left - began, device, charge, began, call.sequence, stream)
         sink(_new(RawSync, (kind, call.frame, ident, *details)))
 
     def _emit(self, raw: RawSync) -> None:
@@ -578,8 +668,7 @@ class CuptiRecorder(Recorder):
         if copy is None or entry is None or thread.ident == get_ident():
             return True
         # Another thread may be inside the synchronize that completes its copy, or just before it.
-        took, began = entry.span(copy.call.entered, copy.call.left)
-        if entry.is_in_call(thread.slot) or time.perf_counter_ns() < began + took + _MAX_BETWEEN_HALVES_NS:
+        if entry.is_in_call(thread.ident) or time.perf_counter_ns() < copy.call.left + _MAX_BETWEEN_HALVES_NS:
             return thread.ident not in sys._current_frames()
         return True
 
@@ -606,9 +695,12 @@ class CuptiRecorder(Recorder):
             if kind is None:
                 continue
             device = self._device_of(call.context)
+            awaited = self._awaited.get(call.thread)
+            if kind == "event" and awaited is not None:
+                device = awaited
             copy = self._copy_completed_by(kind, call.thread)
             if copy is not None:
-                _, began = entry.span(copy.call.entered, copy.call.left)
+                began = copy.call.entered
                 blocked = call.began_ns + call.blocked_ns - began
                 details = (copy.direction, copy.call.nbytes, blocked, device, copy.call.charge, began)
                 self._emit(RawSync(kind, None, call.thread, *details))

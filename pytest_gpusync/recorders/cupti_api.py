@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import re
 import sys
 from pathlib import Path
@@ -94,9 +95,16 @@ class Cupti:
 
     def enable(self, domain: int, callback_id: int) -> None:
         """Enable the callbacks of one function of one domain."""
+        self._set_enabled(1, domain, callback_id)
+
+    def disable(self, domain: int, callback_id: int) -> None:
+        """Disable the callbacks of one function of one domain."""
+        self._set_enabled(0, domain, callback_id)
+
+    def _set_enabled(self, enabled: int, domain: int, callback_id: int) -> None:
         self._call(
             "cuptiEnableCallback",
-            ctypes.c_uint32(1),
+            ctypes.c_uint32(enabled),
             self._handle,
             ctypes.c_int(domain),
             ctypes.c_uint32(callback_id),
@@ -163,11 +171,12 @@ def _loaded_libraries() -> Iterator[str]:
 
 
 def _installed_libraries() -> Iterator[str]:
+    target = "sbsa-linux" if platform.machine() == "aarch64" else "x86_64-linux"
     for folder in sys.path:
         for pattern in ("nvidia/*/lib/libcupti.so*", "torch/lib/libcupti*.so*"):
             # Newest first. Only names with a digit: libcupti.so itself is a development link.
             yield from sorted((str(path) for path in Path(folder or ".").glob(pattern)), reverse=True)
     for root in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"):
         if root:
-            for place in ("extras/CUPTI/lib64", "lib64", "targets/x86_64-linux/lib"):
+            for place in ("extras/CUPTI/lib64", "lib64", f"targets/{target}/lib"):
                 yield from sorted((str(path) for path in Path(root, place).glob("libcupti.so*")), reverse=True)

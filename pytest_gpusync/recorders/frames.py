@@ -1,7 +1,8 @@
 """Where the interpreter keeps the frames of a thread. The gate reads them without the GIL.
 
-The layout is private to CPython and differs between versions. The known layouts are only a starting point: they are
-compared, by reads that cannot crash, with frames whose code and instructions Python reports. If they do not match, or
+The layout is private to CPython and differs between versions. From 3.13 on the interpreter publishes the offsets, for
+debuggers and profilers, at the start of ``_PyRuntime``; for older versions they are listed here. Either way they are
+checked, by reads that cannot crash, against frames whose code and instructions Python reports. If they do not match, or
 the version is unknown, there is no layout, and the gate passes every call to Python.
 """
 
@@ -14,6 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
 
 
@@ -33,11 +35,23 @@ _FRAMES: Final = {
     (3, 10): (32, 24, 96),
     (3, 11): (32, 48, 56),
     (3, 12): (0, 8, 56),
-    (3, 13): (0, 8, 56),
-    (3, 14): (0, 8, 56),
 }
 """In a frame: offsets of its code object, of the calling frame, and of its position, which is a pointer to an
 instruction, in 3.10 its index. From pycore_frame.h and frameobject.h of each version."""
+
+_PUBLISHED: Final = {
+    (3, 13): (19, 28),
+    (3, 14): (22, 31),
+    (3, 15): (22, 39),
+}
+"""Words of ``_Py_DebugOffsets`` at which it describes a thread's state and a frame. From pycore_runtime.h of 3.13 and
+pycore_debug_offsets.h of later versions."""
+
+_COOKIE: Final = b"xdebugpy"
+_FREE_THREADED: Final = 2
+_CURRENT_FRAME: Final = 4
+_PREVIOUS, _EXECUTABLE, _INSTRUCTION = 1, 2, 3
+"""Words of ``_Py_DebugOffsets``; the last four after those of :data:`_PUBLISHED`."""
 
 _STATE_BYTES: Final = 256
 _MAX_FRAMES: Final = 4096
@@ -45,8 +59,7 @@ _MAX_FRAMES: Final = 4096
 
 def find_layout(version: tuple[int, int] = sys.version_info[:2]) -> Layout | None:
     """Return the layout of this interpreter; None if it differs from the one known for `version`."""
-    offsets = _FRAMES.get(version)
-    if offsets is None or sys.implementation.name != "cpython":
+    if sys.implementation.name != "cpython":
         return None
     try:
         memory = os.open("/proc/self/mem", os.O_RDONLY)
@@ -56,14 +69,38 @@ def find_layout(version: tuple[int, int] = sys.version_info[:2]) -> Layout | Non
         current_state = ctypes.pythonapi.PyThreadState_Get
         current_state.restype = ctypes.c_void_p
         state: int = current_state()
-        for place in range(0, _STATE_BYTES, 8):
-            for within in (None, 0, 8):
-                layout = Layout(place, within, *offsets)
-                if _matches(memory, state, layout):
-                    return layout
+        return next((layout for layout in _candidates(version) if _matches(memory, state, layout)), None)
     finally:
         os.close(memory)
-    return None
+
+
+def _candidates(version: tuple[int, int]) -> Iterator[Layout]:
+    if version in _PUBLISHED:
+        layout = _published(*_PUBLISHED[version])
+        if layout is not None:
+            yield layout
+    elif version in _FRAMES:
+        for place in range(0, _STATE_BYTES, 8):
+            for within in (None, 0, 8):
+                yield Layout(place, within, *_FRAMES[version])
+
+
+def _published(state: int, frame: int) -> Layout | None:
+    """The layout that the interpreter publishes; None if it does not, or has no GIL."""
+    try:
+        offsets = (ctypes.c_uint64 * (frame + _INSTRUCTION + 1)).in_dll(ctypes.pythonapi, "_PyRuntime")
+    except ValueError:
+        return None
+    words = list(offsets)
+    if words[0].to_bytes(8, sys.byteorder) != _COOKIE or words[1] != sys.hexversion or words[_FREE_THREADED]:
+        return None
+    return Layout(
+        words[state + _CURRENT_FRAME],
+        None,
+        words[frame + _EXECUTABLE],
+        words[frame + _PREVIOUS],
+        words[frame + _INSTRUCTION],
+    )
 
 
 def _matches(memory: int, state: int, layout: Layout) -> bool:

@@ -1,12 +1,12 @@
-"""A callback for CUPTI that takes no lock: it decides which calls may enter Python and logs the others natively.
+"""A callback for CUPTI that takes no lock: it decides which calls may enter Python and records the others natively.
 
 Why it exists. A Python callback waits for the GIL. torch's caching allocator frees device memory and waits for events
 while it holds its own lock, and a thread that holds the GIL may be waiting for that lock to drop a tensor: a callback
-that asks for the GIL there deadlocks the training job. So CUPTI calls a few instructions of machine code instead. They
-look the call up in a table and either return, jump to the Python callback, or write one record into a ring buffer and
-ask the interpreter (``Py_AddPendingCall``, which takes no GIL) to run :attr:`CallGate.on_pending` soon. They also leave
-out what a runtime call does inside the driver, and note when each thread entered and left its call, so that Python need
-not be entered twice per call.
+that asks for the GIL there deadlocks the training job. So CUPTI calls a function of a native library instead, gate.c.
+It looks the call up in a table and either returns, calls the Python callback, or writes one record into a ring buffer
+and asks the interpreter (``Py_AddPendingCall``, which takes no GIL) to run :attr:`CallGate.on_pending` soon. It also
+leaves out what a runtime call does inside the driver, and notes when each thread entered and left its call, so that
+Python need not be entered twice per call.
 
 The calls of one thread, the main thread, are cheaper still. The gate reads the thread's own Python frames, which nobody
 else changes while it is in here, and identifies the place of the call: code objects and instructions of the frames up
@@ -14,68 +14,68 @@ to the first one of the user's. A call from a place that Python has seen before 
 copies, and Python is not entered: what is left of counting is well below a microsecond, and the notes are read when a
 region closes. Out of a training step Python is cold code: entered for a sync, it took ten times as long as in a loop.
 
-The code is in gate.c, compiled into gate_code.py. The thread pointer it uses is what glibc's ``pthread_self()`` and
-with it ``threading.get_ident()`` return. Two threads that happen to share one of the 4,096 slots disturb each other's
-times while both are in a call; and should one of them enter the driver from a runtime call at that moment, the call is
-handed to Python twice.
+Threads are told apart by what ``threading.get_ident()`` returns, and times are those of ``time.perf_counter_ns()``. Two
+threads that happen to share one of the 4,096 slots disturb each other's times while both are in a call; and should one
+of them enter the driver from a runtime call at that moment, the call is counted twice.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-import sys
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
-from pytest_gpusync.machine.machine_code import executable, supported
-from pytest_gpusync.recorders.frames import find_layout
-from pytest_gpusync.recorders.gate_code import CODE
+from pytest_gpusync.machine import native_libraries
+from pytest_gpusync.recorders.frames import Layout, find_layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_MULTIPLIER: Final = 0x9E3779B97F4A7C15
-_SLOT_BITS: Final = 12
-_SLOTS: Final = 1 << _SLOT_BITS
-
 DRIVER: Final = 1
 RUNTIME: Final = 2
 _IDS_PER_DOMAIN: Final = 1024
-_CALIBRATION_ID: Final = _IDS_PER_DOMAIN - 1
-"""A callback id that CUPTI does not use; calling the gate with it reads the time-stamp counter."""
 
 IGNORE: Final = 0
 PYTHON: Final = 1
 PYTHON_ON_EXIT: Final = 2
 LOG: Final = 3
 
-_RECORD: Final = struct.Struct("<IBBHQQQQ")
-_CALL: Final = struct.Struct("<II11Q")
-_CLOCK_INTERVAL_NS: Final = 20_000_000
-"""The clocks are compared anew after this long: the rate is then known better, and an error of it has not added up."""
-
-_CAPACITY: Final = 1 << 15
-"""Records in the ring, two per call: enough for the syncs between two drains, which happen at least once a step."""
-
-_NOTES: Final = 1 << 12
-"""Calls that may be noted; at half of them Python is entered, which reads them."""
-
-_PLACES: Final = 1 << 14
-_STOPS: Final = 1 << 12
-"""Sizes of the gate's tables, which are kept at most half full."""
+_LOGGED: Final = struct.Struct("<IHHQQQ")
+_NOTE: Final = struct.Struct("<II12Q")
+_AT_ONCE: Final = 1 << 10
+"""Records or notes that are copied out of the gate by one call."""
 
 _PATIENCE_S: Final = 1.0
-"""Longest wait for calls that Python was handed; one that hangs there must not hang whoever closes the gate."""
+"""Longest wait for threads that are in the gate; one that hangs there must not hang whoever closes the gate."""
 
 _FLOOD: Final = 64
 """Calls in one drain that only other threads can have logged."""
 
-_STEP_OUT_S: Final = 0.0001
+_POLL_S: Final = 0.0001
 
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
 _PENDING = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+_POINTER, _NUMBER, _WORD = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64
+_WORDS = ctypes.POINTER(ctypes.c_uint64)
+_FUNCTIONS: Final = {
+    "gate_new": (_POINTER, _POINTER, _POINTER, _POINTER, _POINTER),
+    "gate_set_action": (None, _POINTER, _NUMBER, _NUMBER, _NUMBER, _NUMBER),
+    "gate_open": (None, _POINTER),
+    "gate_close": (None, _POINTER),
+    "gate_inside": (_WORD, _POINTER),
+    "gate_note_thread": (None, _POINTER, _WORD, _POINTER),
+    "gate_count_operators": (None, _POINTER, _POINTER),
+    "gate_learn_place": (ctypes.c_int, _POINTER, _WORD, _WORD),
+    "gate_forget_places": (None, _POINTER),
+    "gate_take_notes": (_NUMBER, _POINTER, _WORD, _POINTER, _NUMBER),
+    "gate_let_ask": (None, _POINTER),
+    "gate_read_log": (_NUMBER, _POINTER, _WORDS, _POINTER, _NUMBER),
+    "gate_times": (None, _POINTER, _WORD, _WORDS, _WORDS),
+}
+"""The functions of gate.c, which describes them: result and arguments."""
 
 
 class LoggedCall(NamedTuple):
@@ -91,54 +91,52 @@ class LoggedCall(NamedTuple):
     """The CUcontext it was made in; 0 if it had none."""
 
 
-NotedCall = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
+NotedCall = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 """One call of the noted thread: callback id, domain, place (identifies the frames up to the first of the user's, 0 if
 none of them was known to be), identity of the innermost frame and of the instruction it is at (two calls made by the
-same one are alike in both; 0 if the thread had no frame), time stamps of entry and exit, CUcontext, and of a copy
-destination, source, bytes and cudaMemcpyKind, or of a stream synchronize the stream in the first place, 0 where the
-call has none of them, and how many operators autograd had
-made on the thread. A plain tuple, for they are many."""
+same one are alike in both; 0 if the thread had no frame), times of entry and exit in nanoseconds, CUcontext, and of a
+copy destination, source, bytes and cudaMemcpyKind, or of a stream synchronize the stream in the first place, 0 where
+the call has none of them; how many operators autograd had made on the thread, and how many calls were noted before it.
+A plain tuple, for they are many."""
 
 
-class _Context(ctypes.Structure):
+class _Layout(ctypes.Structure):
+    """``struct layout`` of gate.c."""
+
     _fields_ = (
-        ("head", ctypes.c_uint64),
-        ("mask", ctypes.c_uint64),
-        ("ring", ctypes.c_void_p),
-        ("python_callback", ctypes.c_void_p),
-        ("add_pending_call", ctypes.c_void_p),
-        ("pending", ctypes.c_void_p),
-        ("table", ctypes.c_uint8 * (2 * _IDS_PER_DOMAIN)),
-        ("inside", ctypes.c_uint64 * _SLOTS),
-        ("entered", ctypes.c_uint64 * _SLOTS),
-        ("left", ctypes.c_uint64 * _SLOTS),
-        ("handed", ctypes.c_uint64),
-        ("asked", ctypes.c_uint64),
-        ("noted_thread", ctypes.c_uint64),
-        ("thread_state", ctypes.c_void_p),
-        ("operators_made", ctypes.c_void_p),
-        ("state_to_frame", ctypes.c_uint64),
-        ("through_cframe", ctypes.c_uint64),
-        ("cframe_to_frame", ctypes.c_uint64),
-        ("frame_to_code", ctypes.c_uint64),
-        ("frame_to_previous", ctypes.c_uint64),
-        ("frame_to_instruction", ctypes.c_uint64),
-        ("noted", ctypes.c_uint64),
-        ("taken", ctypes.c_uint64),
-        ("capacity", ctypes.c_uint64),
-        ("calls", ctypes.c_void_p),
-        ("places", ctypes.c_uint64 * _PLACES),
-        ("stops", ctypes.c_uint64 * _STOPS),
+        ("state_to_frame", _WORD),
+        ("has_cframe", _WORD),
+        ("cframe_to_frame", _WORD),
+        ("code", _WORD),
+        ("previous", _WORD),
+        ("instruction", _WORD),
     )
 
 
-def slot_of(thread: int) -> int:
-    """Return where the gate notes the times of a thread."""
-    return (thread * _MULTIPLIER & 0xFFFFFFFFFFFFFFFF) >> 64 - _SLOT_BITS
+def library() -> ctypes.PyDLL:
+    """Return the native library, with the types of its functions.
+
+    Raises:
+        NativeUnavailable: there is none here.
+    """
+    found = native_libraries.load("recorders/gate")
+    for name, (result, *arguments) in _FUNCTIONS.items():
+        function = getattr(found, name)
+        function.restype, function.argtypes = result, arguments
+    return found
+
+
+def is_available() -> bool:
+    """Tell whether the native library is there."""
+    try:
+        library()
+    except native_libraries.NativeUnavailable:
+        return False
+    return True
 
 
 class CallGate:
-    """The gate, its table and its log. Its memory is never released: a late call into it must find code."""
+    """The gate, its table and its log. Its memory is never released: a late call must find it."""
 
     _alive: ClassVar[list[CallGate]] = []
 
@@ -146,66 +144,60 @@ class CallGate:
         """Build a gate whose table ignores everything.
 
         Args:
-            callback: receives (user data, domain, callback id, address of the call's data); it takes the GIL, and
-                adds one to :attr:`returned` at its end.
+            callback: receives (user data, domain, callback id, address of the call's data); it takes the GIL.
             on_pending: called on the main thread soon after calls were logged.
 
         Raises:
-            OSError: the platform is not supported, or it does not let a process make executable memory.
+            NativeUnavailable: the native library is missing.
         """
-        if not supported():
-            raise OSError("the native call gate needs Linux on x86-64")
-        self.returned = 0
-        """Calls that Python was handed and has done with: `callback` adds one as the last thing it does."""
+        self._library = library()
         self._python_callback = CALLBACK(callback)
         self._on_pending = on_pending
         self._pending = _PENDING(self._run_pending)
-        self._ring = (ctypes.c_char * (_RECORD.size * _CAPACITY))()
-        self._calls = (ctypes.c_char * (_CALL.size * _NOTES))()
-        self._context = _Context(
-            head=0,
-            mask=_CAPACITY - 1,
-            ring=ctypes.addressof(self._ring),
-            python_callback=_address(self._python_callback),
-            add_pending_call=_address(ctypes.pythonapi.Py_AddPendingCall),
-            pending=_address(self._pending),
-            thread_state=_address(ctypes.pythonapi.PyGILState_GetThisThreadState),
-            capacity=_NOTES,
-            calls=ctypes.addressof(self._calls),
+        self.user_data: int = self._library.gate_new(
+            ctypes.cast(self._python_callback, _POINTER),
+            ctypes.cast(ctypes.pythonapi.Py_AddPendingCall, _POINTER),
+            ctypes.cast(self._pending, _POINTER),
+            ctypes.cast(ctypes.pythonapi.PyGILState_GetThisThreadState, _POINTER),
         )
+        if not self.user_data:
+            raise MemoryError
+        self.function = CALLBACK(ctypes.cast(self._library.gate_call, _POINTER).value or 0)
+        """What CUPTI calls, with :attr:`user_data`."""
         # Read at every step and every range of a profile, so without a function of Python's around them.
-        self.logged = ctypes.c_uint64.from_buffer(self._context, _Context.head.offset)
-        """Its value is how many records were logged in the gate's life."""
-        self.noted = ctypes.c_uint64.from_buffer(self._context, _Context.noted.offset)
-        """Its value is how many calls were noted in the gate's life."""
-        self._frames_are_readable = self._find_frames()
-        self._known_places = _Table(self._context.places, _PLACES)
-        self._known_stops = _Table(self._context.stops, _STOPS)
-        self._entered_at = self._context.entered
-        self._left_at = self._context.left
-        self.user_data = ctypes.addressof(self._context)
-        self._code = executable(CODE)
-        self.function = CALLBACK(self._code)
-        self.drained = 0
-        """Records that were drained."""
+        self.logged, self.noted, self.returned = (_WORD.from_address(self.user_data + 8 * word) for word in range(3))
+        """Their values are how many records were logged, how many calls were noted, and how many Python was entered for
+        and has returned from, in the gate's life."""
+        self._layout = find_layout()
+        self._notes = ctypes.create_string_buffer(_NOTE.size * _AT_ONCE)
+        self._copied: deque[NotedCall] = deque()
+        """Notes that were copied out of the gate and not handed on yet."""
+        self._next_note = 0
+        self._records = ctypes.create_string_buffer(_LOGGED.size * _AT_ONCE)
+        self._next = _WORD(0)
         self._drain_lock = threading.Lock()
         self._entered: dict[int, tuple[int, int, int]] = {}
-        """Logged calls that were entered and not left, by thread: (domain, id, time stamp)."""
+        """Logged calls that were entered and not left, by thread: (domain, id, time)."""
         self._last_drained = 0
         self._rests_until = 0
         """Time by ``perf_counter_ns()`` before which the interpreter asks in vain."""
         self.lost = 0
         """Records overwritten before they were drained."""
-        self._actions: dict[int, int] = {}
-        """What was chosen for calls, by their index in the table."""
-        self._is_open = True
-        self.set_action(DRIVER, _CALIBRATION_ID, LOG)
-        self._first_clocks = self._clocks = self._read_clocks()
-        """Time-stamp counter and ``perf_counter_ns()`` at one moment: when the gate was made, and lately."""
-        time.sleep(0.005)
-        self._ns_per_tick = 0.0
-        self._compare_clocks()
+        self.counts_operators = False
+        """Whether noted calls tell how many operators autograd had made."""
+        self.is_open = False
         CallGate._alive.append(self)
+        self.open()
+
+    @property
+    def drained(self) -> int:
+        """How many records were drained or lost."""
+        return self._next.value
+
+    @property
+    def reads_frames(self) -> bool:
+        """Whether the layout of this interpreter's frames is known, so that calls can be noted."""
+        return self._layout is not None
 
     def set_action(self, domain: int, callback_id: int, action: int, words: int = 0) -> None:
         """Choose what happens to a call: IGNORE, PYTHON, PYTHON_ON_EXIT or LOG.
@@ -219,57 +211,56 @@ class CallGate:
         """
         if not 0 <= callback_id < _IDS_PER_DOMAIN:
             raise ValueError(f"callback id {callback_id} is outside the table")
-        index = (domain - 1) * _IDS_PER_DOMAIN + callback_id
-        entry = action | words << 4
-        self._actions[index] = entry
-        if self._is_open or callback_id == _CALIBRATION_ID:
-            self._context.table[index] = entry
+        self._library.gate_set_action(self.user_data, domain, callback_id, action, words)
 
     def open(self) -> None:
         """Do with each call what was chosen for it. A new gate is open."""
-        self._is_open = True
-        for index, action in self._actions.items():
-            self._context.table[index] = action
+        self.is_open = True
+        self._library.gate_open(self.user_data)
 
     def close(self) -> None:
-        """Ignore every call from now on, and wait until those that Python was handed have left it.
+        """Ignore every call from now on, and wait until those that are in the gate have left it.
 
         CUPTI does not wait for them: a thread that comes back from a callback after the subscription ended crashes
         the process. That was seen on an H200 with CUPTI 13.0 where regions closed beside busy threads.
         """
-        self._is_open = False
-        for index in self._actions:
-            if index != (DRIVER - 1) * _IDS_PER_DOMAIN + _CALIBRATION_ID:
-                self._context.table[index] = IGNORE
+        self.is_open = False
+        self._library.gate_close(self.user_data)
         until = time.monotonic() + _PATIENCE_S
-        while self._context.handed > self.returned and time.monotonic() < until:
-            time.sleep(_STEP_OUT_S)
-        if len(sys._current_frames()) > 1:
-            # From the callback's last instruction back into CUPTI: a few microseconds, of which nothing tells.
-            time.sleep(_STEP_OUT_S)
-
-    @property
-    def counts_operators(self) -> bool:
-        """Whether noted calls tell how many operators autograd had made."""
-        return self._context.operators_made is not None
+        while self._library.gate_inside(self.user_data) and time.monotonic() < until:
+            time.sleep(_POLL_S)
 
     def count_operators(self, function: int) -> None:
         """Ask the function at this address, in each noted call, how many operators autograd has made on the thread."""
-        self._context.operators_made = function or None
+        self._library.gate_count_operators(self.user_data, function or None)
+        self.counts_operators = bool(function)
 
     def note_calls_of(self, thread: int) -> bool:
         """Note the calls of this thread instead of handing over each; False where its frames cannot be read."""
-        self._context.taken = self._context.noted
-        self._context.noted_thread = thread if self._frames_are_readable else 0
-        return self._frames_are_readable
+        self._copied.clear()
+        self._next_note = self.noted.value
+        packed = None if self._layout is None else ctypes.byref(_packed(self._layout))
+        self._library.gate_note_thread(self.user_data, thread, packed)
+        return packed is not None
 
-    def take(self) -> Iterator[tuple[int, NotedCall]]:
-        """Yield the noted calls, each with how many were noted before it; keep others out meanwhile."""
-        context, calls, mask = self._context, self._calls, _NOTES - 1
-        while (sequence := context.taken) != self.noted.value:
-            values = _CALL.unpack_from(calls, (sequence & mask) * _CALL.size)
-            context.taken = sequence + 1
-            yield sequence, values
+    def note_no_calls(self) -> None:
+        """Hand over each call again; those that are noted can still be taken."""
+        self._library.gate_note_thread(self.user_data, 0, None)
+
+    def take(self) -> Iterator[NotedCall]:
+        """Yield the noted calls, oldest first; keep others out meanwhile."""
+        copied, notes = self._copied, self._notes
+        while True:
+            while copied:
+                note = copied.popleft()
+                # A signal handler may have read them all while they were being copied here.
+                if note[-1] >= self._next_note:
+                    self._next_note = note[-1] + 1
+                    yield note
+            count = self._library.gate_take_notes(self.user_data, self._next_note, notes, _AT_ONCE)
+            if not count:
+                return
+            copied.extend(_NOTE.iter_unpack(memoryview(notes)[: count * _NOTE.size]))
 
     def knows(self, place: int, code: int) -> bool:
         """From now on note calls from `place` without entering Python, and let places end at `code`.
@@ -284,54 +275,28 @@ class CallGate:
         Returns:
             False if there is no room; :meth:`forget_places` makes some.
         """
-        return self._known_stops.add(code) and (place == 0 or self._known_places.add(place))
+        return bool(self._library.gate_learn_place(self.user_data, place, code))
 
     def forget_places(self) -> None:
         """Hand the next call from each place to Python again; on the noted thread, or while the gate is closed."""
-        self._known_places.clear()
-        self._known_stops.clear()
+        self._library.gate_forget_places(self.user_data)
 
-    def _find_frames(self) -> bool:
-        layout = find_layout()
-        if layout is None:
-            return False
-        context = self._context
-        context.state_to_frame = layout.state_to_frame
-        context.through_cframe = layout.cframe_to_frame is not None
-        context.cframe_to_frame = layout.cframe_to_frame or 0
-        context.frame_to_code = layout.code
-        context.frame_to_previous = layout.previous
-        context.frame_to_instruction = layout.instruction
-        return True
+    def times(self, thread: int) -> tuple[int, int]:
+        """Return when a thread entered and left the call that it was in last, by ``time.perf_counter_ns()``."""
+        entered, left = _WORD(), _WORD()
+        self._library.gate_times(self.user_data, thread, ctypes.byref(entered), ctypes.byref(left))
+        return entered.value, left.value
 
-    def ticks(self, slot: int) -> tuple[int, int]:
-        """Return the time stamps of when the thread of `slot` entered and left the call it was in last."""
-        return self._entered_at[slot], self._left_at[slot]
-
-    def span(self, entered: int, left: int) -> tuple[int, int]:
-        """Return how long a call took, in nanoseconds, and when it began, by ``time.perf_counter_ns()``.
-
-        Args:
-            entered: time stamp of its entry.
-            left: time stamp of its exit.
-        """
-        then, now = self._clocks
-        return int((left - entered) * self._ns_per_tick), now + int((entered - then) * self._ns_per_tick)
-
-    def is_in_call(self, slot: int) -> bool:
-        """Tell whether the thread of `slot` is inside a call."""
-        return bool(self._entered_at[slot] > self._left_at[slot])
-
-    def keep_time(self) -> None:
-        """Compare the clocks, if the last time is a while ago; call it now and then, as at the ends of steps."""
-        if time.perf_counter_ns() - self._clocks[1] > _CLOCK_INTERVAL_NS:
-            self._compare_clocks()
+    def is_in_call(self, thread: int) -> bool:
+        """Tell whether a thread is inside a call."""
+        entered, left = self.times(thread)
+        return entered > left
 
     def drain(self) -> list[LoggedCall]:
         """Return the calls logged since the last drain; an empty list while another thread is draining."""
-        self._context.asked = 0  # the interpreter may have had no room to be asked
+        self._library.gate_let_ask(self.user_data)  # the interpreter may have had no room to be asked
         # A pending call may run inside a drain on the same thread: never wait here.
-        if self._context.head == self.drained or not self._drain_lock.acquire(blocking=False):
+        if self.logged.value == self.drained or not self._drain_lock.acquire(blocking=False):
             return []
         try:
             calls = self._drain()
@@ -342,31 +307,29 @@ class CallGate:
 
     def _drain(self) -> list[LoggedCall]:
         calls: list[LoggedCall] = []
-        head = self._context.head
-        if head - self.drained > _CAPACITY:
-            self.lost += head - self.drained - _CAPACITY
-            self.drained = head - _CAPACITY
-            self._entered.clear()
-        while self.drained < head:
-            offset = (self.drained & (_CAPACITY - 1)) * _RECORD.size
-            callback_id, site, domain, _, thread, ticks, context, ticket = _RECORD.unpack_from(self._ring, offset)
-            if ticket != self.drained + 1:
-                break  # the thread that took this slot has not finished writing it
-            self.drained += 1
-            if callback_id == _CALIBRATION_ID:
-                continue
-            if site == 0:
-                self._entered.setdefault(thread, (domain, callback_id, ticks))
-                continue
-            outer = self._entered.get(thread)
-            # An exit without entry began before the recorder did; an inner call's exit is not the outer's.
-            if outer is not None and outer[:2] == (domain, callback_id):
-                del self._entered[thread]
-                calls.append(LoggedCall(domain, callback_id, thread, *self.span(outer[2], ticks), context))
+        count = _AT_ONCE
+        while count == _AT_ONCE:
+            first = self._next.value
+            count = self._library.gate_read_log(self.user_data, ctypes.byref(self._next), self._records, _AT_ONCE)
+            lost = self._next.value - first - count
+            if lost:
+                self.lost += lost
+                self._entered.clear()
+            for callback_id, domain, site, thread, moment, context in _LOGGED.iter_unpack(
+                memoryview(self._records)[: count * _LOGGED.size]
+            ):
+                if site == 0:
+                    self._entered.setdefault(thread, (domain, callback_id, moment))
+                    continue
+                outer = self._entered.get(thread)
+                # An exit without entry began before the recorder did; an inner call's exit is not the outer's.
+                if outer is not None and outer[:2] == (domain, callback_id):
+                    del self._entered[thread]
+                    calls.append(LoggedCall(domain, callback_id, thread, moment - outer[2], outer[2], context))
         return calls
 
     def _run_pending(self, _: int | None) -> int:
-        self._context.asked = 0  # first: what is logged from now on asks anew
+        self._library.gate_let_ask(self.user_data)  # first: what is logged from now on asks anew
         began = time.perf_counter_ns()
         if began < self._rests_until:
             return 0
@@ -381,49 +344,9 @@ class CallGate:
             self._rests_until = 2 * ended - began if self._last_drained > _FLOOD else 0
         return 0
 
-    def _compare_clocks(self) -> None:
-        """Tell anew how the time-stamp counter, which runs at one rate on every core, and ``perf_counter_ns()`` go."""
-        self._clocks = self._read_clocks()
-        ticks, nanoseconds = (now - first for now, first in zip(self._clocks, self._first_clocks, strict=True))
-        self._ns_per_tick = nanoseconds / max(1, ticks)
 
-    def _read_clocks(self) -> tuple[int, int]:
-        """Return (time-stamp counter, nanoseconds) read at the same moment."""
-        site = ctypes.c_int(0)
-        before = time.perf_counter_ns()
-        self.function(self.user_data, DRIVER, _CALIBRATION_ID, ctypes.addressof(site))
-        after = time.perf_counter_ns()
-        return self._entered_at[slot_of(threading.get_ident())], (before + after) // 2
-
-
-class _Table:
-    """A hash table of the context, of numbers that are not 0, as gate.c looks them up."""
-
-    def __init__(self, slots: ctypes.Array[ctypes.c_uint64], size: int) -> None:
-        self._slots = slots
-        self._size = size
-        self._used = 0
-
-    def add(self, value: int) -> bool:
-        """Add a value; False if the table is half full."""
-        slot = (value * _MULTIPLIER & 0xFFFFFFFFFFFFFFFF) >> 32
-        while (found := self._slots[slot & self._size - 1]) not in (0, value):
-            slot += 1
-        if found == value:
-            return True
-        if self._used >= self._size // 2:
-            return False
-        self._slots[slot & self._size - 1] = value
-        self._used += 1
-        return True
-
-    def clear(self) -> None:
-        """Remove all."""
-        ctypes.memset(self._slots, 0, ctypes.sizeof(self._slots))
-        self._used = 0
-
-
-def _address(function: object) -> int:
-    value = ctypes.cast(function, ctypes.c_void_p).value  # type: ignore[arg-type]
-    assert value is not None
-    return value
+def _packed(layout: Layout) -> _Layout:
+    cframe = layout.cframe_to_frame
+    return _Layout(
+        layout.state_to_frame, cframe is not None, cframe or 0, layout.code, layout.previous, layout.instruction
+    )

@@ -11,8 +11,9 @@ import sys
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
-from pytest_gpusync.machine import devices, machine_code
-from pytest_gpusync.recorders import cupti_api, frames
+from pytest_gpusync.machine import devices
+from pytest_gpusync.machine.native_libraries import NativeUnavailable
+from pytest_gpusync.recorders import base, cupti_api, frames, gate
 
 NO_PERMISSION: Final = (
     "this container or user may not use CUPTI; start the container with --cap-add=SYS_ADMIN, or have the host load the "
@@ -54,7 +55,7 @@ class Fact(NamedTuple):
 def facts(found: devices.Device) -> list[Fact]:
     """Return the facts that matter for counting here; `found` is the GPU, or why there is none."""
     there_is_a_gpu = found.kind == "cuda"
-    said = [_cupti(there_is_a_gpu), *_gate()]
+    said = [_cupti(there_is_a_gpu), _gate()]
     if there_is_a_gpu:
         said += [*_versions(), *_mig()]
     tool = injected_tool()
@@ -120,25 +121,18 @@ def _cupti(there_is_a_gpu: bool) -> Fact:
         return Fact("CUPTI", f"{path} cannot be used: {error}", f"reinstall {package_of_cupti()}")
 
 
-def _gate() -> list[Fact]:
-    if not machine_code.supported():
-        return [
-            Fact(
-                "native gate",
-                "no: it is machine code for Linux on x86-64",
-                "elsewhere only torch's own hooks count; their blind spots stand in every report",
-            )
-        ]
+def _gate() -> Fact:
     try:
-        machine_code.executable(b"\xc3")
-    except OSError as error:
-        advice = "let the process make executable memory (SELinux: allow_execmem; systemd: MemoryDenyWriteExecute=no)"
-        return [Fact("native gate", f"no: {error.strerror or error}", advice)]
+        gate.library()
+    except NativeUnavailable as missing:
+        return Fact("native gate", f"no: {missing}; only torch's own hooks count", missing.remedy)
+    if base.free_threaded():
+        return Fact("native gate", "built, and not used", base.NO_GIL)
     if frames.find_layout() is None:
         version = ".".join(map(str, sys.version_info[:2]))
         found = f"yes; the frames of {sys.implementation.name} {version} are not known, so each sync enters Python"
-        return [Fact("native gate", found, "counts are the same; a sync costs some 20 us more in a training step")]
-    return [Fact("native gate", "yes, and it reads Python's frames")]
+        return Fact("native gate", found, "use CPython 3.10 to 3.15; counts are the same, a sync costs some 20 us more")
+    return Fact("native gate", "yes, and it reads Python's frames")
 
 
 def _versions() -> list[Fact]:

@@ -23,7 +23,7 @@ class SimulatedRecorder(Recorder):
     name: ClassVar[str] = "simulated"
     coverage: ClassVar[Coverage] = "simulated"
     blind_spots: ClassVar[str] = (
-        "waits inside NCCL, in processes that the program starts, and in libraries that call CUDA themselves"
+        "waits inside NCCL, in libraries that call CUDA themselves, and in processes that do not report"
     )
 
     finds_races: ClassVar[bool] = True
@@ -45,12 +45,18 @@ class SimulatedRecorder(Recorder):
         sync_events.subscribe(self._sink)
         attribution.forward_line_of = self._forward.line_of
 
+    def watch_device_work(self, watcher: Callable[[int], bool]) -> None:  # noqa: D102
+        from pytest_gpusync.simulated.base import state
+
+        state.watch_use(watcher)
+
     def stop(self) -> None:  # noqa: D102
         if self._sink is not None:
-            from pytest_gpusync.simulated.base import sync_events
+            from pytest_gpusync.simulated.base import state, sync_events
 
             self.look_for_races(None)
             sync_events.unsubscribe(self._sink)
+            state.watch_use(None)
             self._sink = None
             attribution.forward_line_of = None
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from pytest_gpusync.model.measurement import RawSync
+from pytest_gpusync.recorders.allocation_watch import AllocationWatch
 from pytest_gpusync.recorders.base import FORKED, Recorder, RecorderUnavailable
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class TorchHooksRecorder(Recorder):
     def __init__(self) -> None:
         self._sink: SyncSink | None = None
         self._undo: list[Callable[[], None]] = []
+        self._allocations = AllocationWatch()
+        self._on_replay: Callable[[int], bool] | None = None
 
     def start(self, sink: SyncSink) -> None:
         """See :meth:`Recorder.start`."""
@@ -63,9 +66,20 @@ class TorchHooksRecorder(Recorder):
         self._wrap(torch._C, "_cuda_synchronize", "device")
         self._wrap(torch._C, "_accelerator_synchronizeDevice", "device")
         self._wrap(torch.cuda.streams.Event, "synchronize", "event")
+        self._follow_replays(torch.cuda.CUDAGraph)
+
+    def watch_device_work(self, watcher: Callable[[int], bool]) -> None:
+        """See :meth:`Recorder.watch_device_work`. Work that allocates no tensor and replays no graph is not seen."""
+        self._allocations.start(watcher)
+        self._on_replay = watcher
+
+    def look_for_device_work(self) -> None:
+        """See :meth:`Recorder.look_for_device_work`."""
+        self._allocations.look(threading.get_ident())
 
     def stop(self) -> None:
         """See :meth:`Recorder.stop`."""
+        self._allocations.stop()
         while self._undo:
             self._undo.pop()()
         self._sink = None
@@ -107,13 +121,30 @@ class TorchHooksRecorder(Recorder):
 
         self._undo.append(undo)
 
+    def _follow_replays(self, graph: Any) -> None:
+        """Report the replay of a CUDA graph, which allocates nothing, as work of the device."""
+        original = graph.replay
+
+        def replay(graph: Any) -> Any:
+            if self._on_replay is not None:
+                self._on_replay(threading.get_ident())
+            return original(graph)
+
+        graph.replay = replay
+
+        def undo() -> None:
+            if graph.replay is replay:
+                graph.replay = original
+
+        self._undo.append(undo)
+
     def _wrap(self, owner: Any, name: str, kind: Kind) -> None:
         original = getattr(owner, name, None)
         if original is None:
             return
 
         def synchronize(*arguments: Any, **options: Any) -> Any:
-            self._emit(kind, sys._getframe(1))
+            self._emit(kind, sys._getframe(1), _waited_for(arguments))
             return original(*arguments, **options)
 
         setattr(owner, name, synchronize)
@@ -124,10 +155,21 @@ class TorchHooksRecorder(Recorder):
 
         self._undo.append(undo)
 
-    def _emit(self, kind: Kind, frame: FrameType | None) -> None:
+    def _emit(self, kind: Kind, frame: FrameType | None, device: int | None = None) -> None:
         sink = self._sink
         if sink is not None:
-            sink(RawSync(kind, frame, threading.get_ident()))
+            sink(RawSync(kind, frame, threading.get_ident(), device=device))
+
+
+def _waited_for(arguments: tuple[Any, ...]) -> int | None:
+    """Return the ordinal of the device that a wrapped call waits for: that of an event, a given one, or the current
+    one. torch's warnings do not say it.
+    """
+    if not arguments:
+        index: int = sys.modules["torch"]._C._cuda_getDevice()
+        return index
+    device = getattr(arguments[0], "device", arguments[0])
+    return device if isinstance(device, int) else getattr(device, "index", None)
 
 
 def _caller(frame: FrameType | None) -> FrameType | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpusync.reporting.by_device import device_label, merged, place_text
 from pytest_gpusync.reporting.html_charts import lanes, steps_chart
 from pytest_gpusync.reporting.html_style import STYLE
 from pytest_gpusync.reporting.page_model import (
@@ -21,6 +22,7 @@ from pytest_gpusync.reporting.timeline import timeline
 
 if TYPE_CHECKING:
     from pytest_gpusync.model.document import Document
+    from pytest_gpusync.model.measurement import DeviceCount
     from pytest_gpusync.reporting.page_model import LineSummary, PageModel
 
 REGIONS_SHOWN: Final = 500
@@ -38,7 +40,16 @@ def to_html(document: Document) -> str:
     """Return a run object as an HTML page."""
     run = page_model(document)
     body = "\n".join(
-        [_header(run), _failed_budgets(run), _races(run), _regions(run), _lines(run), _details(run), _footer(run)]
+        [
+            _header(run),
+            _failed_budgets(run),
+            _races(run),
+            _regions(run),
+            _devices(run),
+            _lines(run),
+            _details(run),
+            _footer(run),
+        ]
     )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -132,6 +143,31 @@ def _region_row(region: Document, number: int, scale: int) -> str:
     )
 
 
+def _devices(run: PageModel) -> str:
+    """Return a table of the syncs by region and device; empty if all of them are of ``cuda:0``."""
+    found = run.devices
+    if not found:
+        return ""
+    columns = list(dict.fromkeys(count.device for count in merged(region["devices"] for region, _ in found)))
+    head = "".join(f"<th class=n>{escape(device_label(device))}" for device in columns)
+    rows = "".join(_device_row(region, counts, columns) for region, counts in found[:REGIONS_SHOWN])
+    return (
+        "<section><h2>Syncs by device</h2><div class=scroll><table class=devices>"
+        f"<thead><tr><th>region{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f"{_more(len(found) - REGIONS_SHOWN, 'region')}</section>"
+    )
+
+
+def _device_row(region: Document, counts: list[DeviceCount], columns: list[int | None]) -> str:
+    by_device = {count.device: count for count in counts}
+    cells = []
+    for device in columns:
+        count = by_device.get(device)
+        time = "" if count is None or count.blocked_ms is None else f" ({format_number(count.blocked_ms)} ms)"
+        cells.append(f"<td class=n>{0 if count is None else count.syncs}{time}")
+    return f"<tr><td class=name>{escape(region['name'])}{''.join(cells)}</tr>"
+
+
 def _lines(run: PageModel) -> str:
     if not run.lines:
         return ""
@@ -148,6 +184,8 @@ def _line(line: LineSummary) -> str:
         f"{plural(line.syncs, 'sync')} in {plural(line.regions, 'region')}",
     ]
     facts.append("not timed" if line.blocked_ms is None else f"<b>{format_number(line.blocked_ms)} ms</b> waited")
+    if line.devices:
+        facts.append(escape(place_text(line.devices)))
     if line.allowed is not None:
         said = f"allowed: {escape(line.allowed)}"
     elif line.background:

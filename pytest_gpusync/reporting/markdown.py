@@ -6,6 +6,7 @@ import html
 import re
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpusync.reporting.by_device import counts_text, place_text
 from pytest_gpusync.reporting.page_model import (
     OUTCOME_NAMES,
     failed_sentences,
@@ -36,6 +37,7 @@ def to_markdown(document: Document) -> str:
         *_failed_budgets(run),
         *_races(run),
         *_regions(run),
+        *_devices(run),
         *_lines(run),
         *_unmeasured(run),
         _where(run),
@@ -87,6 +89,15 @@ def _regions(run: PageModel) -> list[str]:
     return ["### Budgets", "\n".join(rows), *_more(len(measured) - REGIONS_SHOWN, "region")]
 
 
+def _devices(run: PageModel) -> list[str]:
+    found = run.devices
+    if not found:
+        return []
+    items = [f"- {code(region['name'])}: {counts_text(counts)}" for region, counts in found[:REGIONS_SHOWN]]
+    items += _more(len(found) - REGIONS_SHOWN, "region", "- ")
+    return ["### Syncs by device", "\n".join(items)]
+
+
 def _lines(run: PageModel) -> list[str]:
     if not run.lines:
         return []
@@ -114,7 +125,8 @@ def _remark(line: LineSummary) -> str:
         return "on another thread: not counted"
     remedy = "".join(code(part) if is_code else text(part) for part, is_code in text_and_code(line.remedy or ""))
     outside = "" if line.worst else "only in warm-up or after the last step"
-    return " — ".join(part for part in (remedy, outside, f"via {code(line.via)}" if line.via else "") if part)
+    device = place_text(line.devices) if line.devices else ""
+    return " — ".join(part for part in (remedy, outside, device, f"via {code(line.via)}" if line.via else "") if part)
 
 
 def _unmeasured(run: PageModel) -> list[str]:

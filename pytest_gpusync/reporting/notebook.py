@@ -9,6 +9,8 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpusync.model.line_counts import line_counts
+from pytest_gpusync.model.site_counts import device_counts
+from pytest_gpusync.reporting.by_device import counts_text, uses_other_devices
 from pytest_gpusync.reporting.page_model import format_number, text_and_code
 from pytest_gpusync.reporting.rule_names import rules_for
 from pytest_gpusync.reporting.site_rows import source_text
@@ -37,8 +39,10 @@ def to_fragment(measurement: Measurement) -> str:
     table = f"<div>races:</div><ul{_LEFT}>{races}</ul>{table}" if races else table
     environment = measurement.environment
     note = f"; {environment.note}" if environment.note else ""
+    devices = device_counts(measurement)
+    by_device = f"<div>{escape(counts_text(devices))}</div>" if uses_other_devices(devices) else ""
     return (
-        f"<div><strong>{escape(total_sentence(measurement))}</strong>{table}{more}"
+        f"<div><strong>{escape(total_sentence(measurement))}</strong>{by_device}{table}{more}"
         f"<div><small>{escape(device_text(environment) + note)}</small></div></div>"
     )
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpusync.reporting.by_device import counts_from, merged, uses_other_devices
 from pytest_gpusync.reporting.rule_names import rules_for
 from pytest_gpusync.reporting.site_rows import source_text
 from pytest_gpusync.reporting.terminal import device_text, environment_from
 
 if TYPE_CHECKING:
     from pytest_gpusync.model.document import Document
+    from pytest_gpusync.model.measurement import DeviceCount
 
 _SEVERITY: Final = {"failed": 0, "not_measured": 1, "undecided": 2, "measured": 3, "passed": 4}
 
@@ -62,6 +64,8 @@ class LineSummary:
     blocked_ms: float | None = None
     regions: int = 0
     via: str | None = None
+    devices: list[DeviceCount] = field(default_factory=list)
+    """Its syncs by device; empty if the run has none of another device than ``cuda:0``."""
 
     @property
     def where(self) -> str:
@@ -104,6 +108,13 @@ class PageModel:
         """What the recorder could see, in one sentence."""
         return COVERAGE_TEXTS.get(self.environment["coverage"])
 
+    @property
+    def devices(self) -> list[tuple[Document, list[DeviceCount]]]:
+        """The measured regions, each with its syncs by device; empty if all syncs are of ``cuda:0``."""
+        found = [(region, counts_from(region.get("devices"))) for region in self.regions]
+        used = any(uses_other_devices(counts) for _, counts in found)
+        return [(region, counts) for region, counts in found if counts] if used else []
+
     def count(self, outcome: str) -> int:
         """Return the number of regions with an outcome."""
         return sum(1 for region in self.regions if region["outcome"] == outcome)
@@ -119,9 +130,12 @@ def page_model(document: Document) -> PageModel:
         lines.values(),
         key=lambda line: (line.allowed is not None or line.background, -line.worst, -line.syncs, line.path, line.line),
     )
+    found = PageModel(document["environment"], regions, ranked)
+    if found.devices:
+        _add_devices(found)
     labels = [part["label"] for part in document.get("parts") or ()]
-    parts = f"Merged from {len(labels)} runs: {', '.join(labels)}" if labels else None
-    return PageModel(document["environment"], regions, ranked, parts)
+    found.parts = f"Merged from {len(labels)} runs: {', '.join(labels)}" if labels else None
+    return found
 
 
 def limit(region: Document) -> Limit | None:
@@ -172,6 +186,17 @@ def _add_lines(region: Document, lines: dict[tuple[Any, ...], LineSummary]) -> N
     for key, made in worst.items():
         lines[key].worst = max(lines[key].worst, made)
         lines[key].regions += 1
+
+
+def _add_devices(run: PageModel) -> None:
+    """Add to each line its syncs by device."""
+    sites: dict[tuple[Any, ...], list[Any]] = {}
+    for region in run.regions:
+        for site in region["sites"]:
+            key = (site["path"], site["line"], site["allowed"], site["background"])
+            sites.setdefault(key, []).append(site.get("devices"))
+    for line in run.lines:
+        line.devices = merged(sites[line.path, line.line, line.allowed, line.background])
 
 
 def _line(site: Document) -> LineSummary:

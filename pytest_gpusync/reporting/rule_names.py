@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,14 @@ _NEIGHBORS: Final = 40
 linter what names hold. In a larger folder, files are rarely related that closely."""
 
 
+_HEATS: Final = {
+    "guarded": "runs in few steps",
+    "epoch": "runs once per epoch",
+    "once": "not known to repeat",
+}
+"""How the linter describes lines that it takes to run less often than every step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What the linter knows about a line."""
@@ -35,6 +44,13 @@ class Rule:
     end_column: int
     """Column after the barrier on its line, from 1 and including indentation; if it spans several lines, after its
     first."""
+    silent: str | None = None
+    """Why ``gpusync lint`` has no warning for the line by default; None if it has one."""
+
+    @property
+    def advice(self) -> str:
+        """The remedy, after the reason why the linter is silent, if it is."""
+        return self.remedy if self.silent is None else f"no lint warning ({self.silent}): {self.remedy}"
 
 
 def rules_for(path: str, line: int) -> tuple[Rule, ...]:
@@ -66,7 +82,7 @@ def _rules_by_line(resolved: str, shown: str, stamp: int) -> dict[int, tuple[Rul
         # Whatever is wrong with the file or the linter, the syncs were counted and must be reported.
         return {}
     starting: dict[int, dict[str, Rule]] = {}
-    for finding in sorted(findings, key=lambda f: (f.confidence.rank, f.span)):
+    for finding in sorted(findings, key=lambda f: (_silent(f) is not None, f.confidence.rank, f.span)):
         starting.setdefault(finding.span.line, {}).setdefault(finding.code, _rule(finding))
     rules = {line: tuple(found.values()) for line, found in starting.items()}
     # A finding that spans several lines also applies to those on which no other starts, the shortest finding first.
@@ -85,7 +101,30 @@ def _findings(file: Path, shown: str) -> list[Finding]:
         with suppress(OSError, UnicodeDecodeError):
             beside = f"{shown.rpartition('/')[0]}/{neighbor.name}".lstrip("/")
             sources.append(Source(beside, neighbor.read_text(encoding="utf-8")))
-    return [finding for finding in analyze(sources, EngineSettings()).findings if finding.path == shown]
+    findings = [finding for finding in analyze(sources, EngineSettings()).findings if finding.path == shown]
+    return _allowed(findings, shown, sources[0].text)
+
+
+def _allowed(findings: list[Finding], shown: str, text: str) -> list[Finding]:
+    """Return the findings, those that a comment allows with its reason."""
+    from gpusync_lint.model.findings import MARKER
+
+    if MARKER not in text:
+        return findings
+    from gpusync_lint.accept import allow_comments
+    from gpusync_lint.model import codes
+
+    judged = allow_comments.apply(
+        findings,
+        shown,
+        text,
+        names=codes.names(),
+        enabled=lambda code, path: True,
+        today=datetime.now().astimezone().date(),
+        alone=True,
+    )
+    # Without what it says about the comments themselves.
+    return [finding for finding in judged if finding.code in {one.code for one in findings}]
 
 
 def _neighbors(file: Path) -> list[Path]:
@@ -96,4 +135,13 @@ def _neighbors(file: Path) -> list[Path]:
 def _rule(finding: Finding) -> Rule:
     span = finding.span
     end = span.end_column if span.line == span.end_line else span.column
-    return Rule(finding.code, finding.name, finding.remedy, end)
+    return Rule(finding.code, finding.name, finding.remedy, end, _silent(finding))
+
+
+def _silent(finding: Finding) -> str | None:
+    """Return why the linter does not warn about a finding by default; None if it does."""
+    if finding.suppressed is not None:
+        return f"allowed: {finding.suppressed}"
+    if finding.confidence.value == "low":
+        return "not certain enough"
+    return _HEATS.get(finding.heat.value)

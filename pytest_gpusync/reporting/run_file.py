@@ -19,7 +19,9 @@ from gpusync_lint.files.atomic_write import replace_file
 from pytest_gpusync.distributed.rank_exchange import rank
 from pytest_gpusync.machine import devices
 from pytest_gpusync.model.budgets import why_not_measured
-from pytest_gpusync.model.site_counts import site_counts, syncs_per_step
+from pytest_gpusync.model.line_counts import cause_of
+from pytest_gpusync.model.site_counts import device_counts, site_counts, syncs_per_step
+from pytest_gpusync.reporting.not_counted import not_counted_document
 from pytest_gpusync.reporting.quantities import elapsed_document, estimate_document, memory_document, timing_document
 from pytest_gpusync.reporting.rule_names import rule_for
 from pytest_gpusync.reporting.sync_sequence import sequence_document
@@ -72,9 +74,12 @@ def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) 
         "warmup": measurement.warmup,
         "step_source": measurement.step_source,
         "device_used": measurement.device_used,
+        "process": measurement.process,
         "syncs": None if per_step is None else _counted(measurement),
         "syncs_per_step": None if per_step is None else {"max": max(per_step), "median": median(per_step)},
         "per_step": per_step,
+        "devices": None if per_step is None else [count._asdict() for count in device_counts(measurement)],
+        "not_counted": not_counted_document(measurement),
         "sites": [_site(count) for count in counts],
         "races": None if measurement.races is None else [_race(race) for race in measurement.races],
         "order": sequence_document(measurement, counts),
@@ -94,9 +99,12 @@ def unmeasured_document(name: str, problem: str) -> Document:
         "warmup": None,
         "step_source": None,
         "device_used": None,
+        "process": None,
         "syncs": None,
         "syncs_per_step": None,
         "per_step": None,
+        "devices": None,
+        "not_counted": None,
         "sites": [],
         "races": None,
         "order": None,
@@ -170,7 +178,8 @@ def _site(count: SiteCount) -> Document:
         "path": count.site.path,
         "line": count.site.line,
         "function": count.site.function,
-        "code": None,  # filled in when the run is written
+        "code": None,  # filled in when the run is written, as is the next
+        "silent": None,
         "kind": count.kind,
         "direction": count.direction,
         "syncs": count.syncs,
@@ -179,10 +188,12 @@ def _site(count: SiteCount) -> Document:
         "blocked_ms": count.blocked_ms,
         "bytes": count.nbytes,
         "via": count.site.via,
+        "cause": cause_of(count.kind, count.site.via),
         "phase": count.phase,
         "thread": count.thread,
         "allowed": count.allowed,
         "background": count.background,
+        "devices": [found._asdict() for found in count.devices],
     }
 
 
@@ -211,15 +222,19 @@ def _named(site: Document) -> Document:
     if site["code"] is not None:
         return site
     rule = rule_for(site["path"], site["line"], site["direction"])
-    return site if rule is None else {**site, "code": rule.code}
+    return site if rule is None else {**site, "code": rule.code, "silent": rule.silent}
 
 
 def _verdict(verdict: Verdict) -> Document:
+    over, within = getattr(verdict.budget, "over", None), getattr(verdict.budget, "within", None)
     return {
         "quantity": verdict.budget.quantity,
         "outcome": verdict.outcome,
         "max": verdict.budget.max,
         "exact": verdict.budget.exact,
+        "percentile": getattr(verdict.budget, "percentile", None),
+        "over": over and str(over),
+        "within": within and within.text,
         "source": verdict.budget.source,
         "measured": verdict.syncs if verdict.estimate is None else verdict.estimate.value,
         "interval": None if verdict.estimate is None else estimate_document(verdict.estimate),

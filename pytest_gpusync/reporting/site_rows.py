@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpusync.reporting.by_device import place_text
 from pytest_gpusync.reporting.rule_names import rules_for
 
 if TYPE_CHECKING:
@@ -39,16 +40,18 @@ class Row:
     remark: str
 
 
-def line_row(line: LineCount, *, whole_region: bool) -> Row:
+def line_row(line: LineCount, *, whole_region: bool, name_devices: bool = False) -> Row:
     """Return the columns for one line; for a region without steps (`whole_region`) the rate is a plain number."""
     rules = rules_for(line.path, line.line)
-    remarks = []
+    remarks = [place_text(line.devices)] if name_devices and line.devices else []
     if line.allowed is not None:
         remarks.append(f"allowed: {line.allowed}")
     elif line.background:
         remarks.append(f"on thread {line.thread}")
+    elif line.cause is not None:
+        remarks.append(line.cause)
     elif rules:
-        remarks.append(rules[0].remedy)
+        remarks.append(rules[0].advice)
     if line.via:
         others = f" and {len(line.via) - 1} more" if len(line.via) > 1 else ""
         remarks.append(f"via {line.via[0]}{others}")

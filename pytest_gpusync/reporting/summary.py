@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpusync.reporting.by_device import counts_text, merged, uses_other_devices
+from pytest_gpusync.reporting.not_counted import SET_UP, not_counted_lines
 from pytest_gpusync.reporting.rule_names import rules_for
 from pytest_gpusync.reporting.site_rows import Row, align, codes, shortened_source
 from pytest_gpusync.reporting.terminal import device_text, environment_from, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_gpusync.model.document import Document
 
@@ -20,7 +22,9 @@ WORST_SHOWN: Final = 5
 
 def is_measured(region: Document) -> bool:
     """Return whether a region counted the syncs of something that ran on the device."""
-    return region["outcome"] != "not_measured" and (region["device_used"] or bool(region["sites"]))
+    if region["step_source"] == SET_UP:
+        return False
+    return region["outcome"] != "not_measured" and bool(region["device_used"])
 
 
 def summary_lines(environment: Document | None, tests: dict[str, list[Document]], *, noun: str = "test") -> list[str]:
@@ -31,9 +35,12 @@ def summary_lines(environment: Document | None, tests: dict[str, list[Document]]
         tests: the region objects of each test, by node id.
         noun: what the keys of `tests` are.
     """
-    regions = [region for found in tests.values() for region in found]
-    if not regions:
+    every_region = [region for found in tests.values() for region in found]
+    if not every_region:
         return []
+    tests = {name: [one for one in found if one["step_source"] != SET_UP] for name, found in tests.items()}
+    tests = {name: found for name, found in tests.items() if found}
+    regions = [region for found in tests.values() for region in found]
     lines = []
     if environment is not None:
         lines.append(device_text(environment_from(environment)))
@@ -41,8 +48,12 @@ def summary_lines(environment: Document | None, tests: dict[str, list[Document]]
             lines.append(f"  {environment['note']}")
     lines.append(_counts(tests, noun))
     lines += _races(regions)
+    by_device = merged(region.get("devices") for region in regions)
+    if uses_other_devices(by_device):
+        lines.append(f"by device: {counts_text(by_device)}")
     lines += _worst_tests(tests)
     lines += _worst_lines(regions)
+    lines += not_counted_lines(every_region)
     lines += _undecided(regions)
     lines += _not_measured(regions)
     return lines
@@ -140,13 +151,29 @@ def _syncs_by_line(region: Document) -> Counter[tuple[str, int]]:
 
 
 def _undecided(regions: Sequence[Document]) -> list[str]:
-    rows = [
+    rows = dict.fromkeys(
         f"  {region['name']}: {verdict['sentence']}"
         for region in regions
         for verdict in region["verdicts"]
         if verdict["outcome"] == "undecided"
-    ]
+    )
     return ["undecided:", *rows] if rows else []
+
+
+def caught_lines(passed: Iterable[Sequence[Document]]) -> list[str]:
+    """Return the budgets that were broken, or not measured, in tests that passed: the test caught the failure.
+
+    Args:
+        passed: the region objects of each test that passed.
+    """
+    rows = dict.fromkeys(
+        f"  {region['name']}: {verdict['sentence']}"
+        for regions in passed
+        for region in regions
+        for verdict in region["verdicts"]
+        if verdict["outcome"] in ("failed", "not_measured")
+    )
+    return ["caught by the test, which passed:", *rows] if rows else []
 
 
 def _not_measured(regions: Sequence[Document]) -> list[str]:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpusync.model.budgets import WHOLE_REGION, why_not_measured
 from pytest_gpusync.model.line_counts import counted_per_step, line_counts
 from pytest_gpusync.model.measurement import Environment
+from pytest_gpusync.model.site_counts import device_counts
 from pytest_gpusync.model.sizes import format_size
+from pytest_gpusync.reporting.by_device import counts_text, uses_other_devices
 from pytest_gpusync.reporting.site_rows import align, line_row, source_text
 
 if TYPE_CHECKING:
@@ -59,8 +61,15 @@ def render_verdict(verdict: Verdict, measurement: Measurement, *, limit: int | N
         *_grown_rows(verdict, measurement, limit),
         *_other_races(verdict, measurement, limit),
         *_titled("not counted:", verdict.uncounted, measurement, limit),
-        f"  {device_text(measurement.environment)}",
+        f"  {device_text(measurement.environment)}{_source(verdict)}",
     ]
+
+
+def _source(verdict: Verdict) -> str:
+    """Return where a budget was set, if not in the line that the failure shows."""
+    source = verdict.budget.source
+    is_elsewhere = source.startswith(("--", "marker ")) or " in " in source
+    return f"; budget set by {source}" if is_elsewhere else ""
 
 
 def _grown_rows(verdict: Verdict, measurement: Measurement, limit: int | None) -> list[str]:
@@ -136,7 +145,16 @@ def render_measurement(
         tail += f"; {RACES_NOT_CHECKED}"
     if color:
         head, tail = f"\x1b[1m{head}\x1b[0m", f"\x1b[2m{tail}\x1b[0m"
-    return [head, *rows, tail]
+    return [head, *_device_rows(measurement), *rows, tail]
+
+
+def _device_rows(measurement: Measurement) -> list[str]:
+    """Return the syncs by device; nothing if there is none of another device than ``cuda:0``."""
+    counts = device_counts(measurement)
+    if not uses_other_devices(counts):
+        return []
+    steps = "" if measurement.step_source == WHOLE_REGION else ", in the whole region"
+    return [f"  by device: {counts_text(counts)}{steps}"]
 
 
 def total_sentence(measurement: Measurement) -> str:
@@ -183,7 +201,8 @@ def plural(number: int, noun: str) -> str:
 def _rows(found: Sequence[LineCount], measurement: Measurement, limit: int | None, hint: str = MORE_HINT) -> list[str]:
     whole = measurement.step_source == WHOLE_REGION
     shown = found if limit is None else found[:limit]
-    drawn = align(line_row(line, whole_region=whole) for line in shown)
+    named = uses_other_devices(device_counts(measurement))
+    drawn = align(line_row(line, whole_region=whole, name_devices=named) for line in shown)
     if len(shown) < len(found):
         drawn.append(f"  and {plural(len(found) - len(shown), 'line')} more ({hint})")
     return drawn

@@ -45,7 +45,7 @@ def simulated_cuda(
     Raises:
         SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices or another amount of
             memory.
-        ValueError: `memory` is not a size.
+        ValueError: `memory` is not a size, or 0.
     """
     _enter(devices, memory, values)
     try:
@@ -62,7 +62,7 @@ def switch_on(devices: int | None = None, *, memory: int | str | None = None, va
     Raises:
         SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices or another amount of
             memory.
-        ValueError: `memory` is not a size.
+        ValueError: `memory` is not a size, or 0.
     """
     global _on_until_exit
     with _lock:
@@ -89,9 +89,21 @@ def is_on() -> bool:
     return _users > 0
 
 
+def parse_memory(size: int | str) -> int:
+    """Return the bytes of memory that a device is to have.
+
+    Raises:
+        ValueError: `size` is not a size, or 0.
+    """
+    nbytes = parse_size(size)
+    if not nbytes:
+        raise ValueError(f'a device needs memory: give a size such as "80 GiB", not {size!r}')
+    return nbytes
+
+
 def _enter(devices: int | None, memory: int | str | None, values: bool) -> None:
     global _users, _device
-    nbytes = None if memory is None else parse_size(memory)
+    nbytes = None if memory is None else parse_memory(memory)
     if devices is None:
         devices = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     if not _users:

@@ -14,19 +14,14 @@ from __future__ import annotations
 import functools
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pytest_gpusync.machine.child_environment import PATH, SIMULATED, STARTUP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpusync.simulated.base.patches import Patches
-
-VARIABLE = "GPUSYNC_SIMULATED_CUDA"
-"""Environment variable with what to simulate, as JSON: the number of devices, the bytes of each, whether
-with values."""
-_PATH = "PYTHONPATH"
-_STARTUP = str(Path(__file__).parent / "startup")
 
 _original_environment: dict[str, str | None] = {}
 """The original values of the environment variables."""
@@ -63,10 +58,10 @@ def install(
         return {**prepare(*arguments, **keywords), "simulated_cuda": _Inherited(inherit, devices, memory, values)}
 
     patches.set(spawn, "get_preparation_data", get_preparation_data)
-    _original_environment.update({name: os.environ.get(name) for name in (VARIABLE, _PATH)})
-    os.environ[VARIABLE] = json.dumps({"devices": devices, "memory": memory, "values": values})
-    others = [entry for entry in (_original_environment[_PATH] or "").split(os.pathsep) if entry and entry != _STARTUP]
-    os.environ[_PATH] = os.pathsep.join([_STARTUP, *others])
+    _original_environment.update({name: os.environ.get(name) for name in (SIMULATED, PATH)})
+    os.environ[SIMULATED] = json.dumps({"devices": devices, "memory": memory, "values": values})
+    others = [entry for entry in (_original_environment[PATH] or "").split(os.pathsep) if entry and entry != STARTUP]
+    os.environ[PATH] = os.pathsep.join([STARTUP, *others])
 
 
 def reset() -> None:

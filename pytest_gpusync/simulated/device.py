@@ -17,9 +17,9 @@ from pytest_gpusync.simulated.abi.device_guard import DeviceGuard
 from pytest_gpusync.simulated.base.patches import Patches
 from pytest_gpusync.simulated.base.state import process
 from pytest_gpusync.simulated.base.sync_events import conditions
-from pytest_gpusync.simulated.base.versions import SimulationUnavailable
+from pytest_gpusync.simulated.base.versions import INSTALL, SimulationUnavailable
 from pytest_gpusync.simulated.kernels import autotuning, registration
-from pytest_gpusync.simulated.native_path import shortcut
+from pytest_gpusync.simulated.native_path import dispatch
 from pytest_gpusync.simulated.tensors import memory, streams, unknown_values
 from pytest_gpusync.simulated.tensors.caching_allocator import SHARED
 from pytest_gpusync.simulated.torch_api import compilation, cuda_api, distributed, profiling, refusals, tensor_api
@@ -86,8 +86,8 @@ class SimulatedDevice:
             )
         if devices > process.devices:
             raise SimulationUnavailable(
-                f"the simulated device is on with {process.devices} devices, not {devices}: "
-                "set `devices` where it is first switched on"
+                f"the simulated device is on with {process.devices} devices, not {devices}: set `devices` where it is "
+                f"first switched on (`pytest --gpu-simulated-devices={devices}`, `gpusync trace --devices {devices}`)"
             )
         if nbytes is not None and nbytes != memory.total():
             raise SimulationUnavailable(
@@ -128,17 +128,16 @@ class SimulatedDevice:
         try:
             works = _trains()
             if works:
-                shortcut.install()
+                dispatch.install()
                 works = _trains()
         except Exception as error:
             raise SimulationUnavailable(
                 f"a first computation on the simulated device failed with torch {torch.__version__} "
-                f"({type(error).__name__}: {error}): install a release from 2.11 to 2.15 from PyPI"
+                f"({type(error).__name__}: {error}): {INSTALL}"
             ) from error
         if not works:
             raise SimulationUnavailable(
-                f"torch {torch.__version__} computed a wrong gradient on the simulated device: "
-                "install a release from 2.11 to 2.15 from PyPI"
+                f"torch {torch.__version__} computed a wrong gradient on the simulated device: {INSTALL}"
             )
         self._checked = True
         # The check must not count as a use by the program: a process forked now may still use the device.

@@ -17,6 +17,9 @@ torch = pytest.importorskip("torch")
 
 from pytest_gpusync import record  # noqa: E402
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from two_devices import STATEMENTS, count, namespace  # noqa: E402
+
 pytestmark = pytest.mark.skipif("torch.cuda.device_count() < 2", reason="takes two GPUs")
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +90,16 @@ def test_a_copy_between_gpus_does_not_wait():
         x.to("cuda:1")
         x.to("cuda:1", non_blocking=True)
     assert region.syncs == 0
+
+
+@pytest.fixture(scope="module")
+def names():
+    return namespace()
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+def test_a_sync_is_of_the_device_that_is_waited_for(names, statement):
+    assert count(statement, names) == STATEMENTS[statement]
 
 
 PREAMBLE = """

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_gpusync.machine import devices
 from pytest_gpusync.machine.devices import Device
+from pytest_gpusync.plugin.repetitions import EXAMPLE, ROUND, repetitions_are_steps
+from pytest_gpusync.plugin.training import _adapted, _as_in_training
 
 pytest.importorskip("torch")
 
@@ -119,7 +122,7 @@ assert gpu_train(step, steps=5).syncs_per_step == [2, 2]
             "gpu_train(reads(), steps=3)",
             "gpu_train: steps=3 are all warm-up (warmup=3): give more steps or a smaller warmup",
         ),
-        ("gpu_train(reads())", "gpu_train needs steps=... when the batches have no length"),
+        ("gpu_train(reads())", "gpu_train needs steps=..., because there are no batches"),
         ("gpu_train(reads(), steps=-1)", "gpu_train: steps must be an integer of at least 0, not -1"),
         ("gpu_train(reads(), steps=5).assert_syncs()", "assert_syncs: a sync budget takes either max or exact*"),
         ("gpu_sync.budget()", "gpu_sync.budget: a sync budget takes either max or exact, not neither"),
@@ -227,3 +230,188 @@ def test_regions_of_a_test_have_names_of_their_own(inside, pytester):
         "test_a.py::test_it gpu_sync.record 2",
         "test_a.py::test_it gpu_train",
     ]
+
+
+def test_a_fixture_can_be_requested_while_the_test_runs(run, pytester):
+    test = """
+        import pytest, torch
+        @pytest.fixture
+        def counted(request): return request.getfixturevalue("gpu_sync")
+        def test_in_the_test(request):
+            with request.getfixturevalue("gpu_sync").record() as seen:
+                torch.ones(1, device="cuda").item()
+            assert seen.syncs == 1
+        def test_in_a_fixture(counted):
+            with counted.budget(max=0): torch.ones(1, device="cuda").item()
+        """
+    result = run("--gpu-sync-report=run.json", test_a=test)
+    result.assert_outcomes(passed=1, failed=1)
+    names = {region["name"] for region in json.loads((pytester.path / "run.json").read_text())["regions"]}
+    assert {"test_a.py::test_in_the_test gpu_sync.record", "test_a.py::test_in_a_fixture gpu_sync.budget"} <= names
+
+
+def test_a_doctest_can_request_a_fixture(run, pytester):
+    pytester.makepyfile(
+        doc="""
+        def reads():
+            '''
+            >>> import torch
+            >>> with getfixture("gpu_sync").record() as seen:
+            ...     _ = torch.ones(1, device="cuda").item()
+            >>> seen.syncs
+            1
+            '''
+        """
+    )
+    run("--doctest-modules", "doc.py").assert_outcomes(passed=1)
+
+
+def test_a_run_that_was_shorter_than_requested_keeps_no_budget(inside):
+    result = inside("gpu_train(reads(0), iter(range(6)), steps=20).assert_syncs(max=9)")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["Not measured: 6 of 20 steps ran: the batches ran out; give more batches, or steps=6"])
+
+
+def test_a_step_that_raises_shows_no_frame_of_the_plugin(inside):
+    result = inside("gpu_train(lambda: 1 / 0, steps=9)")
+    result.stdout.no_fnmatch_line("*training.py*")
+    result.stdout.fnmatch_lines(["E*ZeroDivisionError*"])
+
+
+@pytest.mark.parametrize(("arguments", "outcome"), [("over='1 in 4'", "passed"), ("percentile=95", "failed")])
+def test_some_steps_may_exceed_an_asserted_budget(inside, arguments, outcome):
+    body = f"""
+number = iter(range(99))
+def logs(): reads(int(next(number) % 4 == 0))()
+gpu_train(logs, steps=13, warmup=1).assert_syncs(max=0, {arguments})
+"""
+    inside(body).assert_outcomes(**{outcome: 1})
+
+
+def test_a_broken_budget_that_the_test_catches_is_named(inside):
+    result = inside(
+        """
+with pytest.raises(AssertionError):
+    with gpu_sync.budget(max=0): reads(2)()
+"""
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["caught by the test, which passed:", "  test_a.py::test_it gpu_sync.budget: Region made 2 syncs, budget 0"],
+        consecutive=True,
+    )
+
+
+def test_a_budget_of_a_test_that_skips_itself_was_not_measured_because_of_that(run):
+    test = """
+        import pytest, torch
+        @pytest.mark.gpu_sync_budget(max=0)
+        def test_it():
+            torch.ones(1, device="cuda")
+            pytest.skip("later")
+        """
+    result = run(test_a=test)
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*the test skipped itself"])
+
+
+class Trainer:
+    """Stands for that of Hugging Face: one attribute of ``training_step`` is set by ``train`` only."""
+
+    args = SimpleNamespace(gradient_accumulation_steps=2)
+    model = None
+
+    def training_step(self, model, inputs):
+        self.seen = self.current_gradient_accumulation_steps
+
+
+def test_the_step_of_a_trainer_that_has_not_trained_can_be_run():
+    trainer = Trainer()
+    with _as_in_training(trainer.training_step):
+        _adapted(trainer.training_step)(0, "batch")
+    assert trainer.seen == 2
+    assert not hasattr(trainer, "current_gradient_accumulation_steps")
+
+
+def test_each_example_of_hypothesis_is_a_step(run):
+    pytest.importorskip("hypothesis")
+    test = """
+        import pytest, torch
+        from hypothesis import given, settings, strategies
+        @pytest.mark.gpu_sync_budget(max=1)
+        @settings(max_examples=20, deadline=None)
+        @given(strategies.integers(0, 9))
+        def test_it(number):
+            torch.ones(3, device="cuda").sum().item()
+        """
+    run(test_a=test).assert_outcomes(passed=1)
+    result = run(test_a=test.replace("max=1", "max=0"))
+    result.stdout.fnmatch_lines(["Training step made 1 sync, budget 0 (worst of 9 steps after warm-up)"])
+
+
+def test_each_round_of_a_benchmark_is_a_step(run):
+    pytest.importorskip("pytest_benchmark")
+    test = """
+        import pytest, torch
+        @pytest.mark.gpu_sync_budget(max=1)
+        def test_it(benchmark):
+            x = torch.ones(3, device="cuda")
+            benchmark.pedantic(lambda: x.sum().item(), rounds=20)
+        """
+    run(test_a=test).assert_outcomes(passed=1)
+    result = run(test_a=test.replace("max=1", "max=0"))
+    result.stdout.fnmatch_lines(["Training step made 1 sync, budget 0 (worst of 19 steps after warm-up)"])
+
+
+def test_examples_and_rounds_end_steps_and_are_restored():
+    ended = []
+    inner = lambda number: number + 1  # noqa: E731
+    make = lambda function: lambda rounds: function(rounds)  # noqa: E731
+    handle, benchmark = SimpleNamespace(inner_test=inner), SimpleNamespace(_make_runner=make)
+    item = SimpleNamespace(obj=SimpleNamespace(hypothesis=handle), funcargs={"benchmark": benchmark})
+    with repetitions_are_steps(item, ended.append):
+        assert handle.inner_test(1) == 2
+        assert benchmark._make_runner(str)(7) == "7"
+    assert ended == [EXAMPLE, ROUND]
+    assert (handle.inner_test, benchmark._make_runner) == (inner, make)
+
+
+SHARED = """
+    import pytest, torch
+    @pytest.fixture(scope="module")
+    def trained(gpu_sync_module):
+        with gpu_sync_module.{region} as seen:
+            torch.ones(3, device="cuda").sum().item()
+        return seen
+    def test_one(trained): assert trained.syncs == 1
+    def test_two(trained): assert trained.steps == 1
+    """
+
+
+def test_what_the_tests_of_a_module_share_is_recorded_once(run, pytester):
+    result = run("--gpu-sync-report=run.json", test_a=SHARED.format(region="record('training')"))
+    result.assert_outcomes(passed=2)
+    regions = json.loads((pytester.path / "run.json").read_text())["regions"]
+    assert [(one["name"], one["syncs"]) for one in regions if "training" in one["name"]] == [("test_a.py training", 1)]
+
+
+def test_a_budget_of_what_a_module_shares_fails_in_set_up_and_is_reported(run, pytester):
+    result = run("--gpu-sync-report=run.json", test_a=SHARED.format(region="budget(max=0)"))
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(["Region made 1 sync, budget 0"])
+    regions = json.loads((pytester.path / "run.json").read_text())["regions"]
+    assert "failed" in [one["outcome"] for one in regions if one["name"] == "test_a.py gpu_sync.budget"]
+
+
+def test_a_region_prints_its_lines(inside):
+    result = inside(
+        """
+with gpu_sync.record() as seen:
+    reads(2)()
+    print(seen)
+print(seen)
+""",
+        "-s",
+    )
+    assert len([line for line in result.outlines if line.endswith("2 syncs")]) == 2
+    result.stdout.fnmatch_lines(["  test_a.py:7*2 syncs*", "*coverage simulated*"])

@@ -389,3 +389,36 @@ assert first.reserved >= first.allocated > 3 << 20
 assert (first.device_mallocs, first.device_frees) in [(0, 0), (1, 0)]
 """
     ).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("steps", [9, 10, 12, 20])
+def test_what_a_line_allocates_after_the_end_of_each_step_is_shown_as_it_is(run, steps):
+    test = f"""
+        import torch
+        def test_leak(gpu_memory):
+            x = torch.ones(1, device="cuda", requires_grad=True)
+            optimizer = torch.optim.SGD([x], lr=0.1)
+            kept = []
+            with gpu_memory.record() as region:
+                for _ in range({steps}):
+                    x.sum().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    kept.append(torch.zeros(1 << 18, device="cuda"))
+            (line,) = region.result().grown
+            assert (line.line, line.bytes_per_step) == (11, 1 << 20)
+        """
+    run(test_a=test).assert_outcomes(passed=1)
+
+
+def test_a_size_that_is_none_is_refused_at_the_line_that_gave_it(run):
+    test = """
+        import torch
+        def test_wrong(gpu_memory):
+            with gpu_memory.budget(max="1 MiBB"):
+                pass
+        """
+    result = run(test_a=test)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E*ValueError: gpu_memory.budget: a size is*", "test_a.py:3: ValueError"])
+    result.stdout.no_fnmatch_line("*contextlib*")

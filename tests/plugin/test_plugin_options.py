@@ -63,6 +63,43 @@ def test_other_threads_are_asked_for_in_the_ini_file_too(options):
     assert not options().all_threads
 
 
+@pytest.mark.skipif(pytest.version_tuple < (9, 2), reason="[tool.pytest] is read since pytest 9, types since 9.2")
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("gpu_require = true", "require", True),
+        ("gpu_require = 'true'", "require", True),
+        ("gpu_sync_all_threads = false", "all_threads", False),
+        ("gpu_simulated_memory = 1048576", "memory", 1 << 20),
+        ("gpu_simulated_memory = '2 MiB'", "memory", 2 << 20),
+    ],
+)
+def test_a_toml_file_gives_values_as_numbers_booleans_or_text(pytester, plugin, line, name, value):
+    pytester.makepyprojecttoml(f"[tool.pytest]\n{line}")
+    config = pytester.parseconfig(*plugin)
+    assert getattr(read_options(config, config.option), name) == value
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9, 2), reason="[tool.pytest] is read since pytest 9, types since 9.2")
+@pytest.mark.parametrize("number", ["3", "'3'"])
+def test_a_toml_file_gives_a_budget_as_number_or_text(pytester, plugin, number):
+    pytester.makepyprojecttoml(f"[tool.pytest]\ngpu_sync_budget = {number}")
+    config = pytester.parseconfig(*plugin)
+    budget = read_options(config, config.option).budget
+    assert (budget.max, budget.source) == (3, "gpu_sync_budget in pyproject.toml")
+
+
+@pytest.mark.skipif(pytest.version_tuple < (9, 2), reason="[tool.pytest] is read since pytest 9, types since 9.2")
+@pytest.mark.parametrize("value", ["true", "-1", "2.5", "[1]"])
+def test_a_budget_of_another_type_is_refused_in_one_line(pytester, run, value):
+    pytester.makepyprojecttoml(f"[tool.pytest]\ngpu_sync_budget = {value}")
+    result = run(test_a=TRIVIAL)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    lines = [line for line in result.errlines if line]
+    assert len(lines) == 1
+    assert "gpu_sync_budget" in lines[0]
+
+
 def test_a_command_line_budget_beats_the_ini_file(options):
     assert options("--gpu-sync-budget=0", ini="gpu_sync_budget = 4").budget.max == 0
 
@@ -103,6 +140,10 @@ def test_an_ini_report_lies_beside_the_ini_file(options, pytester):
         ("--gpu-sync-budget=five", "--gpu-sync-budget takes a number of syncs per step of at least 0, not 'five'"),
         ("--gpu-sync-budget=-1", "--gpu-sync-budget takes a number of syncs per step of at least 0, not '-1'"),
         ("--gpu-device=tpu", "--gpu-device takes auto, cuda or simulated, not 'tpu'"),
+        (
+            "--gpu-simulated-memory=0",
+            "--gpu-simulated-memory: a device needs memory: give a size such as \"80 GiB\", not '0'",
+        ),
         ("--gpu-sync-report=run.xml", "--gpu-sync-report: run.xml must end in .trace.json or .json or .md or .html"),
         ("--gpu-sync-report=run", "--gpu-sync-report: run must end in .trace.json or .json or .md or .html"),
     ],
@@ -130,10 +171,12 @@ def test_a_wrong_ini_value_is_refused_and_names_the_file(run, pytester, ini, com
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ("maximum=1", "has no argument 'maximum'; it takes max, exact and warmup"),
+        ("maximum=1", "has no argument 'maximum'; it takes max, exact, warmup, percentile, over and within"),
         ("1, 2", "takes one positional argument, max"),
         ("1, max=2", "takes one positional argument, max"),
-        ("", "takes either max or exact, not neither"),
+        ("", "needs max or exact"),
+        ("warmup=3", "needs max or exact: warmup alone limits no syncs"),
+        ("1, over='often'", "over of a sync budget is a share of the steps such as \"1 in 10\", not 'often'"),
         ("max=1, exact=1", "takes either max or exact, not both"),
         ("'1'", "max of a sync budget must be an integer of at least 0, not '1'"),
         ("max=-1", "not -1"),
@@ -165,19 +208,6 @@ def test_a_project_without_torch_is_left_alone(run_apart):
             import sys
             def test_what_is_loaded():
                 assert not {"torch", "libcst"} & set(sys.modules)
-            """,
-    )
-    result.assert_outcomes(passed=1)
-
-
-def test_without_options_little_is_loaded(run_apart):
-    result = run_apart(
-        test_a="""
-            import sys
-            def test_what_is_loaded():
-                runtime = {"pytest_gpusync.measure", "pytest_gpusync.recorders"}
-                heavy = {"torch", "libcst", "gpusync_lint.run.engine", *runtime}
-                assert not heavy & set(sys.modules)
             """,
     )
     result.assert_outcomes(passed=1)

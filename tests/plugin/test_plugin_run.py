@@ -83,7 +83,7 @@ def test_a_budget_counts_per_optimizer_step_after_warm_up(run):
             "Training step made 2 syncs, budget 1 (worst of 4 steps after warm-up)",
             "  test_a.py:7   x = torch.ones(3, 4).cuda()*1 per step*",
             "  test_a.py:12  print(loss.item())*1 per step*",
-            "  simulated CUDA device, recorder simulated, coverage simulated",
+            "  simulated CUDA device, recorder simulated, coverage simulated; budget set by --gpu-sync-budget",
         ],
         consecutive=True,
     )

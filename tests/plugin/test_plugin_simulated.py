@@ -42,8 +42,36 @@ def test_other_threads_are_held_to_the_budget_where_that_is_asked_for(run, argum
         "import threading\n"
         "    x = torch.ones(2, device='cuda')\n"
         "    with gpu_sync.budget(max=0):\n"
+        "        x * 2\n"
         "        thread = threading.Thread(target=x.cpu)\n"
         "        thread.start()\n"
         "        thread.join()"
     )
     run(body, *arguments).assert_outcomes(**outcome)
+
+
+def test_the_number_of_devices_is_an_option(run):
+    body = "assert torch.cuda.device_count() == 2; torch.zeros(1, device='cuda:1')"
+    result = run(body, "--gpu-simulated-devices=2")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["gpusync: 2 simulated CUDA devices, *"])
+
+
+@pytest.mark.parametrize("number", ["0", "two", "-1"])
+def test_a_number_of_devices_that_is_none_is_a_usage_error(run, number):
+    result = run("pass", f"--gpu-simulated-devices={number}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*--gpu-simulated-devices takes a number of devices of at least 1, not '{number}'*"])
+
+
+def test_a_test_that_needs_another_device_fails_with_the_option_that_simulates_it(run):
+    result = run("torch.zeros(1, device='cuda:1')")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*invalid device ordinal*--gpu-simulated-devices=2*"])
+
+
+def test_a_broken_budget_names_the_devices(run):
+    body = "with gpu_sync.budget(max=1):\n        torch.cuda.synchronize(0); torch.cuda.synchronize(1)"
+    result = run(body, "--gpu-simulated-devices=2")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*1 on cuda:0, 1 on cuda:1*"])

@@ -342,3 +342,27 @@ def test_the_numbers_of_an_axis_do_not_overlap():
     page = pages(region(stepped([1] * 100)))[1]
     places = [float(place) for place in re.findall(r'class="f1" style="left:([\d.]+)%"', page)]
     assert min(b - a for a, b in pairwise(places)) >= 9
+
+
+def test_a_run_on_two_devices_has_its_syncs_by_device():
+    found = region(whole(sync(device=0), sync(device=1, line=2), sync(device=1, line=2), sync(line=3)))
+    text, page = pages(found)
+    assert "### Syncs by device\n\n- `region`: 1 on cuda:0, 2 on cuda:1, 1 on an unknown device" in text
+    elements = Elements(page)
+    assert "Syncs by device" in elements.text
+    assert "cuda:0cuda:1an unknown deviceregion121" in elements.text.replace("\n", "")
+    assert "on cuda:1" in elements.text.partition("train.py:2")[2]
+
+
+@pytest.mark.parametrize("device", [0, None])
+def test_a_run_on_one_device_does_not_name_it(device):
+    text, page = pages(region(whole(sync(device=device))))
+    assert "Syncs by device" not in text + page
+    assert "cuda:0" not in text + page
+
+
+def test_a_run_of_an_earlier_version_has_no_syncs_by_device():
+    found = region(whole(sync(device=1)))
+    del found["devices"], found["sites"][0]["devices"]
+    text, page = pages(found)
+    assert "Syncs by device" not in text + page

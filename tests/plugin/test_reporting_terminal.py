@@ -10,6 +10,8 @@ from measurements import H200, stepped, sync, whole
 from pytest_gpusync.model.budgets import Budget, judge
 from pytest_gpusync.reporting import site_rows, terminal
 from pytest_gpusync.reporting.rule_names import Rule
+from pytest_gpusync.reporting.run_file import region_document, run_document
+from pytest_gpusync.reporting.summary import document_lines
 from pytest_gpusync.reporting.terminal import render_measurement, render_verdict, wrap_line
 
 SOURCE = """\
@@ -181,3 +183,23 @@ def test_a_word_longer_than_the_terminal_stays_whole(monkeypatch):
 def test_where_the_output_is_no_terminal_lines_stay_whole(monkeypatch):
     monkeypatch.setattr(terminal, "get_terminal_size", os.terminal_size)
     assert wrap_line("word " * 100) == ["word " * 100]
+
+
+TWO_DEVICES = [sync(device=0, blocked_ns=3_000_000), sync(device=1, blocked_ns=500_000), sync(device=1, line=9)]
+
+
+def test_syncs_of_several_devices_are_told_by_device():
+    rows = render_measurement(whole(*TWO_DEVICES, environment=H200), verbose=True)
+    assert rows[:2] == ["3 syncs", "  by device: 1 on cuda:0 (3 ms), 2 on cuda:1 (0.5 ms)"]
+    assert "1 on cuda:0 (3 ms), 1 on cuda:1 (0.5 ms)" in rows[2]
+    assert "on cuda:1" in rows[3]
+
+
+def test_allowed_syncs_are_left_out_of_the_counts_by_device():
+    rows = render_measurement(whole(sync(device=1), sync(device=1, allowed="early stop")))
+    assert rows[1] == "  by device: 1 on cuda:1"
+
+
+def test_the_summary_of_a_run_adds_the_devices_of_its_regions_up():
+    regions = [region_document(whole(sync(device=device), name=f"rank {device}")) for device in (0, 1)]
+    assert "by device: 1 on cuda:0, 1 on cuda:1" in document_lines(run_document(H200, regions))

@@ -24,7 +24,7 @@ for batch in loader:
 """
 
 
-def finding(code, span, confidence=Confidence.HIGH):
+def finding(code, span, confidence=Confidence.HIGH, heat=Heat.STEP):
     return Finding(
         code=code,
         name="name",
@@ -32,7 +32,7 @@ def finding(code, span, confidence=Confidence.HIGH):
         span=Span(*span),
         message="message",
         remedy=f"remedy of {code}",
-        heat=Heat.STEP,
+        heat=heat,
         confidence=confidence,
         framework="torch",
         key="key",
@@ -77,6 +77,39 @@ def test_the_surer_of_two_findings_names_the_line(lint):
 def test_of_several_rules_a_sync_has_that_of_its_direction(lint, direction, code):
     lint(finding("GS503", (2, 5, 2, 9)), finding("GS201", (2, 14, 2, 25)))
     assert rule_for("train.py", 2, direction).code == code
+
+
+@pytest.mark.parametrize(
+    ("heat", "confidence", "silent"),
+    [
+        (Heat.STEP, Confidence.HIGH, None),
+        (Heat.STEP, Confidence.MEDIUM, None),
+        (Heat.GUARDED, Confidence.HIGH, "runs in few steps"),
+        (Heat.EPOCH, Confidence.HIGH, "runs once per epoch"),
+        (Heat.ONCE, Confidence.HIGH, "not known to repeat"),
+        (Heat.STEP, Confidence.LOW, "not certain enough"),
+    ],
+)
+def test_a_rule_says_why_the_linter_is_silent_about_its_line(lint, heat, confidence, silent):
+    lint(finding("GS201", (2, 14, 2, 25), confidence, heat))
+    rule = rule_for("train.py", 2)
+    assert rule.silent == silent
+    said = "remedy of GS201" if silent is None else f"no lint warning ({silent}): remedy of GS201"
+    assert rule.advice == said
+
+
+def test_a_rule_that_warns_comes_before_a_silent_one(lint):
+    lint(finding("GS202", (2, 5, 2, 9), heat=Heat.ONCE), finding("GS201", (2, 14, 2, 25), Confidence.MEDIUM))
+    assert rule_for("train.py", 2).code == "GS201"
+
+
+def test_a_line_with_an_allow_comment_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop.py").write_text(
+        "import torch\n\nx = torch.ones(3, device='cuda')\nfor _ in range(9):\n"
+        "    print(x.sum().item())  # gpusync: allow[GS201] it is shown\n"
+    )
+    assert rule_for("loop.py", 5).silent == "allowed: it is shown"
 
 
 def test_a_line_has_each_of_its_rules_once(lint):

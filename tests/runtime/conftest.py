@@ -31,12 +31,20 @@ class ScriptedRecorder(Recorder):
         self.held: list[RawSync] = []
         self.late: list[RawSync] = []
         self.calls = SimpleNamespace(value=0)
+        self.idle = False
+        """True if the device is given no work but that of syncs."""
+        self.watcher = None
 
     def start(self, sink):
         if self.unavailable:
             raise RecorderUnavailable(self.unavailable)
         self.sink = sink
         self.running += 1
+
+    def watch_device_work(self, watcher):
+        self.watcher = watcher
+        if not self.idle:
+            watcher(threading.get_ident())
 
     def stop(self):
         self.sink = None

@@ -92,7 +92,7 @@ def test_where_nothing_can_be_measured_the_training_goes_on_unless_it_is_require
 
 
 def test_a_training_without_the_device_keeps_no_budget(scripted, monkeypatch):
-    monkeypatch.setattr("pytest_gpusync.measure.device_choice.cuda_is_initialized", lambda: False)
+    scripted.idle = True
     with pytest.raises(NotMeasured, match="nothing of the training ran on the GPU"):
         train(guard(1, require=True), scripted, [0, 0, 0])
 

@@ -19,7 +19,7 @@ from pytest_gpusync.recorders.base import FORKED, RecorderUnavailable
 from pytest_gpusync.recorders.cupti import CuptiRecorder
 from pytest_gpusync.source import attribution
 
-pytestmark = pytest.mark.skipif(not gates.supported(), reason="the gate is machine code for Linux on x86-64")
+pytestmark = pytest.mark.skipif(not gates.is_available(), reason="there is no native gate")
 
 IDS = {
     "cudaMemcpyAsync": 41,
@@ -30,6 +30,7 @@ IDS = {
     "cudaFree": 22,
     "cudaLaunchKernel": 211,
 }
+LAUNCHES = {"cuLaunchKernel": 307, "cuGraphLaunch": 514}
 H2D, D2H, D2D = 1, 2, 3
 PINNED, PAGEABLE = 0x1000, 0x2000
 SMALL, LARGE = 4, 8 << 20
@@ -43,14 +44,23 @@ class Cupti:
     path = "libcupti.so"
 
     def names(self, domain):
-        return [(number, f"{name}_v3020") for name, number in IDS.items()] if domain == gates.RUNTIME else []
+        known = IDS if domain == gates.RUNTIME else LAUNCHES
+        return [(number, f"{name}_v3020") for name, number in known.items()]
 
     def device_of(self, context):
         return context - CONTEXT_OF_DEVICE[0]
 
-    def subscribe(self, function, user_data): ...
+    def __init__(self):
+        self.enabled = set()
 
-    def enable(self, domain, callback_id): ...
+    def subscribe(self, function, user_data):
+        self.enabled.clear()
+
+    def enable(self, domain, callback_id):
+        self.enabled.add((domain, callback_id))
+
+    def disable(self, domain, callback_id):
+        self.enabled.discard((domain, callback_id))
 
     def unsubscribe(self): ...
 
@@ -78,6 +88,12 @@ class Calls:
         """Report a stream synchronize from an instruction of its own."""
         for name, arguments in both_sites("cudaStreamSynchronize", device=device):
             self.gate.function(self.gate.user_data, gates.RUNTIME, IDS[name], ctypes.addressof(arguments))
+
+    def launch(self, name="cuLaunchKernel"):
+        """Report the launch of a kernel, which reaches the gate only where CUPTI has it enabled."""
+        if (gates.DRIVER, LAUNCHES[name]) in self.recorder._cupti.enabled:
+            for _, data in both_sites(name):
+                self.gate.function(self.gate.user_data, gates.DRIVER, LAUNCHES[name], ctypes.addressof(data))
 
     def kinds(self):
         self.recorder.flush()
@@ -268,7 +284,7 @@ def test_a_blocking_copy_waited_in_whichever_half_did(monkeypatch, expandable, s
 
 def handed(calls):
     """Return how many calls Python was entered for."""
-    return calls.gate.returned
+    return calls.gate.returned.value
 
 
 def test_calls_from_a_place_that_is_known_do_not_enter_python(calls):
@@ -334,7 +350,8 @@ def test_code_that_comes_and_goes_is_not_taken_for_other_code(calls):
 
 
 def test_more_functions_than_the_gate_can_know_are_all_told_apart(calls):
-    calls.gate._known_stops._used = calls.gate._known_stops._size // 2 - 2
+    room = (1 << 12) // 2 - 2  # the table of gate.c is kept half full
+    assert all(calls.gate.knows(0, code) for code in range(8, 8 * room, 8))
     arguments = straight_into(calls)
     made = {}
     for number in range(9):
@@ -509,7 +526,7 @@ import sys
 from pytest_gpusync.recorders import cupti, cupti_api, gate
 library = cupti_api.Cupti(sys.argv[1])
 names = {cupti._base_name(name) for domain in (gate.DRIVER, gate.RUNTIME) for _, name in library.names(domain)}
-listened_to = {*cupti._SYNCHRONIZE, *cupti._LOCKED, *cupti._BLOCKING_COPIES, *cupti._ASYNC_COPIES}
+listened_to = {*cupti._LAUNCHES, *cupti._SYNCHRONIZE, *cupti._LOCKED, *cupti._BLOCKING_COPIES, *cupti._ASYNC_COPIES}
 print(sorted(listened_to - names))
 """
 
@@ -523,3 +540,112 @@ def test_the_cupti_that_is_installed_has_every_call_that_is_listened_to():
     if done.returncode < 0 and devices.detect().kind == "none":
         pytest.skip("without a driver this CUPTI (13.2 does so) ends the process that asks it anything")
     assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_a_wait_for_an_event_is_of_the_events_device_whichever_is_the_current_one(calls):
+    streams = pytest.importorskip("torch.cuda.streams")
+    made = calls
+
+    class Event:
+        device = type("Device", (), {"index": 1})
+
+        def synchronize(self):
+            made.make(("cudaEventSynchronize",))
+
+    original, streams.Event = streams.Event, Event
+    try:
+        made.recorder._follow_event_waits()
+        Event().synchronize()
+    finally:
+        streams.Event = original
+    made.make(("cudaEventSynchronize",))
+    made.recorder.flush()
+    assert [(raw.kind, raw.device) for raw in made.seen] == [("event", 1), ("event", 0)]
+
+
+class Watcher:
+    """Told of work of the device; has seen enough once it is told on a thread of `threads`."""
+
+    def __init__(self, *threads):
+        self.threads = threads or (threading.get_ident(),)
+        self.told = []
+
+    def __call__(self, thread):
+        self.told.append(thread)
+        return thread in self.threads
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_the_first_launch_is_told_and_those_after_it_are_not(calls, name):
+    watcher = Watcher()
+    calls.recorder.watch_device_work(watcher)
+    calls.launch(name)
+    calls.launch(name)
+    assert watcher.told == [threading.get_ident()]
+    assert calls.kinds() == []
+
+
+def test_launches_are_enabled_only_while_they_are_watched(calls):
+    enabled = calls.recorder._cupti.enabled
+    launches = {(gates.DRIVER, number) for number in LAUNCHES.values()}
+    assert not enabled & launches
+    calls.recorder.watch_device_work(Watcher())
+    calls.recorder.mark()
+    assert launches <= enabled
+    calls.launch()
+    calls.recorder.mark()
+    assert not enabled & launches
+
+
+def test_launches_can_be_watched_again(calls):
+    for _ in range(2):
+        watcher = Watcher()
+        calls.recorder.watch_device_work(watcher)
+        calls.launch()
+        calls.recorder.mark()
+        assert len(watcher.told) == 1
+
+
+def test_launches_are_told_until_the_watcher_has_seen_enough(calls):
+    watcher = Watcher()
+    calls.recorder.watch_device_work(watcher)
+    other = threading.Thread(target=lambda: (calls.launch(), calls.launch()))
+    other.start()
+    other.join()
+    calls.launch()
+    calls.launch()
+    assert watcher.told == [other.ident] * 4 + [threading.get_ident()]  # at both ends of the call
+
+
+@pytest.mark.parametrize("call", ["cudaStreamSynchronize", "cudaMemcpyAsync"])
+def test_a_copy_or_a_wait_is_work_too(calls, call):
+    watcher = Watcher()
+    calls.recorder.watch_device_work(watcher)
+    calls.make((call, D2H, PINNED) if call == "cudaMemcpyAsync" else (call,))
+    assert watcher.told == [threading.get_ident()]
+
+
+def test_tensors_made_on_the_gpu_are_work_that_is_looked_for(calls, monkeypatch):
+    made = [5]
+    monkeypatch.setattr("pytest_gpusync.recorders.allocation_watch._allocations", lambda: made[0])
+    watcher = Watcher()
+    calls.recorder.watch_device_work(watcher)
+    calls.recorder.look_for_device_work()
+    assert watcher.told == []
+    made[0] = 6
+    calls.recorder.look_for_device_work()
+    assert watcher.told == [threading.get_ident()]
+
+
+def test_calls_are_delivered_at_once_where_they_may_not_be_buffered(calls):
+    for _ in range(3):
+        calls.wait()
+    seen = len(calls.seen)
+    calls.recorder.buffer_calls(False)
+    assert len(calls.seen) == 3 >= seen
+    calls.wait()
+    assert len(calls.seen) == 4
+    calls.recorder.buffer_calls(True)
+    for _ in range(3):
+        calls.wait()
+    assert len(calls.kinds()) == 7

@@ -7,11 +7,15 @@ import types
 
 import pytest
 
+from pytest_gpusync import record
 from pytest_gpusync.commands import doctor
-from pytest_gpusync.machine import devices, machine_code
-from pytest_gpusync.recorders import RecorderUnavailable, cupti_api, frames, obstacles
+from pytest_gpusync.machine import devices
+from pytest_gpusync.measure import device_choice
+from pytest_gpusync.model.measurement import MeasurementError
+from pytest_gpusync.recorders import RecorderUnavailable, base, cupti_api, frames, gate, obstacles
 from pytest_gpusync.recorders.cupti import CuptiRecorder
 
+needs_gate = pytest.mark.skipif(not gate.is_available(), reason="there is no native gate")
 GPU = devices.Device("cuda", "NVIDIA H200", "580.1")
 NO_GPU = devices.Device("none", reason="no driver")
 
@@ -97,6 +101,7 @@ def names(found=GPU):
     return [fact.name for fact in obstacles.facts(found)]
 
 
+@needs_gate
 def test_a_machine_where_all_is_well_gets_no_advice():
     assert [fact.advice for fact in obstacles.facts(GPU)] == [None] * len(names())
     assert told("CUPTI") == ("130001, /site/nvidia/cu13/lib/libcupti.so.13", None)
@@ -225,29 +230,38 @@ def test_a_whole_gpu_is_not_said_to_be_cut(machine, nvml):
     assert "MIG" not in names()
 
 
-def test_a_platform_without_the_gate_is_told(monkeypatch):
-    monkeypatch.setattr(machine_code, "supported", lambda: False)
-    text, advice = told("native gate")
-    assert text.startswith("no: it is machine code for Linux on x86-64")
-    assert "torch's own hooks" in advice
+def test_without_the_native_gate_it_is_told_what_is_lost_and_what_helps(monkeypatch):
+    monkeypatch.setenv("GPUSYNC_NATIVE", "0")
+    assert told("native gate") == (
+        "no: native code is switched off by GPUSYNC_NATIVE=0; only torch's own hooks count",
+        "unset GPUSYNC_NATIVE",
+    )
 
 
-def test_a_system_without_executable_memory_is_told(monkeypatch):
-    def refuse(code):
-        raise OSError(13, "Permission denied")
-
-    monkeypatch.setattr(machine_code, "supported", lambda: True)
-    monkeypatch.setattr(machine_code, "executable", refuse)
-    text, advice = told("native gate")
-    assert text == "no: Permission denied"
-    assert "allow_execmem" in advice
+def test_the_recorder_refuses_without_the_native_gate(monkeypatch):
+    monkeypatch.setenv("GPUSYNC_NATIVE", "0")
+    with pytest.raises(RecorderUnavailable, match="switched off by GPUSYNC_NATIVE=0; to count at the driver, unset"):
+        CuptiRecorder().start(lambda raw: None)
 
 
-@pytest.mark.skipif(not machine_code.supported(), reason="the gate is machine code for Linux on x86-64")
+@needs_gate
 def test_an_interpreter_whose_frames_are_not_known_is_told(monkeypatch):
     monkeypatch.setattr(frames, "find_layout", lambda: None)
     text, _ = told("native gate")
     assert "each sync enters Python" in text
+
+
+@needs_gate
+def test_a_free_threaded_interpreter_is_told(monkeypatch):
+    monkeypatch.setattr(base, "free_threaded", lambda: True)
+    assert told("native gate") == ("built, and not used", base.NO_GIL)
+
+
+def test_a_free_threaded_interpreter_measures_no_gpu(monkeypatch):
+    monkeypatch.setattr(devices, "detect", lambda: GPU)
+    monkeypatch.setattr(device_choice, "free_threaded", lambda: True)
+    with pytest.raises(MeasurementError, match="use an ordinary build, such as python3"), record():
+        pass
 
 
 def test_other_frameworks_are_told_where_they_are_installed(monkeypatch):

@@ -265,10 +265,35 @@ def test_a_blind_recorder_makes_the_region_unmeasured(scripted):
 
 def test_nothing_is_planted_before_cuda_is_initialised(scripted, monkeypatch):
     monkeypatch.setattr(device_choice, "cuda_is_initialized", lambda: False)
-    with record() as seen:
+    with record():
         pass
     assert scripted.planted == 0
-    assert seen.result().device_used is False
+
+
+def test_a_region_in_which_nothing_ran_did_not_use_the_device_although_the_process_did(scripted):
+    scripted.idle = True
+    with record() as busy:
+        scripted.watcher(threading.get_ident())
+    with record() as idle:
+        pass
+    assert [busy.result().device_used, idle.result().device_used] == [True, False]
+
+
+def test_a_sync_alone_is_a_use_of_the_device(scripted):
+    scripted.idle = True
+    with record() as seen:
+        scripted.sync()
+    assert seen.result().device_used
+
+
+def test_work_of_another_thread_is_no_use_by_the_region_and_the_thread_is_named(scripted):
+    scripted.idle = True
+    with record() as seen:
+        other = threading.Thread(target=lambda: scripted.watcher(threading.get_ident()), name="loader")
+        other.start()
+        other.join()
+    assert not seen.result().device_used
+    assert "only by other threads (loader)" in seen.result().unused
 
 
 def test_without_a_recorder_the_region_does_not_open(scripted):

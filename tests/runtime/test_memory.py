@@ -146,7 +146,7 @@ def test_memory_is_sampled_at_each_marked_step(counted):
 def test_memory_is_sampled_where_an_optimizer_ends_a_step(counted):
     with record(memory=True) as region:
         for optimizer in (1, 2, 1, 2, 1, 2):
-            region._log.optimizer_stepped(optimizer, 0, 0)
+            region._log.optimizer_stepped(object(), optimizer, 0, 0, (0, ""))
     assert allocated(region) == [1, 3, 5]
 
 
@@ -154,7 +154,7 @@ def test_an_optimizer_is_not_sampled_where_steps_are_marked(counted):
     with record(memory=True) as region:
         for _ in range(3):
             region.mark_step()
-            region._log.optimizer_stepped(1, 0, 0)
+            region._log.optimizer_stepped(object(), 1, 0, 0, (0, ""))
     assert (allocated(region), len(counted)) == ([0, 1, 2], 3)
 
 
@@ -256,16 +256,17 @@ def followed(allocations, steps):
     """Let `allocations` look at the end of each step; what it makes of them."""
     for step in range(1, steps + 1):
         allocations.step_ended(rising(step))
-    return allocations.close(steps)
+    return allocations.close()
 
 
 def test_a_line_that_has_more_at_the_end_grew(monkeypatch):
     leak, cache = [(LIBRARY, 5), (HERE, 31)], [(HERE, 40)]
     first = snapshot(("active_allocated", 100, leak), ("active_allocated", 70, cache), ("inactive", 50, leak))
-    last = snapshot(("active_allocated", 400, leak), ("active_allocated", 70, cache))
-    torch = History([first, last])
+    second = snapshot(("active_allocated", 200, leak), ("active_allocated", 90, cache))
+    last = snapshot(("active_allocated", 300, leak), ("active_allocated", 70, cache))
+    torch = History([first, second, last])
     monkeypatch.setitem(sys.modules, "torch", torch)
-    # After warm-up six steps are looked at; the seventh is the first that is recorded, the tenth the last.
+    # After warm-up six steps are looked at; the first sum is that of the seventh, the last that of the ninth.
     [line] = followed(AllocationTracker(warmup=2), 12)
     assert (line.line, line.function, line.bytes_per_step) == (31, "f", 100.0)
     assert line.path.endswith("test_memory.py")
@@ -278,7 +279,7 @@ def test_nothing_is_recorded_of_memory_that_does_not_grow(monkeypatch):
     allocations = AllocationTracker(warmup=0)
     for step in range(1, 20):
         allocations.step_ended([MemorySample(7, 7, 7, 0)] * step)
-    assert (allocations.close(20), torch.calls) == (None, [])
+    assert (allocations.close(), torch.calls) == (None, [])
 
 
 def test_a_history_that_somebody_else_records_is_left_alone(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import textwrap
 
@@ -10,6 +11,7 @@ import pytest
 
 from pytest_gpusync.commands import trace
 from pytest_gpusync.machine import devices
+from pytest_gpusync.measure import device_choice
 
 
 @pytest.fixture
@@ -209,3 +211,134 @@ def test_quiet_prints_no_report(program, capsys, tmp_path):
     program("sync()", "--quiet", "--json", "run.json")
     assert capsys.readouterr().out == ""
     assert (tmp_path / "run.json").is_file()
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "two", ""])
+def test_a_number_of_devices_that_is_none_is_refused_in_one_line(number, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        trace.main([f"--devices={number}", "train.py"])
+    assert exit_.value.code == 2
+    assert f"--devices: {number!r} is not a number of devices of at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("after", ["import os; os.close(1)", "sys.stdout.close()", "sys.stdout = None", ""])
+def test_a_program_that_replaces_or_closes_its_output_is_reported_all_the_same(tmp_path, after):
+    pytest.importorskip("torch")
+    source = """
+        import sys, torch
+        class Tee:
+            def __init__(self, out): self.out = out
+            def write(self, text): self.out.write(text)
+            def flush(self): self.out.flush()
+        sys.stdout = Tee(sys.stdout)
+        torch.ones(3, device="cuda").sum().item()
+        print("said")
+        sys.stdout = sys.stdout.out
+        """
+    (tmp_path / "train.py").write_text(textwrap.dedent(source) + (after or "sys.stdout = Tee(sys.stdout)") + "\n")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_gpusync",
+        "trace",
+        "--device",
+        "simulated",
+        "--json",
+        "run.json",
+        "train.py",
+    ]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    is_closed = "close" in after
+    assert ended.returncode == 0, ended.stderr
+    assert "1 sync\n" in (ended.stderr if is_closed else ended.stdout)
+    assert ("standard output was closed by the program" in ended.stderr) == is_closed
+    assert "Traceback" not in ended.stderr
+    assert json.loads((tmp_path / "run.json").read_text())["regions"][0]["syncs"] == 1
+
+
+def test_a_forked_child_that_runs_to_the_end_leaves_the_report_to_its_parent(tmp_path):
+    pytest.importorskip("torch")
+    source = """
+        import os, sys, torch
+        x = torch.ones(3, device="cuda")
+        x.sum().item()
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            x.sum().item()
+        else:
+            print("child")
+        """
+    (tmp_path / "train.py").write_text(textwrap.dedent(source))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_gpusync",
+        "trace",
+        "--device",
+        "simulated",
+        "--json",
+        "run.json",
+        "train.py",
+    ]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert ended.stdout.count("syncs") == 1
+    assert "child" in ended.stdout
+    assert json.loads((tmp_path / "run.json").read_text())["regions"][0]["syncs"] == 2
+
+
+TRAINING = """
+    import torch, threading
+    def train(optimizers=1, device=None):
+        nets = [torch.nn.Linear(2, 2) for _ in range(optimizers)]
+        made = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+        for step in range(1000):
+            for net, optimizer in zip(nets, made):
+                net(torch.ones(2)).sum().backward()
+                sync()
+                optimizer.step()
+    """
+
+
+@pytest.mark.parametrize("optimizers", [1, 2, 3])
+def test_a_program_is_stopped_after_the_steps(program, tmp_path, capsys, optimizers):
+    source = textwrap.dedent(TRAINING) + f"train({optimizers})\nprint('not reached')"
+    assert program(source, "--steps", "4", "--json", "run.json") == 0
+    captured = capsys.readouterr()
+    assert "stopped the program after 4 measured steps (--steps), at train.py:10" in captured.err
+    assert "not reached" not in captured.out
+    (region,) = json.loads((tmp_path / "run.json").read_text())["regions"]
+    assert (region["steps"], region["warmup"], region["syncs_per_step"]["max"]) == (5, 1, optimizers)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Python itself says nothing
+def test_a_training_on_another_thread_is_stopped_after_the_steps(program, capsys):
+    source = textwrap.dedent(TRAINING) + "t = threading.Thread(target=train)\nt.start()\nt.join()\nprint('not reached')"
+    assert program(source, "--steps", "2") == 0
+    captured = capsys.readouterr()
+    assert "stopped the program after 2 measured steps (--steps), at train.py:10" in captured.err
+    assert "not reached" not in captured.out
+    assert "Traceback" not in captured.err
+
+
+def test_a_program_that_ends_before_the_steps_says_so(program, capsys):
+    source = textwrap.dedent(TRAINING).replace("1000", "3") + "train()"
+    assert program(source, "--steps", "20") == 0
+    assert "--steps: the program ended after 2 of 20 measured steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("steps", ["0", "-1", "two", "1.5"])
+def test_steps_that_are_no_number_are_refused(program, capsys, steps):
+    with pytest.raises(SystemExit) as leave:
+        program("", "--steps", steps)
+    assert leave.value.code == 2
+    assert "is not a number of steps of at least 1" in capsys.readouterr().err
+
+
+def test_the_limit_counts_from_the_first_use_of_the_device_and_names_the_line(program, capsys, monkeypatch):
+    monkeypatch.setattr(device_choice, "cuda_is_initialized", lambda: False)
+    source = "import time\ntime.sleep(0.5)\nprint('loaded')\nsync()\nwhile True:\n    time.sleep(0.01)\n"
+    assert program(source, "--limit", "0.2") == 0
+    captured = capsys.readouterr()
+    assert "loaded" in captured.out
+    assert "stopped the program after 0.2 s with the device (--limit), at train.py:" in captured.err

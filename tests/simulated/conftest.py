@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,15 +25,12 @@ def cuda() -> Iterator[str]:
         yield "cuda"
 
 
-ROOT = Path(__file__).parents[2]
-
-
 @pytest.fixture
 def run_python():
     """`run_python(source)` runs a program of its own; returns its status and what it printed."""
 
     def run(source: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lint")])}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         return subprocess.run(
             [sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=120, check=False
         )

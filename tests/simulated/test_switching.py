@@ -138,20 +138,40 @@ def test_backward_passes_of_several_threads(cuda):
     assert gradients == [[3.0, 3.0]] * 4
 
 
-@pytest.mark.parametrize("version", ["2.10.0", "2.16.0a0+git", "3.0", "unknown"])
+WHAT_WORKS = "the simulated device works with torch 2.11 to 2.15 on Linux (x86-64, aarch64)"
+
+
+@pytest.mark.parametrize("version", ["2.10.0", "2.10.1+cu130", "2.16.0a0+git", "3.0", "unknown"])
 def test_another_torch_is_refused_in_one_sentence(monkeypatch, version):
     monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(SimulationUnavailable) as raised:
         versions.check_supported()
+    assert str(raised.value) == f"torch {version} is not supported: {WHAT_WORKS}"
+
+
+@pytest.mark.parametrize(
+    "version", ["2.11.0a0+5228986c39.nv26.02", "2.13.0b1", "2.15.0rc2", "2.12.0.dev20260301+cu130", "2.14.0dev1"]
+)
+def test_a_pre_release_of_torch_is_not_taken_for_the_release(monkeypatch, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    with pytest.raises(SimulationUnavailable) as raised:
+        versions.check_supported()
     assert str(raised.value) == (
-        f"torch {version} is not supported: the simulated device works with torch 2.11 to 2.15 on Linux x86-64"
+        f"torch {version} is a pre-release, as NVIDIA's containers and the nightly builds have it: "
+        "install torch 2.11 to 2.15 from PyPI or pytorch.org"
     )
+
+
+@pytest.mark.parametrize("version", ["2.11.0", "2.11.0+cu130", "2.13.0+cpu", "2.14.1.post1", "2.15.2+gitabc"])
+def test_a_release_of_torch_is_known_whatever_its_build(monkeypatch, version):
+    monkeypatch.setattr(torch, "__version__", version)
+    versions.check_supported()
 
 
 OTHER_PLATFORMS = [
     ("darwin", "Darwin", "arm64"),
     ("darwin", "Darwin", "x86_64"),
-    ("linux", "Linux", "aarch64"),
+    ("linux", "Linux", "ppc64le"),
     ("win32", "Windows", "AMD64"),
 ]
 
@@ -163,10 +183,7 @@ def test_another_platform_is_refused_in_one_sentence(monkeypatch, platform, syst
     monkeypatch.setattr(versions.platform, "machine", lambda: machine)
     with pytest.raises(SimulationUnavailable) as raised:
         versions.check_supported()
-    assert str(raised.value) == (
-        f"this is {system} on {machine}, and the simulated device works with torch 2.11 to 2.15 on Linux x86-64: "
-        "run there, in CI or in a container"
-    )
+    assert str(raised.value) == (f"this is {system} on {machine}, and {WHAT_WORKS}: run there, in CI or in a container")
 
 
 def test_on_another_platform_a_command_ends_with_one_line(run_python, tmp_path):
@@ -180,8 +197,7 @@ def test_on_another_platform_a_command_ends_with_one_line(run_python, tmp_path):
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "gpusync trace: this is Darwin on arm64, and the simulated device works with torch 2.11 to 2.15 on Linux "
-        "x86-64: run there, in CI or in a container\n"
+        f"gpusync trace: this is Darwin on arm64, and {WHAT_WORKS}: run there, in CI or in a container\n"
     )
 
 

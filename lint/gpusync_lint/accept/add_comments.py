@@ -1,7 +1,7 @@
 """``--add-ignores``: an allow comment for every live warning.
 
 One comment serves all warnings of a statement. A comment there that gives the same reason gets the new code instead of
-a twin. Where in the statement a comment can stand is decided where it is written (`rewrite.codemod`).
+a second comment. `rewrite.codemod` decides on which line of the statement it is written.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 
 class ReasonError(ValueError):
-    """A reason that an allow comment cannot give, in one line."""
+    """A reason that an allow comment cannot contain. The message is one line."""
 
 
 def check_reason(reason: str, names: Mapping[str, str], today: date) -> None:
-    """Raises ReasonError for a reason that would not be read back as it is written."""
+    """Check a reason. Raises ReasonError if it would not be read from a comment as it is written."""
     code = next(code for code in names if code not in RULES)
     comment = f"# gpusync: allow[{code}] {reason}"
     if "\n" in reason or "\r" in reason:
-        raise ReasonError("a reason is one line")
+        raise ReasonError("a reason must be one line")
     allows, problems = allow_comments.read("", comments.read(f"x = 1  {comment}\n"), names=names, today=today)
     if problems:
         raise ReasonError(problems[0])
     if [allow.source for allow in allows] != [comment.rstrip()]:
-        raise ReasonError("a reason holds no comment of its own (` # `)")
+        raise ReasonError("a reason cannot contain another comment (` # `)")
 
 
 def additions(
@@ -49,10 +49,9 @@ def additions(
     names: Mapping[str, str],
     today: date,
 ) -> tuple[list[Operation], int]:
-    """The operations that allow the findings of one file, and how many findings that are.
+    """The operations that allow the findings of a file, and the number of these findings.
 
-    Findings about comments and baselines cannot be allowed and are passed over. Raises
-    comments.UnreadableCommentsError.
+    Findings about comments and baselines cannot be allowed, and are ignored. Raises comments.UnreadableCommentsError.
     """
     found = comments.read(text)
     allows, _ = allow_comments.read(path, found, names=names, today=today)
@@ -80,7 +79,7 @@ def additions(
 
 
 def _twin(finding: Finding, allows: Sequence[Allow], reason: str) -> Allow | None:
-    """The comment on the finding's statement that gives this very reason."""
+    """The comment on the statement of a finding that has the same reason; None if there is none."""
     for allow in allows:
         written = allow.source.partition("]")[2].strip()
         if allow.lines is not None and written == reason.strip() and allow.reaches(finding):

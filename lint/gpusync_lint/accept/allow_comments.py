@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _DIRECTIVE = re.compile(r"#\s*gpusync:\s*(?P<body>.*?)(?=\s#\s|\s#\s*gpusync:|$)")
 _BODY = re.compile(r"(?P<verb>[A-Za-z_-]+)\s*\[(?P<codes>[^\]]*)\](?P<rest>.*)")
 _UNTIL = re.compile(r"(?:^|\s)until=(?P<date>\S*)")
+_VERBS = ("allow", "allow-file")
 _SHAPE = "Write `# gpusync: allow[CODE] reason`"
 
 
@@ -153,11 +154,9 @@ class _File:
         span = Span(line, start, line, start + len(source))
         body = _BODY.match(match["body"])
         verb = body["verb"] if body else ""
-        if body is None or verb not in ("allow", "allow-file"):
+        if body is None or verb not in _VERBS:
             word = verb or match["body"].partition("[")[0].partition(" ")[0]
-            near = nearest(word.lower(), ("allow", "allow-file"))
-            hint = f"; did you mean {near}[...]?" if near not in ("", word) else ""
-            self._complain("GS904", span, source, f"`{source}` is not understood{hint}", _SHAPE)
+            self._complain("GS904", span, source, f"`{source}` is not understood{_hint(word)}", _SHAPE)
             return None
         whole_file = verb == "allow-file"
         words, prefixes = self._codes(body["codes"], span, source)
@@ -171,13 +170,7 @@ class _File:
         if not valid:
             return None
         reason = rest.strip(" \t-:–—")
-        if not any(letter.isalnum() for letter in reason):
-            problem = f"`{source}` gives no reason and has no effect"
-            self._complain("GS901", span, source, problem, "Write after the bracket why the wait is accepted")
-            return None
-        if until is not None and until < self.today:
-            problem = f"`{source}` expired on {until.isoformat()} and has no effect"
-            self._complain("GS902", span, source, problem, "Remove the wait, or change the date")
+        if not self._is_in_effect(reason, until, span, source):
             return None
         whole_comment = match.start() == 0 and match.end() == len(comment.text)
         return Allow(
@@ -190,6 +183,18 @@ class _File:
             source=source,
             comment=comment.span if whole_comment else None,
         )
+
+    def _is_in_effect(self, reason: str, until: date | None, span: Span, source: str) -> bool:
+        """Whether a comment has a reason and has not expired. Otherwise that is reported."""
+        if not any(letter.isalnum() for letter in reason):
+            problem = f"`{source}` gives no reason and has no effect"
+            self._complain("GS901", span, source, problem, "Write after the bracket why the wait is accepted")
+            return False
+        if until is not None and until < self.today:
+            problem = f"`{source}` expired on {until.isoformat()} and has no effect"
+            self._complain("GS902", span, source, problem, "Remove the wait, or change the date")
+            return False
+        return True
 
     def _codes(self, written: str, span: Span, source: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         words: dict[str, str] = {}
@@ -273,3 +278,9 @@ class _File:
                 fix=fix,
             )
         )
+
+
+def _hint(word: str) -> str:
+    """The end of the message about a word that is not understood."""
+    near = nearest(word.lower(), _VERBS)
+    return f"; did you mean {near}[...]?" if near not in ("", word) else ""

@@ -1,6 +1,6 @@
-"""Comments of a file that speak to the linter, each with the statement that it belongs to.
+"""The comments for the linter in a file, each with the statement that it belongs to.
 
-`ast` knows no comments, so they are found by Python's tokenizer.
+Comments are not part of `ast`, so Python's tokenizer finds them.
 """
 
 from __future__ import annotations
@@ -16,69 +16,87 @@ _TRIVIA = {tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, to
 
 
 class UnreadableCommentsError(ValueError):
-    """The comments of a file cannot be told from its code by this Python."""
+    """This version of Python cannot tokenize a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """A comment that holds the marker."""
+    """A comment that contains the marker."""
 
     text: str
     span: Span
     lines: tuple[int, int] | None
-    """First and last line of the statement that it belongs to; None when it stands above none."""
+    """The first and last line of the statement that it belongs to; None if it is above no statement."""
     first_block: bool
-    """Whether no code comes before it."""
+    """Whether there is no code before it on its line."""
 
 
 @dataclass(slots=True)
 class Read:
-    """What the tokenizer tells of a file."""
+    """The comments and statements of a file."""
 
     comments: list[Comment] = field(default_factory=list)
     statements: list[tuple[int, int]] = field(default_factory=list)
-    """First and last line of each logical line: of a simple statement, or of the header of a compound one."""
+    """The first and last line of each simple statement, and of each header of a compound statement."""
 
 
 def read(text: str) -> Read:
     """Find the comments and the statements of a file. Raises UnreadableCommentsError."""
-    found = Read()
-    comments = found.comments
-    above: list[tuple[int, int | None]] = []
-    """Comment lines directly above the next statement: line, and index into `comments` where it holds the marker."""
-    inside: list[int] = []
-    """Indices into `comments` of those of the statement that is being read, or directly above it."""
-    start: int | None = None
-    """First line of the statement that is being read."""
+    reader = _Reader()
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            line = token.start[0]
             if token.type == tokenize.COMMENT:
-                index = None
-                if MARKER in token.string:
-                    index = len(comments)
-                    column = token.start[1] + 1
-                    span = Span(line, column, line, column + len(token.string))
-                    before = not found.statements and start is None
-                    comments.append(Comment(token.string, span, None, before))
-                if start is None:
-                    if above and above[-1][0] != line - 1:
-                        above.clear()
-                    above.append((line, index))
-                elif index is not None:
-                    inside.append(index)
+                reader.comment(token)
             elif token.type == tokenize.NEWLINE:
-                first = line if start is None else start
-                for index in inside:
-                    comments[index] = replace(comments[index], lines=(first, line))
-                found.statements.append((first, line))
-                inside.clear()
-                start = None
-            elif token.type not in _TRIVIA and start is None:
-                start = line
-                if above and above[-1][0] == line - 1:
-                    inside += [index for _, index in above if index is not None]
-                above.clear()
+                reader.end_statement(token.start[0])
+            elif token.type not in _TRIVIA and reader.start is None:
+                reader.start_statement(token.start[0])
     except (tokenize.TokenError, SyntaxError) as error:
         raise UnreadableCommentsError(f"its allow comments cannot be read: {error.args[0]}") from None
-    return found
+    return reader.found
+
+
+class _Reader:
+    """Assigns comments to statements."""
+
+    def __init__(self) -> None:
+        self.found = Read()
+        self.start: int | None = None
+        """The first line of the current statement."""
+        self._above: list[tuple[int, int | None]] = []
+        """The comments directly above the next statement: line, and index into `comments`; None without the marker."""
+        self._inside: list[int] = []
+        """The indices into `comments` of those in the current statement, or directly above it."""
+
+    def comment(self, token: tokenize.TokenInfo) -> None:
+        """Add a comment."""
+        line = token.start[0]
+        index = None
+        if MARKER in token.string:
+            index = len(self.found.comments)
+            column = token.start[1] + 1
+            span = Span(line, column, line, column + len(token.string))
+            before = not self.found.statements and self.start is None
+            self.found.comments.append(Comment(token.string, span, None, before))
+        if self.start is None:
+            if self._above and self._above[-1][0] != line - 1:
+                self._above.clear()
+            self._above.append((line, index))
+        elif index is not None:
+            self._inside.append(index)
+
+    def start_statement(self, line: int) -> None:
+        """Begin a statement."""
+        self.start = line
+        if self._above and self._above[-1][0] == line - 1:
+            self._inside += [index for _, index in self._above if index is not None]
+        self._above.clear()
+
+    def end_statement(self, line: int) -> None:
+        """End a statement, and assign its comments to it."""
+        first = line if self.start is None else self.start
+        for index in self._inside:
+            self.found.comments[index] = replace(self.found.comments[index], lines=(first, line))
+        self.found.statements.append((first, line))
+        self._inside.clear()
+        self.start = None

@@ -31,6 +31,24 @@ def types() -> dict[str, ForeignType]:
 
 
 @cache
+def only_methods() -> dict[str, str]:
+    """By name, the methods that only values of one type have, and that type."""
+    return {method: one.name for one in types().values() for method in one.only_methods}
+
+
+@cache
+def shown_by() -> dict[str, str]:
+    """By name, the methods whose first argument is of one type, and that type."""
+    return {method: one.name for one in types().values() for method in one.shown_by}
+
+
+@cache
+def framework_of() -> dict[str, str]:
+    """The frameworks by their top-level modules."""
+    return {module: each.framework for each in others() for module in each.modules}
+
+
+@cache
 def annotated_types() -> dict[str, str]:
     """Names of types by the dotted names that annotations give them."""
     return {dotted: one.name for one in types().values() for dotted in one.annotations}
@@ -52,6 +70,12 @@ def tracing_modules() -> tuple[str, ...]:
 def traced_bases() -> frozenset[str]:
     """Classes whose methods are traced."""
     return frozenset(base for each in others() for base in each.traced_bases)
+
+
+@cache
+def tasks() -> frozenset[str]:
+    """Decorators of functions that run elsewhere, once for each call."""
+    return frozenset(dotted for each in others() for dotted in each.tasks)
 
 
 @cache

@@ -65,25 +65,30 @@ class _Reader:
         values: dict[str, Any] = {}
         if "framework" in hints and "framework" not in keys:
             values["framework"] = self._framework
+        self._check_keys(keys, data, where)
         for key, value in data.items():
-            if key not in keys:
-                raise self.problem(where, f"unknown key {key!r}; {did_you_mean(key, keys)}")
             one = keys[key]
-            kinds = one.metadata.get("kinds")
-            if kinds and self._kind not in kinds:
-                raise self.problem(where, f"the key {key!r} is for {' and '.join(kinds)}, not for {self._kind}")
             if one.metadata.get("by"):
                 values[one.name] = self._keyed(one, hints[one.name], value)
             else:
                 values[one.name] = self._value(hints[one.name], value, f"{where}, {key}" if where else key)
-        for key, one in keys.items():
-            if one.name not in values and one.default is MISSING and one.default_factory is MISSING:
-                raise self.problem(where, f"the key {key!r} is missing")
         if cls is RuleDoc and list(data)[:2] != ["code", "name"]:
             raise self.problem(where, "code and name must stand first, in this order; they are read without the rest")
         if cls is Barrier and self._framework != "torch":
             values["id"] = f"{self._framework}.{values['id']}"
         return cls(**values)
+
+    def _check_keys(self, keys: dict[str, Field[Any]], data: dict[str, Any], where: str) -> None:
+        """Check that all keys of a table are known and allowed, and that none is missing."""
+        for key in data:
+            if key not in keys:
+                raise self.problem(where, f"unknown key {key!r}; {did_you_mean(key, keys)}")
+            kinds = keys[key].metadata.get("kinds")
+            if kinds and self._kind not in kinds:
+                raise self.problem(where, f"the key {key!r} is for {' and '.join(kinds)}, not for {self._kind}")
+        for key, one in keys.items():
+            if key not in data and one.default is MISSING and one.default_factory is MISSING:
+                raise self.problem(where, f"the key {key!r} is missing")
 
     def _keyed(self, one: Field[Any], hint: Any, value: object) -> dict[str, Any]:
         """An array of tables as a dict, by one of their keys."""

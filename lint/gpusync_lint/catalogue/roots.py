@@ -67,5 +67,11 @@ def device_words() -> tuple[tuple[str, ...], tuple[str, ...]]:
     return parts, tuple(word for word in words if not word.endswith("*"))
 
 
+@cache
+def no_device_words() -> tuple[str, ...]:
+    """Text that contains one of these words and shows nothing."""
+    return tuple(word for each in _all() for word in each.no_device_words)
+
+
 def _all() -> tuple[Catalogue, ...]:
     return tuple(map(registry.catalogue, registry.frameworks()))

@@ -149,6 +149,10 @@ class ForeignType:
     """Attributes whose values are on the host: `shape`."""
     host_methods: frozenset[str] = frozenset()
     """Methods whose results are on the host: `item`."""
+    only_methods: frozenset[str] = frozenset()
+    """Methods that no other object has: something unknown that has one is of this type, in a file of the framework."""
+    shown_by: frozenset[str] = frozenset()
+    """Methods whose first argument is of this type: where nothing else is known of a name, such a call shows it."""
     methods: dict[str, TypeName] = field(default_factory=dict, hash=False)
     """The types of single attributes and method results, if they differ from `attribute`."""
     attribute: TypeName = TypeName("")
@@ -204,13 +208,27 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
+class Timer:
+    """A class of a library whose objects read a clock and do not wait for the device."""
+
+    name: str
+    """The end of its dotted name."""
+    times_block: bool = False
+    """Whether it times the body of a `with` statement."""
+    starts: frozenset[str] = frozenset()
+    """Methods that start a measurement; `__init__` if creating an object does."""
+    stops: frozenset[str] = frozenset()
+    """Methods that end a measurement."""
+
+
+@dataclass(frozen=True, slots=True)
 class Returns:
     """The results of functions and classes of torch. The first entry that matches a name applies."""
 
     gives: Literal[
         "unknown", "host", "dtype", "device", "gpu-device", "gpu-present", "gpu-absent", "stream", "event", "factory",
         "number-on-device", "argument", "parameter", "module", "optimizer", "scheduler", "distribution", "records",
-        "sequence", "padded-sequence",
+        "sequence", "padded-sequence", "indices", "index-batches",
     ]  # fmt: skip
     """The kind of result: `argument` is the first argument itself, `factory` a tensor made from sizes or data,
     `records` a collection of host objects."""
@@ -314,6 +332,8 @@ class Catalogue:
     """The beginnings of the dotted names of classes that are `torch.nn.Module`s."""
     device_words: tuple[str, ...] = ()
     """Words that show that a file uses a GPU. A word that ends in `*` may be a part of another word."""
+    no_device_words: tuple[str, ...] = ()
+    """Text that contains a device word and shows nothing: `cuda.is_available()`, `cuda.manual_seed`."""
     only_logging: tuple[str, ...] = field(default=(), metadata=_only(TORCH, LIBRARY))
     """Modules that only write logs, so that importing them does not show that a file works with tensors."""
     returns: tuple[Returns, ...] = field(default=(), metadata=_only(TORCH))
@@ -328,12 +348,16 @@ class Catalogue:
     """The ends of the dotted names of functions and methods that return a tensor on the device."""
     makers: tuple[Maker, ...] = field(default=(), metadata=_only(LIBRARY, key="maker"))
     """Functions that return objects of its classes."""
+    timers: tuple[Timer, ...] = field(default=(), metadata=_only(LIBRARY, key="timer"))
+    """Classes of the library that measure time."""
     types: tuple[ForeignType, ...] = field(default=(), metadata=_only(OTHER, key="type"))
     """The types of the framework's values."""
     wrappers: tuple[Wrapper, ...] = field(default=(), metadata=_only(OTHER, key="wrapper"))
     """The framework's decorators and transforms. A function that is passed to one is traced rather than run."""
     traced_bases: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
     """Classes whose methods are traced rather than run."""
+    tasks: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
+    """Decorators of functions that run elsewhere, once for each call: a call is a step."""
     modules_from: tuple[str, ...] = field(default=(), metadata=_only(OTHER))
     """Functions that return the first of the framework's `modules`: `cupy.get_array_module`."""
     allows_one_wait: bool = field(default=False, metadata=_only(OTHER))

@@ -1,1 +1,1 @@
-"""What values the inference knows, and what it knows of torch."""
+"""Abstract values, their joins, and what is known of torch, of Python and of names outside the project."""

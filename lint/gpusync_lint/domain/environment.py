@@ -1,31 +1,33 @@
-"""The names of a function while it is interpreted, with branches that cost only what they change."""
+"""The environment of a run: the values of names at the current point of a function.
+
+A branch is interpreted in place and rolled back afterwards. All changes are logged on a trail, so the cost of a branch
+depends on the number of names that it binds, not on the number of names in the function.
+"""
 
 from __future__ import annotations
 
-from gpusync_lint.domain.lattice import UNKNOWN, Value, join
+from gpusync_lint.domain.lattice import join
+from gpusync_lint.domain.values import UNKNOWN, Value
 
 
 class Environment:
-    """Names, and dotted paths such as `self.model`, with what they hold.
-
-    A branch is run in place and rolled back: its changes come back as a small dictionary, so that a function with many
-    branches and many names stays linear.
-    """
+    """The values of names, and of dotted paths such as `self.model`."""
 
     __slots__ = ("_owners", "_trail", "values")
 
     def __init__(self, values: dict[str, Value]) -> None:
         self.values = values
         self._owners: set[str] = set()
-        """Names of which some attribute was assigned."""
+        """The names that are the first word of a path that was bound."""
         self._trail: list[tuple[str, Value | None]] = []
+        """The paths that were bound, in order, each with its value before; None if it had none."""
 
     def get(self, path: str) -> Value | None:
-        """What a name or path holds here; None when it was not assigned here."""
+        """The value of a name or path; None if the function did not bind it."""
         return self.values.get(path)
 
     def set(self, path: str, value: Value) -> None:
-        """Assign, and forget what was known of the old object's attributes."""
+        """Bind a name or path. Binding a name kills the paths that begin with it."""
         values = self.values
         if "." in path:
             self._owners.add(path[: path.index(".")])
@@ -36,41 +38,46 @@ class Environment:
         self._trail.append((path, values.get(path)))
         values[path] = value
 
-    def set_name(self, label: str, value: Value) -> None:
-        """Assign to a name, which is no path."""
-        if label in self._owners:
-            self.set(label, value)
+    def set_name(self, name: str, value: Value) -> None:
+        """Bind a name. Faster than `set`, for names without a dot."""
+        if name in self._owners:
+            self.set(name, value)
             return
         values = self.values
-        self._trail.append((label, values.get(label)))
-        values[label] = value
+        self._trail.append((name, values.get(name)))
+        values[name] = value
 
     def mark(self) -> int:
-        """A point to roll back to."""
+        """The current position on the trail, for `rollback` and `changes`."""
         return len(self._trail)
 
     def rollback(self, mark: int) -> dict[str, Value]:
-        """Undo everything since a mark; the values that the changed names had."""
-        changed: dict[str, Value] = {}
+        """Undo all changes since a mark. Returns the values that the changed paths had; unknown for killed ones."""
+        changes: dict[str, Value] = {}
         trail, values = self._trail, self.values
         if len(trail) == mark:
-            return changed
+            return changes
         for path, old in reversed(trail[mark:]):
-            if path not in changed:
-                changed[path] = values.get(path, UNKNOWN)
+            if path not in changes:
+                changes[path] = values.get(path, UNKNOWN)
             if old is None:
                 values.pop(path, None)
             else:
                 values[path] = old
         del trail[mark:]
-        return changed
+        return changes
 
     def changes(self, mark: int) -> dict[str, Value]:
-        """What changed since a mark, without undoing it."""
+        """The current values of the paths that were bound since a mark."""
         return {path: self.values[path] for path, _ in self._trail[mark:] if path in self.values}
 
     def merge(self, branches: list[dict[str, Value]], exhaustive: bool) -> None:
-        """Join the changes of branches into this environment; not exhaustive: none of them may have run."""
+        """Join the changes of branches into the environment.
+
+        Args:
+            branches: the changes of each branch, as `rollback` returned them.
+            exhaustive: whether one of the branches certainly ran.
+        """
         values, trail = self.values, self._trail
         if len(branches) == 1:
             for path, value in branches[0].items():
@@ -78,14 +85,13 @@ class Environment:
                 trail.append((path, base))
                 values[path] = value if exhaustive or base is None else join(base, value)
             return
-        paths = {path: None for branch in branches for path in branch}
-        for path in paths:
+        for path in {path: None for branch in branches for path in branch}:
             base = values.get(path)
-            merged: Value | None = None if exhaustive else base
+            merged = None if exhaustive else base
             for branch in branches:
-                changed = branch.get(path, base)
-                if changed is not None:
-                    merged = changed if merged is None else join(merged, changed)
+                value_after = branch.get(path, base)
+                if value_after is not None:
+                    merged = value_after if merged is None else join(merged, value_after)
             if merged is not None:
                 trail.append((path, base))
                 values[path] = merged

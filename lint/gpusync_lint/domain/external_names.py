@@ -1,4 +1,4 @@
-"""What is known of names outside the project by the names alone."""
+"""Facts about names outside the project that follow from the names alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import roots
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import BOOL_DTYPE, DTYPE, GPU_DEVICE, HOST, NONE, Value, name
+from gpusync_lint.domain.values import BOOL_DTYPE, DTYPE, GPU_DEVICE, HOST, NONE, Value, external_name
 
 if TYPE_CHECKING:
     from gpusync_lint.catalogue.schema import Engine
@@ -18,39 +18,45 @@ _DTYPE_NAMES = frozenset(
         "int64", "long", "short", "uint8", "complex64", "complex128", "cfloat", "float8_e4m3fn", "float8_e5m2",
     }
 )  # fmt: skip
-
-
-@lru_cache(20_000)
-def member(dotted: str, attr: str) -> Value:
-    """What something outside holds under a name."""
-    if dotted == "torch":
-        if attr == "bool":
-            return BOOL_DTYPE
-        if attr in _DTYPE_NAMES:
-            return DTYPE
-    if attr == "device" and engine_of(dotted) is not None:
-        return GPU_DEVICE
-    root = dotted.partition(".")[0]
-    if root == "math" and attr in ("pi", "e", "inf", "nan", "tau"):
-        return HOST
-    if root == "numpy" and attr in ("pi", "inf", "nan", "newaxis"):
-        return NONE if attr == "newaxis" else HOST
-    return name(f"{dotted}.{attr}")
-
-
-def engine_of(dotted: str) -> Engine | None:
-    """The class of an object that moves what it is given to the device, from its name: `accelerate.Accelerator()`."""
-    return torch_api.engines().get(dotted[:-2].rpartition(".")[2]) if dotted.endswith("()") else None
-
-
+_MATH_CONSTANTS = frozenset({"pi", "e", "inf", "nan", "tau"})
+_NUMPY_CONSTANTS = frozenset({"pi", "inf", "nan"})
 _NOT_MODULES = (
     "Config", "Callback", "Tokenizer", "Processor", "Dataset", "DataModule", "Arguments", "Logger", "Trainer",
 )  # fmt: skip
-"""Ends of the names of classes that are no `torch.nn.Module`."""
+"""Endings of the names of classes that are no `torch.nn.Module`."""
+_MODULES = frozenset({"LightningModule", "PreTrainedModel", "MessagePassing"})
+"""Last names of base classes that are, wherever they are imported from."""
+_PARAMETERS = frozenset({"Parameter", "ParameterList", "ParameterDict"})
+
+
+@lru_cache(20_000)
+def member(dotted: str, attribute: str) -> Value:
+    """The value of an attribute of something outside the project."""
+    if dotted == "torch":
+        if attribute == "bool":
+            return BOOL_DTYPE
+        if attribute in _DTYPE_NAMES:
+            return DTYPE
+    if attribute == "device" and engine_of(dotted) is not None:
+        return GPU_DEVICE
+    root = dotted.partition(".")[0]
+    if root == "numpy" and attribute == "newaxis":
+        return NONE
+    if (root == "math" and attribute in _MATH_CONSTANTS) or (root == "numpy" and attribute in _NUMPY_CONSTANTS):
+        return HOST
+    return external_name(f"{dotted}.{attribute}")
+
+
+def engine_of(dotted: str) -> Engine | None:
+    """The catalogue's entry for the class of an object, `accelerate.Accelerator()`, that moves models and data.
+
+    None for any other name.
+    """
+    return torch_api.engines().get(dotted[:-2].rpartition(".")[2]) if dotted.endswith("()") else None
 
 
 def is_unknown_class(dotted: str) -> bool:
-    """Whether nothing is known of a class: it is not torch's, and its name does not say that it is something else."""
+    """Whether a class may be a `torch.nn.Module`: it is not one of torch's, and its name does not exclude it."""
     last = dotted.rpartition(".")[2]
     return last[:1].isupper() and not dotted.startswith("torch.") and not last.endswith(_NOT_MODULES)
 
@@ -58,7 +64,7 @@ def is_unknown_class(dotted: str) -> bool:
 def is_module_name(dotted: str) -> bool:
     """Whether a class is a `torch.nn.Module`."""
     last = dotted.rpartition(".")[2]
-    if dotted == "torch.nn.Module" or last in ("LightningModule", "PreTrainedModel", "MessagePassing"):
+    if dotted == "torch.nn.Module" or last in _MODULES:
         return True
     return (
         dotted.startswith(roots.module_classes())
@@ -66,5 +72,5 @@ def is_module_name(dotted: str) -> bool:
         and not last.endswith(_NOT_MODULES)
         and ".functional" not in dotted
         and ".utils." not in dotted
-        and last not in ("Parameter", "ParameterList", "ParameterDict")
+        and last not in _PARAMETERS
     )

@@ -1,4 +1,4 @@
-"""What is known of Python's standard library and of libraries that work beside torch."""
+"""The standard library, NumPy and experiment trackers: names whose results are known."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ HOST_MODULES = frozenset(
         "math", "random", "os", "sys", "time", "datetime", "re", "json", "pathlib", "string", "itertools",
         "functools", "collections", "logging", "argparse", "copy", "glob", "shutil", "pickle", "csv",
         "operator", "statistics", "io", "subprocess", "hashlib", "uuid", "tempfile", "socket", "platform",
-        "warnings", "gc", "psutil", "requests", "yaml",
+        "warnings", "gc", "psutil", "requests", "yaml", "timeit",
     }
 )  # fmt: skip
-"""Standard modules, and two common ones, that never give back a tensor of their own."""
+"""Modules of the standard library, and three common ones outside of it, whose functions create no tensors."""
 ARRAY_MODULES = frozenset(
     {"numpy", "pandas", "scipy", "sklearn", "cv2", "PIL", "matplotlib", "gym", "gymnasium", "h5py"}
 )
+CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "time_ns", "monotonic_ns"})
+"""Functions of the module `time` that read a clock which goes on while the host waits."""
 NUMPY_OF_NUMBERS = frozenset(
     {
         "log", "log2", "log10", "log1p", "exp", "expm1", "sqrt", "square", "sin", "cos", "tan", "arctan", "arccos",
@@ -21,12 +23,13 @@ NUMPY_OF_NUMBERS = frozenset(
         "float32", "float64", "int32", "int64",
     }
 )  # fmt: skip
-"""Functions of numpy that give a number for numbers."""
+"""Functions of NumPy that return a number if their arguments are numbers."""
 LOGGERS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "exception", "log"})
+"""Methods of loggers."""
 TRACKERS = frozenset(
     {
         "add_scalar", "add_scalars", "add_histogram", "set_postfix", "log_metric", "log_metrics",
         "log_scalar", "add_image", "add_images", "report_scalar",
     }
 )  # fmt: skip
-"""Methods of experiment trackers and progress bars, which make numbers or text of what they are given."""
+"""Methods of experiment trackers and progress bars that convert their arguments to numbers or text."""

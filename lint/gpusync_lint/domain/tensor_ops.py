@@ -1,16 +1,18 @@
-"""What is known of tensors and devices by their values alone: attributes, operations, indices, comparisons."""
+"""The results of operations on tensors and devices, as functions of values: no names and no source are involved."""
 
 from __future__ import annotations
 
 import ast
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import (
+from gpusync_lint.domain.training_idioms import is_mask_name
+from gpusync_lint.domain.values import (
     BOOL_DTYPE,
     DTYPE,
     GPU_ABSENT,
     GPU_PRESENT,
     HOST,
+    UNKNOWN,
     Kind,
     Value,
     tensor,
@@ -18,64 +20,77 @@ from gpusync_lint.domain.lattice import (
 )
 
 
-def tensor_attribute(base: Value, attr: str) -> Value:
-    """What an attribute of a tensor holds."""
-    known = torch_api.tensors()
-    if attr in known.host_attributes:
+def tensor_attribute(owner: Value, attribute: str) -> Value:
+    """The value of an attribute of a tensor."""
+    operations = torch_api.tensors()
+    if attribute in operations.host_attributes:
         return HOST
-    if attr == "device":
-        return Value(Kind.DEVICE, base.device)
-    if attr == "dtype":
-        return BOOL_DTYPE if base.boolean else DTYPE
-    if attr == "is_cuda":
+    if attribute == "device":
+        return Value(Kind.DEVICE, owner.device)
+    if attribute == "dtype":
+        return BOOL_DTYPE if owner.boolean else DTYPE
+    if attribute == "is_cuda":
         return GPU_PRESENT
-    if attr in known.same_attributes:
-        return base
-    if torch_api.is_batch_attribute(attr):
+    if attribute in operations.same_attributes:
+        return owner
+    if torch_api.is_batch_attribute(attribute):
         return HOST
-    # An attribute that tensors do not have: an output object of a library (`outputs.loss`), or a batch.
-    mask = attr == "mask" or attr.endswith("_mask")
-    return tensor_like(base, False, True if attr == "loss" else None, mask, base.pinned)
+    if attribute[:1] == "_":
+        return UNKNOWN  # what torch keeps with a tensor is no tensor as a rule
+    # Tensors have no such attribute, so it is an output object of a library (`outputs.loss`) or a batch.
+    zero_dim = True if attribute == "loss" else None
+    return tensor_like(owner, False, zero_dim, is_mask_name(attribute), owner.pinned)
 
 
 def combine(left: Value, right: Value) -> Value:
-    """The tensor that an operation on two values gives, at least one of which is a tensor."""
+    """The tensor that an operation on two values returns, at least one of which is a tensor."""
     if left.kind is not Kind.TENSOR or right.kind is not Kind.TENSOR:
-        given, other = (left, right) if left.kind is Kind.TENSOR else (right, left)
-        zero = given.zero_dim if other.kind is Kind.HOST or other.kind is Kind.FLAG else None
-        return tensor(given.device, given.certain, zero)
-    zero = True if left.zero_dim and right.zero_dim else False if False in (left.zero_dim, right.zero_dim) else None
-    # Two tensors in one operation share a device (but for 0-dim ones on the host), so the better known one tells.
-    return tensor(max(left.device, right.device), left.certain and right.certain, zero)
+        operand, other = (left, right) if left.kind is Kind.TENSOR else (right, left)
+        zero_dim = operand.zero_dim if other.kind is Kind.HOST or other.kind is Kind.FLAG else None
+        return tensor(operand.device, operand.certain, zero_dim)
+    zero_dim = True if left.zero_dim and right.zero_dim else False if False in (left.zero_dim, right.zero_dim) else None
+    # The operands are on one device, except for 0-dimensional tensors on the host. So if the device of one of them is
+    # known better, it is that of the other one too.
+    return tensor(max(left.device, right.device), left.certain and right.certain, zero_dim)
 
 
 def selects(index: Value) -> bool:
-    """Whether an index is more than numbers and slices: a mask, or indices that may lie elsewhere than the tensor."""
+    """Whether an index selects by values, a mask or a tensor of indices, and not only by numbers and slices."""
     if index.kind is Kind.TUPLE:
         return any(selects(item) for item in index.items or ())
     return index.kind in (Kind.TENSOR, Kind.ARRAY, Kind.LIST)
 
 
 def is_gpu_string(text: object) -> bool:
-    """Whether a string names a GPU."""
+    """Whether a constant is the name of a GPU: `"cuda:0"`."""
     return isinstance(text, str) and text.startswith(("cuda", "gpu", "xpu", "hip"))
 
 
 def device_comparison(op: type, left: Value, right: Value) -> Value | None:
-    """`device == "cuda"`, `device.type != "cpu"`, `torch.cuda.device_count() > 1`."""
+    """Whether a comparison asks if there is a GPU; None if it asks for something else.
+
+    `GPU_PRESENT` for `device == "cuda"`, `device.type != "cpu"` and `torch.cuda.device_count() > 1`; `GPU_ABSENT` for
+    `device == "cpu"`.
+    """
     if left.kind is Kind.FLAG and op in (ast.Gt, ast.GtE, ast.NotEq):
         return left if left.const else None
+    if op is not ast.Eq and op is not ast.NotEq:
+        return None
     if isinstance(left.const, str) and not isinstance(right.const, str):
         left, right = right, left
-    text = right.const
-    if not isinstance(text, str) or op not in (ast.Eq, ast.NotEq, ast.In, ast.NotIn):
+    flag = _device_equals(left.const, right.const)
+    if flag is None or op is ast.Eq:
+        return flag
+    if right.const == "mps":  # another device than this one may be a GPU or the CPU
         return None
+    return GPU_ABSENT if flag.const else GPU_PRESENT
+
+
+def _device_equals(device: object, text: object) -> Value | None:
+    """Whether there is a GPU if the two are equal; `device` is None if it is not a constant."""
     if is_gpu_string(text):
-        if isinstance(left.const, str) and not is_gpu_string(left.const) and left.const not in ("auto", ""):
-            return None
-        return GPU_PRESENT if op is ast.Eq else GPU_ABSENT if op is ast.NotEq else None
-    if text == "cpu" and not isinstance(left.const, str):
-        return GPU_ABSENT if op is ast.Eq else GPU_PRESENT if op is ast.NotEq else None
-    if text == "mps" and op is ast.Eq:
-        return GPU_ABSENT
-    return None
+        may_equal = not isinstance(device, str) or is_gpu_string(device) or device in ("auto", "")
+        return GPU_PRESENT if may_equal else None
+    if text == "cpu":
+        return None if isinstance(device, str) else GPU_ABSENT
+    return GPU_ABSENT if text == "mps" else None

@@ -1,4 +1,4 @@
-"""How training code is written by convention: what is named a loader, what goes backward."""
+"""Conventions of training code: the names of data loaders, and the forms of a call of `backward`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import re
 from gpusync_lint.syntax.names import dotted_path
 
 LOADER_NAMES = ("loader", "batches", "dataiter", "data_iter", "dl")
-"""Ends of the names of data loaders, in lower case."""
+"""Endings of the names of data loaders, in lower case."""
+_ITERATOR_WORDS = frozenset({"it", "iter", "iterator", "loader", "dataloader", "batches", "gen", "generator", "data"})
+"""Words in the names of iterators over batches."""
 BACKWARD = ("backward", "manual_backward")
 """Methods that run the backward pass."""
 _TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
 _ENGINES = ("accelerator", "fabric", "engine", "strategy")
-"""Ends of the names of objects that run the backward pass for others."""
+"""Endings of the names of objects that run the backward pass of the loss that they are passed."""
 
 
 def backward_of(node: ast.Call) -> ast.expr:
-    """What a call of `backward` goes backward from: `loss`, in each form that says so.
+    """The expression that a call of `backward` differentiates: `loss` in each of these forms.
 
     `loss.backward()`, `scaler.scale(loss).backward()`, `accelerator.backward(loss)`, `self.manual_backward(loss)`.
     """
@@ -25,14 +27,25 @@ def backward_of(node: ast.Call) -> ast.expr:
     assert isinstance(func, ast.Attribute)
     receiver = func.value
     if node.args:
-        engine = (dotted_path(receiver) or "").rpartition(".")[2].endswith(_ENGINES)
-        if engine or func.attr == "manual_backward":
+        is_engine = (dotted_path(receiver) or "").rpartition(".")[2].endswith(_ENGINES)
+        if is_engine or func.attr == "manual_backward":
             return node.args[0]
     if isinstance(receiver, ast.Call) and receiver.args and getattr(receiver.func, "attr", "") == "scale":
         return receiver.args[0]
     return receiver
 
 
+def is_mask_name(name: str) -> bool:
+    """Whether an attribute is a mask by its name: `batch.attention_mask`."""
+    return name == "mask" or name.endswith("_mask")
+
+
 def is_test_path(path: str) -> bool:
-    """Whether a file holds tests, by the names that pytest collects."""
+    """Whether a file contains tests, by the file names that pytest collects."""
     return _TEST_FILE.search(path) is not None
+
+
+def is_batch_iterator(path: str | None) -> bool:
+    """Whether a name or a dotted path is called like an iterator over batches: `train_iter`, `self.it`, `data_gen`."""
+    words = (path or "").lower().rpartition(".")[2].split("_")
+    return not _ITERATOR_WORDS.isdisjoint(words) or (path or "").lower().endswith(LOADER_NAMES)

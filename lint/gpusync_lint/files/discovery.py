@@ -82,7 +82,7 @@ class Found:
     """Given folders without a Python file or notebook."""
     folders: tuple[Path, ...] = ()
     """The given folders, as absolute paths."""
-    quiet: tuple[Listed, ...] = ()
+    unread: tuple[Listed, ...] = ()
     """Files that were not read because they did not have to be."""
 
 
@@ -180,16 +180,8 @@ class _Walk:
         folders = [(str(top), os.path.realpath(top), "" if above == "." else f"{above}/")]
         while folders:
             here, real, above = folders.pop()
-            try:
-                with os.scandir(here) as inside:
-                    entries = list(inside)
-            except OSError as error:
-                self.errors.append(FileError(above[:-1] or ".", None, f"cannot be read: {error.strerror}"))
-                continue
-            if here != str(top) and any(entry.name == _ENVIRONMENT for entry in entries):
-                continue
             at, real = (name if name.endswith(os.sep) else name + os.sep for name in (here, real))
-            for entry in entries:
+            for entry in self._entries(here, above, is_top=here == str(top)):
                 name = entry.name
                 if entry.is_dir():
                     if _may_enter(name) and not entry.is_symlink() and not self.excludes(at + name):
@@ -199,6 +191,17 @@ class _Walk:
                     target = os.path.realpath(at + name) if entry.is_symlink() else real + name
                     self._list(target, above + name, at + name, entry.stat, named=False)
         return reached
+
+    def _entries(self, folder: str, displayed: str, *, is_top: bool) -> list[os.DirEntry[str]]:
+        """The entries of a folder; none if it is a virtual environment, unless it was given."""
+        try:
+            with os.scandir(folder) as inside:
+                entries = list(inside)
+        except OSError as error:
+            self.errors.append(FileError(displayed[:-1] or ".", None, f"cannot be read: {error.strerror}"))
+            return []
+        is_environment = not is_top and any(entry.name == _ENVIRONMENT for entry in entries)
+        return [] if is_environment else entries
 
     def _list(self, real: str, path: str, at: str, status_of: Callable[[], os.stat_result], *, named: bool) -> None:
         if real == self._stdin:

@@ -1,8 +1,11 @@
 """Replacing IPython's syntax in notebook cells, so that the rest of a cell can be parsed as Python.
 
 A line that IPython would translate becomes ``pass``, or ``None`` if its result is assigned. A statement that is run by
-``%time`` or similar keeps its position. The number of lines does not change. None of this syntax is valid Python at the
+``%prun`` or similar keeps its position. The number of lines does not change. None of this syntax is valid Python at the
 start of a statement, so no Python is lost.
+
+What is timed is marked, for the rule about timing: a statement under ``%time`` or ``%timeit`` follows ``...;``, and the
+first line of a cell under ``%%time`` or ``%%timeit`` becomes ``...; N``, with the number of lines that follow it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ PYTHON_CELL_MAGICS = frozenset(
 
 _CELL_MAGIC = re.compile(r"%%(\w*)")
 _MAGIC = re.compile(r"(?P<indent>\s*)(?:[%!/;,]|\?{1,2}\s*[\w%]|%{0,2}[\w.*\[\]'\"() ]+\?{1,2}\s*$)")
-_TIMED = re.compile(r"(?P<indent>\s*)(?P<magic>%(?:time|timeit|prun)\s+)(?P<statement>[^-\s].*)")
+_RUN = re.compile(
+    r"(?P<indent>\s*)(?P<magic>%(?P<name>time|timeit|prun)\s+(?:-[a-z]+(?:\s*\d+)?\s+)*)(?P<statement>[^-\s].*)"
+)
+_TIMING = frozenset({"time", "timeit"})
 _ASSIGNED = re.compile(r"(?P<target>\s*[^#'\"=!<>:]+=\s*)[%!](?!=)")
 _TOKEN = re.compile(
     r"(?P<comment>\#.*)|(?P<quote>'''|\"\"\"|'|\")|(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<last>\\$)|[^\#'\"()\[\]{}\\]+|."
@@ -34,7 +40,7 @@ def mask(source: str) -> str:
     if cell_magic is not None:
         if cell_magic[1] not in PYTHON_CELL_MAGICS:
             return "\n" * (len(lines) - 1)
-        lines[first] = ""
+        lines[first] = f"...; {len(lines) - first - 1}" if cell_magic[1] in _TIMING else ""
     reader = _Reader()
     number = 0
     while number < len(lines):
@@ -54,10 +60,11 @@ def mask(source: str) -> str:
 
 def _replaced(line: str) -> str | None:
     """The replacement for a line that only IPython understands; None for a line of Python."""
-    match = _TIMED.match(line)
+    match = _RUN.match(line)
     if match is not None and _is_python(match["statement"]):
         # It is as wide as the magic, so that the statement keeps its columns.
-        return f"{match['indent']}{'pass;':{len(match['magic'])}}{match['statement']}"
+        before = "...;" if match["name"] in _TIMING else "pass;"
+        return f"{match['indent']}{before:{len(match['magic'])}}{match['statement']}"
     match = _MAGIC.match(line)
     if match is not None:
         return f"{match['indent']}pass"

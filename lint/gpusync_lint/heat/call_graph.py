@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpusync_lint.model.function_key import Key
-    from gpusync_lint.model.placement import CallGraph, FunctionNode, Path, Place
+    from gpusync_lint.model.placement import Call, CallGraph, FunctionNode, Path, Place
 
 _NEVER_CALLED = FunctionHeat(Heat.ONCE, {})
 """For the places of functions that are not in the graph."""
@@ -125,11 +125,20 @@ class _Steps:
         kinds = self.loops[key] = {loops[-1]: LoopKind.STEPS for loops in node.data_loops}
         outer = self._outer[key]
         outside: list[StepEvidence] = []
+        around_training: set[int] = set()
+        """The loops around a loop over data that trains: what they update besides, they update once per epoch."""
         for loop in sorted(outer, reverse=True):  # an inner loop begins after the loops around it
             found = in_loops.get(loop)
             if found is None:
                 continue
-            is_steps = loop in kinds or StepEvidence.TRAINING in found or StepEvidence.STEP_LOOP not in found
+            is_steps = (
+                loop in kinds
+                or StepEvidence.TRAINING in found
+                or (StepEvidence.UPDATE in found and loop not in around_training)
+                or StepEvidence.STEP_LOOP not in found
+            )
+            if loop in kinds and StepEvidence.TRAINING in found:
+                around_training.add(outer[loop])
             kinds[loop] = LoopKind.STEPS if is_steps else LoopKind.EPOCHS
             if outer[loop]:
                 in_loops.setdefault(outer[loop], set()).add(StepEvidence.STEP_LOOP)
@@ -144,6 +153,13 @@ def _outer_loops(node: FunctionNode) -> dict[int, int]:
     for loops in (*chains, *(evidence.loops for evidence in node.evidence), *node.data_loops):
         outer.update(zip(loops, (0, *loops), strict=False))
     return outer
+
+
+def _heat_of_call(call: Call, heat: Heat, callee: FunctionNode) -> Heat:
+    """How often a call runs the body of its callee, given the heat of its statement."""
+    if call.repeated and heat is Heat.ONCE:
+        return Heat.EPOCH
+    return Heat.GUARDED if heat is Heat.STEP and callee.memoized else heat
 
 
 def _entry_heats(graph: CallGraph, loops: Mapping[Key, Mapping[int, LoopKind]]) -> dict[Key, FunctionHeat]:
@@ -163,11 +179,7 @@ def _entry_heats(graph: CallGraph, loops: Mapping[Key, Mapping[int, LoopKind]]) 
             known = entries.get(call.callee)
             if known is None:
                 continue
-            heat = _heat_along(call.path, entry, own_loops)
-            if call.repeated and heat is Heat.ONCE:
-                heat = Heat.EPOCH
-            if heat is Heat.STEP and graph[call.callee].memoized:
-                heat = Heat.GUARDED
+            heat = _heat_of_call(call, _heat_along(call.path, entry, own_loops), graph[call.callee])
             if heat.rank < known.rank:
                 entries[call.callee] = heat
                 queues[heat].append(call.callee)

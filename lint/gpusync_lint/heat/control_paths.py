@@ -1,21 +1,21 @@
 """The path from a function's entry to a statement: the loops, guards, exits and errors on it.
 
-Statements are looked up one by one, by their lines. Blocks that hold no statement that is asked for are not visited,
-and whether an `if` is a guard is decided only if a statement inside it is asked for.
+Each statement is found by its line. Blocks without such a statement are not visited,
+and whether an `if` is a guard is decided only if it contains one.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 from bisect import bisect_right
-from functools import lru_cache
-from typing import TYPE_CHECKING, cast
+from functools import cached_property
+from typing import TYPE_CHECKING
 
+from gpusync_lint.heat.guards import clears_its_flag, counters_of, guards_the_rest, is_guard
 from gpusync_lint.heat.memoization import Assignments, KeptNames, assigns_what_is_missing, returns_what_was_kept
 from gpusync_lint.model.placement import PathKind, PathNode
 from gpusync_lint.syntax.blocks import blocks
-from gpusync_lint.syntax.traversal import children
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from gpusync_lint.heat.memoization import Methods
     from gpusync_lint.model.placement import Path
 
-_GUARD_WORDS = re.compile(
-    r"(?<![a-z])(log(s|ger|gers|ged|ging)?|print|report|verbose|every|interval|freq(uency)?|debug|eval(uate)?|sav(e|ing)"
-    r"|checkpoint|ckpt|viz|vis|visuali[sz]e|plot)(?![a-z])",
-    re.I,
-)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _TRY = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
 
@@ -43,8 +38,8 @@ class ControlPaths:
     def __init__(self, body: list[ast.stmt], methods: Methods) -> None:
         """`methods` are those of the class of the function."""
         self._known: dict[ast.stmt, Path] = {}
-        self._last = [_Block(body, (), False, methods)]
-        """The block that held the last statement, after the blocks around it. The next one is mostly near it."""
+        self._last = [_Block(body, (), False, _Function(body, methods))]
+        """The block of the last statement, after the blocks around it. The next statement is often near it."""
 
     def to(self, statement: ast.stmt) -> Path:
         """The path to a statement; empty for a statement of another function."""
@@ -67,7 +62,7 @@ class ControlPaths:
         return found
 
     def _find(self, statement: ast.stmt) -> tuple[_Block, int] | None:
-        """The block that holds a statement, and the index of the statement in it."""
+        """The block that contains a statement, and the index of the statement in it."""
         line = statement.lineno
         for length in range(len(self._last), 0, -1):
             stack = [self._last[:length]]
@@ -89,14 +84,27 @@ class ControlPaths:
         return None
 
 
+class _Function:
+    """What the conditions in a function are judged by."""
+
+    def __init__(self, body: list[ast.stmt], methods: Methods) -> None:
+        self._body = body
+        self.methods = methods
+
+    @cached_property
+    def counters(self) -> frozenset[str]:
+        """The names that its loops count with."""
+        return counters_of(self._body)
+
+
 class _Block:
     """A list of statements, and the path to each of them."""
 
-    __slots__ = ("_assignments", "_in_loop", "_inner", "_kept", "_lines", "_methods", "_paths", "body")
+    __slots__ = ("_assignments", "_function", "_in_loop", "_inner", "_kept", "_lines", "_paths", "body")
 
-    def __init__(self, body: list[ast.stmt], path: Path, in_loop: bool, methods: Methods) -> None:
+    def __init__(self, body: list[ast.stmt], path: Path, in_loop: bool, function: _Function) -> None:
         last = body[-1] if body else None
-        if isinstance(last, ast.Raise):
+        if isinstance(last, ast.Raise) and not any(_leaves(statement) for statement in body):
             path = (*path, _ERROR)
         elif in_loop and isinstance(last, (ast.Return, ast.Break)):
             path = (*path, _EXIT)
@@ -104,7 +112,7 @@ class _Block:
         self._lines: list[int] | None = None
         self._in_loop = in_loop
         """Whether a return or break in the block leaves a loop."""
-        self._methods = methods
+        self._function = function
         self._assignments: Assignments | None = None
         self._kept: KeptNames | None = None
         self._paths = [path]
@@ -132,7 +140,7 @@ class _Block:
         if found is None:
             part = _parts(self.body[index])[number]
             path, in_loop = self._enter(index, part)
-            found = self._inner[index, number] = _Block(part, path, in_loop, self._methods)
+            found = self._inner[index, number] = _Block(part, path, in_loop, self._function)
         return found
 
     def _enter(self, index: int, part: list[ast.stmt]) -> tuple[Path, bool]:
@@ -143,7 +151,9 @@ class _Block:
         path = self._path(index)
         if isinstance(statement, ast.If):
             if part is statement.body and (
-                _is_guard(statement.test) or assigns_what_is_missing(statement, self._methods)
+                is_guard(statement.test, self._function.counters)
+                or clears_its_flag(statement)
+                or assigns_what_is_missing(statement, self._function.methods)
             ):
                 path = (*path, _GUARD)
         elif isinstance(statement, _TRY):
@@ -158,15 +168,22 @@ class _Block:
         while len(paths) <= index:
             before = len(paths) - 1
             statement, path = self.body[before], paths[-1]
-            if isinstance(statement, ast.If) and (_guards_the_rest(statement) or self._returns_kept(statement, before)):
+            if isinstance(statement, ast.If) and (
+                guards_the_rest(statement, self._function.counters) or self._returns_kept(statement, before)
+            ):
                 path = (*path, _GUARD)
             paths.append(path)
         return paths[index]
 
     def _returns_kept(self, statement: ast.If, index: int) -> bool:
         if self._assignments is None or self._kept is None:
-            self._assignments, self._kept = Assignments(self.body, self._methods), KeptNames(self.body)
+            self._assignments, self._kept = Assignments(self.body, self._function.methods), KeptNames(self.body)
         return returns_what_was_kept(statement, index, self._assignments, self._kept)
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    """Whether a function or an iteration may end in a statement, so that what follows it does not run."""
+    return any(isinstance(node, (ast.Return, ast.Continue, ast.Break)) for node in walk_block([statement]))
 
 
 def _parts(statement: ast.stmt) -> Sequence[list[ast.stmt]]:
@@ -176,44 +193,3 @@ def _parts(statement: ast.stmt) -> Sequence[list[ast.stmt]]:
 
 def _last_line(statement: ast.stmt) -> int:
     return statement.end_lineno or statement.lineno
-
-
-def _guards_the_rest(statement: ast.If) -> bool:
-    """Whether what follows is guarded: `if step % 100: continue`, `if not verbose: return`."""
-    if len(statement.body) > 1 or statement.orelse or not isinstance(statement.body[0], (ast.Return, ast.Continue)):
-        return False
-    test = statement.test
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _is_guard(test.operand)
-    if isinstance(test, ast.Compare):
-        return isinstance(test.ops[0], ast.NotEq) and isinstance(test.left, ast.BinOp) and _is_guard(test)
-    return isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod)
-
-
-def _is_guard(test: ast.expr) -> bool:
-    """Whether a condition is true in few steps only: `step % 100 == 0`, `if log_interval and ...`, `if step == 0`."""
-    stack: list[ast.AST] = [test]
-    while stack:
-        node = stack.pop()
-        kind = type(node)
-        if kind is ast.Name:
-            if _is_guard_word(cast("ast.Name", node).id):
-                return True
-        elif kind is not ast.Constant:
-            if kind is ast.Attribute:
-                if _is_guard_word(cast("ast.Attribute", node).attr):
-                    return True
-            elif isinstance(node, ast.BinOp):
-                if isinstance(node.op, ast.Mod):
-                    return True
-            elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq):
-                left, right = node.left, node.comparators[0]
-                if isinstance(left, ast.Name) and isinstance(right, ast.Constant) and isinstance(right.value, int):
-                    return True
-            stack += children(node)
-    return False
-
-
-@lru_cache(maxsize=4096)
-def _is_guard_word(label: str) -> bool:
-    return _GUARD_WORDS.search(label) is not None

@@ -1,4 +1,4 @@
-"""Code that runs only until a value exists: lazy initialization, and functions that return a value they have kept."""
+"""Memoization: lazy initialization, and functions that return a value that they have stored."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def assigns_what_is_missing(statement: ast.If, methods: Methods) -> bool:
 
 
 class Assignment(NamedTuple):
-    """A dotted path that a statement assigns anew or fills in place."""
+    """A dotted path that a statement assigns, or fills in place."""
 
     path: str
     value: ast.expr
@@ -94,17 +94,30 @@ def returns_what_was_kept(statement: ast.If, index: int, assignments: Assignment
         for path, how in _tested(test, False).items():
             tested.setdefault(kept.get(path, path), set()).update({"key"} if path in kept else how)
     returned_paths = {kept.get(path, path) for path in _paths(returned.value)} if returned.value is not None else set()
-    for path, value, adds_key in assignments.after(index):
-        how = tested.get(path, set())
-        if adds_key:
-            how = how & {"key"}
-        if "key" in how or ("." in path and how - {"truth"}):
-            return True
-        if path in returned_paths and ("compared" in how or ("." in path and how)):
-            return True  # a parameter that is returned if it is large enough, or an attribute
-        if how and "." in path and _is_true(value):
-            return True  # `if self.ready: return`, and at the end `self.ready = True`
-    return False
+    return any(
+        _stores(assignment, tested.get(assignment.path, set()), assignment.path in returned_paths)
+        for assignment in assignments.after(index)
+    )
+
+
+def _stores(assignment: Assignment, how: set[str], is_returned: bool) -> bool:
+    """Whether an assignment stores the value that a block returns if its condition finds it.
+
+    Args:
+        assignment: the assignment.
+        how: how the condition tests the path of the assignment, as in `_tested`.
+        is_returned: whether the block returns the path.
+    """
+    is_attribute = "." in assignment.path
+    if assignment.adds_key:
+        how = how & {"key"}
+    if "key" in how or (is_attribute and how - {"truth"}):
+        return True
+    # A parameter that is returned if it is large enough, or an attribute.
+    if is_returned and ("compared" in how or (is_attribute and how)):
+        return True
+    # `if self.ready: return`, and at the end `self.ready = True`.
+    return bool(how) and is_attribute and _is_true(assignment.value)
 
 
 def kept_names(statement: ast.stmt) -> dict[str, str]:
@@ -197,23 +210,24 @@ def _assignments(body: list[ast.stmt], methods: Methods, inner: bool = True) -> 
     for statement in body:
         if isinstance(statement, _SCOPES):
             continue
-        targets: list[ast.expr] = []
-        value: ast.expr | None = None
-        if isinstance(statement, ast.Assign):
-            targets, value = statement.targets, statement.value
-        elif isinstance(statement, ast.AnnAssign):
-            targets, value = [statement.target], statement.value
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            yield from _assigned(statement)
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             yield from _assignments_by_call(statement.value, methods, inner)
-        if value is not None:
-            for target in targets:
-                parts = target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
-                for part in parts:
-                    path = dotted_path(part.value if isinstance(part, ast.Subscript) else part)
-                    if path is not None and (isinstance(part, ast.Subscript) or not _updates(path, value)):
-                        yield Assignment(path, value, False)
         for block in blocks(statement):
             yield from _assignments(block, methods, inner)
+
+
+def _assigned(statement: ast.Assign | ast.AnnAssign) -> Iterator[Assignment]:
+    value = statement.value
+    if value is None:
+        return
+    for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+        for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
+            is_item = isinstance(part, ast.Subscript)
+            path = dotted_path(part.value if isinstance(part, ast.Subscript) else part)
+            if path is not None and (is_item or not _updates(path, value)):
+                yield Assignment(path, value, False)
 
 
 def _assignments_by_call(call: ast.Call, methods: Methods, inner: bool) -> Iterator[Assignment]:

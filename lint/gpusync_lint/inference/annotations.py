@@ -1,13 +1,14 @@
-"""What type annotations declare."""
+"""The values of type annotations."""
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain.external_names import is_module_name
-from gpusync_lint.domain.lattice import (
+from gpusync_lint.domain.lattice import join, join_all
+from gpusync_lint.domain.values import (
     ARRAY,
     HOST,
     LOADER,
@@ -17,11 +18,9 @@ from gpusync_lint.domain.lattice import (
     Kind,
     Value,
     dict_of,
+    external_name,
     foreign_value,
-    join,
-    join_all,
     list_of,
-    name,
     tuple_of,
 )
 from gpusync_lint.syntax.names import dotted_path
@@ -31,49 +30,42 @@ if TYPE_CHECKING:
 
     from gpusync_lint.inference.class_facts import ClassFacts
     from gpusync_lint.inference.dependencies import Reader
+    from gpusync_lint.inference.device_policy import DevicePolicy
+    from gpusync_lint.inference.scopes import Scopes
     from gpusync_lint.project.resolution import Project
-    from gpusync_lint.project.symbols import FunctionDef, ModuleDef
+    from gpusync_lint.project.symbols import ModuleDef
 
 _HOST_TYPES = frozenset({"int", "float", "str", "bool", "bytes", "complex"})
 _TENSOR_TYPES = frozenset({"Tensor", "FloatTensor", "LongTensor", "BoolTensor", "Variable"})
 _SHAPED_TYPES = frozenset({"Float", "Int", "Bool", "Shaped", "Num"})
-"""Types of jaxtyping, which are subscripted by a shape."""
+"""Types of jaxtyping, which are subscripted with a shape: `Float[Tensor, "batch dim"]`."""
 _ITERABLES = frozenset({"List", "list", "Sequence", "Iterable", "Iterator", "Set", "set"})
 _MAPPINGS = frozenset({"Dict", "dict", "Mapping"})
 
 
-class _Names(Protocol):
-    """What annotations ask of the inference."""
+class _Type(NamedTuple):
+    """What the name of a type refers to."""
 
-    def member(self, reader: Reader, file: ModuleDef, name: str) -> Value:
-        """What a module of the project holds under a name."""
-
-    def assumed_device(self, fn: FunctionDef) -> Device:
-        """Where the tensors of a function lie, if its code is conventional."""
-
-
-class _Declared(NamedTuple):
-    """What the name of a type declares."""
-
-    value: Value
-    """What the name stands for."""
+    definition: Value
     path: str
     depends_on_device: bool
-    """Whether it depends on where tensors are assumed to lie."""
-    by_device: dict[Device, Value]
+    """Whether its instances depend on the assumed device of tensors."""
+    instances: dict[Device, Value]
+    """By assumed device, the value of an instance."""
 
 
 class Annotations:
-    """Reads annotations; what a name declares is found once for each file that it stands in."""
+    """Evaluates annotations. The type that a name refers to is cached by file."""
 
-    def __init__(self, project: Project, classes: ClassFacts, names: _Names) -> None:
+    def __init__(self, project: Project, classes: ClassFacts, scopes: Scopes, devices: DevicePolicy) -> None:
         self._project = project
         self._classes = classes
-        self._names = names
-        self._declared: dict[tuple[ModuleDef, str], _Declared] = {}
+        self._scopes = scopes
+        self._devices = devices
+        self._types: dict[tuple[ModuleDef, str], _Type] = {}
 
     def of(self, reader: Reader, node: ast.expr) -> Value:
-        """What an annotation in the function of a reader declares."""
+        """The value of an annotation in the function of a reader."""
         if isinstance(node, ast.Constant):
             return self._of_constant(reader, node.value)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
@@ -98,31 +90,30 @@ class Annotations:
 
     def _of_name(self, reader: Reader, path: str) -> Value:
         file = reader.fn.file
-        declared = self._declared.get((file, path))
-        if declared is None:
-            value, is_settled = self._static_name(reader, path)
-            declared = _Declared(value, path, self._depends_on_device(value, path), {})
-            if is_settled:
-                self._declared[file, path] = declared
-        device = self._names.assumed_device(reader.fn) if declared.depends_on_device else Device.UNKNOWN
-        made = declared.by_device.get(device)
-        if made is None:
-            made = declared.by_device[device] = self._instance(declared, device)
-        return made
+        cls = self._types.get((file, path))
+        if cls is None:
+            definition, is_final = self._definition(reader, path)
+            cls = _Type(definition, path, self._depends_on_device(definition, path), {})
+            if is_final:
+                self._types[file, path] = cls
+        device = self._devices.assumed_device(reader.fn) if cls.depends_on_device else Device.UNKNOWN
+        instance = cls.instances.get(device)
+        if instance is None:
+            instance = cls.instances[device] = self._instance(cls, device)
+        return instance
 
-    def _depends_on_device(self, value: Value, path: str) -> bool:
-        if value.kind is Kind.CLASS:
-            return self._project.classes.is_module(value.ref)
-        return foreign.annotated_types().get(_dotted(value, path)) is None
+    def _depends_on_device(self, definition: Value, path: str) -> bool:
+        if definition.kind is Kind.CLASS:
+            return self._project.classes.is_module(definition.ref)
+        return foreign.annotated_types().get(_dotted(definition, path)) is None
 
-    def _instance(self, declared: _Declared, assumed: Device) -> Value:
-        """An instance of the type that a name declares."""
-        value = declared.value
-        if value.kind is Kind.CLASS:
-            if self._project.classes.is_module(value.ref):
-                return Value(Kind.MODULE, assumed, ref=value.ref)
-            return Value(Kind.RECORDS if self._classes.is_records(value.ref) else Kind.INSTANCE, ref=value.ref)
-        return _external_instance(_dotted(value, declared.path), assumed)
+    def _instance(self, cls: _Type, assumed: Device) -> Value:
+        ref = cls.definition.ref
+        if cls.definition.kind is Kind.CLASS:
+            if self._project.classes.is_module(ref):
+                return Value(Kind.MODULE, assumed, ref=ref)
+            return Value(Kind.RECORDS if self._classes.is_records(ref) else Kind.INSTANCE, ref=ref)
+        return _external_instance(_dotted(cls.definition, cls.path), assumed)
 
     def _of_generic(self, reader: Reader, node: ast.Subscript) -> Value:
         outer = (dotted_path(node.value) or "").rpartition(".")[2]
@@ -130,7 +121,7 @@ class Annotations:
         if outer in ("Tuple", "tuple") and not parts:
             return tuple_of([])
         if outer in _SHAPED_TYPES:
-            return Value(Kind.TENSOR, self._names.assumed_device(reader.fn), boolean=outer == "Bool")
+            return Value(Kind.TENSOR, self._devices.assumed_device(reader.fn), boolean=outer == "Bool")
         handler = _GENERICS.get(outer)
         return UNKNOWN if handler is None or not parts else handler(self, reader, parts)
 
@@ -154,19 +145,19 @@ class Annotations:
     def _loader(self, reader: Reader, parts: list[ast.expr]) -> Value:
         return LOADER
 
-    def _static_name(self, reader: Reader, path: str) -> tuple[Value, bool]:
-        """What the name of a type stands for, and whether it always will: what modules hold may change."""
+    def _definition(self, reader: Reader, path: str) -> tuple[Value, bool]:
+        """What the name of a type refers to, and whether that is final: attributes of modules may change."""
         first, *rest = path.split(".")
         value = self._project.named(reader.fn.file, first) or UNKNOWN
-        is_settled = True
+        is_final = True
         for word in rest:
             if value.kind is not Kind.NAME:
-                return UNKNOWN, is_settled
+                return UNKNOWN, is_final
             if isinstance(value.ref, str):
-                value = name(f"{value.ref}.{word}")
+                value = external_name(f"{value.ref}.{word}")
             else:
-                value, is_settled = self._names.member(reader, value.ref, word), False
-        return value, is_settled
+                value, is_final = self._scopes.member(reader, value.ref, word), False
+        return value, is_final
 
 
 _GENERICS: dict[str, Callable[[Annotations, Reader, list[ast.expr]], Value]] = {
@@ -183,9 +174,9 @@ _GENERICS: dict[str, Callable[[Annotations, Reader, list[ast.expr]], Value]] = {
 def _external_instance(dotted: str, assumed: Device) -> Value:
     """An instance of a type outside the project."""
     last = dotted.rpartition(".")[2]
-    described = foreign.annotated_types().get(dotted)
-    if described is not None:
-        return foreign_value(described)
+    type_name = foreign.annotated_types().get(dotted)
+    if type_name is not None:
+        return foreign_value(type_name)
     if last in _TENSOR_TYPES or dotted.startswith("jaxtyping"):
         return Value(Kind.TENSOR, assumed, boolean=last == "BoolTensor")
     if dotted.startswith("numpy") or last == "ndarray":
@@ -201,5 +192,5 @@ def _external_instance(dotted: str, assumed: Device) -> Value:
     return Value(Kind.MODULE, assumed, ref=None) if is_module_name(dotted) else UNKNOWN
 
 
-def _dotted(value: Value, path: str) -> str:
-    return value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else path
+def _dotted(definition: Value, path: str) -> str:
+    return definition.dotted_name or path

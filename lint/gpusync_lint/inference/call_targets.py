@@ -1,7 +1,8 @@
-"""Which methods of the project a call may mean when nothing is known of its receiver.
+"""The methods of the project that a call on an unknown receiver may call, by the name of the method.
 
-A method that one or two classes of the project define under a name of their own is meant by whoever calls that name.
-A name that everything has (`update`, `sample`) is believed only of a receiver that is called like the class.
+If at most two unrelated classes of the project define a method with a specific name (`compute_returns`), a call of that
+name calls one of them. A name that many objects have (`update`, `sample`) counts only if the name of the receiver is
+similar to that of the class: `agent.update()` and `SACAgent`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
     from gpusync_lint.project.class_hierarchy import ClassHierarchy
     from gpusync_lint.project.symbols import FunctionDef
 
-_MOST = 2
-"""Families of classes."""
-_MOST_IN_ALL = 8
+_MAX_FAMILIES = 2
+"""The maximum number of unrelated classes that define the method."""
+_MAX_METHODS = 8
 _COMMON = frozenset(
     {
         "add_argument", "add_argument_group", "add_scalar", "add_scalars", "add_image", "add_figure", "add_text",
@@ -26,33 +27,33 @@ _COMMON = frozenset(
         "set_epoch", "init_process_group", "get_last_lr", "set_device", "get_device", "from_numpy", "add_param_group",
     }
 )  # fmt: skip
-_OF_ANYTHING = frozenset(label for kind in (dict, list, set, str, bytes) for label in dir(kind)) | _COMMON
+_UNSPECIFIC = frozenset(name for cls in (dict, list, set, str, bytes) for name in dir(cls)) | _COMMON
 
 
 def call_targets(classes: ClassHierarchy, receiver: str, name: str) -> list[FunctionDef]:
-    """The methods that `receiver.name()` may call; empty where that would be a guess."""
+    """The methods that `receiver.name()` may call; empty if that would be a guess."""
     if name.startswith("_") or name in _COMMON or _is_tensor_method(name):
         return []
-    found = classes.methods_named(name)
-    if not found:
+    methods = classes.methods_named(name)
+    if not methods:
         return []
-    if "_" not in name or name in _OF_ANYTHING:
-        words = _plain(receiver)
-        found = [method for method in found if words and method.cls is not None and _alike(words, method.cls.name)]
-    families = {classes.project_lineage(method.cls)[-1] for method in found if method.cls is not None}
-    return found if len(families) <= _MOST and len(found) <= _MOST_IN_ALL else []
+    if "_" not in name or name in _UNSPECIFIC:
+        methods = [method for method in methods if method.cls is not None and _is_similar(receiver, method.cls.name)]
+    families = {classes.project_lineage(method.cls)[-1] for method in methods if method.cls is not None}
+    return methods if len(families) <= _MAX_FAMILIES and len(methods) <= _MAX_METHODS else []
 
 
 def _is_tensor_method(name: str) -> bool:
-    known = torch_api.tensors()
-    return any(name in names for names in (known.torch_only, known.functions, known.host_methods, known.keep_boolean))
+    tensors = torch_api.tensors()
+    groups = (tensors.torch_only, tensors.functions, tensors.host_methods, tensors.keep_boolean)
+    return any(name in group for group in groups)
 
 
-def _alike(words: str, name: str) -> bool:
-    """Whether a variable is called like a class: `agent` or `sac_agent` and `SACAgent`."""
-    plain = _plain(name)
-    return len(words) > 2 and (plain.endswith(words) or words.endswith(plain))
+def _is_similar(variable: str, cls: str) -> bool:
+    """Whether a variable is named after a class: `agent` or `sac_agent` and `SACAgent`."""
+    first, second = _letters(variable), _letters(cls)
+    return len(first) > 2 and (second.endswith(first) or first.endswith(second))
 
 
-def _plain(label: str) -> str:
-    return label.replace("_", "").lower()
+def _letters(name: str) -> str:
+    return name.replace("_", "").lower()

@@ -1,4 +1,4 @@
-"""Which functions call a function."""
+"""The callers of each function."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ if TYPE_CHECKING:
 
 
 class Callers:
-    """The callers of each function, as far as the runs so far have found calls."""
+    """The callers of each function in the runs so far."""
 
     def __init__(self, project: Project, effects_of: Callable[[FunctionDef], Effects]) -> None:
         self._project = project
         self._effects_of = effects_of
-        self._known: dict[FunctionDef, list[FunctionDef]] | None = None
+        self._callers: dict[FunctionDef, list[FunctionDef]] | None = None
+        """None if the effects of all functions have to be read again."""
 
     def of(self, fn: FunctionDef) -> Sequence[FunctionDef]:
-        """The functions that call a function, without itself; one that calls it twice is there twice."""
-        if self._known is None:
-            self._known = {}
+        """The functions that call a function, except itself: one entry for each call site."""
+        if self._callers is None:
+            self._callers = {}
             for file in self._project.files:
                 for caller in file.all_functions:
                     for site in self._effects_of(caller).calls:
                         if site.callee is not caller:
-                            self._known.setdefault(site.callee, []).append(caller)
-        return self._known.get(fn, ())
+                            self._callers.setdefault(site.callee, []).append(caller)
+        return self._callers.get(fn, ())
 
-    def forget(self) -> None:
-        """Ask the runs anew when callers are asked for next."""
-        self._known = None
+    def invalidate(self) -> None:
+        """Read the effects of all functions again when callers are needed next."""
+        self._callers = None

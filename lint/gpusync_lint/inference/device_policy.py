@@ -1,6 +1,12 @@
-"""Where the tensors of a function lie, where the code does not say it: on the device, by convention.
+"""The assumption about tensors whose device the code does not show.
 
-Training code that uses a device at all keeps its tensors there. Code that prepares data does not, nor do tests.
+Training code that uses a GPU keeps its tensors there. Code that prepares data does not, and neither do tests:
+
+    def collate(samples):                       # data preparation: nothing is assumed
+        return torch.stack([resize(sample) for sample in samples])
+
+    def loss_of(prediction, target):            # both are assumed to be on the device
+        return (prediction - target).abs().mean()
 """
 
 from __future__ import annotations
@@ -8,106 +14,123 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, TypeVar
 
-from gpusync_lint.domain.lattice import Device
 from gpusync_lint.domain.training_idioms import is_test_path
+from gpusync_lint.domain.values import Device
+from gpusync_lint.inference.dependencies import BUILT_ON_DEVICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpusync_lint.inference.callers import Callers
     from gpusync_lint.inference.class_facts import ClassFacts
+    from gpusync_lint.inference.dependencies import Reader, Revisions
     from gpusync_lint.project.resolution import Project
-    from gpusync_lint.project.symbols import FunctionDef, ModuleDef
+    from gpusync_lint.project.symbols import ClassDef, FunctionDef, ModuleDef
 
 _T = TypeVar("_T")
 _DEFAULT_DEVICE = re.compile(r"set_default_device\(|set_default_tensor_type\(.*cuda")
-_PREPARING = (
+_DATA_CLASSES = (
     "Transform", "Sampler", "Collator", "Collate", "Tokenizer", "TokenizerFast", "FeatureExtractor",
     "FeatureExtractionMixin", "ImageProcessor", "ImageProcessorFast", "ImageProcessingMixin", "VideoProcessor",
     "ProcessorMixin",
 )  # fmt: skip
-"""How the names of classes end that make batches on the host."""
+"""Endings of the names of classes whose methods prepare data."""
 
 
 class DevicePolicy:
-    """What is assumed of each function, and remembered for one round of the inference."""
+    """The assumed device of each function, cached for one round of the inference."""
 
-    def __init__(self, project: Project, classes: ClassFacts, callers: Callers) -> None:
+    def __init__(self, project: Project, classes: ClassFacts, callers: Callers, revisions: Revisions) -> None:
         self._project = project
         self._classes = classes
         self._callers = callers
+        self._revisions = revisions
         self._uses_callers = False
-        """Whether callers are known, so that they may decide."""
         self._assumed: dict[FunctionDef, Device] = {}
         self._assumed_before: dict[FunctionDef, Device] = {}
-        """What was assumed in the round before, of the functions that have not run since."""
-        self._preparing: dict[FunctionDef, bool] = {}
-        self._preparing_classes: dict[object, bool] = {}
+        """The assumptions of the previous round, for functions that have not run in this one."""
+        self._prepares: dict[FunctionDef, bool] = {}
+        self._data_classes: dict[ClassDef, bool] = {}
         self._defaults: dict[ModuleDef, bool] = {}
+        self._built_on_device = False
 
     def begin_round(self, *, uses_callers: bool) -> None:
-        """Forget what was assumed, which callers may now decide otherwise."""
+        """Discard the assumptions. `uses_callers`: whether enough calls are known to decide by the callers."""
         self._uses_callers = uses_callers
         self._assumed_before, self._assumed = self._assumed, {}
-        self._preparing.clear()
+        self._prepares.clear()
 
     def assumed_device(self, fn: FunctionDef) -> Device:
-        """Where the tensors of a function lie, if its code is conventional."""
-        known = self._assumed.get(fn)
-        if known is None:
-            aside = self.prepares_data(fn) or is_test_path(fn.file.path)
-            uses = not aside and self._project.uses_device(fn.file)
-            known = self._assumed[fn] = Device.ASSUMED if uses else Device.UNKNOWN
-        return known
+        """The device of the tensors of a function, if nothing else shows it: `ASSUMED` or `UNKNOWN`."""
+        device = self._assumed.get(fn)
+        if device is None:
+            is_training = not self.prepares_data(fn) and not is_test_path(fn.file.path)
+            uses_device = is_training and self._project.uses_device(fn.file)
+            device = self._assumed[fn] = Device.ASSUMED if uses_device else Device.UNKNOWN
+        return device
 
     def has_changed(self, fn: FunctionDef) -> bool:
-        """Whether the last run of a function was in the round before, and assumed something else."""
+        """Whether a function ran last in the previous round, under another assumption."""
         before = self._assumed_before.get(fn)
         return before is not None and before is not self.assumed_device(fn)
 
-    def note_run(self, fn: FunctionDef) -> None:
-        """Note that a function runs in this round."""
+    def record_run(self, fn: FunctionDef) -> None:
+        """Record that a function runs in this round."""
         self._assumed_before.pop(fn, None)
 
-    def observed(self, fn: FunctionDef, reading: Callable[[], _T]) -> tuple[_T, Device | None]:
-        """What is derived of a function, and the device that was assumed on the way; None where none was."""
+    def observe(self, fn: FunctionDef, compute: Callable[[], _T]) -> tuple[_T, Device | None]:
+        """Call a function. Returns its result, and the assumed device of `fn` if it was read; else None."""
         before = self._assumed.pop(fn, None)
-        found = reading()
-        asked = self._assumed.get(fn)
+        result = compute()
+        read = self._assumed.get(fn)
         if before is not None:
             self._assumed[fn] = before
-        return found, asked
+        return result, read
 
     def prepares_data(self, fn: FunctionDef) -> bool:
-        """Whether a function prepares batches on the host, itself or because only such functions call it."""
-        known = self._preparing.get(fn)
-        if known is None:
-            self._preparing[fn] = False  # in a cycle of calls, those from outside decide
+        """Whether a function prepares data on the host: by its name or class, or because all its callers do."""
+        result = self._prepares.get(fn)
+        if result is None:
+            self._prepares[fn] = False  # in a cycle of calls, the callers outside of it decide
             callers = self._callers.of(fn) if self._uses_callers else ()
-            known = self._prepares_itself(fn) or (bool(callers) and all(map(self.prepares_data, callers)))
-            self._preparing[fn] = known
-        return known
+            result = self._prepares_itself(fn) or (bool(callers) and all(map(self.prepares_data, callers)))
+            self._prepares[fn] = result
+        return result
 
     def _prepares_itself(self, fn: FunctionDef) -> bool:
         if fn.name.startswith("collate") or fn.name == "__getitem__":
             return True
         if fn.cls is None:
             return fn.outer is not None and not fn.outer.is_module and self.prepares_data(fn.outer)
-        if fn.name.startswith("post_process"):  # reads what a model gave
+        if fn.name.startswith("post_process"):  # processes the output of a model
             return False
-        known = self._preparing_classes.get(fn.cls)
-        if known is None:
-            known = self._preparing_classes[fn.cls] = self._classes.is_records(fn.cls) or any(
-                (base if isinstance(base, str) else base.name).rpartition(".")[2].endswith(_PREPARING)
-                for base in self._project.classes.lineage(fn.cls)
-            )
-        return known
+        result = self._data_classes.get(fn.cls)
+        if result is None:
+            result = self._data_classes[fn.cls] = self._is_data_class(fn.cls)
+        return result
+
+    def _is_data_class(self, cls: ClassDef) -> bool:
+        if self._classes.is_records(cls):
+            return True
+        names = (base if isinstance(base, str) else base.name for base in self._project.classes.lineage(cls))
+        return any(name.rpartition(".")[2].endswith(_DATA_CLASSES) for name in names)
 
     def uses_gpu_by_default(self, file: ModuleDef) -> bool:
-        """Whether new tensors are made on the GPU unless told otherwise."""
-        known = self._defaults.get(file)
-        if known is None:
-            # Of a file read on demand, definitions that were not read do not count.
+        """Whether the default device of new tensors is the GPU: `torch.set_default_device("cuda")`."""
+        result = self._defaults.get(file)
+        if result is None:
+            # Of a file that is read on demand, only the code outside of its definitions.
             text = file.text if file.outline is None else file.outline.frame
-            known = self._defaults[file] = bool(_DEFAULT_DEVICE.search(text))
-        return known
+            result = self._defaults[file] = bool(_DEFAULT_DEVICE.search(text))
+        return result
+
+    def is_built_on_device(self, reader: Reader) -> bool:
+        """Whether the project creates modules in a `with device:` block."""
+        reader.dependencies.setdefault(BUILT_ON_DEVICE, self._revisions.current)
+        return self._built_on_device
+
+    def record_built_on_device(self) -> None:
+        """Record that there is such a block."""
+        if not self._built_on_device:
+            self._built_on_device = True
+            self._revisions.change(BUILT_ON_DEVICE)

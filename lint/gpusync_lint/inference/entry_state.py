@@ -1,11 +1,12 @@
-"""What the parameters of a function hold when it starts: what call sites pass, or what the function declares itself."""
+"""The values of parameters at the beginning of a function, from call sites, annotations, defaults or conventions."""
 
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from gpusync_lint.domain.lattice import (
+from gpusync_lint.domain.lattice import join_all, widened
+from gpusync_lint.domain.values import (
     CPU_DEVICE,
     GPU_DEVICE,
     UNKNOWN,
@@ -13,12 +14,11 @@ from gpusync_lint.domain.lattice import (
     Kind,
     Value,
     dict_of,
-    host,
-    join_all,
+    host_constant,
     list_of,
-    widened,
 )
 from gpusync_lint.inference.dependencies import Reader
+from gpusync_lint.inference.summaries import Parameter, Signature
 from gpusync_lint.project.framework_callbacks import METRIC_BASES
 from gpusync_lint.syntax.names import dotted_path
 
@@ -26,117 +26,102 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpusync_lint.inference.annotations import Annotations
-    from gpusync_lint.inference.dependencies import Fact, Revisions
+    from gpusync_lint.inference.dependencies import Revisions
     from gpusync_lint.inference.device_policy import DevicePolicy
+    from gpusync_lint.inference.instances import Instances
+    from gpusync_lint.inference.scopes import Scopes
     from gpusync_lint.inference.summaries import FunctionState
     from gpusync_lint.project.class_hierarchy import ClassHierarchy
     from gpusync_lint.project.symbols import FunctionDef
 
 _STEP_METHODS = ("forward", "training_step", "validation_step", "test_step", "predict_step")
-"""Methods of modules whose parameters without annotation are tensors, by convention."""
-_SETTING_ENDS = (
+"""Methods of modules whose parameters are tensors by convention, unless they are annotated."""
+_SETTING_SUFFIXES = (
     "idx", "index", "size", "_len", "length", "shape", "name", "mode", "type", "kind", "config", "dim", "prefix",
     "_key", "_id", "attentions", "height", "width", "factor", "ratio", "stride",
 )  # fmt: skip
-_SETTING_STARTS = ("num_", "n_", "max_", "min_", "return_", "use_", "is_", "has_", "do_", "with_")
-"""Parameters of these methods with such names are numbers, strings and switches."""
+_SETTING_PREFIXES = ("num_", "n_", "max_", "min_", "return_", "use_", "is_", "has_", "do_", "with_")
+"""Parameters of these methods with such names are numbers, strings or flags."""
 _NO_ARGUMENTS = list_of(None)
 _ANY_KEYWORDS = dict_of((), UNKNOWN)
 
 
-class _Names(Protocol):
-    """What defaults ask of the inference."""
+class _Binding(NamedTuple):
+    """How the arguments of a call are bound to parameters."""
 
-    def module_name(self, reader: Reader, name: str) -> Value | None:
-        """What a name holds in the module of a reader."""
-
-    def instance(self, method: FunctionDef) -> Value:
-        """An instance of the class of a method, as the method itself sees it."""
-
-
-class Parameter(NamedTuple):
-    """What a function declares of one of its parameters."""
-
-    name: str
-    passed_as: str
-    """Its key in `FunctionState.arguments`; empty where what is passed does not matter."""
-    otherwise: Value
-    """What it holds where call sites do not show it."""
-    on_host: bool = False
-    """Whether its annotation is that of a number or a string, whatever is passed."""
-    default_name: str = ""
-    """The name of the module that is its default, where nothing else is known of it."""
-
-
-class Declared(NamedTuple):
-    """What a function declares of its parameters, and what that was derived from."""
-
-    round: int
-    parameters: list[Parameter]
-    dependencies: Mapping[Fact, int]
-    device: Device | None
-    """The device that was assumed; None where it does not matter."""
-
-
-class _Signature(NamedTuple):
-    """Which parameters the arguments of a call go to."""
-
-    names: list[str]
-    """The positional ones."""
-    known: frozenset[str]
-    """All that can be given by name."""
+    positional: list[str]
+    """The names of the positional parameters."""
+    names: frozenset[str]
+    """The names of all parameters that can be passed by name."""
     skip: int
-    """How many of the first the caller does not give: `self`."""
-    rest: bool
+    """The number of leading parameters that the caller does not pass: 1 for `self`."""
+    has_rest: bool
     """Whether there is a `*args`."""
+
+    def arguments(self, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[tuple[str, Value]]:
+        """The arguments of a call, each with the name of its parameter; `*` for additional positional ones."""
+        positional, names, skip, has_rest = self
+        if not names and not has_rest:
+            return []
+        passed = list(zip(positional, args, strict=False))[skip:]
+        if kwargs:
+            passed += [item for item in kwargs.items() if item[0] in names]
+            spread = kwargs.get("**")
+            if spread is not None:  # `model(**batch)`: all other parameters are tensors of the batch
+                bound = {name for name, _ in passed}
+                passed.extend((name, spread) for name in positional[skip:] if name not in bound)
+        if has_rest and len(args) > len(positional):
+            passed.append(("*", list_of(join_all(list(args[len(positional) :])))))
+        return passed
 
 
 class EntryStates:
-    """The parameters of the functions of a project."""
+    """Computes the values of the parameters at the beginning of a run."""
 
     def __init__(
         self,
-        names: _Names,
         classes: ClassHierarchy,
+        scopes: Scopes,
+        instances: Instances,
         devices: DevicePolicy,
         annotations: Annotations,
         revisions: Revisions,
     ) -> None:
-        self._names = names
         self._classes = classes
+        self._scopes = scopes
+        self._instances = instances
         self._devices = devices
         self._annotations = annotations
         self._revisions = revisions
-        self._signatures: dict[FunctionDef, _Signature] = {}
+        self._bindings: dict[FunctionDef, _Binding] = {}
         self.round = 0
-        """What was declared in an earlier round is kept only if nothing that it was derived from has changed."""
+        """The current round. Signatures of earlier rounds are checked before they are used again."""
 
     def of(self, state: FunctionState, arguments: Mapping[str, Value], reader: Reader) -> dict[str, Value]:
-        """What the parameters hold, given what is passed; the reader depends on what decides that."""
+        """The values of the parameters for some arguments. Records the dependencies of the reader."""
         if isinstance(state.fn.node, ast.Module):
             return {}
-        declared = self._declared(state)
-        for fact, revision in declared.dependencies.items():
+        signature = self._signature(state)
+        for fact, revision in signature.dependencies.items():
             reader.dependencies.setdefault(fact, revision)
-        start: dict[str, Value] = {}
-        for parameter in declared.parameters:
-            value = arguments.get(parameter.passed_as)
-            start[parameter.name] = self._value(reader, parameter, value)
-        return start
+        return {
+            parameter.name: self._value(reader, parameter, arguments.get(parameter.argument))
+            for parameter in signature.parameters
+        }
 
-    def _value(self, reader: Reader, parameter: Parameter, passed: Value | None) -> Value:
+    def _value(self, reader: Reader, parameter: Parameter, argument: Value | None) -> Value:
         if parameter.on_host:
-            return passed if passed is not None and passed.kind is Kind.HOST else parameter.otherwise
-        if passed is not None and passed.kind is not Kind.UNKNOWN and passed.kind is not Kind.NONE:
-            return passed
+            return argument if argument is not None and argument.kind is Kind.HOST else parameter.fallback
+        if argument is not None and argument.kind is not Kind.UNKNOWN and argument.kind is not Kind.NONE:
+            return argument
         if parameter.default_name:
-            default = (self._names.module_name(reader, parameter.default_name) or UNKNOWN)._replace(const=None)
+            default = (self._scopes.module_name(reader, parameter.default_name) or UNKNOWN)._replace(const=None)
             if default.kind:
                 return default
-        return passed if passed is not None and not parameter.otherwise.kind else parameter.otherwise
+        return argument if argument is not None and not parameter.fallback.kind else parameter.fallback
 
     def pass_arguments(self, state: FunctionState, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
-        """Let the parameters of a function hold what a call passes as well; whether any of that is new."""
+        """Join the arguments of a call into those of all calls. Returns whether that changes them."""
         if self.join_arguments(state.fn, state.arguments, args, kwargs):
             state.arguments_revision = self._revisions.advance()
             return True
@@ -145,47 +130,35 @@ class EntryStates:
     def join_arguments(
         self, fn: FunctionDef, arguments: dict[str, Value], args: Sequence[Value], kwargs: Mapping[str, Value]
     ) -> bool:
-        """Join what a call passes into the arguments of a function; whether any of that is new."""
-        signature = self._signatures.get(fn)
-        if signature is None:
-            signature = self._signatures[fn] = _signature(fn)
-        names, known, skip, rest = signature
-        if not known and not rest:
-            return False
-        passed = list(zip(names, args, strict=False))[skip:]
-        if kwargs:
-            passed += [item for item in kwargs.items() if item[0] in known]
-            spread = kwargs.get("**")
-            if spread is not None:  # `model(**batch)`: every parameter that is left is a tensor of the batch
-                taken = {name for name, _ in passed}
-                passed.extend((name, spread) for name in names[skip:] if name not in taken)
-        if rest and len(args) > len(names):
-            passed.append(("*", list_of(join_all(list(args[len(names) :])))))
-        grew = False
-        for name, value in passed:
+        """Join the arguments of a call of a function into `arguments`. Returns whether that changes them."""
+        binding = self._bindings.get(fn)
+        if binding is None:
+            binding = self._bindings[fn] = _binding(fn)
+        changed = False
+        for name, value in binding.arguments(args, kwargs):
             old = arguments.get(name)
             new = value if old is None or old is value else widened(old, value)
             if new is not old and new != old:
                 arguments[name] = new
-                grew = True
-        return grew
+                changed = True
+        return changed
 
-    def _declared(self, state: FunctionState) -> Declared:
-        known = state.declared
-        if known is not None and (known.round == self.round or self._is_valid(state.fn, known)):
-            if known.round != self.round:
-                known = state.declared = known._replace(round=self.round)
-            return known
+    def _signature(self, state: FunctionState) -> Signature:
+        signature = state.signature
+        if signature is not None and (signature.round == self.round or self._is_valid(state.fn, signature)):
+            if signature.round != self.round:
+                signature = state.signature = signature._replace(round=self.round)
+            return signature
         reader = Reader(state.fn)
-        parameters, device = self._devices.observed(state.fn, lambda: self._parameters(reader))
-        known = state.declared = Declared(self.round, parameters, reader.dependencies, device)
-        return known
+        parameters, device = self._devices.observe(state.fn, lambda: self._parameters(reader))
+        signature = state.signature = Signature(self.round, parameters, reader.dependencies, device)
+        return signature
 
-    def _is_valid(self, fn: FunctionDef, declared: Declared) -> bool:
-        """Whether nothing has changed that declarations of an earlier round were derived from."""
-        if self._revisions.changed_after(declared.dependencies):
+    def _is_valid(self, fn: FunctionDef, signature: Signature) -> bool:
+        """Whether nothing that a signature of an earlier round depends on has changed."""
+        if self._revisions.changed_after(signature.dependencies):
             return False
-        return declared.device is None or self._devices.assumed_device(fn) is declared.device
+        return signature.device is None or self._devices.assumed_device(fn) is signature.device
 
     def _parameters(self, reader: Reader) -> list[Parameter]:
         fn = reader.fn
@@ -198,20 +171,20 @@ class EntryStates:
             *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
         ]
         is_method = fn.cls is not None and fn.kind != "static"
-        is_conventional = self._is_conventional(fn)
-        found: list[Parameter] = []
+        has_tensors = self._has_tensors_by_convention(fn)
+        parameters: list[Parameter] = []
         for position, (arg, default) in enumerate(pairs):
             if position == 0 and is_method:
-                found.append(Parameter(arg.arg, "", self._names.instance(fn)))
+                parameters.append(Parameter(arg.arg, "", self._instances.self_of(fn)))
             else:
-                found.append(self._parameter(reader, arg, default, is_conventional))
+                parameters.append(self._parameter(reader, arg, default, has_tensors))
         if arguments.vararg is not None:
-            found.append(Parameter(arguments.vararg.arg, "*", _NO_ARGUMENTS))
+            parameters.append(Parameter(arguments.vararg.arg, "*", _NO_ARGUMENTS))
         if arguments.kwarg is not None:
-            found.append(Parameter(arguments.kwarg.arg, "", _ANY_KEYWORDS))
-        return found
+            parameters.append(Parameter(arguments.kwarg.arg, "", _ANY_KEYWORDS))
+        return parameters
 
-    def _is_conventional(self, fn: FunctionDef) -> bool:
+    def _has_tensors_by_convention(self, fn: FunctionDef) -> bool:
         """Whether parameters without annotation are tensors by convention."""
         if fn.cls is None or not self._classes.is_module(fn.cls):
             return False
@@ -219,41 +192,41 @@ class EntryStates:
             return True
         return fn.name == "update" and any(base in METRIC_BASES for base in self._classes.lineage(fn.cls))
 
-    def _parameter(self, reader: Reader, arg: ast.arg, default: ast.expr | None, is_conventional: bool) -> Parameter:
+    def _parameter(self, reader: Reader, arg: ast.arg, default: ast.expr | None, has_tensors: bool) -> Parameter:
         name = arg.arg
         if arg.annotation is not None:
-            declared = self._annotations.of(reader, arg.annotation)
-            if declared.kind:
-                return Parameter(name, name, declared, on_host=declared.kind is Kind.HOST)
-        otherwise = _default(default) if default is not None else UNKNOWN
-        if not otherwise.kind and is_conventional and arg.annotation is None and not _is_setting(name):
-            otherwise = _conventional(name, self._devices.assumed_device(reader.fn))
-        return Parameter(name, name, otherwise, default_name=default.id if isinstance(default, ast.Name) else "")
+            annotated = self._annotations.of(reader, arg.annotation)
+            if annotated.kind:
+                return Parameter(name, name, annotated, on_host=annotated.kind is Kind.HOST)
+        fallback = _default(default) if default is not None else UNKNOWN
+        if not fallback.kind and has_tensors and arg.annotation is None and not _is_setting(name):
+            fallback = _tensor_by_convention(name, self._devices.assumed_device(reader.fn))
+        return Parameter(name, name, fallback, default_name=default.id if isinstance(default, ast.Name) else "")
 
 
-def _signature(fn: FunctionDef) -> _Signature:
+def _binding(fn: FunctionDef) -> _Binding:
     node = fn.node
     if isinstance(node, ast.Module):
-        return _Signature([], frozenset(), 0, rest=False)
+        return _Binding([], frozenset(), 0, has_rest=False)
     arguments = node.args
-    names = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
-    known = frozenset({*names, *(arg.arg for arg in arguments.kwonlyargs)})
+    positional = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
+    names = frozenset({*positional, *(arg.arg for arg in arguments.kwonlyargs)})
     skip = 1 if fn.cls is not None and fn.kind != "static" else 0
-    return _Signature(names, known, skip, rest=arguments.vararg is not None)
+    return _Binding(positional, names, skip, has_rest=arguments.vararg is not None)
 
 
 def _default(node: ast.expr) -> Value:
-    """What the default of a parameter holds, where that is a constant or a device."""
+    """The value of a default that is a constant or a device; else unknown."""
     if isinstance(node, ast.Constant) and node.value is not None:
-        return host(node.value)._replace(const=None)
+        return host_constant(node.value)._replace(const=None)
     if isinstance(node, ast.Call) and dotted_path(node.func) in ("torch.device", "device") and node.args:
         given = getattr(node.args[0], "value", None)
         return CPU_DEVICE if given == "cpu" else GPU_DEVICE if isinstance(given, str) else UNKNOWN
     return UNKNOWN
 
 
-def _conventional(name: str, device: Device) -> Value:
-    """What a parameter of `forward` without annotation holds."""
+def _tensor_by_convention(name: str, device: Device) -> Value:
+    """The value of a parameter of `forward` without annotation."""
     tensor = Value(Kind.TENSOR, device, certain=False)
     if name.endswith("dict"):
         return dict_of((), tensor)
@@ -261,4 +234,4 @@ def _conventional(name: str, device: Device) -> Value:
 
 
 def _is_setting(name: str) -> bool:
-    return name.endswith(_SETTING_ENDS) or name.startswith(_SETTING_STARTS)
+    return name.endswith(_SETTING_SUFFIXES) or name.startswith(_SETTING_PREFIXES)

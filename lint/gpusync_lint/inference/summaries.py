@@ -1,60 +1,101 @@
-"""What the inference knows of one function."""
+"""Function summaries: the results of a run of a function, and the state of a function between runs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gpusync_lint.inference.dependencies import Reader
 from gpusync_lint.project.effects import Effects
 
 if TYPE_CHECKING:
     import ast
+    from collections.abc import Mapping
 
-    from gpusync_lint.domain.lattice import Value
-    from gpusync_lint.inference.entry_state import Declared
+    from gpusync_lint.domain.values import Device, Value
+    from gpusync_lint.inference.dependencies import Fact
     from gpusync_lint.project.symbols import FunctionDef
+
+
+class Parameter(NamedTuple):
+    """A parameter of a function, as the function declares it."""
+
+    name: str
+    argument: str
+    """The key of its argument in `FunctionState.arguments`; empty if it has none: `self`, `**kwargs`."""
+    fallback: Value
+    """The value if the call sites do not show it."""
+    on_host: bool = False
+    """Whether its annotation is that of a number or a string, which overrides the arguments."""
+    default_name: str = ""
+    """The name of the module that is its default value; empty if the default is something else."""
+
+
+class Signature(NamedTuple):
+    """The parameters of a function, and what they depend on."""
+
+    round: int
+    parameters: list[Parameter]
+    dependencies: Mapping[Fact, int]
+    device: Device | None
+    """The assumed device that was read; None if none was."""
 
 
 @dataclass(eq=False, slots=True)
 class FunctionSummary:
-    """What one run of a function, with certain arguments, found out. While it is under way, what was known before."""
+    """The results of one run of a function.
+
+    During the run, `returns`, `scope` and `values` are those of the run before, for recursive calls and closures.
+    """
 
     reader: Reader
-    """What it depends on."""
+    """What the run depends on."""
     revision: int = 0
     """The revision at which the run began."""
-    entered: dict[str, Value] = field(default_factory=dict)
-    """What its parameters held."""
+    entry: dict[str, Value] = field(default_factory=dict)
+    """The values of the parameters."""
     returns: Value | None = None
-    """What it gives back; None as long as no run has ended."""
+    """The return value; None if no run has ended."""
     scope: dict[str, Value] = field(default_factory=dict)
-    """What its local names hold at its end: what closures see."""
+    """The values of the local names at the end of the body, which closures see."""
     effects: Effects = field(default_factory=Effects)
     values: dict[ast.expr, Value] = field(default_factory=dict)
-    """What its expressions hold; those that are missing are unknown."""
+    """The values of the expressions. Missing expressions are unknown."""
 
     def next(self, revision: int) -> FunctionSummary:
-        """The summary of the next run, which begins with what this one knows."""
+        """The summary for the next run, which begins at a revision."""
         return FunctionSummary(Reader(self.reader.fn), revision, {}, self.returns, self.scope, Effects(), self.values)
 
 
 @dataclass(eq=False, slots=True)
 class FunctionState:
-    """What is kept of a function between its runs."""
+    """The state of a function between runs."""
 
     fn: FunctionDef
     summary: FunctionSummary
-    """Of the last run, or of the one that is under way."""
+    """The results of the last run, or of the run in progress."""
     arguments: dict[str, Value] = field(default_factory=dict)
-    """What call sites passed, joined."""
+    """By parameter, the join of the arguments of all call sites."""
     arguments_revision: int = 0
     """The revision in which `arguments` changed last."""
-    declared: Declared | None = None
-    """What the function declares of its parameters."""
+    signature: Signature | None = None
+    """The parameters as the function declares them."""
     runs: int = 0
     running: bool = False
     checked: int = 0
-    """The revision up to which nothing that the last run read has changed."""
+    """The last revision at which the last run was found not to be outdated."""
     variants: int = 0
-    """Runs in this round for the arguments of one call alone."""
+    """The number of runs for the arguments of single calls in this round."""
+
+
+class Interpreter(Protocol):
+    """Runs functions on demand. `Inference` implements it."""
+
+    def summary(self, fn: FunctionDef) -> FunctionSummary:
+        """The results of a function, empty ones if it has not run."""
+
+    def run_once(self, fn: FunctionDef) -> None:
+        """Run a function, unless it has run."""
+
+    def is_too_deep(self) -> bool:
+        """Whether as many calls as possible are being followed into each other."""

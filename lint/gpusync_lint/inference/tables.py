@@ -1,44 +1,49 @@
-"""The tables of transfer functions: which function interprets a type of node, calls a kind of value, or its methods.
+"""The tables of transfer functions: by type of syntax node, by kind of callee, and by kind of receiver.
 
-The modules of `transfer` fill them by decorator when they are imported. A function is given the `Frame` of the run,
-which holds all state, and the node, or the `Call`, that it interprets.
+The modules of `transfer` register their functions with the decorators below when they are imported. A transfer function
+takes the `Frame` of the run, which holds all state, and the node or the `Call` to interpret.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from gpusync_lint.domain.lattice import UNKNOWN, Kind
+from gpusync_lint.domain.values import UNKNOWN, Kind
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Callable
 
-    from gpusync_lint.domain.lattice import Value
+    from gpusync_lint.domain.values import Value
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 class Call(NamedTuple):
-    """A call whose parts have been evaluated."""
+    """A call with the values of its parts."""
 
     node: ast.Call
     callee: Value
     args: list[Value]
     kwargs: dict[str, Value]
     receiver: Value = UNKNOWN
-    """What a method is called on; unknown for a plain function."""
+    """The object whose method is called; unknown for a call of a plain function."""
     method: str = ""
-    """The name of the method that is called; empty for a plain function."""
+    """The name of the method; empty for a call of a plain function."""
 
     @property
     def values(self) -> list[Value]:
-        """All arguments, with and without a name."""
+        """All arguments, positional ones first."""
         return [*self.args, *self.kwargs.values()] if self.kwargs else self.args
+
+    @property
+    def first(self) -> Value:
+        """The first positional argument; unknown if there is none."""
+        return self.args[0] if self.args else UNKNOWN
 
 
 class _Table(dict[Any, "Callable[..., Any]"]):
-    """A table with a default for what has no entry: syntax that a newer Python adds."""
+    """A table with a default, for syntax of newer versions of Python."""
 
     default: Callable[..., Any]
 
@@ -51,9 +56,9 @@ EXPRESSIONS = _Table()
 STATEMENTS = _Table()
 """By type of statement: `(frame, node) -> None`."""
 CALLS: dict[Kind, Callable[..., Value | None]] = {}
-"""By kind of what is called: `(frame, call) -> Value`; None where nothing is known of it."""
+"""By kind of callee: `(frame, call) -> Value`; None if the result is unknown and the callee may do anything."""
 METHODS: dict[Kind, Callable[..., Value | None]] = {}
-"""By kind of the receiver: `(frame, call) -> Value`; None where the kind says nothing about the method."""
+"""By kind of receiver: `(frame, call) -> Value`; None if the kind does not decide what the method does."""
 
 
 def evaluates(*types: type[ast.expr]) -> Callable[[_F], _F]:
@@ -67,12 +72,12 @@ def executes(*types: type[ast.stmt]) -> Callable[[_F], _F]:
 
 
 def calls(*kinds: Kind) -> Callable[[_F], _F]:
-    """Register what calling a value of some kinds gives back."""
+    """Register the transfer function of calls of values of some kinds."""
     return _registers(CALLS, kinds)
 
 
 def methods_of(*kinds: Kind) -> Callable[[_F], _F]:
-    """Register what the methods of values of some kinds give back."""
+    """Register the transfer function of method calls on values of some kinds."""
     return _registers(METHODS, kinds)
 
 

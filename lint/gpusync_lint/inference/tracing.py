@@ -1,4 +1,4 @@
-"""Which functions another framework traces or compiles, rather than running them line by line: `@jax.jit`."""
+"""Functions that another framework traces or compiles instead of running them line by line: `@jax.jit`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
-from gpusync_lint.domain.lattice import Kind
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.callers import Callers
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Tracing:
-    """What is known of traced functions."""
+    """Decides which functions are traced."""
 
     def __init__(self, project: Project, callers: Callers) -> None:
         self._project = project
@@ -24,13 +23,13 @@ class Tracing:
         self._traced: dict[FunctionDef, bool] = {}
 
     def wrapper(self, fn: FunctionDef) -> str:
-        """The type of value that a decorator of another framework makes of a function; empty for none."""
-        known = self._wrappers.get(fn)
-        if known is None:
-            known = self._wrappers[fn] = self._wrapper(fn)
-            if known:
+        """The type of the value that a decorator of another framework returns for a function; empty if it has none."""
+        type_name = self._wrappers.get(fn)
+        if type_name is None:
+            type_name = self._wrappers[fn] = self._wrapper(fn)
+            if type_name:
                 self._traced[fn] = True
-        return known
+        return type_name
 
     def _wrapper(self, fn: FunctionDef) -> str:
         for decorator in getattr(fn.node, "decorator_list", ()):
@@ -38,19 +37,17 @@ class Tracing:
             if isinstance(decorator, ast.Call):  # `@partial(jax.jit, ...)`, `@tf.function(...)`
                 parts = [decorator.func, *decorator.args[:1]]
             for part in parts:
-                value = self._project.static(fn.file, part)
-                if value.kind is Kind.NAME and isinstance(value.ref, str):
-                    found = foreign.wrappers().get(value.ref, "")
-                    if found:
-                        return found
+                type_name = foreign.wrappers().get(self._project.static(fn.file, part).dotted_name)
+                if type_name:
+                    return type_name
         return ""
 
-    def note(self, fn: FunctionDef) -> None:
-        """Note that a function is handed to something that traces it."""
+    def record(self, fn: FunctionDef) -> None:
+        """Record that a function is passed to something that traces it."""
         self._traced[fn] = True
 
     def is_traced(self, fn: FunctionDef) -> bool:
-        """Whether a function is traced: by itself, in a class of its own, or through all its callers."""
+        """Whether a function is traced: by its decorator or class, or because all its callers are."""
         if fn.is_module:
             return False
         if self.wrapper(fn) or self._traced.get(fn) or (fn.outer is not None and self.is_traced(fn.outer)):
@@ -62,6 +59,6 @@ class Tracing:
         callers = self._callers.of(fn)
         if not callers:
             return False
-        self._traced[fn] = True  # in a cycle of calls, those from outside decide
+        self._traced[fn] = True  # in a cycle of calls, the callers outside of it decide
         self._traced[fn] = all(map(self.is_traced, callers))
         return self._traced[fn]

@@ -1,4 +1,4 @@
-"""What a function's own calls show of the names in it: a loss is what `backward()` is called on."""
+"""Evidence about names from the methods that are called on them: `backward()` is called on a loss."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import re
 from bisect import bisect_left
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.training_idioms import BACKWARD, backward_of
@@ -16,29 +16,36 @@ from gpusync_lint.syntax.traversal import children
 if TYPE_CHECKING:
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
 
-Evidence = tuple[frozenset[str], frozenset[str]]
-"""Dotted paths on which `.backward()` is called, and those on which methods are called that only modules have."""
 
-_NONE: Evidence = (frozenset(), frozenset())
+class Evidence(NamedTuple):
+    """The dotted paths of a function on which telling methods are called."""
+
+    backward: frozenset[str]
+    """Those on which `backward()` is called."""
+    modules: frozenset[str]
+    """Those on which methods are called that only modules have."""
+
+
+_NONE = Evidence(frozenset(), frozenset())
 
 
 class UsageEvidence:
-    """The evidence of each function, found once."""
+    """The evidence in each function, cached."""
 
     def __init__(self) -> None:
-        self._known: dict[FunctionDef, Evidence] = {}
+        self._evidence: dict[FunctionDef, Evidence] = {}
         self._lines: dict[ModuleDef, list[int]] = {}
-        """The lines of each file that may hold evidence."""
+        """By file, the lines with such calls, as far as a text search can tell."""
 
     def of(self, fn: FunctionDef) -> Evidence:
         """The evidence in a function."""
-        known = self._known.get(fn)
-        if known is None:
-            # The text is searched first: few functions hold any, and traversing all of them takes longer.
-            known = self._known[fn] = _gather(fn) if self._may_hold(fn) else _NONE
-        return known
+        evidence = self._evidence.get(fn)
+        if evidence is None:
+            # The text is searched first: few functions contain any, and to traverse all functions takes longer.
+            evidence = self._evidence[fn] = _collect(fn) if self._may_contain(fn) else _NONE
+        return evidence
 
-    def _may_hold(self, fn: FunctionDef) -> bool:
+    def _may_contain(self, fn: FunctionDef) -> bool:
         lines = self._lines.get(fn.file)
         if lines is None:
             lines = self._lines[fn.file] = _lines(fn.file.text)
@@ -48,17 +55,17 @@ class UsageEvidence:
         return first < len(lines) and lines[first] <= (fn.node.end_lineno or fn.node.lineno)
 
 
-def _gather(fn: FunctionDef) -> Evidence:
+def _collect(fn: FunctionDef) -> Evidence:
     backward: set[str] = set()
     modules: set[str] = set()
-    shown_by = torch_api.modules().evidence
+    module_methods = torch_api.modules().evidence
     stack: list[ast.AST] = list(fn.node.body)
     while stack:
         node = stack.pop()
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and fn.is_module:
             continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in shown_by:
+            if node.func.attr in module_methods:
                 path = dotted_path(node.func.value)
                 if path is not None:
                     modules.add(path)
@@ -67,17 +74,17 @@ def _gather(fn: FunctionDef) -> Evidence:
                 if path is not None:
                     backward.add(path)
         stack += children(node)
-    return (frozenset(backward), frozenset(modules)) if backward or modules else _NONE
+    return Evidence(frozenset(backward), frozenset(modules)) if backward or modules else _NONE
 
 
 def _lines(text: str) -> list[int]:
-    found = []
-    place, line = 0, 1
+    lines = []
+    position, line = 0, 1
     for match in _pattern().finditer(text):
-        line += text.count("\n", place, match.start())
-        place = match.start()
-        found.append(line)
-    return found
+        line += text.count("\n", position, match.start())
+        position = match.start()
+        lines.append(line)
+    return lines
 
 
 @cache

@@ -1,7 +1,7 @@
-"""What a fix does to the source, as plain data. Rules name places; `rewrite.codemod` turns operations into edits.
+"""The operations of fixes, as plain data. `rewrite.codemod` converts them to edits.
 
-A place is a range of the source in which an expression, a statement or a comment stands, without parentheses around it,
-as `ast` gives it. What can be written there is decided by `rewrite.layout` before a fix is offered.
+The span of an operation is that of an expression, a statement or a comment, without parentheses around it, as in `ast`.
+`rewrite.layout` decides whether an operation is possible, before a fix is offered.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """New source: an expression or a simple statement in its plainest form.
+    """New source: an expression or a simple statement, without a particular layout.
 
-    Each ``{}`` of the text stands for an expression of the file, in the order of `parts`: for one inside the expression
-    that is replaced as the other operations of the fix leave it, for another one as it stands. Parentheses are added
-    where an expression needs them.
+    Each ``{}`` in the text is replaced by an expression of the file, in the order of `parts`. If that is a part of the
+    replaced expression, other operations of the fix are applied to it. Parentheses are added if they are necessary.
     """
 
     text: str
@@ -28,7 +27,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceExpression:
-    """Put another expression in the place of one, which may be a part of it."""
+    """Replace an expression. The old one may be a part of the new one."""
 
     span: Span
     new: Template
@@ -36,7 +35,7 @@ class ReplaceExpression:
 
 @dataclass(frozen=True, slots=True)
 class AddKeyword:
-    """Give a call one more keyword argument, after the others."""
+    """Add a keyword argument to a call, after the other arguments."""
 
     span: Span
     name: str
@@ -45,7 +44,7 @@ class AddKeyword:
 
 @dataclass(frozen=True, slots=True)
 class AddFirstArgument:
-    """Give a call one more positional argument, before the others."""
+    """Add a positional argument to a call, before the other arguments."""
 
     span: Span
     value: Template
@@ -53,7 +52,7 @@ class AddFirstArgument:
 
 @dataclass(frozen=True, slots=True)
 class RenameCalled:
-    """Give what a call calls another last name: `x.item()` to `x.detach()`."""
+    """Change the last name of the callee of a call: `x.item()` to `x.detach()`."""
 
     span: Span
     name: str
@@ -61,7 +60,7 @@ class RenameCalled:
 
 @dataclass(frozen=True, slots=True)
 class InsertBefore:
-    """Put a statement on a line of its own before the statement in a place."""
+    """Insert a statement on a new line before a statement."""
 
     span: Span
     new: Template
@@ -69,7 +68,7 @@ class InsertBefore:
 
 @dataclass(frozen=True, slots=True)
 class InsertAfter:
-    """Put a statement on a line of its own after the statement in a place."""
+    """Insert a statement on a new line after a statement."""
 
     span: Span
     new: Template
@@ -77,7 +76,7 @@ class InsertAfter:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceStatements:
-    """Put one simple statement in the place of consecutive ones, from the start of the first to the end of the last."""
+    """Replace consecutive statements by a simple statement. The span is that from the first to the last one."""
 
     span: Span
     new: Template
@@ -85,27 +84,27 @@ class ReplaceStatements:
 
 @dataclass(frozen=True, slots=True)
 class RemoveStatement:
-    """Remove a statement with its lines. Another one must be left in its block."""
+    """Remove a statement and its lines. Its block must contain another statement."""
 
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
 class AddComment:
-    """Put a comment at the end of the line that a range ends in.
+    """Add a comment to the line in which the span ends.
 
-    Where Python lets none stand there (a backslash, a string over several lines) it goes to the end of the next line of
-    the statement that can hold one.
+    If that line cannot have a comment (it ends in a backslash or inside a string), it is added to the next line of the
+    statement that can.
     """
 
     span: Span
     text: str
-    """With its ``#``."""
+    """The comment, including ``#``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceInComment:
-    """Put another text in the place of a part of a comment."""
+    """Replace a part of a comment."""
 
     span: Span
     text: str
@@ -113,7 +112,7 @@ class ReplaceInComment:
 
 @dataclass(frozen=True, slots=True)
 class RemoveComment:
-    """Remove a comment: with its line where it has one to itself, else with the blanks before it."""
+    """Remove a comment and, if there is nothing else on the line, the line; otherwise the spaces before it."""
 
     span: Span
 
@@ -131,4 +130,4 @@ Operation = (
     | ReplaceInComment
     | RemoveComment
 )
-"""One change of a fix."""
+"""A change of a fix."""

@@ -52,9 +52,11 @@ class StepEvidence(IntEnum):
     """A module calls a part of itself."""
     MODEL = 2
     """A model is called."""
-    TRAINING = 3
-    """A loss is differentiated, or an optimizer makes its step."""
-    STEP_LOOP = 4
+    UPDATE = 3
+    """An optimizer makes its step, or gradients are cleared."""
+    TRAINING = 4
+    """A loss is differentiated."""
+    STEP_LOOP = 5
     """A whole loop of steps runs."""
 
 

@@ -1,4 +1,4 @@
-"""The output formats: each module here holds one, and is loaded when it is asked for."""
+"""The output formats. Each module contains one, and is loaded when it is needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def named(name: str) -> Format:
     """The format of a name.
 
     Raises:
-        TypeError: its module holds no `Format`, or more than one, or one that is incomplete.
+        TypeError: its module contains no subclass of `Format`, several, or an incomplete one.
     """
     folder = Path(__file__).parent
     module = import_module(f"{__name__}.{name if (folder / f'{name}.py').is_file() else f'{name}_'}")
@@ -33,7 +33,9 @@ def named(name: str) -> Format:
         if isinstance(item, type) and issubclass(item, Format) and item.__module__ == module.__name__
     ]
     if len(found) != 1:
-        raise TypeError(f"{module.__name__.replace('.', '/')}.py: must hold one subclass of Format, not {len(found)}")
+        raise TypeError(
+            f"{module.__name__.replace('.', '/')}.py: must contain one subclass of Format, not {len(found)}"
+        )
     return found[0]()
 
 
@@ -43,7 +45,7 @@ def mergeable() -> list[MergeableFormat]:
 
 
 def described() -> str:
-    """The formats and who reads them, for `--help`."""
+    """The formats and their readers, for `--help`."""
     return ", ".join(f"{name} ({named(name).audience})" for name in names())
 
 

@@ -13,7 +13,7 @@ from gpusync_lint.settings.selection import Level
 if TYPE_CHECKING:
     from gpusync_lint.model.findings import FileError, Finding
     from gpusync_lint.output.base.format import Options
-    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.run.outcome import Outcome
 
 
 class GitHub(Format):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model.findings import FileError, Finding
     from gpusync_lint.output.base.format import Document, Options
-    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.run.outcome import Outcome
 
 
 class GitLab(MergeableFormat):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpusync_lint.model.findings import FileError, Finding, Fix
     from gpusync_lint.model.spans import Span
     from gpusync_lint.output.base.format import Document, Options
-    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.run.outcome import Outcome
     from gpusync_lint.settings.selection import Reported
 
 SCHEMA = "gpusync.lint/1"
@@ -100,15 +100,18 @@ class Json(MergeableFormat):
                 "runs": sorted({run for one in observed for run in one["runs"]}),
                 "gaps": sorted(distinct(gap for one in observed for gap in one["gaps"]), key=_gap_rank),
             }
-        statistics = _shared("statistics", shards)
-        if statistics is not None:
-            # Counted again, because a finding may be in several shards.
-            codes = [finding["code"] for finding in merged["findings"] if _is_warning(finding)]
-            merged["statistics"] = {code: codes.count(code) for code in sorted(set(codes))}
+        if _shared("statistics", shards) is not None:
+            merged["statistics"] = _statistics(merged["findings"])
         fixed = _shared("fixed", shards)
         if fixed is not None:
             merged["fixed"] = sum(fixed)
         return merged
+
+
+def _statistics(findings: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """The number of warnings by code. They are counted again, because a finding may be in several shards."""
+    codes = [finding["code"] for finding in findings if _is_warning(finding)]
+    return {code: codes.count(code) for code in sorted(set(codes))}
 
 
 def _written(value: object) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model.findings import FileError, Finding
     from gpusync_lint.output.base.format import Options
-    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.run.outcome import Outcome
 
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot contain, not even as references."""
@@ -35,11 +35,7 @@ class JUnit(Format):
         """Tests for files with errors first, then for warnings, then for files without warnings."""
         suite = ElementTree.Element("testsuite", {"name": "gpusync lint"})
         if options.statistics or options.fixed:
-            properties = ElementTree.SubElement(suite, "properties")
-            for count in outcome.statistics if options.statistics else ():
-                _property(properties, count.code, count.count)
-            if options.fixed:
-                _property(properties, "fixed", outcome.fixed)
+            _properties(suite, outcome, options)
         failed = {error.path for error in outcome.errors}
         for error in outcome.errors:
             _error(suite, error, outcome)
@@ -63,6 +59,14 @@ class JUnit(Format):
         ElementTree.indent(suites)
         body = ElementTree.tostring(suites, encoding="us-ascii", xml_declaration=False).decode("ascii")
         return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
+
+
+def _properties(suite: Element, outcome: Outcome, options: Options) -> None:
+    properties = ElementTree.SubElement(suite, "properties")
+    for count in outcome.statistics if options.statistics else ():
+        _property(properties, count.code, count.count)
+    if options.fixed:
+        _property(properties, "fixed", outcome.fixed)
 
 
 def _property(properties: Element, name: str, value: int) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpusync_lint.model.findings import FileError, Finding, Fix
     from gpusync_lint.model.spans import Edit, Span
     from gpusync_lint.output.base.format import Document, Options
-    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.run.outcome import Outcome
     from gpusync_lint.settings.selection import Reported
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

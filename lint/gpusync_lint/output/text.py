@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpusync_lint.model.findings import Finding
     from gpusync_lint.model.spans import Span
     from gpusync_lint.output.base.format import Options
-    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.run.outcome import Outcome
     from gpusync_lint.settings.selection import Reported
 
 WIDTH = 140

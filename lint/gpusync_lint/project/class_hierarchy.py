@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.domain.external_names import is_module_name, is_unknown_class
-from gpusync_lint.domain.lattice import Kind, Value
+from gpusync_lint.domain.values import Kind, Value
 from gpusync_lint.project.symbols import ClassDef, FunctionDef, ModuleDef
 
 if TYPE_CHECKING:
@@ -23,6 +23,20 @@ class _Names(Protocol):
 
     def relevant(self, file: ModuleDef) -> bool:
         """Whether a file uses a framework, itself or through its imports."""
+
+
+_MAX_OVERRIDES = 6
+"""Overrides of a method without a body that are all taken for what a call may run."""
+
+
+def _is_stub(node: ast.AST) -> bool:
+    """Whether a function does nothing but raise an error, or nothing at all: an abstract method."""
+    body = getattr(node, "body", [])
+    return all(
+        isinstance(statement, (ast.Pass, ast.Raise))
+        or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+        for statement in body
+    )
 
 
 class ClassHierarchy:
@@ -89,6 +103,18 @@ class ClassHierarchy:
             defined = (base.methods[name] for base in self.project_lineage(cls) if name in base.methods)
             self._methods[key] = next(defined, None)
         return self._methods[key]
+
+    def implementations(self, method: FunctionDef) -> list[FunctionDef]:
+        """What a call of a method may run: the overrides of a method that has no body of its own, or the method."""
+        if method.cls is None or not _is_stub(method.node):
+            return [method]
+        overrides = [
+            other
+            for other in self.methods_named(method.name)
+            if other.cls is not None and other is not method and method.cls in self.project_lineage(other.cls)
+            if not _is_stub(other.node)
+        ]
+        return overrides if 0 < len(overrides) <= _MAX_OVERRIDES else [method]
 
     def methods_named(self, name: str) -> list[FunctionDef]:
         """The methods of a name in all classes of the project, except properties and static methods."""

@@ -16,7 +16,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gpusync_lint.project.imports import at_start
-from gpusync_lint.project.symbols import weight
 from gpusync_lint.syntax.parsing import normalize
 
 if TYPE_CHECKING:
@@ -51,6 +50,13 @@ _WORD = re.compile(r"\w+")
 _ASSIGNMENT = re.compile(r"(\w+)[ \t]*(?::[^=\n]*)?=(?![=])")
 _ANOTHER = re.compile(r"[\])][ \t]*=[^=]|:=|;|\A[^(\[{'\"#\n]*=")
 """Matches the rest of an assignment, after the first `=`, if it may bind another name."""
+
+
+def weight(text: str) -> int:
+    """The number of characters in a text, rounded up so that a small edit does not change it."""
+    size = len(text)
+    unit = 1 << max(0, size.bit_length() - 3)
+    return -(-size // unit) * unit
 
 
 def cost(text: str) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gpusync_lint.catalogue import roots as frameworks
 from gpusync_lint.project import symbols
 from gpusync_lint.project.imports import beginnings, dotted, lookup, module_of, modules_in
-from gpusync_lint.project.symbols import weight
+from gpusync_lint.project.outline import weight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

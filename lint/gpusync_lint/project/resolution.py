@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, name
+from gpusync_lint.domain.values import UNKNOWN, Kind, Value, external_name
 from gpusync_lint.project.class_hierarchy import ClassHierarchy
 from gpusync_lint.project.disjoint_sets import DisjointSets
 from gpusync_lint.project.imports import beginnings, lookup
@@ -168,8 +168,8 @@ class Project:
             if found is not None and found is not file:
                 return self._walk(found, words)
             if self.lazy is not None and module in self.lazy.unreadable:
-                return self._unread(module, words[0], bare) if len(words) == 1 else name(bare)
-        return name(bare)
+                return self._unread(module, words[0], bare) if len(words) == 1 else external_name(bare)
+        return external_name(bare)
 
     def _unread(self, module: tuple[str, ...], identifier: str, dotted: str) -> Value:
         """A definition that exceeded the budget for reading, as a name outside whose function key is recorded."""
@@ -178,7 +178,7 @@ class Project:
             key = self.lazy.function_key(module, identifier)
             if key is not None:
                 self.unread_functions[dotted] = key
-        return name(dotted)
+        return external_name(dotted)
 
     def _walk(self, file: ModuleDef, words: tuple[str, ...]) -> Value:
         value = Value(Kind.NAME, ref=file)
@@ -235,7 +235,7 @@ class Project:
             if base.kind is Kind.NAME:
                 if isinstance(base.ref, ModuleDef):
                     return self.member(base.ref, node.attr)
-                return name(f"{base.ref}.{node.attr}")
+                return external_name(f"{base.ref}.{node.attr}")
         if isinstance(node, ast.Subscript):
             return self.static(file, node.value)
         return UNKNOWN

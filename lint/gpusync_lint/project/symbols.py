@@ -16,7 +16,7 @@ from gpusync_lint.syntax.traversal import walk_block
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.domain.lattice import Value
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.project.outline import Outline
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
@@ -182,17 +182,13 @@ class ModuleDef:
 def mentions_device(text: str) -> bool:
     """Whether a text mentions a device."""
     parts, words = roots.device_words()
+    for word in roots.no_device_words():
+        if word in text:
+            text = text.replace(word, "")
     if any(part in text for part in parts):
         return True
     # Searching for a string is ten times as fast as an alternation, and most texts contain none of them.
     return any(word in text and re.search(rf"\b{word}\b", text) for word in words)
-
-
-def weight(text: str) -> int:
-    """The number of characters in a text, rounded up so that a small edit does not change it."""
-    size = len(text)
-    unit = 1 << max(0, size.bit_length() - 3)
-    return -(-size // unit) * unit
 
 
 def read_symbols(path: str, text: str, tree: ast.Module) -> ModuleDef:

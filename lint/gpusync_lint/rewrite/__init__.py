@@ -1,1 +1,1 @@
-"""Changes of source: the edits that libcst makes of the operations of fixes, and applying them."""
+"""Changes of source: operations of fixes are converted to edits with libcst, and edits are applied to files."""

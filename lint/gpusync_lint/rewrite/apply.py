@@ -1,4 +1,4 @@
-"""Applying fixes: text edits that keep everything else of a file, byte for byte."""
+"""The application of fixes: text edits that preserve the rest of a file, byte for byte."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 
 
 class WriteError(OSError):
-    """A fixed file that could not be written, in one line."""
+    """A fixed file could not be written. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Fixes of one file that can be applied together."""
+    """The fixes of a file that can be applied together."""
 
     fixes: tuple[Fix, ...]
-    """In the order of their findings; one that several findings share counts for each."""
+    """The fixes in the order of their findings. A fix of several findings is repeated."""
     edits: tuple[Edit, ...]
 
 
 def choose(findings: Sequence[Finding], edits_of: Callable[[Fix], Sequence[Edit]], *, unsafe: bool) -> Chosen:
-    """The fixes of one file that can be applied together. `edits_of` gives none for a fix that cannot be written.
+    """Choose the fixes of a file that can be applied together.
 
-    A fix is taken whole or not at all. One that touches text another one changes is left for the next round; an edit
-    that two fixes share exactly (a statement that both need) is no conflict.
+    A fix is applied completely or not at all. If it changes the same text as another fix, the next round applies it. An
+    edit that two fixes have in common (a statement that both insert) is not a conflict. For a fix that cannot be
+    written, `edits_of` returns no edits.
     """
     taken: dict[Edit, None] = {}
     chosen: list[Fix] = []
@@ -60,7 +61,7 @@ def _clash(one: Edit, other: Edit) -> bool:
     first, second = sorted((_range(one.span), _range(other.span)))
     if first[0] == second[0] or second[0] < first[1]:
         return True
-    # Where an insertion touches a replacement, their order would be a guess.
+    # If an insertion touches a replacement, their order is not defined.
     return second[0] == first[1] and second[0] == second[1]
 
 
@@ -69,10 +70,10 @@ def _range(span: Span) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def apply_edits(text: str, edits: Sequence[Edit]) -> str:
-    """Apply edits that do not overlap, from the bottom up. Raises ValueError for a span outside the text.
+    """Apply edits that do not overlap, the last one first. Raises ValueError for a span outside the text.
 
-    Lines end as Python's do, with a line feed, a carriage return or both; a newline in a replacement is written as the
-    text's first line ends.
+    Lines end with a line feed, a carriage return or both, as in Python. A newline in a replacement is written like the
+    first line end of the text.
     """
     starts: list[int] = []
     lengths: list[int] = []
@@ -87,7 +88,7 @@ def apply_edits(text: str, edits: Sequence[Edit]) -> str:
 
     def offset(line: int, column: int) -> int:
         if not 1 <= line <= len(starts) or not 1 <= column <= lengths[line - 1] + 1:
-            raise ValueError(f"an edit at line {line}, column {column} lies outside the file")
+            raise ValueError(f"an edit at line {line}, column {column} is outside the file")
         return starts[line - 1] + column - 1
 
     for edit in sorted(set(edits), key=lambda one: _range(one.span), reverse=True):
@@ -119,9 +120,9 @@ def compiles(text: str) -> bool:
 
 
 def diff(before: str, after: str, path: str) -> str:
-    """A unified diff that `patch` and `git apply` accept. To them a line ends with a line feed and nothing else.
+    """A unified diff for `patch` and `git apply`, in which only a line feed ends a line.
 
-    They take paths below the folder that they run in: of an absolute one, that is the root.
+    Paths are relative to the folder in which these programs run; an absolute path is made relative to the root.
     """
     lines = []
     below = path.lstrip("/")
@@ -135,25 +136,25 @@ def _fed_lines(text: str) -> list[str]:
 
 
 def document(file: SourceFile, raw: str) -> str:
-    """What the file holds when its text is `raw`: the text itself, or the notebook around it."""
+    """The content of a file with the text `raw`: the text, or the notebook that contains it."""
     return raw if file.notebook is None else file.notebook.with_source(raw).document
 
 
 def encode(file: SourceFile, raw: str) -> bytes:
-    """The bytes of a new text in the encoding of its file. Raises UnicodeEncodeError."""
+    """A new text in the encoding of its file. Raises UnicodeEncodeError."""
     return document(file, raw).encode("utf-8-sig" if file.bom else file.encoding)
 
 
 def write(file: SourceFile, raw: str) -> None:
-    """Replace a file atomically, keeping its encoding, byte-order mark and permissions. Raises WriteError.
+    """Replace a file atomically, with the same encoding, byte-order mark and permissions. Raises WriteError.
 
-    A symbolic link stays one: what it points to is replaced. A file that has changed since it was read, or that is
-    write-protected, is left as it is.
+    The target of a symbolic link is replaced, not the link. A file that is write-protected, or that has changed since
+    it was read, is not replaced.
     """
     target = Path(os.path.realpath(file.location))
     try:
         if target.read_bytes() != encode(file, file.raw):
-            raise WriteError("it changed while it was linted; run again")
+            raise WriteError("it has changed since it was read; run again")
         mode = stat.S_IMODE(target.stat().st_mode)
         if not mode & stat.S_IWUSR or not os.access(target, os.W_OK):
             raise WriteError("it is write-protected")
@@ -161,6 +162,6 @@ def write(file: SourceFile, raw: str) -> None:
     except WriteError:
         raise
     except UnicodeEncodeError:
-        raise WriteError(f"the new text does not fit its encoding {file.encoding}") from None
+        raise WriteError(f"the new text cannot be encoded as {file.encoding}") from None
     except OSError as error:
         raise WriteError(error.strerror or str(error)) from None

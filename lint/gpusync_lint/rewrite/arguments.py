@@ -1,4 +1,4 @@
-"""Arguments added to calls, in the layout of those that are there."""
+"""Addition of arguments to calls, in the layout of the existing ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SPACED_COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 
 def with_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
-    """The call with one more keyword argument, on a line of its own where the others have theirs."""
+    """The call with another keyword argument, on a line of its own if the others are."""
     equal = cst.AssignEqual(whitespace_before=_NO_SPACE, whitespace_after=_NO_SPACE)
     added = cst.Arg(value, keyword=cst.Name(name), equal=equal)
     if not call.args:
@@ -28,7 +28,7 @@ def with_keyword(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Ca
 
 
 def with_first(call: cst.Call, value: cst.BaseExpression) -> cst.Call:
-    """The call with one more positional argument before the others."""
+    """The call with another positional argument, before the others."""
     if not call.args:
         return call.with_changes(args=[cst.Arg(value)])
     comma = _SPACED_COMMA
@@ -42,23 +42,23 @@ def with_first(call: cst.Call, value: cst.BaseExpression) -> cst.Call:
 
 
 def called_name(node: cst.BaseExpression) -> cst.Name:
-    """The last name of what a call calls. Raises TypeError where there is none."""
+    """The last name of the callee of a call. Raises TypeError if it has none."""
     if isinstance(node, cst.Call):
         name = node.func.attr if isinstance(node.func, cst.Attribute) else node.func
         if isinstance(name, cst.Name):
             return name
-    raise TypeError("no call of something that has a name")
+    raise TypeError("there is no call of a named function")
 
 
 def renamed(call: cst.Call, name: str) -> cst.Call:
-    """The call of a function, or a method, of another last name. Raises TypeError where it has none."""
+    """The call with another last name of the callee. Raises TypeError if it has none."""
     new = called_name(call).with_changes(value=name)
     func = call.func.with_changes(attr=new) if isinstance(call.func, cst.Attribute) else new
     return call.with_changes(func=func)
 
 
 def _in_parentheses(arg: cst.Arg) -> cst.Arg:
-    """A generator may do without parentheses of its own only where it is the only argument."""
+    """The argument, in parentheses if it is a generator expression, which needs them beside other arguments."""
     value = arg.value
     if not isinstance(value, cst.GeneratorExp) or value.lpar:
         return arg

@@ -1,8 +1,8 @@
-"""The edits that the operations of fixes stand for, written with libcst.
+"""Conversion of the operations of fixes to edits, with libcst.
 
-An expression is rewritten in the tree of its statement (`fragments`), which keeps the layout and the comments of its
-author; the edit covers that expression alone. A fix is written as a whole or not at all: an operation that cannot be
-written raises CodemodError. Importing this module loads libcst (0.2 s), so it is imported where an edit is asked for.
+An expression is rewritten in the syntax tree of its statement (`fragments`), which preserves layout and comments. The
+edit replaces only the expression. A fix is written completely or not at all: an operation that cannot be written raises
+CodemodError. This module loads libcst (0.2 s), so it is imported only when edits are needed.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from gpusync_lint.model.operations import Operation, Template
 
 _RECURSION = 4000
-"""Python frames: libcst goes through a tree with some eight frames for each level of `ast`."""
+"""The recursion limit, in Python frames. libcst needs about eight frames for each level of `ast`."""
 _OF_EXPRESSIONS = (ReplaceExpression, AddKeyword, AddFirstArgument, RenameCalled)
 _BRACKETED = (
     cst.Arg, cst.SubscriptElement, cst.List, cst.Set, cst.Dict, cst.ListComp, cst.SetComp, cst.DictComp,
 )  # fmt: skip
-"""Nodes that have brackets around what they hold, or stand in some."""
+"""Nodes with brackets, or inside brackets."""
 _EMPTY = cst.Module([])
 _PARENTHESES = ((cst.LeftParen(),), (cst.RightParen(),))
 
@@ -54,7 +54,7 @@ _OfExpression = ReplaceExpression | AddKeyword | AddFirstArgument | RenameCalled
 
 
 class CodemodError(ValueError):
-    """An operation that cannot be written, in one line."""
+    """An operation cannot be written. The message is one line."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(reason)
@@ -62,7 +62,8 @@ class CodemodError(ValueError):
 
 
 class Codemod:
-    """Writes the operations on one source, whose lines end in newlines alone."""
+    """Converts operations on a source, whose lines end with `\
+`, to edits."""
 
     def __init__(self, text: str) -> None:
         self.layout = Layout(text.split("\n"))
@@ -70,9 +71,9 @@ class Codemod:
         self._written: dict[tuple[Operation, ...], tuple[Edit, ...] | CodemodError] = {}
 
     def edits(self, operations: Sequence[Operation]) -> tuple[Edit, ...]:
-        """The edits that the operations of one fix stand for, in their order.
+        """The edits for the operations of a fix, in their order.
 
-        Raises CodemodError where one of them cannot be written.
+        Raises CodemodError if one of them cannot be written.
         """
         key = tuple(operations)
         found = self._written.get(key)
@@ -83,7 +84,7 @@ class Codemod:
                     found = _Writer(self, key).edits()
             except (CodemodError, FragmentError) as error:
                 found = CodemodError(error.line, str(error))
-            except Exception as error:  # libcst raises many kinds for trees that it cannot build
+            except Exception as error:  # libcst raises many types of errors for invalid trees
                 first = str(error).partition("\n")[0]
                 found = CodemodError(line, f"{type(error).__name__}: {first}")
             self._written[key] = found
@@ -103,7 +104,7 @@ def _deep_recursion() -> Iterator[None]:
 
 
 class _Writer:
-    """Writes the operations of one fix."""
+    """Converts the operations of a fix."""
 
     def __init__(self, codemod: Codemod, operations: Sequence[Operation]) -> None:
         self._layout = codemod.layout
@@ -123,7 +124,7 @@ class _Writer:
         return tuple(dict.fromkeys(edit for edit in found if edit is not None))
 
     def _edit(self, operation: Operation) -> Edit | None:
-        """The edit of an operation; None where that of another one comprises it."""
+        """The edit of an operation; None if that of another one includes it."""
         span = operation.span
         if isinstance(operation, _OF_EXPRESSIONS):
             outer = any(other != span and other.contains(span) for other in self._changes)
@@ -160,33 +161,33 @@ class _Writer:
             replacement = fragment.replacement(span, code)
             if replacement is not None and (careful or not self._makes_double_brace(span, replacement)):
                 return Edit(span, replacement)
-        raise CodemodError(span.line, "the expression cannot be replaced where it stands")
+        raise CodemodError(span.line, "the expression cannot be replaced here")
 
     def _makes_double_brace(self, span: Span, replacement: str) -> bool:
-        """Whether two braces would come together, which in an f-string is one brace that is shown."""
+        """Whether there would be two adjacent braces, which are an escaped brace in an f-string."""
         before = self._layout.lines[span.line - 1][: span.column - 1]
         return replacement.startswith("{") and before.endswith("{")
 
     def changes_in(self, span: Span) -> Iterator[tuple[Span, list[_OfExpression]]]:
-        """The operations on expressions in a range."""
+        """The operations on expressions inside a span."""
         return ((other, operations) for other, operations in self._changes.items() if span.contains(other))
 
     def part(self, span: Span) -> cst.BaseExpression:
-        """The expression in a place as it stands."""
+        """The expression with a span."""
         return self._fragments.at(span.line).expression(span)
 
     # statements
 
     def _statement(self, operation: InsertBefore | InsertAfter | ReplaceStatements) -> str:
-        """The code of a new statement, without the end of its line."""
+        """The code of a new statement, without a line end."""
         tree = _filled(operation.new, cst.parse_statement, self.part, is_statement=True)
         code = _EMPTY.code_for_node(tree)
         if len(cst.parse_module(code).body) != 1:
-            raise CodemodError(operation.span.line, "the new statement takes more than one line")
+            raise CodemodError(operation.span.line, "the new statement has more than one line")
         return code.removesuffix("\n")
 
     def _indentation(self, span: Span) -> str:
-        """The blanks before a statement that starts its line."""
+        """The indentation of a statement."""
         return self._layout.lines[span.line - 1][: span.column - 1]
 
     # comments
@@ -197,7 +198,7 @@ class _Writer:
         if isinstance(operation, AddComment):
             possible = self._fragments.at(span.line).comment_lines
             if not possible:
-                raise CodemodError(span.line, "no line of the statement can hold a comment")
+                raise CodemodError(span.line, "no line of the statement can have a comment")
             number = min((one for one in possible if one >= span.end_line), default=possible[-1])
             line = self._layout.lines[number - 1]
             return Edit(Span(number, len(line.rstrip()) + 1, number, len(line) + 1), f"  {operation.text}")
@@ -210,40 +211,40 @@ class _Writer:
 
 
 class _Transformer(cst.CSTTransformer):
-    """Knows at each node what that stands in."""
+    """A transformer that knows the parents of each node."""
 
     def __init__(self) -> None:
         super().__init__()
         self.above: list[cst.CSTNode] = []
-        """The nodes around the one that is left, the outermost first."""
+        """The parents of the current node, outermost first."""
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        """Go into every node."""
+        """Visit all nodes."""
         self.above.append(node)
         return True
 
     def on_leave(self, original_node: cst.CSTNode, updated_node: cst.CSTNode) -> cst.CSTNode:  # type: ignore[override]
-        """Change a node once what it consists of has been changed."""
+        """Replace a node after its children."""
         self.above.pop()
         return self.changed(original_node, updated_node)
 
     def changed(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
-        """What takes the place of a node, given as it was and with what it consists of changed."""
+        """The replacement of a node, given the original one and the one with replaced children."""
         raise NotImplementedError
 
     def needs_parentheses(self, node: cst.BaseExpression, place: cst.CSTNode) -> bool:
-        """Whether an expression needs them to take the place of the node that is left."""
+        """Whether an expression needs parentheses to replace the current node."""
         return needs_parentheses(node, self.above[-1] if self.above else None, place)
 
     def is_open(self) -> bool:
-        """Whether no brackets are around the node that is left, so that the end of a line would end its statement."""
+        """Whether the current node is outside of brackets, so that a line end would end its statement."""
         return not any(
             isinstance(node, _BRACKETED) or (isinstance(node, cst.BaseExpression) and node.lpar) for node in self.above
         )
 
 
 class _Rewriter(_Transformer):
-    """Applies the operations in one range to the tree of a fragment, or to a part of it."""
+    """Applies the operations inside a span to the tree of a fragment, or to a part of it."""
 
     def __init__(
         self, writer: _Writer, fragment: Fragment, span: Span, in_parentheses: cst.BaseExpression | None = None
@@ -253,7 +254,7 @@ class _Rewriter(_Transformer):
         self._fragment = fragment
         self._changes = {fragment.expression(place): operations for place, operations in writer.changes_in(span)}
         self._in_parentheses = in_parentheses
-        """A node whose replacement is put in parentheses, needed or not."""
+        """A node whose replacement gets parentheses in any case."""
 
     def changed(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
         """Apply the operations on an expression."""
@@ -265,7 +266,7 @@ class _Rewriter(_Transformer):
         if isinstance(operation, ReplaceExpression):
             return self._replaced(operation, original, cast("cst.BaseExpression", updated))
         if not isinstance(updated, cst.Call):
-            raise CodemodError(operation.span.line, "no call stands there")
+            raise CodemodError(operation.span.line, "there is no call at this position")
         if isinstance(operation, RenameCalled):
             return arguments.renamed(updated, operation.name)
         value = cast("cst.BaseExpression", _filled(operation.value, cst.parse_expression, self._writer.part))
@@ -309,7 +310,7 @@ def _filled(
     *,
     is_statement: bool = False,
 ) -> cst.CSTNode:
-    """The tree of a template with its parts."""
+    """The tree of a template, with its parts inserted."""
     pieces = template.text.split("{}")
     hole = "_part"
     while hole in template.text:
@@ -321,7 +322,7 @@ def _filled(
 
 
 class _Filler(_Transformer):
-    """Puts the parts of a template in the place of names."""
+    """Replaces names by the parts of a template."""
 
     def __init__(self, parts: dict[str, cst.BaseExpression], *, is_statement: bool) -> None:
         super().__init__()
@@ -329,7 +330,7 @@ class _Filler(_Transformer):
         self._is_statement = is_statement
 
     def changed(self, original: cst.CSTNode, updated: cst.CSTNode) -> cst.CSTNode:
-        """Put a part in the place of its name."""
+        """Replace a name by its part."""
         if not isinstance(original, cst.Name) or original.value not in self._parts:
             return updated
         bare, own = _without_parentheses(self._parts[original.value])
@@ -343,7 +344,7 @@ class _Filler(_Transformer):
 
 
 def _without_parentheses(node: cst.BaseExpression) -> tuple[cst.BaseExpression, _Parentheses]:
-    """An expression as `ast` places it, and the parentheses around it; one pair is part of a tuple or a generator."""
+    """An expression with the position that `ast` reports, and the parentheses around it that are redundant."""
     kept = 1 if isinstance(node, (cst.Tuple, cst.GeneratorExp)) and node.lpar else 0
     left, right = list(node.lpar), list(node.rpar)
     outer = left[: len(left) - kept], right[kept:]
@@ -356,7 +357,7 @@ def _in_parentheses(node: cst.BaseExpression, parentheses: _Parentheses) -> cst.
 
 
 def _ends_a_line(node: cst.BaseExpression) -> bool:
-    """Whether a line ends in an expression outside of its own brackets."""
+    """Whether an expression contains a line end outside of its own brackets."""
     code = _EMPTY.code_for_node(node)
     if "\n" not in code:
         return False

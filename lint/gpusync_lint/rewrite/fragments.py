@@ -1,8 +1,7 @@
-"""The pieces of a source that libcst is given: one statement each, or the header of a compound statement.
+"""The fragments of a source that libcst parses: single statements, or headers of compound statements.
 
-libcst takes eleven times as long as `ast` to read a file, so `ast` finds the statements, and libcst reads the few that
-are rewritten. A clause (`elif`, `except`, `case`) is read behind a line that makes a statement of it, and a header
-before a block of one `pass`.
+libcst is eleven times as slow as `ast`, so `ast` finds the statements, and libcst parses only those that are rewritten.
+A clause (`elif`, `except`, `case`) is completed by a line before it, and a header by a `pass` after it.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ _BEFORE = {
     "except": "try:\n pass\n",
     "finally": "try:\n pass\n",
 }
-"""What makes a statement of a clause, by its first word."""
+"""By first word of a clause, the lines that complete it to a statement."""
 _TRIES = (ast.Try, getattr(ast, "TryStar", ast.Try))
 
 _Clause = ast.ExceptHandler | ast.match_case
 
 
 class FragmentError(ValueError):
-    """A place that libcst cannot be given, in one line."""
+    """libcst cannot parse a fragment. The message is one line."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(reason)
@@ -53,23 +52,23 @@ class FragmentError(ValueError):
 
 @dataclass(slots=True)
 class _Head:
-    """The lines of simple statements that share them, or of the header of a compound statement or of a clause."""
+    """The lines of simple statements on common lines, or of the header of a compound statement or a clause."""
 
     kind: type[ast.AST]
-    """Of what stands first in it."""
+    """The column of the first statement."""
     first: int
     column: int
-    """Of the first character that is no blank."""
+    """The column of the first character that is no space."""
     last: int
     nodes: list[ast.AST]
-    """What stands in it."""
+    """The statements."""
     open: bool
-    """Whether a block follows, which is left out."""
+    """Whether it is followed by a block, which is not part of it."""
     decorator: bool = False
 
 
 class Fragments:
-    """The fragments of one source, each read when it is asked for."""
+    """The fragments of a source. Each is parsed when it is needed."""
 
     def __init__(self, text: str, layout: Layout) -> None:
         self._text = text
@@ -77,10 +76,10 @@ class Fragments:
         self._known: dict[int, Fragment] = {}
 
     def at(self, line: int) -> Fragment:
-        """The fragment that a line belongs to. Raises FragmentError."""
+        """The fragment that contains a line. Raises FragmentError."""
         head = None if self._tree is None else _head_at(line, self._tree.body, self._layout)
         if head is None:
-            raise FragmentError(line, "no statement stands there")
+            raise FragmentError(line, "there is no statement at this position")
         known = self._known.get(head.first)
         if known is None:
             known = self._known[head.first] = Fragment(head, self._layout.lines)
@@ -92,42 +91,42 @@ class Fragments:
 
 
 class Fragment:
-    """One statement, or the header of one, as libcst reads it. Raises FragmentError."""
+    """A statement, or a header, that libcst has parsed. Raises FragmentError."""
 
     def __init__(self, head: _Head, lines: Sequence[str]) -> None:
         if any(map(_is_too_deep, head.nodes)):
-            raise FragmentError(head.first, "it is nested too deeply")
+            raise FragmentError(head.first, "the statement is nested too deeply")
         start = lines[head.first - 1][head.column - 1 :]
         before = "match 0:\n " if head.kind is ast.match_case else _BEFORE.get(_first_word(start), "")
         indentation = before.rpartition("\n")[2]
         self._first, self._last = head.first, head.last
         self._above = before.count("\n")
-        """Lines of the fragment above the first one of the source."""
+        """The number of lines that were added before the source."""
         self._shift = head.column - 1 - len(indentation)
-        """Columns that the first line starts further to the right in the source."""
+        """The number of columns before the fragment on its first line."""
         self.text = before + "\n".join([start, *lines[head.first : head.last]]) + _after(head)
         try:
             self.module = cst.parse_module(self.text)
         except cst.ParserSyntaxError as error:
             raise FragmentError(head.first, f"libcst cannot read the statement: {error.message}") from None
         if self.module.code != self.text:
-            raise FragmentError(head.first, "libcst does not give the statement back as it is")
+            raise FragmentError(head.first, "libcst does not reproduce the statement exactly")
         self._wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
 
     def expression(self, span: Span) -> cst.BaseExpression:
-        """The expression in a range of the source. Raises FragmentError."""
+        """The expression with a span of the source. Raises FragmentError."""
         node = self._expressions.get(span)
         if node is None:
-            raise FragmentError(span.line, "no expression stands there")
+            raise FragmentError(span.line, "there is no expression at this position")
         return node
 
     def span(self, node: cst.BaseExpression) -> Span:
-        """Where an expression stands in the source, without parentheses around it."""
+        """The span of an expression in the source, without parentheses around it."""
         return self._span(self._wrapper.resolve(PositionProvider)[node])
 
     @cached_property
     def _expressions(self) -> Mapping[Span, cst.BaseExpression]:
-        """The expressions, by their ranges in the source as `ast` gives them."""
+        """The expressions, by their spans in the source as `ast` reports them."""
         found: dict[Span, cst.BaseExpression] = {}
         positions = self._wrapper.resolve(PositionProvider)
         for node, position in positions.items():
@@ -140,7 +139,7 @@ class Fragment:
 
     @cached_property
     def comment_lines(self) -> list[int]:
-        """The lines at whose end a comment can stand, in order; in formatted strings Python 3.11 allows none."""
+        """The lines that can end in a comment, in order. Before Python 3.12, those of an f-string cannot."""
         ends: set[int] = set()
         strings: set[int] = set()
         for node, position in self._wrapper.resolve(WhitespaceInclusivePositionProvider).items():
@@ -152,10 +151,7 @@ class Fragment:
         return sorted(line for line in ends - strings if self._first <= line <= self._last)
 
     def replacement(self, span: Span, code: str) -> str | None:
-        """What stands in a range of the source, given the code of a tree that differs from this one there alone.
-
-        None where the code differs elsewhere too.
-        """
+        """The new source of a span, from the code of a changed tree; None if the code differs outside of the span."""
         before = self.text[: self._offset(span.line, span.column)]
         after = self.text[self._offset(span.end_line, span.end_column) :]
         end = len(code) - len(after)
@@ -180,7 +176,7 @@ class Fragment:
 
 
 def _head_at(line: int, body: list[ast.stmt], layout: Layout) -> _Head | None:
-    """The head that a line belongs to; None where no code stands."""
+    """The head that contains a line; None if the line has no code."""
     while True:
         near = _near(line, body, layout)
         for head in _heads(near, layout):
@@ -194,7 +190,7 @@ def _head_at(line: int, body: list[ast.stmt], layout: Layout) -> _Head | None:
 
 
 def _near(line: int, body: list[ast.stmt], layout: Layout) -> list[ast.stmt]:
-    """The last statement of a block that starts on a line or above it, with those that share its lines."""
+    """The last statement of a block that starts on or above a line, with others on its lines."""
 
     def starts_line(statement: ast.stmt) -> bool:
         return layout.starts_line(*_start(statement, layout))
@@ -209,7 +205,7 @@ def _near(line: int, body: list[ast.stmt], layout: Layout) -> list[ast.stmt]:
 
 
 def _heads(statements: list[ast.stmt], layout: Layout) -> Iterator[_Head]:
-    """The heads of consecutive statements and of their clauses, without those in their blocks."""
+    """The heads of consecutive statements and of their clauses, without those inside their blocks."""
     head: _Head | None = None
     for statement in statements:
         yield from _decorators(statement, layout)
@@ -250,7 +246,7 @@ def _head(node: ast.stmt | _Clause, line: int, column: int, layout: Layout) -> _
 
 
 def _decorators(statement: ast.stmt, layout: Layout) -> Iterator[_Head]:
-    """Each decorator of a definition, which has a line of its own."""
+    """The heads of the decorators of a definition."""
     decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
     starts = [*(layout.line_of("@", decorator.lineno)[0] for decorator in decorators), statement.lineno]
     for decorator, (line, below) in zip(decorators, pairwise(starts), strict=True):
@@ -276,7 +272,7 @@ def _clause_on_one_line(block: list[ast.stmt], layout: Layout) -> Iterator[_Head
 
 
 def _start(node: ast.stmt | _Clause, layout: Layout) -> tuple[int, int]:
-    """Line and column in which a statement starts, with its decorators, or a clause."""
+    """The line and column at which a statement, with its decorators, or a clause starts."""
     if isinstance(node, ast.match_case):
         return layout.line_of("case", node.pattern.lineno)
     if isinstance(node, ast.ExceptHandler):
@@ -285,7 +281,7 @@ def _start(node: ast.stmt | _Clause, layout: Layout) -> tuple[int, int]:
 
 
 def _after(head: _Head) -> str:
-    """What completes a fragment."""
+    """A fragment, completed to a statement."""
     if head.kind is ast.Match:
         return "\n case _:\n  pass\n"
     block = "\n  pass\n" if head.kind is ast.match_case else "\n pass\n"
@@ -296,7 +292,7 @@ def _after(head: _Head) -> str:
 
 
 def _is_too_deep(node: ast.AST) -> bool:
-    """Whether more expressions than libcst is given are nested in a node."""
+    """Whether a node is nested too deeply for libcst."""
     stack = [(node, 0)]
     while stack:
         node, depth = stack.pop()

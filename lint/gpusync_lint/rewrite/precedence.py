@@ -1,4 +1,4 @@
-"""Whether an expression needs parentheses where it is put, from how tightly Python's operators bind.
+"""Operator precedence: whether an expression needs parentheses in a position.
 
 https://docs.python.org/3/reference/expressions.html#operator-precedence
 """
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _ALWAYS = -1
-"""Of what is put in parentheses everywhere, since it needs them in too many places."""
+"""The level of expressions that always get parentheses, since they need them in most positions."""
 _ANY, _TEST, _TERNARY, _OR, _AND, _NOT, _COMPARISON, _BIT_OR, _UNARY, _POWER, _AWAIT, _ATOM = (
     0, 1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 15,
 )  # fmt: skip
 _BINARY = {
     cst.BitOr: 7, cst.BitXor: 8, cst.BitAnd: 9, cst.LeftShift: 10, cst.RightShift: 10, cst.Add: 11, cst.Subtract: 11,
 }  # fmt: skip
-"""Levels of binary operators; the others but the power bind like `*`."""
+"""The levels of binary operators. Others, except the power, have that of `*`."""
 _PRODUCT = 11.5
 _LEVELS: Mapping[type, float] = {
     cst.NamedExpr: _ALWAYS,
@@ -36,7 +36,7 @@ _LEVELS: Mapping[type, float] = {
 
 
 def level(node: cst.BaseExpression) -> float:
-    """How tightly an expression binds, leaving out parentheses around it."""
+    """The precedence of an expression, without parentheses around it."""
     if isinstance(node, cst.BooleanOperation):
         return _OR if isinstance(node.operator, cst.Or) else _AND
     if isinstance(node, cst.UnaryOperation):
@@ -47,7 +47,7 @@ def level(node: cst.BaseExpression) -> float:
 
 
 def needs_parentheses(node: cst.BaseExpression, parent: cst.CSTNode | None, place: cst.CSTNode) -> bool:
-    """Whether an expression has to be put in parentheses to take the place of a node inside `parent`."""
+    """Whether an expression needs parentheses to replace a child of `parent`."""
     if node.lpar:
         return False
     if isinstance(node, cst.Integer) and isinstance(parent, cst.Attribute):
@@ -56,7 +56,7 @@ def needs_parentheses(node: cst.BaseExpression, parent: cst.CSTNode | None, plac
 
 
 def _required(parent: cst.CSTNode | None, place: cst.CSTNode) -> float:
-    """The loosest level that may stand in a place without parentheses."""
+    """The lowest precedence that needs no parentheses in a position."""
     if isinstance(parent, cst.BinaryOperation):
         own = level(parent)
         if own == _POWER:
@@ -66,18 +66,19 @@ def _required(parent: cst.CSTNode | None, place: cst.CSTNode) -> float:
         return level(parent) + 1
     if isinstance(parent, cst.UnaryOperation):
         return level(parent)
-    if isinstance(parent, (cst.Comparison, cst.ComparisonTarget, cst.StarredElement, cst.StarredDictElement)):
-        return _BIT_OR
     if isinstance(parent, cst.Arg):
         return _BIT_OR if parent.star == "*" else _TEST
     if isinstance(parent, cst.IfExp):
         return _TEST if parent.orelse is place else _OR
-    if isinstance(parent, (cst.CompFor, cst.For)):
-        return _ANY if parent.target is place or isinstance(parent, cst.For) else _OR
-    if isinstance(parent, cst.CompIf):
-        return _OR
-    if isinstance(parent, (cst.Attribute, cst.Call, cst.Subscript, cst.Await)):
-        return _ATOM
-    if isinstance(parent, (cst.Expr, cst.Assign, cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.Return)):
-        return _ANY
-    return _TEST
+    if isinstance(parent, cst.CompFor):
+        return _ANY if parent.target is place else _OR
+    return _REQUIRED.get(type(parent), _TEST)
+
+
+_REQUIRED: dict[type, float] = {
+    **dict.fromkeys((cst.Comparison, cst.ComparisonTarget, cst.StarredElement, cst.StarredDictElement), _BIT_OR),
+    **dict.fromkeys((cst.Attribute, cst.Call, cst.Subscript, cst.Await), _ATOM),
+    **dict.fromkeys((cst.Expr, cst.Assign, cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.Return, cst.For), _ANY),
+    cst.CompIf: _OR,
+}
+"""By type of the parent, the lowest precedence that needs no parentheses, if it is the same for all children."""

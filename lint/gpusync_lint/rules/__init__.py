@@ -1,7 +1,7 @@
-"""The rules: each decides about one kind of barrier, one topic per file.
+"""The rules. Each checks for one kind of barrier; a file contains the rules of one topic.
 
-A rule is registered by being here: every subclass of `Rule` in a module of this folder is one, and is checked when the
-rules are loaded, which is when the first node has to be judged.
+Every subclass of `Rule` in a module of this folder is registered. Its declaration is checked when the rules are loaded,
+that is, before the first node is checked.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 class RuleError(TypeError):
-    """A rule that cannot work as it is declared, in one line: the file, the class, the problem and the remedy."""
+    """The declaration of a rule is invalid. The message names the file, the class, the problem and the remedy."""
 
 
 @cache
 def all_rules() -> tuple[type[Rule], ...]:
-    """Every rule: by file name, and in the order of the file.
+    """All rules, sorted by file name and by position in the file.
 
     Raises:
-        RuleError: one of them is declared wrongly, or no rule judges some entry of a catalogue.
+        RuleError: a declaration is invalid, or no rule checks an entry of a catalogue.
     """
     found: list[type[Rule]] = []
     for name in sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.name != "__init__.py"):
@@ -48,7 +48,7 @@ def all_rules() -> tuple[type[Rule], ...]:
 
 
 def check(rules: Iterable[type[Rule]]) -> None:
-    """Check how rules are declared. Raises RuleError."""
+    """Check the declarations of rules. Raises RuleError."""
     judged: set[str] = set()
     for rule in rules:
         problem = _problem(rule)
@@ -58,26 +58,27 @@ def check(rules: Iterable[type[Rule]]) -> None:
     for key, barrier in registry.all_barriers().items():
         if key not in judged:
             raise RuleError(
-                f"{barrier.framework}.toml: no rule judges the barrier {key!r}; name it in the `barriers` of a rule, "
-                "or list functions, methods or calls in the entry and leave out `own_rule`"
+                f"{barrier.framework}.toml: no rule checks for the barrier {key!r}; add it to the "
+                "`barriers` of a rule, or list functions, methods or calls in the entry and remove `own_rule`"
             )
 
 
 def _problem(rule: type[Rule]) -> str:
-    """What is wrong with the declaration of a rule; empty for nothing."""
-    shown = {node.__name__: node for node in (*STATEMENTS, *EXPRESSIONS)}
+    """The problem with the declaration of a rule; empty if there is none."""
+    supported = {node.__name__: node for node in (*STATEMENTS, *EXPRESSIONS)}
     for node in getattr(rule, "nodes", ()):
-        if node not in shown.values():
-            return f"looks at ast.{node.__name__}, which no rule is shown; {did_you_mean(node.__name__, shown)}"
+        if node not in supported.values():
+            hint = did_you_mean(node.__name__, supported)
+            return f"has ast.{node.__name__} in `nodes`, which rules cannot check; {hint}"
     if not getattr(rule, "nodes", ()):
-        return "does not say which `nodes` it looks at"
+        return "has no `nodes`: the types of syntax nodes to check"
     if not rule.barriers:
-        return "does not say which `barriers` it reports"
+        return "has no `barriers`: the catalogue entries that it reports"
     for barrier in rule.barriers:
         if barrier not in registry.all_barriers():
             hint = did_you_mean(barrier, registry.all_barriers(), "add an entry to a catalogue")
             return f"reports the barrier {barrier!r}, which no catalogue describes; {hint}"
-    # The bodies stand in a training loop of torch. Examples of other frameworks are in their catalogues.
+    # Examples are bodies of a training loop in torch. Those of other frameworks are in their catalogues.
     if all("." not in barrier for barrier in rule.barriers):
         if not rule.VALID:
             return "has no `VALID` example: a loop body that it must not report"

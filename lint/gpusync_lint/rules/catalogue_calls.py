@@ -1,4 +1,4 @@
-"""Calls of functions and methods of torch: those that an entry of the catalogue names, and some that it cannot tell."""
+"""Calls of functions and methods of torch: those with a catalogue entry, and some that need more than an entry."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class CatalogueCall(Rule):
-    """Functions and methods that an entry of `torch.toml` names, unless the entry has a rule of its own."""
+    """Functions and methods with an entry in `torch.toml`, unless the entry has a rule of its own."""
 
     nodes = (ast.Call,)
     barriers = tuple(
@@ -58,7 +58,7 @@ class CatalogueCall(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         dotted = context.qualified_name(node.func)
         if dotted:
             barrier = context.catalogue.by_function.get(dotted)
@@ -127,12 +127,12 @@ _BY_SHAPE: dict[str, Callable[[ast.Call, list[ast.expr], bool, RuleContext], Ite
     "get_total_norm": _clip,
     "ctc_loss": _ctc_loss,
 }
-"""By the last name of what is called: given the call, its positional arguments, and whether it is a function of torch
-rather than a method."""
+"""By the last name of the callee. The arguments are the call, its positional arguments, and whether it is a function of
+torch, and not a method."""
 
 
 class CallByShape(Rule):
-    """Calls that wait or not depending on how they are called."""
+    """Calls that wait or not, depending on their arguments."""
 
     nodes = (ast.Call,)
     calls = tuple(_BY_SHAPE)
@@ -141,7 +141,7 @@ class CallByShape(Rule):
     INVALID: ClassVar = ("x.repeat_interleave(counts, 0)", "F.one_hot(tgt)", "torch.where(m)")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         called = method(node)
         dotted = context.qualified_name(node.func)
         if dotted:

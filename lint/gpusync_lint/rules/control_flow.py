@@ -1,11 +1,12 @@
-"""GS301 to GS305: Python decides something by a value that lies on the device."""
+"""GS301 to GS305: Python makes a decision that depends on a value on the device."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Kind, element
+from gpusync_lint.domain.lattice import element
+from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, positional
 
@@ -32,7 +33,7 @@ class Condition(Rule):
     )  # fmt: skip
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
-        """Look at a condition."""
+        """Check a condition."""
         barrier = "assert-on-tensor" if isinstance(node, ast.Assert) else "branch-on-tensor"
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
             for generator in node.generators:
@@ -43,7 +44,7 @@ class Condition(Rule):
 
 
 def _leaves(node: ast.expr, context: RuleContext, barrier: str) -> Iterator[Report]:
-    """The operands of a condition whose truth Python asks for, one by one."""
+    """The operands of a condition whose truth values Python tests."""
     if isinstance(node, ast.BoolOp):
         yield from _operands(node, node.values, context, barrier)
         return
@@ -53,14 +54,14 @@ def _leaves(node: ast.expr, context: RuleContext, barrier: str) -> Iterator[Repo
     value = context.value(node)
     confidence = context.truth_confidence(value)
     if confidence is not None:
-        # `if flag:` of a whole tensor is an error, unless it has one element: more likely the annotation is wrong.
+        # A truth test of a tensor with several elements raises an error, so the annotation is probably wrong.
         whole = isinstance(node, (ast.Name, ast.Attribute)) and not value.zero_dim and not value.boolean
-        expected = barrier == "assert-on-tensor" and context.in_tests()  # a test is there to look
+        expected = barrier == "assert-on-tensor" and context.in_tests()  # tests are expected to read values
         yield Report(barrier, node, Confidence.LOW if whole or expected else confidence)
 
 
 def _operands(node: ast.BoolOp, operands: list[ast.expr], context: RuleContext, barrier: str) -> Iterator[Report]:
-    """The first operands of `and` or `or`: what follows one of `and` that does not hold is not asked for."""
+    """The operands of `and` or `or` that are evaluated: those of `and` up to one that is false by default."""
     for operand in operands:
         yield from _leaves(operand, context, barrier)
         if isinstance(node.op, ast.And) and _is_off(operand, context):
@@ -68,10 +69,20 @@ def _operands(node: ast.BoolOp, operands: list[ast.expr], context: RuleContext, 
 
 
 def _is_off(node: ast.expr, context: RuleContext) -> bool:
-    """Whether a condition does not hold as long as the settings are what they are by default."""
+    """Whether a condition is false for the default settings."""
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
         return any(_is_off(operand, context) for operand in node.values)
     return context.value(node).const is False
+
+
+def _is_inside_call(node: ast.expr, statement: ast.stmt) -> bool:
+    """Whether an expression is an element of what a call in the statement is passed: `any(not x for x in xs)`."""
+    for call in ast.walk(statement):
+        if isinstance(call, ast.Call):
+            for arg in call.args:
+                if arg is node or (isinstance(arg, (ast.GeneratorExp, ast.ListComp)) and arg.elt is node):
+                    return True
+    return False
 
 
 class BooleanOperator(Rule):
@@ -80,11 +91,16 @@ class BooleanOperator(Rule):
     nodes = (ast.BoolOp, ast.UnaryOp)
     barriers = ("boolean-operator-on-tensor",)
     VALID: ClassVar = ("y = m & m", "y = ~m", "y = s is None or 1")
-    INVALID: ClassVar = ("y = not s", "y = s and 1", "y = s or 1")
+    INVALID: ClassVar = ("y = not s", "y = s and 1", "y = s or 1", "any(not p.isfinite().all() for p in [x, x2])")
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
-        """Look at what a statement evaluates."""
+        """Check an expression that a statement evaluates."""
         statement = context.statement
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and _is_inside_call(node, statement):
+            value = context.value(node.operand)
+            if value.zero_dim is True:
+                yield from _leaves(node.operand, context, "boolean-operator-on-tensor")
+            return
         if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)) or statement.value is not node:
             return
         if isinstance(node, ast.BoolOp):
@@ -103,7 +119,7 @@ class BuiltinComparison(Rule):
     INVALID: ClassVar = ("max(s, s2)", "sorted([s, s2])", "any([s > 0])", "0 < s < 1")
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
-        """Look at a call or a comparison."""
+        """Check a call or a comparison."""
         if isinstance(node, ast.Compare):
             yield from self._comparison(node, context)
             return

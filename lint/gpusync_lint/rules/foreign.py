@@ -1,4 +1,4 @@
-"""The barriers of frameworks other than torch, which depend on the types of values that their catalogues describe."""
+"""Barriers of frameworks other than torch, by the types of values that their catalogues describe."""
 
 from __future__ import annotations
 
@@ -6,24 +6,21 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.catalogue import foreign
-from gpusync_lint.domain import python_api
-from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, foreign_inside, tuple_of
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.blocks import LOOPS, around
-from gpusync_lint.rules.base.context import Report, Rule, RuleContext
-from gpusync_lint.rules.base.entries import is_meant, waits_if_called_so
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, is_count, method
+from gpusync_lint.rules.base.entries import is_meant
+from gpusync_lint.rules.base.foreign_calls import found
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpusync_lint.catalogue.schema import Barrier
-
 
 class ForeignBarrier(Rule):
     """Calls, conversions, conditions, text and masks that read a value of another framework.
 
-    Silent in what the framework traces or compiles: there a value that is read would be an error, not a wait.
+    Functions that the framework traces or compiles are skipped: to read a value there is an error, and not a wait.
     """
 
     nodes = (ast.Call, ast.If, ast.While, ast.IfExp, ast.Assert, ast.UnaryOp, ast.BoolOp,
@@ -33,106 +30,39 @@ class ForeignBarrier(Rule):
     INVALID: ClassVar = ()
 
     def applies_to(self, context: RuleContext) -> bool:
-        """Whether the file uses another framework, or is given values of one."""
+        """Whether the file uses another framework, or contains values of one."""
         return context.uses_foreign_values
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
-        """Look at a node."""
-        for barrier, mark, tail in self._found(node, context):
-            if barrier.framework in foreign.allowing_one_wait() and self._is_first(node, context):
+        """Check a node."""
+        for barrier, mark, tail in found(node, context):
+            if barrier.framework in foreign.allowing_one_wait() and self._is_the_one(node, context):
                 return
             if not context.is_traced():
                 confidence = Confidence.LOW if is_meant(barrier, context) else Confidence.MEDIUM
                 yield Report(barrier.id, mark, confidence, highlight_name=tail)
                 return
 
-    def _is_first(self, wanted: ast.AST, context: RuleContext) -> bool:
-        """Whether nothing waits before a node in the same turn of the innermost loop, or call of the function."""
+    def _is_the_one(self, wanted: ast.AST, context: RuleContext) -> bool:
+        """Whether a wait is the only one so far in its turn of a loop over batches, or in its call of the function."""
         holders = around(context.function, context.statement)
         loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
+        if loops and not _runs_over_batches(loops[-1], context):
+            return False
         body = loops[-1].body if loops else context.function.node.body  # type: ignore[attr-defined]
         place = (wanted.lineno, wanted.col_offset)  # type: ignore[attr-defined]
         for node in walk_block(body):
             before = isinstance(node, (ast.expr, ast.stmt)) and (node.lineno, node.col_offset) < place
             if before and any(
-                barrier.framework in foreign.allowing_one_wait() for barrier, _, _ in self._found(node, context)
+                barrier.framework in foreign.allowing_one_wait() for barrier, _, _ in found(node, context)
             ):
                 return False
         return True
 
-    def _found(self, node: ast.AST, context: RuleContext) -> Iterator[tuple[Barrier, ast.expr, bool]]:
-        if isinstance(node, ast.Call):
-            yield from self._call(node, context)
-        elif isinstance(node, (ast.If, ast.While, ast.IfExp, ast.Assert)):
-            yield from self._tested([node.test], context)
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            yield from self._tested([node.operand], context)
-        elif isinstance(node, ast.BoolOp):
-            yield from self._tested(node.values[:-1], context)
-        elif isinstance(node, ast.FormattedValue):
-            for barrier in _by_builtin("format", context.value(node.value)):
-                yield barrier, node.value, False
-        elif isinstance(node, ast.Subscript) and isinstance(node.slice, (ast.Compare, ast.Name)):
-            base, index = context.value(node.value), context.value(node.slice)
-            if base.kind is Kind.FOREIGN and index == base and isinstance(node.slice, ast.Compare):
-                for barrier in foreign.barriers():
-                    if barrier.masks and barrier.of == base.ref:
-                        yield barrier, node, False
 
-    def _call(self, node: ast.Call, context: RuleContext) -> Iterator[tuple[Barrier, ast.expr, bool]]:
-        func = node.func
-        called = context.value(func)
-        dotted = called.ref if called.kind is Kind.NAME and isinstance(called.ref, str) else ""
-        values = [context.value(arg) for arg in node.args]
-        receiver = context.value(func.value) if isinstance(func, ast.Attribute) else UNKNOWN
-        if _tracks(node, context):
-            given_to = [*values, *(context.value(keyword.value) for keyword in node.keywords)]
-            shown = foreign_inside(tuple_of(given_to))
-            for barrier in _by_builtin("tracker", shown) if shown is not None else ():
-                yield barrier, node, True
-        known = dotted.partition(".")[0] in foreign.modules() or receiver.kind is Kind.FOREIGN
-        if not known and all(value.kind is not Kind.FOREIGN for value in values):
-            return
-        if dotted.startswith("builtins."):
-            for arg, value in zip(node.args, values, strict=True):
-                for barrier in _by_builtin(dotted.removeprefix("builtins."), value):
-                    yield barrier, node if len(node.args) == 1 else arg, False
-        elif dotted:
-            for barrier in foreign.barriers():
-                if not foreign.matches(barrier.functions, dotted) or foreign.matches(barrier.not_functions, dotted):
-                    continue
-                if barrier.of and not any(_is(value, barrier.of) for value in values):
-                    continue
-                if waits_if_called_so(barrier, node, context):
-                    yield barrier, node, False
-        elif isinstance(func, ast.Attribute):
-            for barrier in foreign.barriers():
-                named = func.attr in barrier.methods and _is(receiver, barrier.of)
-                if named and waits_if_called_so(barrier, node, context):
-                    yield barrier, node, True
-
-    def _tested(self, tests: list[ast.expr], context: RuleContext) -> Iterator[tuple[Barrier, ast.expr, bool]]:
-        for test in tests:
-            value = context.value(test)
-            if value.kind is Kind.FOREIGN and isinstance(test, (ast.Compare, ast.Call)):
-                for barrier in foreign.barriers():
-                    if barrier.conditions and barrier.of == value.ref:
-                        yield barrier, test, False
-
-
-def _tracks(node: ast.Call, context: RuleContext) -> bool:
-    """Whether a call hands values to an experiment tracker or a progress bar."""
-    if isinstance(node.func, ast.Attribute) and node.func.attr in python_api.TRACKERS:
+def _runs_over_batches(loop: ast.stmt, context: RuleContext) -> bool:
+    """Whether a loop runs over batches of data, rather than counting, or makes a step of a training in each turn."""
+    if isinstance(loop, (ast.For, ast.AsyncFor)) and not is_count(loop.iter, context):
         return True
-    return any(barrier.framework == "trackers" for barrier in context.barriers_by_name(node))
-
-
-def _is(value: Value, of: str) -> bool:
-    return value.kind is Kind.FOREIGN and value.ref == of
-
-
-def _by_builtin(label: str, value: Value) -> Iterator[Barrier]:
-    if value.kind is Kind.FOREIGN:
-        for barrier in foreign.barriers():
-            if label in barrier.builtins and barrier.of == value.ref:
-                yield barrier
+    steps = ("backward", "step")
+    return any(isinstance(node, ast.Call) and method(node) in steps for node in walk_block([loop]))

@@ -1,11 +1,11 @@
-"""Barriers of other frameworks that a name alone does not tell: Numba's kernels."""
+"""Barriers of other frameworks that need more than a catalogue entry: kernels of Numba."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, arguments
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HostArgument(Rule):
-    """A Numba kernel called with a numpy array."""
+    """A call of a Numba kernel with a NumPy array."""
 
     nodes = (ast.Call,)
     barriers = ("numba.host-argument",)
@@ -22,11 +22,11 @@ class HostArgument(Rule):
     INVALID: ClassVar = ()
 
     def applies_to(self, context: RuleContext) -> bool:
-        """Whether the file uses another framework, or is given values of one."""
+        """Whether the file uses another framework, or contains values of one."""
         return context.uses_foreign_values
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         called = context.value(node.func)
         if called.kind is not Kind.FOREIGN or called.ref != "numba.launch":
             return

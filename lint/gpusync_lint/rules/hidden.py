@@ -1,11 +1,11 @@
-"""GS601 to GS603: library objects that read device values inside."""
+"""GS601 to GS603: objects of torch that read device values internally."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Device, Kind, Value
+from gpusync_lint.domain.values import Device, Kind, Value
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, keyword, method, positional
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Scaler(Rule):
-    """`GradScaler.step` with an optimizer that is not fused, and `get_scale`."""
+    """`GradScaler.step` with an optimizer that is not fused, and `GradScaler.get_scale`."""
 
     nodes = (ast.Call,)
     calls = ("step", "get_scale")
@@ -23,7 +23,7 @@ class Scaler(Rule):
     INVALID: ClassVar = ("scaler.step(sgd)", "scaler.get_scale()")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         called = method(node)
         if called not in ("step", "get_scale") or not isinstance(node.func, ast.Attribute):
             return
@@ -42,10 +42,10 @@ class Scaler(Rule):
 
 
 class DistributionChecks(Rule):
-    """Making a distribution, and asking it for a probability, with validation on (the default)."""
+    """Creating a distribution, or computing a probability, with validation enabled (the default)."""
 
     nodes = (ast.Call,)
-    calls = ("torch.distributions.*", "log_prob")
+    calls = ("torch.distributions.*", "log_prob", "class.__call__")
     barriers = ("distribution-validation",)
     VALID: ClassVar = ("torch.distributions.Normal(v, v, validate_args=False)",)
     INVALID: ClassVar = (
@@ -54,17 +54,25 @@ class DistributionChecks(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         dotted = context.qualified_name(node.func)
         if dotted.startswith("torch.distributions."):
             if dotted.rpartition(".")[2][:1].isupper():
                 yield from self._report(context.value(node), node, context, False)
-        elif method(node) == "log_prob" and isinstance(node.func, ast.Attribute):
-            yield from self._report(context.value(node.func.value), node, context, True)
+        elif isinstance(node.func, ast.Attribute) and method(node) == "log_prob":
+            made = context.value(node.func.value)
+            if made.kind is Kind.UNKNOWN and "validate_args" not in context.file.text:
+                values = [context.value(arg) for arg in positional(node)]
+                if any(value.on_device for value in values):  # a distribution, which may not validate its arguments
+                    yield Report("distribution-validation", node, Confidence.LOW, highlight_name=True)
+            elif context.value(node.func).kind is not Kind.FUNCTION:  # not a method that the project overrides
+                yield from self._report(made, node, context, True)
+        elif context.value(node.func).kind is Kind.CLASS and not context.has_own_init(context.value(node)):
+            yield from self._report(context.value(node), node, context, False)
 
     def _report(self, made: Value, node: ast.Call, context: RuleContext, tail: bool) -> Iterator[Report]:
         if (
-            made.kind is Kind.DISTRIBUTION
+            (made.kind is Kind.DISTRIBUTION or context.derives_from(made, "torch.distributions."))
             and made.argument("validate_args").const is not False
             and made.device >= Device.ASSUMED
         ):
@@ -82,7 +90,7 @@ class HiddenStep(Rule):
     INVALID: ClassVar = ("plateau.step(s)", "torch.optim.swa_utils.AveragedModel(model).update_parameters(model)")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         args = positional(node)
         called = method(node)
         if called not in ("step", "update_parameters") or not args or not isinstance(node.func, ast.Attribute):
@@ -100,7 +108,7 @@ class HiddenStep(Rule):
 
 
 class AttentionMask(Rule):
-    """`nn.TransformerEncoder` called with a mask and without `is_causal`."""
+    """A call of `nn.TransformerEncoder` with a mask and without `is_causal`."""
 
     nodes = (ast.Call,)
     calls = ("torch.nn.TransformerEncoder.__call__",)
@@ -109,7 +117,7 @@ class AttentionMask(Rule):
     INVALID: ClassVar = ("torch.nn.TransformerEncoder(layer, 1).to(dev)(x, mask=m)",)
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         called = context.value(node.func)
         if called.kind is not Kind.MODULE or called.ref != "torch.nn.TransformerEncoder":
             return

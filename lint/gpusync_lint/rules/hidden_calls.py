@@ -1,11 +1,11 @@
-"""GS408, GS603 and GS606: torch calls that wait because of how they, or the object they belong to, were set up."""
+"""GS408, GS603 and GS606: calls of torch that wait because of the settings of the call or of its object."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Device, Kind
+from gpusync_lint.domain.values import Device, Kind
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.blocks import around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, called_names, keyword, method, positional
@@ -20,11 +20,11 @@ _BATCH_NORMS = (
     "LazyBatchNorm3d",
 )  # fmt: skip
 _READING = frozenset({"Adafactor", "ASGD"})
-"""Optimizers whose update of a parameter reads a number of it, unless they are `capturable`."""
+"""Optimizers whose update reads a number of each parameter, unless they are `capturable`."""
 
 
 class AnomalyDetection(Rule):
-    """`set_detect_anomaly(True)` and `detect_anomaly()`, wherever training is under them."""
+    """`set_detect_anomaly(True)` and `detect_anomaly()`, if training code runs in that mode."""
 
     nodes = (ast.Call,)
     calls = called_names("anomaly-detection")
@@ -37,7 +37,7 @@ class AnomalyDetection(Rule):
     INVALID: ClassVar = ("torch.autograd.set_detect_anomaly(True)", "with torch.autograd.detect_anomaly(): model(x)")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         dotted = context.qualified_name(node.func)
         barrier = context.catalogue.by_function.get(dotted)
         if barrier is None or barrier.id != "anomaly-detection" or not context.uses_device():
@@ -52,7 +52,7 @@ class AnomalyDetection(Rule):
         yield Report("anomaly-detection", node, Confidence.MEDIUM, heat=self._heat(context))
 
     def _heat(self, context: RuleContext) -> Heat | None:
-        """Every step, where the mode stays on for the training around the statement and nothing asked for it."""
+        """`STEP` if the mode remains enabled for the training around the statement and no setting asks for it."""
         fn = context.function
         if any(isinstance(block[at], (ast.If, ast.Try)) for block, at in around(fn, context.statement)):
             return None
@@ -61,7 +61,7 @@ class AnomalyDetection(Rule):
 
 
 class ReadingOptimizer(Rule):
-    """`step` of an optimizer that reads numbers of its parameters, or its learning rate, to the host."""
+    """`step` of an optimizer that reads numbers of its parameters, or its learning rate."""
 
     nodes = (ast.Call,)
     calls = ("step",)
@@ -73,7 +73,7 @@ class ReadingOptimizer(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         if method(node) != "step" or not isinstance(node.func, ast.Attribute):
             return
         receiver = context.value(node.func.value)
@@ -86,7 +86,7 @@ class ReadingOptimizer(Rule):
 
 
 class CumulativeBatchNorm(Rule):
-    """A batch norm made with `momentum=None`."""
+    """A call of a batch norm that was created with `momentum=None`."""
 
     nodes = (ast.Call,)
     calls = tuple(f"torch.nn.{name}.__call__" for name in _BATCH_NORMS)
@@ -95,7 +95,7 @@ class CumulativeBatchNorm(Rule):
     INVALID: ClassVar = ("torch.nn.BatchNorm1d(256, momentum=None).to(dev)(x)",)
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         called = context.value(node.func)
         if (
             called.kind is Kind.MODULE
@@ -115,7 +115,7 @@ class CaptureAndLoad(Rule):
     INVALID: ClassVar = ("torch.load('x.pt', map_location=dev)", "with torch.cuda.graph(captured): y = x + 1")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         barrier = context.catalogue.by_function.get(context.qualified_name(node.func))
         if barrier is None or barrier.id not in self.barriers:
             return
@@ -129,9 +129,9 @@ class CaptureAndLoad(Rule):
 
 
 class NormBySingularValues(Rule):
-    """`torch.linalg.matrix_norm` of an order that needs the singular values, and nuclear norms of any form.
+    """`torch.linalg.matrix_norm` of an order that needs singular values, and nuclear norms.
 
-    Of `torch.linalg.norm(x, 2)` nobody knows whether `x` is a matrix.
+    `torch.linalg.norm(x, 2)` is not reported, since `x` may be a vector.
     """
 
     nodes = (ast.Call,)
@@ -141,7 +141,7 @@ class NormBySingularValues(Rule):
     INVALID: ClassVar = ("torch.linalg.matrix_norm(x, 2)", "torch.linalg.matrix_norm(x, ord='nuc')")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         barrier = context.catalogue.by_function.get(context.qualified_name(node.func))
         args = positional(node)
         if barrier is None or barrier.id != "spectral-norm-of-matrix" or not args:

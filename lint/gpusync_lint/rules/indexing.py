@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Device, Kind, Value
+from gpusync_lint.domain.values import Device, Kind, Value, is_number
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, indices, method, positional, stored_value
 from gpusync_lint.syntax.traversal import walk_block
@@ -17,7 +17,7 @@ _SURE_INDEX = (ast.List, ast.ListComp)
 
 
 class IndexRead(Rule):
-    """`x[mask]` and `x[host_index]`, where a tensor is read."""
+    """Reads of `x[mask]` and `x[host_index]`."""
 
     nodes = (ast.Subscript,)
     barriers = ("mask-read", "index-from-host")
@@ -29,23 +29,29 @@ class IndexRead(Rule):
         "y = x[cidx]",
         "y = x[np.array([1])]",
         "x[[0, 1]] = 1.0",
+        "x[m] *= 2.0",
+        "for k in torch.utils.data.BatchSampler(torch.utils.data.RandomSampler(range(8)), 4, True):\n    y = x[k]",
     )
 
     def check(self, node: ast.Subscript, context: RuleContext) -> Iterator[Report]:
-        """Look at a subscript."""
+        """Check a subscript."""
         base = context.value(node.value)
         if base.kind is Kind.MOVED:
             base = Value(Kind.TENSOR, Device.GPU, certain=False)
         confidence = context.confidence(base)
         if confidence is None:
             return
-        stored = isinstance(node.ctx, ast.Store)
+        # `x[mask] += 1` reads the elements before it stores them.
+        stored = isinstance(node.ctx, ast.Store) and not isinstance(context.statement, ast.AugAssign)
         for part in indices(node):
             if isinstance(part, ast.Slice):
                 continue
             index = context.value(part)
             if not stored and index.on_device and context.is_mask(part):
                 yield Report("mask-read", node, _less(confidence, context.confidence(index)))
+                return
+            if not stored and index.kind is Kind.UNKNOWN and context.is_called_mask(part):
+                yield Report("mask-read", node, _less(confidence, Confidence.MEDIUM))
                 return
             if self._from_host(part, index, context):
                 yield Report("index-from-host", node, confidence)
@@ -60,11 +66,13 @@ class IndexRead(Rule):
             return index.certain
         if isinstance(node, _SURE_INDEX):
             return True
+        if index.kind is Kind.LIST and index.elem is not None and is_number(index.elem):
+            return True
         return isinstance(node, ast.Call) and context.qualified_name(node.func) == "builtins.range"
 
 
 class MaskGradient(Rule):
-    """`loss.backward()`, where all that the loss was computed from was read through masks."""
+    """`loss.backward()` of a loss that was computed only from tensors that were selected by masks."""
 
     nodes = (ast.Call,)
     calls = ("backward",)
@@ -73,14 +81,14 @@ class MaskGradient(Rule):
     INVALID: ClassVar = ("loss = F.mse_loss(x[m], x2[m])\nloss.backward()",)
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         if method(node) != "backward" or not isinstance(node.func, ast.Attribute):
             return
         loss = node.func.value
         made = _made(loss.id, context) if isinstance(loss, ast.Name) else None
         if made is None:
             return
-        # One of them has the gradient that goes back, so it goes back through a mask.
+        # One of them requires a gradient, so the backward pass goes through a mask.
         tensors = [arg for arg in made.args if context.value(arg).kind is Kind.TENSOR]
         if tensors and all(isinstance(arg, ast.Subscript) and _is_mask(context.value(arg.slice)) for arg in tensors):
             yield Report("mask-gradient", node, Confidence.MEDIUM, highlight_name=True)
@@ -91,7 +99,7 @@ def _is_mask(index: Value) -> bool:
 
 
 def _made(label: str, context: RuleContext) -> ast.Call | None:
-    """The call whose result a name was given last before the statement."""
+    """The call that was assigned to a name last before the statement."""
     before = [
         statement
         for statement in walk_block(context.function.node.body)
@@ -113,7 +121,7 @@ class IndexWrite(Rule):
     INVALID: ClassVar = ("x[m] = s", "x[idx] = 1.0", "x.index_put_((m,), s)")
 
     def check(self, node: ast.Subscript | ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Judge a subscript or a call."""
+        """Check a subscript or a call."""
         if isinstance(node, ast.Call):
             args = positional(node)
             if method(node) == "index_put_" and isinstance(node.func, ast.Attribute) and args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, method
 from gpusync_lint.rules.fixes.deferred_reads import defer
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Item(Rule):
-    """A tensor's values read as Python numbers."""
+    """Tensors that are read as Python numbers."""
 
     nodes = (ast.Call,)
     calls = ("item", "tolist")
@@ -24,14 +24,14 @@ class Item(Rule):
     INVALID: ClassVar = ("s.item()", "total += x.sum().item()", "x.tolist()")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         called = method(node)
         if called not in ("item", "tolist") or node.args or node.keywords or not isinstance(node.func, ast.Attribute):
             return
         value = context.value(node.func.value)
         confidence = context.confidence(value)
         if confidence is None and value.kind in (Kind.UNKNOWN, Kind.MOVED) and context.unknown_is_probably_tensor():
-            # numpy scalars have `.item()` too, but in code that computes on a device few are left unexplained.
+            # NumPy scalars have `.item()` too, but in code that uses a device, few of them are unknown values.
             confidence = Confidence.MEDIUM if called == "item" else Confidence.LOW
         if confidence is not None:
             fix = defer(node, node.func.value, context) if called == "item" else None

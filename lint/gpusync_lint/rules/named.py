@@ -1,4 +1,4 @@
-"""The barriers of libraries on top of torch, and those that a project adds itself: calls of a certain name."""
+"""Barriers of libraries on top of torch, and those that a project defines itself, by the name of the callee."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.catalogue import roots
-from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value
+from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value
 from gpusync_lint.inference.named_barriers import named_by
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NamedBarrier(Rule):
-    """Functions of torchvision, methods of a metric of torchmetrics, of a `LightningModule`, of the project's own."""
+    """Functions and methods of libraries such as torchvision, torchmetrics and Lightning, and of the project itself."""
 
     nodes = (ast.Call,)
     barriers = (
@@ -33,10 +33,10 @@ class NamedBarrier(Rule):
 
     def __init__(self, settings: EngineSettings) -> None:
         super().__init__(settings)
-        self.calls = frozenset(named_by(settings.barriers).ends)
+        self.calls = frozenset(named_by(settings.barriers).suffixes)
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         for barrier in context.barriers_by_name(node):
             confidence = _confidence(barrier, node, context)
             if confidence is not None:
@@ -45,7 +45,7 @@ class NamedBarrier(Rule):
 
 
 class PreparedLoader(Rule):
-    """A loop over a loader that Accelerate prepared, which moves each batch itself."""
+    """A loop over a loader that Accelerate has prepared, which moves each batch to the device."""
 
     nodes = (ast.For, ast.AsyncFor)
     barriers = ("accelerate.prepared-loader",)
@@ -53,21 +53,21 @@ class PreparedLoader(Rule):
     INVALID: ClassVar = ()
 
     def check(self, node: ast.For | ast.AsyncFor, context: RuleContext) -> Iterator[Report]:
-        """Judge what a loop runs over."""
+        """Check the iterable of a loop."""
         loader = node.iter
         while isinstance(loader, ast.Call) and loader.args:  # enumerate, tqdm
             loader = loader.args[0]
         value = context.value(loader)
         if value.kind is not Kind.LOADER or value.device is not Device.GPU:
             return
-        # Lightning's Fabric prepares loaders too, and does not wait. Who says `non_blocking` somewhere knows of it.
+        # Lightning's Fabric prepares loaders too, without a wait. A file that mentions `non_blocking` is trusted.
         accelerate = any(dotted.startswith("accelerate") for dotted in context.file.imports.values())
         if accelerate and "non_blocking" not in context.file.text:
             yield Report("accelerate.prepared-loader", loader, Confidence.MEDIUM, heat=Heat.STEP)
 
 
 def _confidence(barrier: Barrier, node: ast.Call, context: RuleContext) -> Confidence | None:
-    """How sure it is that a call waits, given how it is called; None when it does not."""
+    """The confidence that a call waits, by its arguments; None if it does not."""
     if not waits_if_called_so(barrier, node, context):
         return None
     if barrier.unless_made_with:
@@ -77,18 +77,23 @@ def _confidence(barrier: Barrier, node: ast.Call, context: RuleContext) -> Confi
             return Confidence.LOW
         if any(holds_constant(receiver.argument(name), value) for name, value in barrier.unless_made_with):
             return None
-    if barrier.takes == "tensor":
-        given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg is not None)]
-        found = [text_confidence(context, context.value(arg)) for arg in given]
-        return min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
-    if barrier.takes == "number":
-        value = context.value(node.args[-1]) if node.args else UNKNOWN
-        return Confidence.MEDIUM if context.uses_device() and _holds_number(value) else None
+    if barrier.takes:
+        return _confidence_of_arguments(barrier, node, context)
     if barrier.framework == "project":
         return Confidence.HIGH
     if barrier.among_processes:
         return Confidence.LOW
     return Confidence.MEDIUM if context.uses_device() else None
+
+
+def _confidence_of_arguments(barrier: Barrier, node: ast.Call, context: RuleContext) -> Confidence | None:
+    """The confidence that a call is passed a tensor, or a number, as the barrier requires."""
+    if barrier.takes == "number":
+        value = context.value(node.args[-1]) if node.args else UNKNOWN
+        return Confidence.MEDIUM if context.uses_device() and _holds_number(value) else None
+    given = [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg is not None)]
+    found = [text_confidence(context, context.value(arg)) for arg in given]
+    return min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
 
 
 def _holds_number(value: Value) -> bool:

@@ -1,4 +1,4 @@
-"""GS705: copies that are asked not to block, of memory that is not pinned."""
+"""GS705: copies with `non_blocking=True` from memory that is not pinned."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import Device, Kind
+from gpusync_lint.domain.values import Device, Kind
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, keyword, keyword_is, method, positional
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class PageableCopy(Rule):
-    """`.to(device, non_blocking=True)` of a batch whose loader does not pin, or of a tensor made on the host before it.
+    """`.to(device, non_blocking=True)` of a batch whose loader does not pin it, or of a new tensor on the host.
 
-    It waits where the copy is larger than about a mebibyte, and sizes are not in the source: low confidence.
+    It waits if the copy is larger than about 1 MiB. Sizes are not known, so the confidence is low.
     """
 
     nodes = (ast.Call,)
@@ -32,7 +32,7 @@ class PageableCopy(Rule):
     INVALID: ClassVar = ()
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         if method(node) not in ("to", "cuda") or not keyword_is(node, "non_blocking", True):
             return
         assert isinstance(node.func, ast.Attribute)

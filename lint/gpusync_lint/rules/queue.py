@@ -1,4 +1,4 @@
-"""GS704: a training loop in which nothing ever waits for the GPU."""
+"""GS704: a training loop in which nothing waits for the GPU."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import Device, Kind
+from gpusync_lint.domain.values import Device, Kind
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.blocks import LOOPS, around
-from gpusync_lint.rules.base.context import Report, Rule, RuleContext, method
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, is_count, method
 from gpusync_lint.rules.base.device_work import device_work
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_TRAINERS = {"mxnet.trainer": "mxnet.unbounded-queue"}
+"""The types of the optimizers of other frameworks, each with its entry."""
 _MADE = "for i in range(9):\n    y = torch.randn(4, 256, device=dev)\n    model(y).sum().backward()\n    sgd.step()"
 
 
 class UnboundedQueue(Rule):
-    """`optimizer.step()` in a loop whose inputs are made on the device, and that nothing holds back.
+    """`optimizer.step()` in a loop whose inputs are created on the device, and in which nothing waits.
+
+    In MXNet, where copies to the device do not wait either, `trainer.step()` in any loop.
 
     Every call of the loop must be understood: one that is not may wait. So must what it runs over: a range, or no end.
     A read under a guard (`if step % 100 == 0`) holds the host back too.
@@ -28,7 +32,7 @@ class UnboundedQueue(Rule):
 
     nodes = (ast.Call,)
     calls = ("step",)
-    barriers = ("unbounded-queue",)
+    barriers = ("unbounded-queue", *_TRAINERS.values())
     after_others = True
     VALID: ClassVar = (
         f"{_MADE}\n    if i % 3 == 0:\n        print(y.sum().item())",
@@ -42,38 +46,47 @@ class UnboundedQueue(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         if method(node) != "step" or not isinstance(node.func, ast.Attribute) or context.occurrence.repeated:
             return
-        if context.value(node.func.value).kind is not Kind.OPTIMIZER:
-            return
+        optimizer = context.value(node.func.value)
+        barrier = "unbounded-queue" if optimizer.kind is Kind.OPTIMIZER else _TRAINERS.get(optimizer.ref, "")
         holders = around(context.function, context.statement)
         loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
-        if not loops or holders[-2][0][holders[-2][1]] is not loops[-1]:
+        if not barrier or not loops or holders[-2][0][holders[-2][1]] is not loops[-1]:
             return
         loop = loops[-1]
-        lines = range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)
-        if context.reported_lines.intersection(lines) or not _endless(loop, context):
+        if _has_reports(loop, context):
             return
-        if not any(_makes_input(inner, context) for inner in walk_block(loop.body)):  # type: ignore[attr-defined]
+        of_torch = optimizer.kind is Kind.OPTIMIZER  # whose copies of batches to the device wait
+        if of_torch and not (_endless(loop, context) and _makes_inputs(loop, context)):
             return
-        if device_work(loop.body, context) is not None:  # type: ignore[attr-defined]
+        if device_work(loop.body, context, any_loop=not of_torch) is not None:  # type: ignore[attr-defined]
             mark = loop.test if isinstance(loop, ast.While) else loop.iter  # type: ignore[attr-defined]
-            yield Report("unbounded-queue", mark, Confidence.MEDIUM, heat_statement=loop, heat=Heat.EPOCH)
+            yield Report(barrier, mark, Confidence.MEDIUM, heat_statement=loop, heat=Heat.EPOCH)
+
+
+def _has_reports(loop: ast.stmt, context: RuleContext) -> bool:
+    lines = range(loop.lineno, (loop.end_lineno or loop.lineno) + 1)
+    return not context.reported_lines.isdisjoint(lines)
 
 
 def _endless(loop: ast.stmt, context: RuleContext) -> bool:
-    """Whether a loop runs over numbers, or for ever."""
+    """Whether a loop iterates over a range, or is endless."""
     if isinstance(loop, ast.While):
         return isinstance(loop.test, ast.Constant)
-    if not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
+    if not isinstance(loop, ast.For):
         return False
-    called = context.value(loop.iter.func)
-    return called.kind is Kind.NAME and called.ref in ("builtins.range", "itertools.count", "tqdm.trange")
+    return is_count(loop.iter, context)
+
+
+def _makes_inputs(loop: ast.stmt, context: RuleContext) -> bool:
+    """Whether a loop makes new tensors on the device."""
+    return any(_makes_input(inner, context) for inner in walk_block(loop.body))  # type: ignore[attr-defined]
 
 
 def _makes_input(node: ast.AST, context: RuleContext) -> bool:
-    """Whether an expression makes a new tensor on the device."""
+    """Whether an expression creates a tensor on the device."""
     if not isinstance(node, ast.Call):
         return False
     called, made = context.value(node.func), context.value(node)

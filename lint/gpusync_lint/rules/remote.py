@@ -1,11 +1,11 @@
-"""GS802 to GS804: tasks of Ray and Dask that are waited for one by one."""
+"""GS802 to GS804: loops that wait for one task of Ray or Dask at a time."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import ReplaceExpression
 from gpusync_lint.rules.base.blocks import LOOPS, around, bound_names
@@ -19,79 +19,88 @@ if TYPE_CHECKING:
 
 _METHODS = {("compute", "dask.collection"): "dask.compute-in-loop", ("result", "dask.future"): "dask.result-in-loop"}
 _FUNCTIONS = ("dask.compute", "dask.base.compute")
+_RAY = "ray.get-in-loop"
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 _AT_ONCE = "The tasks run at the same time."
 
 
 class RemoteInLoop(Rule):
-    """`ray.get`, Dask's `compute`, `.result()` and `gather` of what one turn of a loop submits.
+    """`ray.get`, Dask's `compute`, `.result()` and `gather` of a task that the same iteration of a loop submits.
 
-    The task must depend on the loop's own variable, and not on the result of the turn before. A method of one actor
-    that is called again and again is left alone: it may keep a state.
+    The task must depend on the variable of the loop, and not on the result of an earlier iteration. Repeated calls of a
+    method of one actor are not reported, since the actor may have state.
     """
 
     nodes = (ast.Call,)
     calls = ("ray.get", *_FUNCTIONS, "gather", "compute", "result")
-    barriers = ("ray.get-in-loop", "dask.compute-in-loop", "dask.result-in-loop")
+    barriers = (_RAY, "dask.compute-in-loop", "dask.result-in-loop")
     VALID: ClassVar = ("get(x)", "model.compute()")
     INVALID: ClassVar = ()
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         barrier, subject = _waits(node, context)
         if subject is None:
             return
-        if context.occurrence.repeated:
-            around_it = _comprehension(context.statement, node)
-            if around_it is not None and not any(_as_completed(each.iter) for each in around_it.generators):
-                names = {name for each in around_it.generators for name in _names(each.target)}
-                if _task(barrier, subject, names):
-                    fix = _fix(around_it, node, subject, context) if barrier.startswith("ray") else None
-                    yield Report(barrier, node, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
+        check = self._in_comprehension if context.occurrence.repeated else self._in_loop
+        yield from check(barrier, node, subject, context)
+
+    def _in_comprehension(
+        self, barrier: str, node: ast.Call, subject: ast.expr, context: RuleContext
+    ) -> Iterator[Report]:
+        comprehension = _comprehension(context.statement, node)
+        if comprehension is None or any(_as_completed(each.iter) for each in comprehension.generators):
             return
+        names = {name for each in comprehension.generators for name in _names(each.target)}
+        if _task(barrier, subject, names):
+            fix = _fix(comprehension, node, subject, context) if barrier == _RAY else None
+            yield Report(barrier, node, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
+
+    def _in_loop(self, barrier: str, node: ast.Call, subject: ast.expr, context: RuleContext) -> Iterator[Report]:
         holders = around(context.function, context.statement)
-        loops = [(block[at], level) for level, (block, at) in enumerate(holders) if isinstance(block[at], LOOPS)]
-        if not loops or not isinstance(loops[-1][0], ast.For) or _as_completed(loops[-1][0].iter):
+        loops = [block[at] for block, at in holders if isinstance(block[at], LOOPS)]
+        loop = loops[-1] if loops else None
+        if not isinstance(loop, ast.For) or _as_completed(loop.iter):
             return
-        loop = loops[-1][0]
-        result = _reach(loop.body, bound_names(context.statement))
-        if result & _names(subject):
+        if _reach(loop.body, bound_names(context.statement)) & _names(subject):
             return
         names = _names(loop.target)
-        if barrier == "ray.get-in-loop" and isinstance(subject, ast.Name) and subject.id in names:
-            yield Report(barrier, node, Confidence.MEDIUM, fix=get_at_once(loop, node, subject, context))
+        fix = get_at_once(loop, node, subject, context) if barrier == _RAY else None
+        if barrier == _RAY and isinstance(subject, ast.Name) and subject.id in names:
+            yield Report(barrier, node, Confidence.MEDIUM, fix=fix)
         elif _task(barrier, subject, _reach(loop.body, names)):
-            fix = get_at_once(loop, node, subject, context) if barrier.startswith("ray") else None
             yield Report(barrier, node, Confidence.MEDIUM, fix=fix, heat=Heat.STEP)
 
 
 def _waits(node: ast.Call, context: RuleContext) -> tuple[str, ast.expr | None]:
-    """The barrier that a call may be, and what it waits for."""
-    func = node.func
-    called = context.value(func)
-    if called.kind is Kind.NAME and called.ref == "ray.get" and len(node.args) == 1:
-        return "ray.get-in-loop", node.args[0]
-    if called.kind is Kind.NAME and called.ref in _FUNCTIONS and len(node.args) == 1:
-        lazy = context.value(node.args[0])
-        return "dask.compute-in-loop", node.args[0] if lazy.kind is Kind.FOREIGN else None
-    if isinstance(func, ast.Attribute) and func.attr == "gather" and len(node.args) == 1:
-        receiver = context.value(func.value)
-        gathers = receiver.kind is Kind.FOREIGN and receiver.ref == "dask.client"
-        return "dask.result-in-loop", node.args[0] if gathers else None
-    if isinstance(func, ast.Attribute) and func.attr in ("compute", "result"):
-        receiver = context.value(func.value)
-        if receiver.kind is Kind.FOREIGN:
-            barrier = _METHODS.get((func.attr, receiver.ref))
-            return (barrier, func.value) if barrier else ("", None)
-    return "", None
+    """The barrier that a call may be, and the task that it waits for."""
+    only = node.args[0] if len(node.args) == 1 else None
+    called = context.qualified_name(node.func)
+    if called == "ray.get" and only is not None:
+        return _RAY, only
+    if called in _FUNCTIONS and only is not None:
+        return "dask.compute-in-loop", only if context.value(only).kind is Kind.FOREIGN else None
+    return _method_waits(node.func, only, context) if isinstance(node.func, ast.Attribute) else ("", None)
+
+
+def _method_waits(func: ast.Attribute, only: ast.expr | None, context: RuleContext) -> tuple[str, ast.expr | None]:
+    receiver = context.value(func.value)
+    if receiver.kind is not Kind.FOREIGN:
+        return "", None
+    if func.attr == "gather" and only is not None:
+        return "dask.result-in-loop", only if receiver.ref == "dask.client" else None
+    barrier = _METHODS.get((func.attr, receiver.ref))
+    return (barrier, func.value) if barrier else ("", None)
 
 
 def _task(barrier: str, subject: ast.expr, names: set[str]) -> bool:
-    """Whether a turn of the loop waits for a task of its own, given the names that differ from turn to turn."""
+    """Whether an iteration waits for its own task. `names` are those that differ between iterations."""
     if not names & _names(subject):
         return False
     if barrier == "dask.compute-in-loop":
         return True
+    if isinstance(subject, (ast.List, ast.Tuple)):  # `ray.get([f.remote(x)])`
+        return any(_task(barrier, element, names) for element in subject.elts)
     called = subject.func if isinstance(subject, ast.Call) else None
     if barrier == "dask.result-in-loop":
         return isinstance(called, ast.Attribute) and called.attr == "submit"
@@ -103,7 +112,7 @@ def _task(barrier: str, subject: ast.expr, names: set[str]) -> bool:
 
 
 def _fix(comprehension: ast.AST, call: ast.Call, subject: ast.expr, context: RuleContext) -> Fix | None:
-    """`[ray.get(r) for r in refs]` to `ray.get(list(refs))`; with the tasks submitted inside, the list goes inside."""
+    """`[ray.get(r) for r in refs]` to `ray.get(list(refs))`, `[ray.get(f(x)) for ...]` to `ray.get([f(x) for ...])`."""
     if not isinstance(comprehension, ast.ListComp) or comprehension.elt is not call:
         return None
     whole = context.span(comprehension)
@@ -112,7 +121,7 @@ def _fix(comprehension: ast.AST, call: ast.Call, subject: ast.expr, context: Rul
     if plain and isinstance(subject, ast.Name) and isinstance(first.target, ast.Name) and subject.id == first.target.id:
         text = "{}({})" if isinstance(first.iter, (ast.List, ast.ListComp)) else "{}(list({}))"
         got = ReplaceExpression(whole, context.template(text, call.func, first.iter))
-        return context.fix("Get all of them at once", got, safe=True)
+        return context.fix("Get all results at once", got, safe=True)
     if isinstance(subject, ast.Name):
         return None
     return context.fix(
@@ -126,7 +135,7 @@ def _fix(comprehension: ast.AST, call: ast.Call, subject: ast.expr, context: Rul
 def _comprehension(
     statement: ast.stmt, call: ast.Call
 ) -> ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp | None:
-    """The innermost comprehension whose element holds a call."""
+    """The innermost comprehension whose element contains a call."""
     found = None
     for node in ast.walk(statement):
         if isinstance(node, _COMPREHENSIONS):
@@ -137,7 +146,7 @@ def _comprehension(
 
 
 def _reach(body: list[ast.stmt], names: set[str]) -> set[str]:
-    """Names, and all that the statements of a block compute from them, in two passes over it."""
+    """Names, and the names that the statements of a block compute from them, in two passes over it."""
     reached = set(names)
     for _ in range(2):
         for statement in body:

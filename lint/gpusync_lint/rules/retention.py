@@ -1,4 +1,4 @@
-"""GS702: losses kept with the graph that `backward()` has already been through."""
+"""GS702: losses that are kept together with a graph which `backward()` has already used."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _NO_GRAD = ("no_grad", "inference_mode")
 class KeptGraph(Rule):
     """`total += loss`, `total = total + loss` and `losses.append(loss)` in a loop that calls `loss.backward()`.
 
-    Reported only where the loop makes an optimizer's step, the sum is not begun anew in it, and nothing asks for the
-    graph to be retained: then no later backward pass can go through what is kept.
+    Reported only if the loop calls the `step` of an optimizer, does not reset the sum, and does not retain the graph:
+    then no later backward pass can use the graph.
     """
 
     nodes = (ast.AugAssign, ast.BinOp, ast.Call)
@@ -51,53 +51,44 @@ class KeptGraph(Rule):
     )
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
-        """Look at an assignment or a call."""
+        """Check an assignment or a call."""
         kept = _kept(node, context.statement)
         if kept is None or context.occurrence.repeated:
             return
         target, value = kept
         carrier = _carrier(value)
-        if carrier is None or context.confidence(context.value(carrier)) is None:
-            return
-        path = dotted_path(carrier)
-        statement = context.statement
-        holders = around(context.function, statement)
-        loops = [place for place, (block, at) in enumerate(holders) if isinstance(block[at], LOOPS)]
-        if not loops or path is None or path == target:
-            return
-        inside = holders[loops[-1] + 1 :]
-        loop = holders[loops[-1]]
-        body = loop[0][loop[1]].body  # type: ignore[attr-defined]
-        if any(_without_gradient(block[at]) for block, at in holders):
-            return
-        if not any(_goes_backward(other, path) for block, _ in inside for other in block):
-            return
-        if not _steps(body) or self._may_be_used(context.function.node.body, body, target, path, statement):
+        path = dotted_path(carrier) if carrier is not None else None
+        if carrier is None or path is None or path == target:
             return
         confidence = context.confidence(context.value(carrier))
-        if confidence is not None:
+        if confidence is not None and self._keeps_graph(target, path, context):
             yield Report("kept-graph", value, confidence, fix=self._fix(value, carrier, context))
+
+    def _keeps_graph(self, target: str, path: str, context: RuleContext) -> bool:
+        """Whether the statement is in a training loop that calls `backward()` on a path and keeps it in `target`."""
+        holders = around(context.function, context.statement)
+        loops = [place for place, (block, at) in enumerate(holders) if isinstance(block[at], LOOPS)]
+        if not loops or any(_without_gradient(block[at]) for block, at in holders):
+            return False
+        inside = holders[loops[-1] + 1 :]
+        block, at = holders[loops[-1]]
+        body = block[at].body  # type: ignore[attr-defined]
+        if not _steps(body) or not any(_goes_backward(other, path) for block, _ in inside for other in block):
+            return False
+        return not self._may_be_used(context.function.node.body, body, target, path, context.statement)
 
     def _may_be_used(
         self, whole: list[ast.stmt], body: list[ast.stmt], target: str, path: str, statement: ast.stmt
     ) -> bool:
-        """Whether the loop begins the sum anew, bounds the list, detaches the loss, or goes backward from the sum."""
+        """Whether the loop resets the sum, limits the list, detaches the loss, or calls `backward()` on the sum."""
         for node in walk_block(body):
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Delete)) and node is not statement:
-                targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-                labels = {
-                    dotted_path(item) for each in targets for item in ast.walk(each) if isinstance(item, ast.expr)
-                }
-                if target in labels or (path in labels and _detaches(getattr(node, "value", None))):
+                paths = _assigned_paths(node)
+                if target in paths or (path in paths and _detaches(getattr(node, "value", None))):
                     return True
             if isinstance(node, ast.Attribute) and node.attr in _ENDS and dotted_path(node.value) in {path, target}:
                 return True
-        for node in walk_block(whole):
-            if isinstance(node, ast.Call):
-                label = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-                if label == "deque" or (("backward" in label or label == "grad") and _mentions(node, target)):
-                    return True
-        return False
+        return any(isinstance(node, ast.Call) and _limits_or_differentiates(node, target) for node in walk_block(whole))
 
     def _fix(self, value: ast.expr, carrier: ast.expr, context: RuleContext) -> Fix | None:
         if value is not carrier:
@@ -107,22 +98,27 @@ class KeptGraph(Rule):
 
 
 def _kept(node: ast.AST, statement: ast.stmt) -> tuple[str, ast.expr] | None:
-    """The name that keeps something, and what it keeps."""
+    """The name of the sum or list, and the expression that is added to it."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name):
         return node.target.id, node.value
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.Name):
-        if not isinstance(statement, ast.Assign) or statement.value is not node or len(statement.targets) != 1:
-            return None
-        target = statement.targets[0]
-        return (target.id, node.right) if isinstance(target, ast.Name) and target.id == node.left.id else None
+        return (node.left.id, node.right) if _assigns(statement, node, node.left.id) else None
     call = node if isinstance(node, ast.Call) and len(node.args) == 1 else None
     if call is None or not isinstance(call.func, ast.Attribute) or call.func.attr != "append":
         return None
     return (call.func.value.id, call.args[0]) if isinstance(call.func.value, ast.Name) else None
 
 
+def _assigns(statement: ast.stmt, value: ast.expr, name: str) -> bool:
+    """Whether a statement is `name = value`."""
+    if not isinstance(statement, ast.Assign) or statement.value is not value or len(statement.targets) != 1:
+        return False
+    target = statement.targets[0]
+    return isinstance(target, ast.Name) and target.id == name
+
+
 def _carrier(value: ast.expr) -> ast.expr | None:
-    """The name whose graph an expression still holds."""
+    """The name of the tensor whose graph an expression keeps."""
     while True:
         if isinstance(value, (ast.Name, ast.Attribute)):
             return value
@@ -135,7 +131,7 @@ def _carrier(value: ast.expr) -> ast.expr | None:
 
 
 def _goes_backward(statement: ast.stmt, path: str) -> bool:
-    """Whether a statement always goes backward from a path, and frees the graph."""
+    """Whether a statement always calls `backward()` on a path, without retaining the graph."""
     if isinstance(statement, ast.Expr):
         call = statement.value
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
@@ -162,6 +158,17 @@ def _without_gradient(statement: ast.stmt) -> bool:
         and (dotted_path(item.context_expr.func) or "").rpartition(".")[2] in _NO_GRAD
         for item in statement.items
     )
+
+
+def _assigned_paths(node: ast.Assign | ast.AnnAssign | ast.Delete) -> set[str | None]:
+    targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+    return {dotted_path(item) for target in targets for item in ast.walk(target) if isinstance(item, ast.expr)}
+
+
+def _limits_or_differentiates(call: ast.Call, target: str) -> bool:
+    """Whether a call creates a `deque`, or a function for the backward pass gets a name."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name == "deque" or (("backward" in name or name == "grad") and _mentions(call, target))
 
 
 def _detaches(value: ast.expr | None) -> bool:

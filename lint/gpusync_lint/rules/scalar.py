@@ -1,28 +1,32 @@
-"""GS205: device tensors turned into Python numbers, by a conversion or by being used as an index."""
+"""GS205: device tensors that are converted to Python numbers, or used as an index."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.lattice import Kind, Value
+from gpusync_lint.catalogue import signatures
+from gpusync_lint.catalogue.signatures import Argument
+from gpusync_lint.domain.values import Device, Kind, Value, contents
 from gpusync_lint.rules.base.context import (
     Report,
     Rule,
     RuleContext,
     arguments,
-    called_names,
     indices,
-    method,
     positional,
 )
 from gpusync_lint.rules.fixes.deferred_reads import defer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from gpusync_lint.catalogue.signatures import Signature
     from gpusync_lint.model.levels import Confidence
 
+_SIZED = frozenset({"expand", "narrow", "new_empty", "new_full", "new_ones", "new_zeros", "repeat", "view"})
+"""Methods that take sizes, and that hardly anything but a tensor has."""
+_SEQUENCES = frozenset({Kind.TUPLE, Kind.LIST})
 _CONVERSIONS = frozenset({"float", "int", "complex", "bool", "range", "hex", "bin", "chr"})
 
 
@@ -36,65 +40,81 @@ class ScalarConversion(Rule):
     INVALID: ClassVar = ("float(s)", "int(s)", "range(si)", "math.isnan(s)", "torch.tensor([s, s2])")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         dotted = context.qualified_name(node.func)
         if dotted in ("torch.tensor", "torch.as_tensor"):
-            args = positional(node)
-            value = context.value(args[0]) if args else None
-            if (
-                value is not None
-                and value.kind in (Kind.LIST, Kind.TUPLE)
-                and isinstance(args[0], (ast.List, ast.Tuple))
-            ):
-                confidence = _any(context, value)
-                if confidence is not None:
-                    yield Report("tensor-of-scalars", node, confidence)
-            return
-        if not (dotted.startswith(("builtins.", "math.")) and dotted):
-            return
-        if dotted.startswith("builtins.") and dotted.removeprefix("builtins.") not in _CONVERSIONS:
-            return
+            yield from self._tensor_of_scalars(node, context)
+        elif dotted.startswith("math.") or (dotted[:9] == "builtins." and dotted[9:] in _CONVERSIONS):
+            yield from self._conversion(node, dotted, context)
+
+    def _tensor_of_scalars(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
+        data = next(iter(positional(node)), None)
+        if isinstance(data, (ast.List, ast.Tuple)) and context.value(data).kind in (Kind.LIST, Kind.TUPLE):
+            confidence = _any(context, context.value(data))
+            if confidence is not None:
+                yield Report("tensor-of-scalars", node, confidence)
+
+    def _conversion(self, node: ast.Call, dotted: str, context: RuleContext) -> Iterator[Report]:
         given = arguments(node)
         for arg in given:
             value = context.value(arg)
             confidence = context.truth_confidence(value) if dotted == "builtins.range" else context.confidence(value)
             if confidence is not None:
-                only = dotted == "builtins.float" and given == node.args
-                fix = defer(node, arg, context) if only else None
-                yield Report("scalar-conversion", node, confidence, fix=fix)
+                is_float = dotted == "builtins.float" and given == node.args
+                yield Report("scalar-conversion", node, confidence, fix=defer(node, arg, context) if is_float else None)
                 return
 
 
 class TensorAsNumber(Rule):
-    """A device tensor where torch wants a Python number: a size, or a fill value."""
+    """A device tensor where an operator of torch takes a Python number: a size, a position, a bound, a factor."""
 
     nodes = (ast.Call,)
-    calls = called_names("tensor-as-number")
+    calls = tuple({name.rpartition(".")[2] for name in signatures.names()})
     barriers = ("tensor-as-number",)
-    VALID: ClassVar = ("torch.full((4,), 3.0, device=dev)", "torch.zeros(x.size(0))", "x.index_fill_(0, idx, 1.0)")
-    INVALID: ClassVar = ("torch.full((4,), s)", "torch.zeros(si, device=dev)", "x.index_fill_(0, idx, s)")
+    VALID: ClassVar = (
+        "torch.full((4,), 3.0, device=dev)",
+        "torch.zeros(x.size(0))",
+        "x.index_fill_(0, idx, 1.0)",
+        "x.clamp(s, s2)",
+        "torch.add(x, s)",
+        "x.narrow(0, 0, 2)",
+    )
+    INVALID: ClassVar = (
+        "torch.full((4,), s)",
+        "torch.zeros(si, device=dev)",
+        "torch.arange(0, si)",
+        "x.index_fill_(0, idx, s)",
+        "x.narrow(0, 0, si)",
+        "x.clamp(0, s)",
+        "x.expand(si, -1)",
+        "torch.add(x, x, alpha=s)",
+        "x.masked_fill(m, s)",
+    )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
-        barrier = context.catalogue.barriers["tensor-as-number"]
-        dotted = context.qualified_name(node.func)
-        args = positional(node)
-        if method(node) in barrier.methods and not dotted:
-            args = args[2:]
-        elif dotted not in barrier.functions:
+        """Check a call."""
+        args = [(arg, context.value(arg)) for arg in node.args]
+        keywords = {item.arg: (item.value, context.value(item.value)) for item in node.keywords if item.arg}
+        if not any(_holds_tensor(value) for _, value in [*args, *keywords.values()]):
             return
-        for arg in args:
-            value = context.value(arg)
-            confidence = context.truth_confidence(value)
-            if confidence is None and value.kind is Kind.TUPLE:
-                confidence = _any(context, value)
-            if confidence is not None:
-                yield Report("tensor-as-number", node, confidence)
-                return
+        dotted = _called(node, context)
+        reads = dotted.rpartition(".")[2] in context.catalogue.barriers["tensor-as-number"].methods
+        fitting = [
+            read
+            for signature in signatures.signatures(dotted)
+            if (read := _read_as_numbers(signature, args, keywords, reads)) is not None
+        ]
+        if not fitting:
+            return
+        # torch prefers the signature that takes a tensor as a tensor.
+        found = [context.truth_confidence(value) for value in min(fitting, key=len)]
+        confidence = min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
+        if confidence is not None:
+            yield Report("tensor-as-number", node, confidence)
 
 
 class IndexByValue(Rule):
-    """`items[t]`, `x[:t]`, `x[i0]` with an index that lies on the device."""
+    """`items[t]`, `x[:t]`, `x[i0]` with an index on the device."""
 
     nodes = (ast.Subscript,)
     barriers = ("index-by-value",)
@@ -102,16 +122,17 @@ class IndexByValue(Rule):
     INVALID: ClassVar = ("lst[si]", "x[:si]", "x[si]")
 
     def check(self, node: ast.Subscript, context: RuleContext) -> Iterator[Report]:
-        """Look at a subscript."""
+        """Check a subscript."""
         base = context.value(node.value)
         if base.kind in (Kind.LIST, Kind.TUPLE) and isinstance(node.slice, ast.Tuple):
-            return  # sequences take one index: what is indexed here is something else
+            return  # sequences take one index, so this is something else
         for part in indices(node):
             if isinstance(part, ast.Slice):
                 values = [context.value(bound) for bound in (part.lower, part.upper, part.step)]
             else:
                 value = context.value(part)
-                if base.kind is Kind.TENSOR and (not value.zero_dim or value.boolean or not base.on_device):
+                on_host = base.kind is Kind.TENSOR and base.device is Device.CPU
+                if base.kind is Kind.TENSOR and not on_host and (not value.zero_dim or value.boolean):
                     continue
                 if base.kind not in (Kind.TENSOR, Kind.LIST, Kind.TUPLE, Kind.ARRAY):
                     continue
@@ -123,8 +144,96 @@ class IndexByValue(Rule):
                     return
 
 
+class SequenceRepeat(Rule):
+    """`[0] * t` with a number that lies on the device."""
+
+    nodes = (ast.BinOp,)
+    barriers = ("index-by-value",)
+    VALID: ClassVar = ("x * si", "[0] * 4", "2 * si")
+    INVALID: ClassVar = ("[0] * si", "si * (1, 2)", "'-' * si")
+
+    def check(self, node: ast.BinOp, context: RuleContext) -> Iterator[Report]:
+        """Check a product."""
+        if not isinstance(node.op, ast.Mult):
+            return
+        for one, other in ((node.left, node.right), (node.right, node.left)):
+            sequence = context.value(one)
+            if sequence.kind in _SEQUENCES or isinstance(sequence.const, str):
+                confidence = context.truth_confidence(context.value(other))
+                if confidence is not None:
+                    yield Report("index-by-value", node, confidence)
+                    return
+
+
+def _called(node: ast.Call, context: RuleContext) -> str:
+    """The dotted name of a function of torch or of a method of a tensor; empty for anything else."""
+    if isinstance(node.func, ast.Attribute):
+        kind = context.value(node.func.value).kind
+        if kind is Kind.TENSOR or (kind is Kind.UNKNOWN and node.func.attr in _SIZED):
+            return f"torch.Tensor.{node.func.attr}"
+    return context.qualified_name(node.func)
+
+
+_Given = tuple[ast.expr, Value]
+
+
+def _read_as_numbers(
+    signature: Signature, args: Sequence[_Given], keywords: Mapping[str, _Given], reads_tensors: bool
+) -> list[Value] | None:
+    """The device tensors that a call passes where the signature takes numbers; None if the call does not fit it.
+
+    `reads_tensors`: whether the operator reads the value of a 0-dimensional tensor even where it takes a tensor.
+    """
+    pairs = _bound(signature, args, keywords)
+    if pairs is None or not all(_fits(argument, value, len(pairs)) for argument, value in pairs):
+        return None
+    read: list[Value] = []
+    for argument, value in pairs:
+        is_on_device = value.kind is Kind.TENSOR and value.on_device
+        if argument.type in ("l", "d"):
+            read += [value] if is_on_device else []
+            read += [item for item in contents(value) if item.on_device]
+        elif is_on_device and (argument.type == "n" or (reads_tensors and value.zero_dim is True)):
+            read.append(value)
+    return read
+
+
+def _bound(
+    signature: Signature, args: Sequence[_Given], keywords: Mapping[str, _Given]
+) -> list[tuple[Argument, Value]] | None:
+    """The arguments of a signature with the values that a call passes; None if their number or names do not fit."""
+    if signature.takes_sizes and args and args[0][1].kind not in _SEQUENCES:
+        pairs = [(Argument("size", "n"), value) for _, value in args]
+    elif len(args) > len(signature.positional):
+        return None
+    else:
+        pairs = [(argument, value) for argument, (_, value) in zip(signature.positional, args, strict=False)]
+    by_name = {argument.name: argument for argument in (*signature.positional, *signature.keywords)}
+    for name, (_, value) in keywords.items():
+        if name in by_name:
+            pairs.append((by_name[name], value))
+        elif name not in signatures.IGNORED:
+            return None
+    return pairs
+
+
+def _fits(argument: Argument, value: Value, count: int) -> bool:
+    """Whether a value can be passed for an argument, in a call with `count` arguments."""
+    is_tensor = value.kind is Kind.TENSOR
+    if argument.type in ("t", "s"):
+        return value.kind not in (Kind.HOST, Kind.NONE) or value.const is None
+    if argument.type == "l":
+        return count == 1 or not (is_tensor or value.kind is Kind.HOST)
+    if argument.type == "n":
+        return value.kind not in _SEQUENCES
+    return argument.type != "o" or not is_tensor
+
+
+def _holds_tensor(value: Value) -> bool:
+    return value.on_device or (value.kind in _SEQUENCES and any(item.on_device for item in contents(value)))
+
+
 def _any(context: RuleContext, value: Value) -> Confidence | None:
-    items = list(value.items or ()) if value.kind is Kind.TUPLE else [value.elem] if value.elem is not None else []
-    found = [context.confidence(item) for item in items]
+    found = [context.confidence(item) for item in contents(value)]
     sure = [confidence for confidence in found if confidence is not None]
     return min(sure, key=lambda confidence: confidence.rank) if sure else None

@@ -1,4 +1,4 @@
-"""GS206 and GS207: device tensors written as text, or handed to a tracker that makes numbers of them."""
+"""GS206 and GS207: device tensors that are formatted as text, or passed to a tracker that converts them to numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain import python_api
-from gpusync_lint.domain.lattice import Kind, Value
+from gpusync_lint.domain.values import Kind, Value
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, arguments, method
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class TensorToText(Rule):
     )  # fmt: skip
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
-        """Look at a call, a hole of an f-string, or a `%`."""
+        """Check a call, a replacement field of an f-string, or a `%`."""
         if isinstance(node, ast.FormattedValue):
             confidence = text_confidence(context, context.value(node.value))
             if confidence is not None:
@@ -79,7 +79,7 @@ class TensorToText(Rule):
 
 
 def text_confidence(context: RuleContext, value: Value, depth: int = 0) -> Confidence | None:
-    """How sure it is that writing a value as text reads a device tensor: itself, or one that it contains."""
+    """The confidence that formatting a value as text reads a device tensor: the value, or one that it contains."""
     confidence = context.confidence(value)
     if confidence is not None or depth > _DEPTH:
         return confidence

@@ -1,4 +1,4 @@
-"""GS501 to GS503: host memory copied to the device, and tensors made on the wrong side."""
+"""GS501 to GS503: copies of host memory to the device, and tensors that are created on the host first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, has_tensor
+from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, has_tensor
 from gpusync_lint.inference.transfer.moves import tensor_type_of
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import (
@@ -30,11 +30,11 @@ _MADE = torch_api.tensors().movable_factories | _RANDOM | {"linspace"}
 _HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
 _MADE_ON_HOST = "Create it on the device: pass `device=` where it is first created, or create it once and keep it there"
 _REFILLED = "Pass `non_blocking=True`, and wait for an event recorded after the copy before the buffer is refilled"
-_PINNED = "Pass `non_blocking=True`; the memory is pinned already"
+_PINNED = "Pass `non_blocking=True`. The memory is pinned already"
 
 
 class CopyToDevice(Rule):
-    """`.to(device)` and `.cuda()` of what lies on the host; GS503 when it was made there by a factory just before."""
+    """`.to(device)` and `.cuda()` of host memory. GS503 if a factory function created the tensor just before."""
 
     nodes = (ast.Call,)
     calls = ("to", "cuda", "type", "type_as")
@@ -45,17 +45,17 @@ class CopyToDevice(Rule):
         "x.to(torch.float16)",
         "model.to(dev)",
         "c.to(torch.long)",
+        "torch.nn.Linear(4, 4).to(torch.float16)",
     )
     INVALID: ClassVar = ("c.to(dev)", "c.cuda()", "c.to(device=dev, dtype=torch.float16)", "torch.zeros(4).to(dev)")
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         called = method(node)
         if called not in ("to", "cuda", "type", "type_as") or not isinstance(node.func, ast.Attribute):
             return
-        if keyword_is(node, "non_blocking", True):
-            return
-        if any(is_constant(arg, True) for arg in positional(node)[1:]):  # the old positional form
+        # The second positional argument of the old form is `non_blocking`.
+        if keyword_is(node, "non_blocking", True) or any(is_constant(arg, True) for arg in positional(node)[1:]):
             return
         receiver = node.func.value
         value = context.value(receiver)
@@ -66,19 +66,17 @@ class CopyToDevice(Rule):
             return
         factory = _factory(receiver, context)
         if factory:
-            fix = (
-                call_edits.factory_on_device(node, receiver, factory, context)
-                if factory in torch_api.tensors().movable_factories
-                else None
-            )
+            is_movable = factory in torch_api.tensors().movable_factories
+            fix = call_edits.factory_on_device(node, receiver, factory, context) if is_movable else None
             yield Report("factory-then-move", node, confidence, fix=fix)
-            return
-        fix = call_edits.add_non_blocking(node, context) if value.pinned and called in ("to", "cuda") else None
-        made = value.kind is Kind.TENSOR and value.certain  # not handed out by a loader
-        remedy = _MADE_ON_HOST if made else ""
-        if value.pinned:
+        elif value.pinned:
+            fix = call_edits.add_non_blocking(node, context) if called in ("to", "cuda") else None
             remedy = _REFILLED if call_edits.is_changed_in_place(receiver, context.file.tree) else _PINNED
-        yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, fix=fix, remedy=remedy)
+            yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, fix=fix, remedy=remedy)
+        else:
+            is_created = value.kind is Kind.TENSOR and value.certain  # not a batch of a loader
+            remedy = _MADE_ON_HOST if is_created else ""
+            yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, remedy=remedy)
 
     def _goes_to_device(self, node: ast.Call, called: str, context: RuleContext) -> bool:
         if called == "cuda":
@@ -91,17 +89,22 @@ class CopyToDevice(Rule):
         if target is None:
             return False
         value = context.value(target)
+        if value.kind in (Kind.UNKNOWN, Kind.MOVED) and context.uses_device() and given is not None:
+            return True
+        is_gpu = self._names_gpu(value, context)
+        return _device_like(target, context) if is_gpu is None else is_gpu
+
+    def _names_gpu(self, value: Value, context: RuleContext) -> bool | None:
+        """Whether the target of a move is the device; None if its value does not show that."""
         if value.kind is Kind.DEVICE:
             return value.device is not Device.CPU and (value.device >= Device.ASSUMED or context.uses_device())
         if value.kind is Kind.TENSOR:
             return value.on_device
         if isinstance(value.const, str):
             return not value.const.startswith(("cpu", "meta"))
-        if value.kind in (Kind.HOST,):
+        if value.kind is Kind.HOST:
             return value.const is None or isinstance(value.const, int)
-        return (
-            value.kind in (Kind.UNKNOWN, Kind.MOVED) and context.uses_device() and given is not None
-        ) or _device_like(target, context)
+        return None
 
     def _confidence(self, value: Value, receiver: ast.expr, context: RuleContext) -> Confidence | None:
         if value.kind is Kind.TENSOR:
@@ -110,14 +113,14 @@ class CopyToDevice(Rule):
             return Confidence.MEDIUM if value.device is Device.UNKNOWN and context.prepares_data() else None
         if value.kind is Kind.RECORDS:
             return Confidence.MEDIUM
-        # Nothing is known of it. What a loop hands out has come from the host, but for a loop inside a module, whose
-        # arguments lie where it does; anything else may be a module.
+        # The value is unknown. A loop variable probably comes from the host, except in a module, whose
+        # arguments are on its device. Anything else may be a module.
         handed = context.is_loop_target(receiver) and not context.in_module_method()
         return Confidence.MEDIUM if handed else Confidence.LOW
 
 
 class PinInStep(Rule):
-    """`.pin_memory()` on a batch that a data loader hands out: the loader can pin it, in a thread of its own."""
+    """`.pin_memory()` on a batch of a data loader, which can pin it in a thread of its own."""
 
     nodes = (ast.Call,)
     calls = ("pin_memory",)
@@ -129,7 +132,7 @@ class PinInStep(Rule):
     INVALID: ClassVar = ("for y in torch.utils.data.DataLoader([]):\n    y.pin_memory()",)
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         if method(node) != "pin_memory" or not isinstance(node.func, ast.Attribute):
             return
         value = context.value(node.func.value)
@@ -158,47 +161,43 @@ class TensorFromData(Rule):
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
-        """Look at a call."""
+        """Check a call."""
         dotted = context.qualified_name(node.func)
-        args = positional(node)
-        if not args:
-            return
-        if isinstance(args[0], (ast.List, ast.Tuple)) and not args[0].elts:
+        given = next(iter(positional(node)), None)
+        if given is None or (isinstance(given, (ast.List, ast.Tuple)) and not given.elts):
             return  # nothing to copy
-        data = context.value(args[0])
-        if method(node) == "new_tensor" and not dotted and isinstance(node.func, ast.Attribute):
+        data = context.value(given)
+        if torch_api.tensor_type(dotted) == "cuda":
+            yield from self._legacy_type(node, data, context)
+        elif dotted:
+            yield from self._function(node, dotted, data, context)
+        elif method(node) == "new_tensor" and isinstance(node.func, ast.Attribute):
             confidence = context.confidence(context.value(node.func.value))
             if confidence is not None and not has_tensor(data):
                 fix = call_edits.full_instead_of_new_tensor(node, context)
                 yield Report("tensor-from-data-on-device", node, confidence, highlight_name=True, fix=fix)
+
+    def _function(self, node: ast.Call, dotted: str, data: Value, context: RuleContext) -> Iterator[Report]:
+        name = dotted.removeprefix("torch.")
+        if name == dotted or name not in torch_api.tensors().from_data or keyword(node, "device") is None:
             return
-        if torch_api.tensor_type(dotted) == "cuda":
-            yield from self._legacy_type(node, data, context)
-            return
-        if (
-            not dotted.startswith("torch.")
-            or dotted[6:] not in torch_api.tensors().from_data
-            or keyword(node, "device") is None
-        ):
-            return
-        made = context.value(node)
-        confidence = context.confidence(made)
+        confidence = context.confidence(context.value(node))
         on_device = data.kind is Kind.TENSOR and data.device is not Device.CPU
         if confidence is not None and not on_device and data.kind is not Kind.MOVED and not has_tensor(data):
-            if data.kind is Kind.UNKNOWN and dotted != "torch.tensor":
+            if data.kind is Kind.UNKNOWN and name != "tensor":
                 confidence = Confidence.LOW
-            fix = call_edits.full_instead_of_tensor(node, context) if dotted == "torch.tensor" else None
+            fix = call_edits.full_instead_of_tensor(node, context) if name == "tensor" else None
             yield Report("tensor-from-data-on-device", node, confidence, fix=fix)
 
     def _legacy_type(self, node: ast.Call, data: Value, context: RuleContext) -> Iterator[Report]:
-        """`torch.cuda.FloatTensor(data)`; of a size it makes memory and waits for nothing."""
+        """`torch.cuda.FloatTensor(data)`. With sizes as arguments, it does not wait."""
         literal = data.kind in (Kind.LIST, Kind.TUPLE) and not has_tensor(data)
         if data.kind is Kind.ARRAY or literal:
             yield Report("tensor-from-data-on-device", node, Confidence.HIGH)
 
 
 def _factory(receiver: ast.expr, context: RuleContext) -> str:
-    """The factory in `torch.zeros(n).to(...)`; empty for anything else."""
+    """The factory function of `torch.zeros(n).to(...)`; empty for other calls."""
     if not isinstance(receiver, ast.Call):
         return ""
     dotted = context.qualified_name(receiver.func)

@@ -1,1 +1,1 @@
-"""One run of the linter: scheduling, worker processes, cache."""
+"""A run of the linter: the engine, scheduling, worker processes, cache, and rounds of fixes."""

@@ -1,7 +1,7 @@
-"""The document that the cache keeps of a run: lines of JSON, of which only those are read that somebody asks for.
+"""The format of the cache: lines of JSON that are parsed only when they are needed.
 
-First comes what is known of all files, column by column, then of each unit a line, then of each file a line with its
-findings. Lines that nobody has asked for are written back as they are.
+The first lines are columns with a value for each file. A line for each unit follows, and a line for each file with its
+findings. Lines that were not parsed are written back unchanged.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _HEATS = tuple(Heat)
 _CONFIDENCES = tuple(Confidence)
 _OPERATIONS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Operation)}
 READ = 1 << len(_HEATS) * len(_CONFIDENCES)
-"""Marks a file whose text is needed even when nothing has changed: it has allow comments, or is a notebook."""
+"""The bit of a file whose text is needed even if it has not changed: it has allow comments, or is a notebook."""
 _HEADER, _PATHS, _MTIMES, _SIZES, _UNITS, _SHOWN, _DIGESTS, _OUTLINES, _COMPONENTS, _DEPENDS, _ERRORS, _FIRST = range(
     12
 )
-"""The lines of the document; those of the units follow, and then those of the files."""
+"""The numbers of the first lines. The lines of the units begin at `_FIRST`, and are followed by those of the files."""
 
 
 class DamagedError(ValueError):
-    """A document that does not hold what it should."""
+    """The content of a document is invalid."""
 
 
 class UnitRow(NamedTuple):
-    """What is known of a unit; files go by their numbers in the document."""
+    """The properties of a unit. Files are referred to by their numbers in the document."""
 
     without_framework: list[int]
     uses_device: bool
     parse_only: bool
     dependencies: list[tuple[int, dict[str, str]]]
-    """What had a say of other files: digests by label."""
+    """The sections of other files that it depends on: by file, the digests by section."""
 
 
 class Document:
-    """What is known of the files of a run."""
+    """The stored results of a run."""
 
     def __init__(self, lines: list[bytes]) -> None:
         self._lines = lines
@@ -59,7 +59,7 @@ class Document:
             self.identity = str(header["identity"])
             self.written = int(header["written"])
             self.stamps = [str(stamp) for stamp in header["stamps"]]
-            """Of each component that was cut into parts, what the document of its runs begins with."""
+            """By component that is analyzed in parts, the stamp of its own document."""
             fits = header["schema"] == SCHEMA
         except (LookupError, TypeError, ValueError):
             raise DamagedError from None
@@ -67,11 +67,11 @@ class Document:
         self.mtimes: list[int] = self._column(_MTIMES, list)
         self.sizes: list[int] = self._column(_SIZES, list)
         self.units: list[int] = self._column(_UNITS, list)
-        """Of each file the number of its unit; -1 for one that cannot be read, or holds no Python."""
+        """By file, the number of its unit; -1 if it cannot be read, or contains no Python."""
         self.shown: list[int] = self._column(_SHOWN, list)
-        """Of each file which kinds of findings it has, as `bit` tells them, and READ."""
+        """By file, the bits of the kinds of findings that it has, and `READ`."""
         self.components: list[int] = self._column(_COMPONENTS, list)
-        """Of each unit that is a part, the number of its component; -1 for a unit that is whole."""
+        """By unit, the number of the component of which it is a part; -1 if it is not a part."""
         files = len(self.paths)
         columns = (self.mtimes, self.sizes, self.units, self.shown)
         fits = fits and all(len(column) == files for column in columns)
@@ -86,12 +86,12 @@ class Document:
 
     @classmethod
     def read(cls, location: Path) -> Document:
-        """Raises OSError or DamagedError."""
+        """Read a document. Raises OSError or DamagedError."""
         return cls(read_lines(location))
 
     @classmethod
     def new(cls, identity: str, paths: list[str], components: list[int], stamps: list[str]) -> Document:
-        """A document of files of which nothing is known yet."""
+        """A document without results."""
         header = {"schema": SCHEMA, "identity": identity, "written": 0, "stamps": stamps}
         count = len(paths)
         unknown = [-1] * count
@@ -102,7 +102,7 @@ class Document:
         return cls([*map(line, columns), *([b"[]"] * (len(components) + count))])
 
     def write(self, location: Path, now: int) -> None:
-        """Raises OSError."""
+        """Write the document. Raises OSError."""
         self.written = now
         self._parsed[_HEADER] = {
             "schema": SCHEMA, "identity": self.identity, "written": now, "stamps": self.stamps,
@@ -113,32 +113,32 @@ class Document:
 
     @property
     def digests(self) -> list[str]:
-        """Of each file a digest of its text."""
+        """By file, the digest of its text; empty after an internal error."""
         column: list[str] = self._column(_DIGESTS, list, len(self.paths))
         return column
 
     @property
     def outlines(self) -> list[str]:
-        """Of each file a digest of what decides which files are analyzed together."""
+        """By file, the digest of what decides which files are analyzed together with it."""
         column: list[str] = self._column(_OUTLINES, list, len(self.paths))
         return column
 
     @property
     def dependencies(self) -> list[list[int]]:
-        """Of each unit the numbers of the other files that had a say in it."""
+        """By unit, the numbers of the other files that it depends on."""
         column: list[list[int]] = self._column(_DEPENDS, list, len(self.components))
         return column
 
     @property
     def errors(self) -> list[Any]:
-        """Of each error the number of its unit, path, line and message."""
+        """The errors: number of the unit, path, line and message."""
         rows: list[Any] = self._column(_ERRORS, list)
         if not all(isinstance(row, list) and len(row) == 4 for row in rows):
             raise DamagedError
         return rows
 
     def own(self) -> list[list[int]]:
-        """The files of each unit."""
+        """By unit, its files."""
         found: list[list[int]] = [[] for _ in self.components]
         for file, unit in enumerate(self.units):
             if unit >= 0:
@@ -146,7 +146,7 @@ class Document:
         return found
 
     def members(self) -> dict[int, list[int]]:
-        """The parts of each component that was cut."""
+        """By component that is analyzed in parts, its units."""
         found: dict[int, list[int]] = {number: [] for number in range(len(self.stamps))}
         for unit, component in enumerate(self.components):
             if component >= 0:
@@ -154,10 +154,11 @@ class Document:
         return found
 
     def unit(self, number: int) -> UnitRow:
-        """What is known of one unit."""
+        """The properties of a unit. Raises DamagedError."""
         try:
-            idle, device, plain, depends = json.loads(self._lines[_FIRST + number])
-            row = UnitRow(idle, bool(device), bool(plain), [(int(file), dict(labels)) for file, labels in depends])
+            without, device, parse_only, depends = json.loads(self._lines[_FIRST + number])
+            dependencies = [(int(file), dict(digests)) for file, digests in depends]
+            row = UnitRow(without, bool(device), bool(parse_only), dependencies)
             for file in (*row.without_framework, *(file for file, _ in row.dependencies)):
                 self.paths[file]
         except (ValueError, TypeError, LookupError, RecursionError):
@@ -165,22 +166,22 @@ class Document:
         return row
 
     def set_unit(self, number: int, row: UnitRow) -> None:
-        """Note what is known of a unit."""
-        told = [row.without_framework, int(row.uses_device), int(row.parse_only), row.dependencies]
-        self._lines[_FIRST + number] = line(told)
+        """Set the properties of a unit."""
+        values = [row.without_framework, int(row.uses_device), int(row.parse_only), row.dependencies]
+        self._lines[_FIRST + number] = line(values)
         self.dependencies[number] = [file for file, _ in row.dependencies]
 
     def set_errors(self, number: int, errors: Iterable[FileError]) -> None:
-        """Note the errors of a unit."""
+        """Set the errors of a unit."""
         kept = [row for row in self.errors if row[0] != number]
         self.errors[:] = kept + [[number, one.path, one.line, one.message] for one in errors]
 
     def errors_of(self, number: int | None = None) -> list[FileError]:
-        """The errors of a unit, or of all."""
+        """The errors of a unit, or of all units."""
         return [FileError(path, at, text) for unit, path, at, text in self.errors if number is None or unit == number]
 
     def set_findings(self, file: int, placed: Iterable[tuple[Finding, Place | None]]) -> None:
-        """Note what was found in a file, each finding with its place if it is one of a part."""
+        """Set the findings of a file, each with its place if the file belongs to a part of a component."""
         path = self.paths[file]
         shown = self.shown[file] & READ
         rows = []
@@ -190,14 +191,14 @@ class Document:
         self._lines[self._line_of(file)] = line(rows)
         self.shown[file] = shown
 
-    def take_over(self, file: int, other: Document, its: int) -> None:
-        """Note what another document says of a file that is as it was."""
-        self._lines[self._line_of(file)] = other._lines[other._line_of(its)]
-        self.shown[file] = other.shown[its]
-        self.digests[file] = other.digests[its]
+    def copy_file(self, file: int, other: Document, number: int) -> None:
+        """Copy the findings and the digest of a file that has not changed, which has a number in another document."""
+        self._lines[self._line_of(file)] = other._lines[other._line_of(number)]
+        self.shown[file] = other.shown[number]
+        self.digests[file] = other.digests[number]
 
     def findings(self, files: Sequence[int], wanted: int) -> Iterator[Finding]:
-        """The findings in files: those of the kinds that are wanted, and all in files that are to be read."""
+        """The findings in files: those of the `wanted` kinds, and all findings in files with the bit `READ`."""
         for file, rows in zip(files, self._rows(files), strict=True):
             path = self.paths[file]
             every = self.shown[file] & READ
@@ -209,7 +210,7 @@ class Document:
                 raise DamagedError from None
 
     def placed(self, file: int) -> list[tuple[Finding, Place | None]]:
-        """The findings in a file of a part, each with its place."""
+        """The findings in a file of a part of a component, each with its place."""
         (rows,) = self._rows([file])
         path = self.paths[file]
         try:
@@ -239,12 +240,12 @@ class Document:
 
 
 def bit(heat: Heat, confidence: Confidence) -> int:
-    """Stands for the findings of a heat and a confidence."""
+    """The bit for findings of a heat and a confidence."""
     return 1 << heat.rank * len(_CONFIDENCES) + confidence.rank
 
 
 def bits(wanted: Callable[[Heat, Confidence], bool]) -> int:
-    """Stands for the findings of all heats and confidences that are wanted."""
+    """The bits for findings of all wanted heats and confidences."""
     return sum(bit(heat, confidence) for heat in _HEATS for confidence in _CONFIDENCES if wanted(heat, confidence))
 
 
@@ -257,7 +258,7 @@ def read_lines(location: Path) -> list[bytes]:
 
 
 def write_lines(location: Path, lines: Sequence[bytes]) -> None:
-    """The reverse of `read_lines`. Raises OSError."""
+    """Write lines to a file. Raises OSError."""
     from gpusync_lint.files.atomic_write import replace_file
 
     replace_file(location, b"\n".join([*lines, b""]))
@@ -280,7 +281,7 @@ def parsed(data: bytes, kind: type) -> Any:
 
 
 def _row(one: Finding, path: str, place: Place | None) -> list[Any]:
-    """A finding without its path, heat and confidence first, as ranks; its place comes last."""
+    """The values of a finding, without its path. The first two are the ranks of heat and confidence."""
     fix = one.fix
     return [
         one.heat.rank, one.confidence.rank, one.code, one.name,
@@ -305,7 +306,7 @@ def _operation(kind: str, *fields: Any) -> Operation:
 
 
 def _field(value: Any) -> Any:
-    """A range is four numbers, a template begins with its text."""
+    """A span is stored as four numbers, a template as its text and its spans."""
     if not isinstance(value, list):
         return value
     if isinstance(value[0], str):

@@ -1,9 +1,9 @@
-"""`analyze`: sources in, findings out. The two storeys meet here.
+"""The engine: `analyze` takes sources and returns findings.
 
-1. Every file is parsed with `ast` and summarized; the project's imports are resolved; files that have nothing to do
-   with a framework are dropped. The inference interprets the rest and says which statements hold something of interest.
-2. Those statements alone are gone through node by node, and judged by the rules. The heat of a finding is that of its
-   statement.
+1. Each file is parsed with `ast`, and its definitions are collected. Imports within the project are resolved.
+2. The inference computes the values of expressions.
+3. Rules check the nodes of the functions that the inference has run, and report barriers.
+4. The heat of a finding is that of its statement, from the call graph of the project.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _RECURSION = 4000
-"""Python frames: functions are interpreted where they are called, and files read where they are asked for."""
+"""The recursion limit, in Python frames. Calls and imports of the analyzed code are followed recursively."""
 
 
 def analyze(
@@ -40,15 +40,20 @@ def analyze(
     context: Sequence[Source] = (),
     component: Component | None = None,
 ) -> Analysis:
-    """Find every barrier in a set of files that belong together.
+    """Find the barriers in the files of a project.
 
-    All codes, all heats and all confidences, unsuppressed, by path, line and column. Files are read as one project:
-    what a function returns and how often it is called is known across them. `context` is more of that project, which is
-    read and not reported on. `component` is the component of which the files are a part; their heat then follows from
-    `Analysis.links` of all its parts. Never raises for what a file contains.
+    The findings have all codes, heats and confidences, are not suppressed, and are sorted by path and position. Files
+    that cannot be parsed are among the errors.
+
+    Args:
+        sources: the files.
+        settings: the settings of the engine.
+        context: other files of the project, which are read and not checked.
+        component: the component that the files are a part of. The heat of findings is then final only when
+            `Analysis.links` of all parts are combined.
     """
     enabled = gc.isenabled()
-    gc.disable()  # trees make no cycles worth collecting, and the collector would walk them over and over
+    gc.disable()  # syntax trees have no cycles, and the collector would traverse them again and again
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _RECURSION))
     try:
@@ -103,7 +108,7 @@ def _analyze(
 
 
 def _summaries(context: Sequence[Source]) -> Iterator[ModuleDef]:
-    """What files of the context define; those that cannot be read are not there."""
+    """The definitions of the files of the context. Files that cannot be parsed are left out."""
     for source in context:
         text = normalize(source.text)
         parsed = parse(text)

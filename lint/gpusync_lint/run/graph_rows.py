@@ -1,6 +1,6 @@
-"""How the cache writes call graphs and the positions of findings: lists, strings and numbers for JSON.
+"""Conversion of call graphs, heats and places of findings to and from values for JSON.
 
-Every function raises LookupError, TypeError or ValueError for rows that nothing here has written.
+The functions that read raise LookupError, TypeError or ValueError if a row is not valid.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 Row = list[Any]
 _HEATS = tuple(Heat)
 _LETTERS = {PathKind.GUARD: "g", PathKind.EXIT: "x", PathKind.ERROR: "e"}
-"""How a path is written: these letters, and of a loop its line."""
+"""The letters for the nodes of a path. A loop is written as its line number."""
 _NODES = {letter: PathNode(kind) for kind, letter in _LETTERS.items()}
 
 
 def graph_row(graph: CallGraph) -> Row:
-    """A call graph: the keys of its functions and of the others that they call, then its functions.
+    """The row of a call graph: the keys of its functions and of those that they call, then its functions.
 
     Functions are referred to by their index in the list of keys.
     """
@@ -46,7 +46,7 @@ def graph_row(graph: CallGraph) -> Row:
 
 
 def read_graph(row: Row) -> CallGraph:
-    """The call graph that `graph_row` has written."""
+    """The call graph of a row."""
     rows, functions = row
     keys = [(str(path), str(name)) for path, name in rows]
     return {keys[index]: _function(row, keys) for index, row in enumerate(functions)}
@@ -76,7 +76,7 @@ def _function(row: Row, keys: list[Key]) -> FunctionNode:
 
 
 def heats_row(graph: CallGraph, heats: Mapping[Key, FunctionHeat]) -> Row:
-    """How often the functions of a graph run, in the order of the graph."""
+    """The row of the heats of the functions of a graph."""
     entries = [heats[key].entry.rank for key in graph]
     loops = [
         [index, line, kind.value] for index, key in enumerate(graph) for line, kind in sorted(heats[key].loops.items())
@@ -85,7 +85,7 @@ def heats_row(graph: CallGraph, heats: Mapping[Key, FunctionHeat]) -> Row:
 
 
 def read_heats(row: Row, graph: CallGraph) -> dict[Key, FunctionHeat]:
-    """What `heats_row` has written about a graph."""
+    """The heats of a row, for the functions of a graph."""
     entries, rows = row
     loops: list[dict[int, LoopKind]] = [{} for _ in graph]
     for index, line, kind in rows:
@@ -94,14 +94,14 @@ def read_heats(row: Row, graph: CallGraph) -> dict[Key, FunctionHeat]:
 
 
 def place_row(place: Place | None) -> Row | None:
-    """A position, without the file of its function, which is that of the finding."""
+    """The row of a place. The file is not part of it, since it is that of the finding."""
     if place is None:
         return None
     return [place.function[1], _path_text(place.path), int(place.repeated), int(place.deferred)]
 
 
 def read_place(row: Row | None, path: str) -> Place | None:
-    """The position that `place_row` has written for a finding in the file `path`."""
+    """The place of a row, for a finding in the file `path`."""
     if row is None:
         return None
     name, text, repeated, deferred = row

@@ -1,4 +1,4 @@
-"""Judging: every rule is shown every node that it declares, and what it reports becomes findings."""
+"""The application of rules: each rule checks the nodes that it declares, and its reports become findings."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import registry
-from gpusync_lint.domain.lattice import UNKNOWN, Kind
+from gpusync_lint.domain.values import UNKNOWN, Kind
 from gpusync_lint.model.findings import Finding
-from gpusync_lint.model.levels import Heat
+from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules import rule_table
 from gpusync_lint.rules.base.context import RuleContext
 from gpusync_lint.rules.base.occurrences import occurrences
+from gpusync_lint.rules.base.tasks import Tasks
+from gpusync_lint.rules.base.timers import Timers
 from gpusync_lint.rules.fixes.batched_reads import merge_reads
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from gpusync_lint.domain.lattice import Value
+    from gpusync_lint.catalogue.schema import Barrier
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.heat.frequency import FrequencyRecorder
     from gpusync_lint.inference.fixpoint import Inference
     from gpusync_lint.model.findings import EngineSettings
@@ -31,51 +34,78 @@ if TYPE_CHECKING:
     Found = list[tuple[Occurrence, Report]]
 
 
+_FIRST_OTHER_CODE = "GS7"
+"""The first codes of findings that are no wait of the host for the device."""
+
+
 class Judge:
-    """Asks the rules about the files of a project."""
+    """Applies the rules to the files of a project."""
 
     def __init__(self, inference: Inference, heat: FrequencyRecorder, settings: EngineSettings) -> None:
         self._inference = inference
         self._heat = heat
         self._settings = settings
+        self._timers = Timers(inference.project)
+        self._tasks = Tasks(inference)
         self._barriers = registry.all_barriers() | {barrier.id: barrier for barrier in settings.barriers}
         self._files: dict[ModuleDef, _FileReports] = {}
-        """The files that some rule was asked about, until their findings have been taken."""
+        """The reports of files whose findings have not been created yet."""
         self._judged: dict[ModuleDef, frozenset[FunctionDef]] = {}
         """The functions with reports, of the files whose findings have been taken."""
+        self._waits: dict[ModuleDef, dict[FunctionDef, list[Report]]] = {}
+        """The definite waits of those functions."""
 
     def findings(self, file: ModuleDef) -> Iterator[tuple[Finding, Place | None]]:
-        """The findings of a file, in no particular order, each with the place that its heat depends on."""
+        """The findings of a file, each with the place that determines its heat; None if its rule does."""
         reports = self._reports(file)
         found = reports.all()
         self._judged[file] = reports.functions()
+        self._waits[file] = {fn: waits for fn in self._judged[file] if (waits := reports.waits(fn))}
         del self._files[file]
         context = reports.context
         merge_reads(found, context)
         seen: set[tuple[str, int]] = set()
+        in_tests = context.in_tests()
         for occurrence, report in sorted(found, key=lambda item: (item[1].node.lineno, item[1].node.col_offset)):
+            if in_tests and _is_assertion(occurrence.statement):
+                continue  # a test reads values on purpose
             if (report.barrier, id(report.node)) not in seen:
                 seen.add((report.barrier, id(report.node)))
                 place: Place | None = None
                 if report.heat is None:
                     statement = report.heat_statement or occurrence.statement
-                    place = self._heat.place(occurrence.fn, statement, occurrence.repeated, occurrence.deferred)
+                    fn = report.function or occurrence.fn
+                    place = self._heat.place(fn, statement, occurrence.repeated, occurrence.deferred)
                 yield self._finding(occurrence, report, place, context), place
 
     def _reports(self, file: ModuleDef) -> _FileReports:
         found = self._files.get(file)
         if found is None:
             torch = registry.catalogue("torch")
-            context = RuleContext(file, self._inference, torch, self._settings, self._heat, self._has_reports)
-            found = self._files[file] = _FileReports(context, self._inference)
+            context = RuleContext(
+                file,
+                self._inference,
+                torch,
+                self._settings,
+                self._heat,
+                self._has_reports,
+                self._definite_waits,
+                self._timers,
+                self._tasks,
+            )
+            found = self._files[file] = _FileReports(context, self._inference, self._barriers)
         return found
 
     def _has_reports(self, fn: FunctionDef) -> bool:
         judged = self._judged.get(fn.file)
         return bool(self._reports(fn.file).of(fn)) if judged is None else fn in judged
 
+    def _definite_waits(self, fn: FunctionDef) -> list[Report]:
+        judged = self._waits.get(fn.file)
+        return self._reports(fn.file).waits(fn) if judged is None else judged.get(fn, [])
+
     def close(self) -> None:
-        """Forget everything: what is left refers to itself, and would wait for the garbage collector."""
+        """Break reference cycles, so that no garbage collection is needed."""
         self._files.clear()
 
     def _finding(self, occurrence: Occurrence, report: Report, place: Place | None, context: RuleContext) -> Finding:
@@ -98,32 +128,42 @@ class Judge:
             heat=heat,
             confidence=report.confidence,
             framework=barrier.framework,
-            key=f"{path}::{occurrence.fn.qualname}::{barrier.code}::{digest}::1",
+            key=f"{path}::{(report.function or occurrence.fn).qualname}::{barrier.code}::{digest}::1",
             fix=report.fix,
         )
 
 
-class _FileReports:
-    """What the rules report on one file, function by function."""
+def _is_assertion(statement: ast.stmt) -> bool:
+    """`assert test`, `self.assertEqual(a, b)`, `torch.testing.assert_close(a, b)`."""
+    if isinstance(statement, ast.Assert):
+        return True
+    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+        return False
+    return (dotted_path(statement.value.func) or "").rpartition(".")[2].startswith("assert")
 
-    def __init__(self, context: RuleContext, inference: Inference) -> None:
+
+class _FileReports:
+    """The reports of the rules on a file, by function."""
+
+    def __init__(self, context: RuleContext, inference: Inference, barriers: Mapping[str, Barrier]) -> None:
         self.context = context
+        self._barriers = barriers
         self._inference = inference
         self._table = rule_table(context)
         self._reports: dict[FunctionDef, Found] = {}
         self._waiting: list[tuple[Occurrence, Rule]] = []
-        """The occurrences that a rule judges after the other rules."""
+        """The nodes for rules that check after the other rules, with these rules."""
 
     def all(self) -> Found:
-        """The reports on every function of the file, those of the rules that come after the others last."""
+        """The reports on the file. Those of rules that check after the others come last."""
         found = [one for fn in self.context.file.all_functions for one in self.of(fn)]
         self.context.reported_lines.update(report.node.lineno for _, report in found)
         for occurrence, rule in self._waiting:
-            found += self._asked(rule, occurrence)
+            found += self._check(rule, occurrence)
         return found
 
     def of(self, fn: FunctionDef) -> Found:
-        """The reports on one function, without those of the rules that come after the others."""
+        """The reports on a function, without those of rules that check after the others."""
         found = self._reports.get(fn)
         if found is None:
             found = self._reports[fn] = []
@@ -135,24 +175,34 @@ class _FileReports:
                         if rule.after_others:
                             self._waiting.append((occurrence, rule))
                         else:
-                            found += self._asked(rule, occurrence)
+                            found += self._check(rule, occurrence)
         return found
 
+    def waits(self, fn: FunctionDef) -> list[Report]:
+        """The reports on a function of operations that wait, without guesses and without what is called later."""
+        return [
+            report
+            for occurrence, report in self.of(fn)
+            if report.confidence is not Confidence.LOW
+            and not occurrence.deferred
+            and self._barriers[report.barrier].code < _FIRST_OTHER_CODE
+        ]
+
     def functions(self) -> frozenset[FunctionDef]:
-        """The functions with reports of rules that do not come after the others."""
+        """The functions with reports, without those of rules that check after the others."""
         return frozenset(fn for fn, found in self._reports.items() if found)
 
     def _select(self, node: ast.AST) -> tuple[Rule, ...] | None:
         return self._table.judging(node, self.context.values)
 
-    def _asked(self, rule: Rule, occurrence: Occurrence) -> Iterator[tuple[Occurrence, Report]]:
+    def _check(self, rule: Rule, occurrence: Occurrence) -> Iterator[tuple[Occurrence, Report]]:
         self.context.occurrence = occurrence
         for report in rule.check(occurrence.node, self.context):
             yield occurrence, report
 
 
 def _message(template: str, mark: ast.expr, values: dict[ast.expr, Value]) -> str:
-    """The message of a finding: `{call}` stands for what is called, as its author wrote it."""
+    """The message of a finding. `{call}` is replaced by the callee as it is written in the source."""
     called = _called(mark, values)
     if not called:
         called = "this comparison" if isinstance(mark, ast.Compare) else "this"
@@ -162,7 +212,7 @@ def _message(template: str, mark: ast.expr, values: dict[ast.expr, Value]) -> st
 
 
 def _called(mark: ast.expr, values: dict[ast.expr, Value]) -> str:
-    """What a call calls: `torch.equal()`, `float()`; of a method the name, `.cpu()`; empty for another expression."""
+    """The callee of a call: `torch.equal()`, `float()`, for a method `.cpu()`; empty for other expressions."""
     if isinstance(mark, ast.Call):
         func = mark.func
         if isinstance(func, ast.Name):

@@ -1,4 +1,4 @@
-"""A run's files analyzed unit by unit, in several processes where that pays, and in spite of what goes wrong."""
+"""Scheduling: the files of a run are analyzed unit by unit, in several processes, and failures are isolated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from gpusync_lint.model.findings import Analysis, FileError
 from gpusync_lint.project import partition
 from gpusync_lint.project.imports import beginnings, module_of
 from gpusync_lint.project.lazy_modules import Component, Library
-from gpusync_lint.run import parallel
 from gpusync_lint.syntax.parsing import normalize, parse
 
 if TYPE_CHECKING:
@@ -20,60 +19,61 @@ if TYPE_CHECKING:
     from gpusync_lint.model.findings import EngineSettings, Finding, Source
     from gpusync_lint.model.function_key import Key
     from gpusync_lint.model.placement import CallGraph, FunctionHeat, Place
+    from gpusync_lint.run.parallel import Died
 
 MAX_CULPRITS = 5
-"""Files that the engine may fail on one by one before it is taken to fail on all."""
+"""The number of files that fail one by one, from which on the engine is assumed to fail on all files."""
 WORTH_SHARING = 200_000
-"""Characters of source, some 5,000 lines, from which on starting a process pays."""
+"""The number of characters of source, about 5,000 lines, from which on a process is worth starting."""
 _PROJECT = "<project>"
 _FAILED = "internal error"
 _TASKS = 512
-"""Tasks that the units are shared out in, at most."""
+"""The maximum number of tasks that units are grouped into."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One unit of a run, and what was found in it."""
+    """A unit of a run and its analysis."""
 
     unit: partition.Unit
     analysis: Analysis
     tracebacks: tuple[str, ...] = ()
-    """Of internal errors."""
+    """Those of internal errors."""
 
 
 class Files(Protocol):
-    """The files of a run by their numbers, which are those in its units."""
+    """The files of a run, by the indices that units contain."""
 
     components: dict[tuple[int, ...], Component]
-    """By component, what its parts share."""
+    """The components whose parts have been analyzed, by the indices of their files."""
 
     def path(self, place: int) -> str:
-        """The path of one."""
+        """The path of a file."""
 
     def size(self, place: int) -> int:
-        """Its size, about."""
+        """The approximate size of a file."""
 
     def source(self, place: int) -> Source:
-        """One with its text."""
+        """A file with its text."""
 
 
 class Given:
-    """Files whose texts are there."""
+    """Files whose texts are in memory."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
         self.components: dict[tuple[int, ...], Component] = {}
 
     def path(self, place: int) -> str:
-        """The path of one."""
+        """The path of a file."""
         return self._sources[place].path
 
     def size(self, place: int) -> int:
-        """Its size in characters."""
+        """The size of a file in characters."""
         return len(self._sources[place].text)
 
     def source(self, place: int) -> Source:
-        """One with its text."""
+        """A file with its text."""
         return self._sources[place]
 
 
@@ -85,9 +85,14 @@ def analyze_sources(
     jobs: int = 1,
     done: Callable[[int], None] = lambda files: None,
 ) -> list[Part]:
-    """Analyze files unit by unit; what comes out does not depend on the number of processes, `jobs`.
+    """Analyze files unit by unit.
 
-    `imported` is what `units.imports` finds in each. `done` is told of files that are finished.
+    Args:
+        sources: the files.
+        settings: the settings of the engine.
+        imported: the imports of each file, as `partition.imports` returns them.
+        jobs: the number of processes. The result does not depend on it.
+        done: is called with the number of files that are finished.
     """
     return linked(
         analyze_units(Given(sources), settings, partition.divide(sources, imported, roots(settings)), jobs, done)
@@ -95,21 +100,24 @@ def analyze_sources(
 
 
 def analyze_units(
-    files: Files, settings: EngineSettings, rest: Sequence[partition.Unit], jobs: int, done: Callable[[int], None]
+    files: Files, settings: EngineSettings, units: Sequence[partition.Unit], jobs: int, done: Callable[[int], None]
 ) -> list[Part]:
-    """Analyze units, in several processes where that pays; the heat of parts is not final before they are `linked`."""
-    size = sum(_size(unit, files) for unit in rest)
-    if jobs > 1 and len(rest) > 1 and size >= WORTH_SHARING and parallel.CAN_FORK:
-        return _shared_out(files, settings, rest, jobs, done)
-    found = []
-    for unit in rest:
-        found.append(_analyze_unit(unit, files, settings))
+    """Analyze units, in several processes if that is faster. The heat of parts is final only once they are `linked`."""
+    size = sum(_size(unit, files) for unit in units)
+    if jobs > 1 and len(units) > 1 and size >= WORTH_SHARING:
+        from gpusync_lint.run import parallel  # loads modules that small runs do not need
+
+        if parallel.CAN_FORK:
+            return _analyze_in_parallel(files, settings, units, jobs, done)
+    parts = []
+    for unit in units:
+        parts.append(_analyze_unit(unit, files, settings))
         done(len(unit.indices))
-    return found
+    return parts
 
 
 def roots(settings: EngineSettings) -> frozenset[str]:
-    """The top-level modules whose import makes a file one to analyze."""
+    """The top-level modules that make a file worth analyzing if it imports one of them."""
     from gpusync_lint.catalogue.roots import frameworks
     from gpusync_lint.inference.named_barriers import named_by
 
@@ -121,7 +129,7 @@ def _size(unit: partition.Unit, files: Files) -> int:
 
 
 def _analyze_unit(unit: partition.Unit, files: Files, settings: EngineSettings, without: Container[int] = ()) -> Part:
-    """Analyze a unit, without some of its files."""
+    """Analyze a unit. `without` are the indices of files to leave out."""
     own = [files.source(place) for place in unit.indices if place not in without]
     if unit.parse_only:
         return Part(unit, Analysis((), tuple(_unreadable(own)), len(own)))
@@ -134,38 +142,38 @@ def _analyze_unit(unit: partition.Unit, files: Files, settings: EngineSettings, 
 
 
 def _component(unit: partition.Unit, files: Files) -> Component:
-    """The component of a unit, which its parts share."""
-    known = files.components.get(unit.component)
-    if known is None:
+    """The component that a unit is a part of. It is created once and shared by its parts."""
+    component = files.components.get(unit.component)
+    if component is None:
         modules = {module_of(files.path(place)): place for place in unit.component}
         library = Library(files.source)
-        known = Component(modules, beginnings(modules), library, unit.uses_device)
-        files.components[unit.component] = known
-    return known
+        component = Component(modules, beginnings(modules), library, unit.uses_device)
+        files.components[unit.component] = component
+    return component
 
 
 def _unreadable(sources: Sequence[Source]) -> Iterator[FileError]:
-    """The files that are not valid Python."""
+    """An error for each file that is not valid Python."""
     for source in sources:
         parsed = parse(normalize(source.text))
         if parsed.tree is None:
             yield FileError(source.path, parsed.line, parsed.message)
 
 
-def linked(found: Sequence[Part]) -> list[Part]:
-    """The parts, those of larger components with the heat of their findings as all of the component tells it."""
+def linked(parts: Sequence[Part]) -> list[Part]:
+    """The parts, with the heat that follows from the call graph of all parts of a component."""
     from gpusync_lint.heat.call_graph import propagate
 
     graph: CallGraph = {}
-    for part in found:
+    for part in parts:
         if part.analysis.links is not None:
             graph |= part.analysis.links.graph
     heats = propagate(graph)
-    return [part if part.analysis.links is None else with_heat(part, heats) for part in found]
+    return [part if part.analysis.links is None else with_heat(part, heats) for part in parts]
 
 
 def with_heat(part: Part, heats: Mapping[Key, FunctionHeat]) -> Part:
-    """A part of a larger component, with the heats that follow from the call graph of the whole component."""
+    """A part of a component, with the heat of its findings computed from that of functions."""
     links = part.analysis.links
     assert links is not None
     findings = tuple(heated(zip(part.analysis.findings, links.places, strict=True), heats))
@@ -173,7 +181,7 @@ def with_heat(part: Part, heats: Mapping[Key, FunctionHeat]) -> Part:
 
 
 def heated(placed: Iterable[tuple[Finding, Place | None]], heats: Mapping[Key, FunctionHeat]) -> list[Finding]:
-    """Findings, those of a file together, with the heat of their places, and with the keys that follow from it."""
+    """The findings with the heat of their places, grouped by file, and their keys numbered again."""
     from gpusync_lint.heat.call_graph import heat_at
 
     files: dict[str, list[Finding]] = {}
@@ -182,15 +190,15 @@ def heated(placed: Iterable[tuple[Finding, Place | None]], heats: Mapping[Key, F
     return [one for each in files.values() for one in numbered(each)]
 
 
-def combined(found: Sequence[Analysis], files: int) -> Analysis:
-    """The analyses of units as that of a run, in path and line order.
+def combined(analyses: Sequence[Analysis], files: int) -> Analysis:
+    """Combine the analyses of units into that of a run, sorted by path and position.
 
-    Where the engine failed on file after file it is taken to fail on all: then the first few are named.
+    If the engine failed on many files, it is assumed to fail on all, and only the first ones are named.
     """
     findings = sorted(
-        (finding for each in found for finding in each.findings), key=lambda one: (one.path, one.span, one.code)
+        (finding for each in analyses for finding in each.findings), key=lambda one: (one.path, one.span, one.code)
     )
-    errors = sorted((error for each in found for error in each.errors), key=lambda error: error.path)
+    errors = sorted((error for each in analyses for error in each.errors), key=lambda error: error.path)
     failed = [error for error in errors if error.message.startswith(_FAILED) and error.path != _PROJECT]
     if len(failed) > MAX_CULPRITS and not any(error.path == _PROJECT for error in errors):
         kept = [error for error in errors if error not in failed[MAX_CULPRITS:]]
@@ -198,78 +206,86 @@ def combined(found: Sequence[Analysis], files: int) -> Analysis:
     return Analysis(tuple(findings), tuple(errors), files)
 
 
-def _shared_out(
+def _analyze_in_parallel(
     files: Files,
     settings: EngineSettings,
-    rest: Sequence[partition.Unit],
+    units: Sequence[partition.Unit],
     jobs: int,
     done: Callable[[int], None],
 ) -> list[Part]:
-    """Large units first, each a task of its own, small ones together."""
-    import gpusync_lint.run.engine  # noqa: F401  before the fork, so that no worker has to load it
+    """Analyze units in forked processes. Large units are tasks of their own and come first; small ones are grouped."""
+    import gpusync_lint.run.engine  # noqa: F401  loaded once, before the fork
+    from gpusync_lint.run import parallel
 
-    sizes = {unit: _size(unit, files) for unit in rest}
-    ordered = sorted(rest, key=lambda unit: (unit.parse_only, -sizes[unit], unit.indices))
-    room = max(WORTH_SHARING // 2, sum(sizes.values()) // _TASKS + 1)
+    sizes = {unit: _size(unit, files) for unit in units}
+    ordered = sorted(units, key=lambda unit: (unit.parse_only, -sizes[unit], unit.indices))
+    capacity = max(WORTH_SHARING // 2, sum(sizes.values()) // _TASKS + 1)
     tasks: list[list[partition.Unit]] = []
-    filled = room
+    filled = capacity
     for unit in ordered:
-        if filled >= room:
+        if filled >= capacity:
             tasks.append([])
             filled = 0
         tasks[-1].append(unit)
         filled += sizes[unit]
 
     def work(task: int) -> list[tuple[Analysis, tuple[str, ...]]]:
-        """Without the units: each would bring a list of all files of its component with it."""
+        """The units are not part of the result, since each contains a list of all files of its component."""
         parts = [_analyze_unit(unit, files, settings) for unit in tasks[task]]
         return [(part.analysis, part.tracebacks) for part in parts]
 
     found: list[Part] = []
-    finished = iter(parallel.fork_each(len(tasks), work, jobs, partial(done, 0)))
-    for task, result in zip(tasks, finished, strict=True):
+    results = iter(parallel.fork_each(len(tasks), work, jobs, partial(done, 0)))
+    for task, result in zip(tasks, results, strict=True):
         if isinstance(result, parallel.Died):
-            found += [_after_a_death(files, settings, unit, result, jobs) for unit in task]
+            found += [_analyze_without_fatal_files(files, settings, unit, jobs) for unit in task]
         else:
-            found += [Part(unit, *told) for unit, told in zip(task, result, strict=True)]
+            found += [Part(unit, *analyzed) for unit, analyzed in zip(task, result, strict=True)]
         done(sum(len(unit.indices) for unit in task))
     return found
 
 
-def _after_a_death(
-    files: Files, settings: EngineSettings, unit: partition.Unit, death: parallel.Died, jobs: int
-) -> Part:
-    """Find the files on which a worker dies, report those, and analyze the others of the unit without them."""
-    places = unit.indices
-
-    def alone(task: int) -> bool:
-        _analyze_unit(partition.Unit((places[task],), parse_only=unit.parse_only), files, settings)
-        return True
+def _analyze_without_fatal_files(files: Files, settings: EngineSettings, unit: partition.Unit, jobs: int) -> Part:
+    """Analyze a unit on which a worker died: find the files that kill a worker, report them, and leave them out."""
+    from gpusync_lint.run import parallel
 
     def together(task: int) -> Part:
         return _analyze_unit(unit, files, settings, without=fatal)
 
-    batch = range(0, len(places), parallel.MAX_TASKS)
-    lives: list[bool | parallel.Died] = []
-    for start in batch:
-        count = min(parallel.MAX_TASKS, len(places) - start)
-        lives += parallel.fork_each(count, lambda task, start=start: alone(start + task), jobs)  # type: ignore[misc]
-    fatal = {place: life for place, life in zip(places, lives, strict=True) if isinstance(life, parallel.Died)}
-    sound = [place for place in places if place not in fatal]
+    fatal = _fatal_files(files, settings, unit, jobs)
+    others = [place for place in unit.indices if place not in fatal]
     errors = [
-        FileError(files.path(place), None, f"the process that analyzed it died ({life.how}); it is left out")
-        for place, life in fatal.items()
+        FileError(files.path(place), None, f"the process that analyzed it died ({death.how}); the file is left out")
+        for place, death in fatal.items()
     ]
-    if not sound:
-        return Part(unit, Analysis((), tuple(errors), len(places)))
-    (again,) = parallel.fork_each(1, together, 1)
-    if isinstance(again, parallel.Died):
-        more = f" and {len(sound) - 1} files that belong with it" if len(sound) > 1 else ""
-        message = f"the process that analyzed it{more} died ({again.how})"
-        errors.append(FileError(files.path(sound[0]), None, message))
-        return Part(unit, Analysis((), tuple(errors), len(places)))
-    found = replace(again.analysis, errors=(*again.analysis.errors, *errors), files=len(places))
-    return Part(unit, found, again.tracebacks)
+    if others:
+        (part,) = parallel.fork_each(1, together, 1)
+        if not isinstance(part, parallel.Died):
+            errors = [*part.analysis.errors, *errors]
+            analysis = replace(part.analysis, errors=tuple(errors), files=len(unit.indices))
+            return Part(unit, analysis, part.tracebacks)
+        count = len(others) - 1
+        more = f" and {count} related file{'s' if count > 1 else ''}" if count else ""
+        errors.append(FileError(files.path(others[0]), None, f"the process that analyzed it{more} died ({part.how})"))
+    return Part(unit, Analysis((), tuple(errors), len(unit.indices)))
+
+
+def _fatal_files(files: Files, settings: EngineSettings, unit: partition.Unit, jobs: int) -> dict[int, Died]:
+    """The files of a unit on which a worker dies that analyzes the file alone."""
+    from gpusync_lint.run import parallel
+
+    fatal: dict[int, Died] = {}
+    for start in range(0, len(unit.indices), parallel.MAX_TASKS):
+        places = unit.indices[start : start + parallel.MAX_TASKS]
+
+        def analyze_alone(task: int, places: Sequence[int] = places) -> None:
+            _analyze_unit(partition.Unit((places[task],), parse_only=unit.parse_only), files, settings)
+
+        results = parallel.fork_each(len(places), analyze_alone, jobs)
+        fatal.update(
+            (place, result) for place, result in zip(places, results, strict=True) if isinstance(result, parallel.Died)
+        )
+    return fatal
 
 
 def analyze_isolating_failures(
@@ -278,17 +294,19 @@ def analyze_isolating_failures(
     context: Sequence[Source] = (),
     component: Component | None = None,
 ) -> tuple[Analysis, list[str]]:
-    """Ask the engine. Where it fails, find the files it fails on, report those, and analyze the others without them.
+    """Analyze files. If the engine fails, find the files on which it fails, report them, and analyze the others.
 
-    Returns the analysis and the tracebacks of internal errors. After MAX_CULPRITS such files the fault is taken to lie
-    in none of them, and nothing is analyzed.
+    After `MAX_CULPRITS` such files, the engine is assumed to fail on all files, and nothing is analyzed.
+
+    Returns:
+        The analysis, and the tracebacks of internal errors.
     """
     from gpusync_lint.run.engine import analyze
 
     try:
         return analyze(sources, settings, context, component), []
     except Exception as error:
-        if context or component:  # what it fails on may lie there, and nobody asked about that
+        if context or component:  # the cause may be a file that is only read
             analysis, tracebacks = analyze_isolating_failures(sources, settings)
             return analysis, [_traceback(), *tracebacks]
         project = FileError(_PROJECT, None, internal_error(error))
@@ -312,13 +330,13 @@ def analyze_isolating_failures(
 
 
 def _traceback() -> str:
-    """That of the exception that is being handled."""
-    import traceback  # nothing but a bug asks for it
+    """The traceback of the current exception."""
+    import traceback  # needed only after a bug
 
     return traceback.format_exc()
 
 
 def internal_error(error: Exception) -> str:
-    """One line about a failure that is no fault of the user's."""
+    """The message about a bug of the linter, in one line."""
     lines = str(error).splitlines() or [""]
     return f"{_FAILED}, a bug in gpusync: {type(error).__name__}: {lines[0]} (--verbose shows the traceback)"

@@ -55,7 +55,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
 def walk_block(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Every node of a block, without what stands in functions and classes that it defines."""
+    """Every node of a block, except those inside functions and classes that it defines."""
     stack: list[ast.AST] = list(reversed(body))
     while stack:
         node = stack.pop()

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 from pytest_gpusync.simulated.base.native import function, pointer_at, symbol
-from pytest_gpusync.simulated.base.versions import SimulationUnavailable
+from pytest_gpusync.simulated.base.versions import INSTALL, SimulationUnavailable
 
 _LIBRARY = "libtorch_cpu.so"
 _WIDTH = 8
@@ -48,8 +48,7 @@ class AcceleratorHooks:
         base = symbol(_LIBRARY, "_ZTVN2at18CUDAHooksInterfaceE")
         if pointer_at(base + _WIDTH).value != symbol(_LIBRARY, "_ZTIN2at18CUDAHooksInterfaceE"):
             raise SimulationUnavailable(
-                f"torch {torch.__version__} lays out its CUDA hooks in an unknown way: "
-                "install torch 2.11 to 2.15 from PyPI"
+                f"torch {torch.__version__} lays out its CUDA hooks in an unknown way: {INSTALL}"
             )
         for index in range(_HEADER + _ENTRIES):
             self._table[index] = pointer_at(base + index * _WIDTH).value

@@ -19,7 +19,7 @@ import torch
 
 from pytest_gpusync.simulated.base import state
 from pytest_gpusync.simulated.base.native import pointer_at, symbol
-from pytest_gpusync.simulated.base.versions import SimulationUnavailable
+from pytest_gpusync.simulated.base.versions import INSTALL, SimulationUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +109,6 @@ def _setter(guard: int) -> Callable[[int], None]:
         set_device(guard, _CUDA | index << 8)
         if get_device(guard) != _CUDA | index << 8:
             raise SimulationUnavailable(
-                f"torch {torch.__version__} lays out its device guards in an unknown way: "
-                "install torch 2.11 to 2.15 from PyPI"
+                f"torch {torch.__version__} lays out its device guards in an unknown way: {INSTALL}"
             )
     return lambda index: set_device(guard, _CUDA | index << 8)

@@ -1,67 +1,57 @@
-"""Learns when a simulated tensor's memory is given back, and born past Python, without running Python there.
+"""Notices when the memory of a simulated tensor is released, without running Python code there.
 
-Memory dies anywhere: on a thread without the GIL, while an exception passes, inside the garbage collector. So what
-torch calls to give memory back, the ``deleter`` of the DLPack structure that a tensor was made from, is replaced by a
-few instructions of machine code, which write the structure's address into a ring and then jump to torch's own
-deleter::
+Memory is released anywhere: on a thread without the GIL, while an exception propagates, inside the garbage collector.
+So the ``deleter`` of the DLPack structure that a tensor was made from, which torch calls to release the memory, is
+replaced by a function of the native library (``native_path_release`` of native_path.cpp). It writes the structure's
+address into a ring and calls torch's own deleter. Tensors that the native path makes are written there too: two
+words, the first with the highest bit set. The ring is read whenever somebody asks what is allocated. An address can
+be used again only after its release was written, so releases with a smaller ticket than the number of words that a
+birth saw came before it.
 
-    ticket = atomic increment of context.head
-    context.ring[ticket & context.mask] = rdi (the structure)
-    jump to context.deleter
-
-x86-64, System V calling convention. Tensors that are made past Python (shortcut.cpp) are written there, too: two words,
-the first with the highest bit set. The ring is read whenever somebody asks what is allocated. An address can be used
-again only after its death was written: deaths with a ticket below the head that a birth saw came before it.
+Without the native library, weak references to the storages of tensors notice it. Their callback is ``list.append``:
+torch holds the GIL when it releases a storage that Python has seen, and no Python code runs.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import sys
 import time
-from typing import Final
+import weakref
+from typing import Any, Final
 
 import torch
 from torch._C import _to_dlpack
 
-from pytest_gpusync.machine.machine_code import executable, never_release
+from pytest_gpusync.machine import native_libraries
+from pytest_gpusync.machine.native_libraries import NativeUnavailable
 from pytest_gpusync.simulated.base.native import cells
-from pytest_gpusync.simulated.base.versions import SimulationUnavailable
+from pytest_gpusync.simulated.base.versions import PYTHONS, SimulationUnavailable
 
-_MACHINE_CODE: Final = (
-    # movabs r10, context; mov eax, 1; lock xadd [r10], rax; and rax, [r10+8]; mov r11, [r10+16]
-    "49ba{context}b801000000f0490fc102492342084d8b5a10"
-    # mov [r11+rax*8], rdi; jmp [r10+24]
-    "49893cc341ff6218"
-)
 CAPACITY: Final = 1 << 20
-"""Words of the ring: more memory than this is never alive at once."""
+"""Words of the ring: more blocks of memory than this are never live at once."""
 DEVICES: Final = 128
-"""More than torch can tell apart."""
+"""More than torch supports."""
 _WORD, _POINTER = ctypes.c_uint64, ctypes.c_void_p
 
 
 class Context(ctypes.Structure):
-    """What the native code knows: ``struct context`` of shortcut.cpp, which describes it."""
+    """``struct context`` of native_path.cpp, which describes it."""
 
     _fields_ = [
         *((name, _WORD) for name in ("head", "mask", "ring", "dlpack_deleter", "open", "read", "at_most")),
         ("room", ctypes.c_int64 * DEVICES),
         ("taken", _WORD * DEVICES),
         ("taken_by_python", _WORD * DEVICES),
-        *(
-            (name, _WORD)
-            for name in ("devices", "calls", "retried", "key_set", "device", "type", "storage", "dimension")
-        ),
+        *((name, _WORD) for name in ("devices", "calls", "retried", "python")),
+        *((name, _WORD) for name in ("key_set", "device", "type", "storage", "dimension")),
         *((name, _WORD) for name in ("memory", "deleter", "memory_device", "nbytes")),
         *((name, _WORD) for name in ("cuda", "cuda_inference", "host", "host_inference", "keys")),
         *((name, _WORD) for name in ("host_device", "host_memory_device")),
         *((name, _WORD) for name in ("none", "tensor", "real", "integer", "boolean", "generic", "text", "place")),
-        *(
-            (name, _POINTER)
-            for name in ("host_deleter", "undefined", "shallow_copy", "allocate", "deallocate", "version", "make")
-        ),
+        *((name, _POINTER) for name in ("host_deleter", "undefined", "shallow_copy", "version")),
         ("storage_words", _WORD),
         ("empty_storage", _WORD * 16),
         ("seen", _WORD * 2 * 32),
@@ -70,14 +60,15 @@ class Context(ctypes.Structure):
 
 
 READ_AT: Final = CAPACITY // 16
-"""Unread words at which the ring is to be read unasked."""
+"""Number of unread words from which the ring is read even if nobody asks."""
 BORN: Final = -1 << 63
-"""The bit of a word that announces a birth; words are signed."""
+"""The bit of a word that is the first of a birth; words are signed."""
+LIBRARY: Final = "simulated/native_path/native_path"
 _ZEROS: Final = memoryview(bytes(8 << 12)).cast("q")
 POINTER_IN_CAPSULE: Final = 2
-"""The cell of a ``PyCapsule`` that holds its pointer; it follows the two of every object."""
-DELETER: Final = 7
-"""The cell of ``DLManagedTensor`` that holds its deleter."""
+"""The cell of a ``PyCapsule`` with its pointer, after the two of every object."""
+_DELETER: Final = 7
+"""The cell of ``DLManagedTensor`` with its deleter."""
 
 _pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_of.restype = ctypes.c_void_p
@@ -85,51 +76,87 @@ _pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class Lifetimes:
-    """The ring, and how far it has been read."""
+    """What is left of each device's memory, for kernels to read, and in its subclasses what was released."""
 
-    def __init__(self) -> None:
-        # Private: a forked child has deaths of its own.
-        size = ctypes.sizeof(Context)
-        self._memory = mmap.mmap(-1, CAPACITY * 8 + size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        never_release(self._memory)
-        self.context = Context.from_buffer(self._memory)
-        address = ctypes.addressof(self.context)
-        self.head = address >> 3
-        """The cell that holds how many words were written."""
-        self.room = (address + Context.room.offset) >> 3
-        """Cells, by device: bytes that it had left when the books were last brought up to date."""
-        self.taken = (address + Context.taken.offset) >> 3
-        """Cells, by device: bytes that may have been taken since then past Python."""
-        self.taken_by_python = (address + Context.taken_by_python.offset) >> 3
-        """Cells, by device: bytes that may have been taken since then otherwise."""
-        self._ring = (address + size) >> 3
+    def __init__(self, words: int = 0) -> None:
+        """Allocate the context, followed by `words` words."""
         capsule = _to_dlpack(torch.empty(1))
         structure = cells[(id(capsule) >> 3) + POINTER_IN_CAPSULE]
         if structure != _pointer_of(capsule, b"dltensor"):
             raise SimulationUnavailable(
                 f"Python {sys.version.split()[0]} lays out its objects in an unknown way (a debug or free-threaded "
-                "build): use an ordinary build of Python 3.10 to 3.13"
+                f"build): use an ordinary build of Python {PYTHONS}"
             )
-        self.context.mask, self.context.ring = CAPACITY - 1, self._ring << 3
-        self.context.dlpack_deleter = cells[(structure >> 3) + DELETER]
-        self.context.at_most = READ_AT
-        code = bytes.fromhex(_MACHINE_CODE.format(context=address.to_bytes(8, "little").hex()))
-        try:
-            self.deleter = executable(code)
-        except OSError as error:
-            raise SimulationUnavailable(
-                f"{error.strerror}, which the simulated device needs to see tensors die: allow it, or run on a GPU"
-            ) from None
-        self._read = 0
+        # Private: a forked child has its own.
+        size = ctypes.sizeof(Context)
+        memory = mmap.mmap(-1, size + words * 8, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # Never released: native code may use it after the interpreter has cleared every module.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+        self.context = Context.from_buffer(memory)
+        self.context.dlpack_deleter = cells[(structure >> 3) + _DELETER]
+        address = ctypes.addressof(self.context)
+        self.room = (address + Context.room.offset) >> 3
+        """Cells, by device: bytes that were left when the events were last applied."""
+        self.taken = (address + Context.taken.offset) >> 3
+        """Cells, by device: bytes that the native path may have taken since then."""
+        self.taken_by_python = (address + Context.taken_by_python.offset) >> 3
+        """Cells, by device: bytes that Python kernels may have taken since then."""
+
+    def written(self) -> int:
+        """Return the number of words written so far."""
+        raise NotImplementedError
 
     def unread(self) -> int:
-        """How many words have been written and not yet read."""
-        return cells[self.head] - self._read
+        """Return the number of words written and not read yet."""
+        raise NotImplementedError
 
     def words(self, before: int) -> list[int]:
-        """What was written up to the ticket `before`, as far as it was not read yet: the key of memory that died, or
-        for memory that was born :data:`BORN` | device << 48 | bytes, followed by its key.
+        """Return the unread words up to the ticket `before`: the key of memory that was released, or for a birth
+        :data:`BORN` | device << 48 | bytes, followed by its key.
         """
+        raise NotImplementedError
+
+    def mark(self, structure: int) -> None:
+        """Prepare the DLPack structure at this address, from which torch is about to make a tensor."""
+
+    def key(self, structure: int, tensor: torch.Tensor) -> int:
+        """Return the key of the memory of `tensor`, which was made from that structure."""
+        raise NotImplementedError
+
+    def memory_of(self, key: int) -> int:
+        """Return the address of the live memory with this key."""
+        raise NotImplementedError
+
+
+class Ring(Lifetimes):
+    """Releases and births as the native library writes them."""
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        super().__init__(CAPACITY)
+        self.library = library
+        address = ctypes.addressof(self.context)
+        size = ctypes.sizeof(Context)
+        self._head = address >> 3
+        self._ring = (address + size) >> 3
+        self._read = 0
+        self._deleter = ctypes.cast(library.native_path_release, ctypes.c_void_p).value or 0
+        self.context.mask, self.context.ring = CAPACITY - 1, self._ring << 3
+        self.context.at_most = READ_AT
+        library.native_path_attach.argtypes = [ctypes.c_void_p, _WORD]
+        library.native_path_attach.restype = ctypes.c_bool
+        if not library.native_path_attach(address, size):
+            raise SimulationUnavailable("the native library was built from another version: install this one again")
+
+    def written(self) -> int:
+        """See :meth:`Lifetimes.written`."""
+        return cells[self._head]
+
+    def unread(self) -> int:
+        """See :meth:`Lifetimes.unread`."""
+        return cells[self._head] - self._read
+
+    def words(self, before: int) -> list[int]:
+        """See :meth:`Lifetimes.words`."""
         words: list[int] = []
         while self._read < before:
             start = self._read % CAPACITY
@@ -137,10 +164,80 @@ class Lifetimes:
             places = cells[self._ring + start : self._ring + start + count]
             part = places.tolist()
             while 0 in part:
-                # Another thread is between the two instructions that take a place and fill it.
+                # Another thread is between taking a place and filling it.
                 time.sleep(0)
                 part = places.tolist()
             places[:] = _ZEROS[:count]
             words += part
             self._read = self.context.read = self._read + count
         return words
+
+    def mark(self, structure: int) -> None:
+        """See :meth:`Lifetimes.mark`."""
+        cells[(structure >> 3) + _DELETER] = self._deleter
+
+    def key(self, structure: int, tensor: torch.Tensor) -> int:
+        """Return the address of the structure."""
+        return structure
+
+    def memory_of(self, key: int) -> int:
+        """See :meth:`Lifetimes.memory_of`; the first cell of a structure is the address of its memory."""
+        return cells[key >> 3]
+
+
+class _WatchedStorage(weakref.ref):  # type: ignore[type-arg]
+    """A reference to a storage, whose callback is called when the storage is released."""
+
+    __slots__ = ("address", "key")
+    address: int
+    key: int
+
+
+class WatchedStorages(Lifetimes):
+    """Releases as weak references to storages notice them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._released: list[Any] = []
+        """References to storages that were released, in order."""
+        self._live: dict[int, _WatchedStorage] = {}
+        """By key. Keys are odd; addresses, which are the keys of other memory, are even."""
+        self._keys = itertools.count(1, 2)
+        self._read = 0
+
+    def written(self) -> int:
+        """See :meth:`Lifetimes.written`."""
+        return self._read + len(self._released)
+
+    def unread(self) -> int:
+        """See :meth:`Lifetimes.unread`."""
+        return len(self._released)
+
+    def words(self, before: int) -> list[int]:
+        """See :meth:`Lifetimes.words`."""
+        released = self._released[: before - self._read]
+        self._read += len(released)
+        del self._released[: len(released)]
+        return [self._live.pop(reference.key).key for reference in released]
+
+    def key(self, structure: int, tensor: torch.Tensor) -> int:
+        """Return a new number."""
+        storage = tensor.untyped_storage()
+        watched = _WatchedStorage(storage, self._released.append)
+        watched.key, watched.address = next(self._keys), storage.data_ptr()
+        self._live[watched.key] = watched
+        return watched.key
+
+    def memory_of(self, key: int) -> int:
+        """See :meth:`Lifetimes.memory_of`."""
+        watched = self._live.get(key)
+        return 0 if watched is None else watched.address
+
+
+def best() -> Lifetimes:
+    """Return the native library's ring, or without the library, weak references."""
+    try:
+        library = native_libraries.load(LIBRARY)
+    except NativeUnavailable:
+        return WatchedStorages()
+    return Ring(library)

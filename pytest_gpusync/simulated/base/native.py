@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_gpusync.simulated.base.versions import SimulationUnavailable
+from pytest_gpusync.simulated.base.versions import INSTALL, SimulationUnavailable
 
 
 @cache
@@ -29,8 +29,7 @@ def symbol(library: str, name: str) -> int:
         return ctypes.addressof(ctypes.c_char.in_dll(_library(library), name))
     except ValueError:
         raise SimulationUnavailable(
-            f"torch {torch.__version__} does not export {name}, which the simulated device needs: "
-            "install a release of torch from 2.11 to 2.15 from PyPI"
+            f"torch {torch.__version__} does not export {name}, which the simulated device needs: {INSTALL}"
         ) from None
 
 
@@ -44,5 +43,7 @@ def pointer_at(address: int) -> ctypes.c_void_p:
     return ctypes.c_void_p.from_address(address)
 
 
-cells = memoryview((ctypes.c_int64 * (1 << 44)).from_address(0)).cast("B").cast("q")
-"""The memory of the process as 8-byte numbers: ``cells[address >> 3]``. Many times faster than :func:`pointer_at`."""
+cells = memoryview((ctypes.c_int64 * (1 << 45)).from_address(0)).cast("B").cast("q")
+"""The memory of the process as 8-byte numbers: ``cells[address >> 3]``. Many times faster than :func:`pointer_at`.
+Addresses have 47 bits on x86-64 and 48 on aarch64.
+"""

@@ -22,8 +22,8 @@ class _Process:
 
     on = False
     blocked = True
-    """True until the first use, while the device is off, and in a child forked after its use. Kernels check
-    this flag."""
+    """True until the first use, while the device is off, in a child forked after its use, and while the next use is
+    watched. Kernels check this flag."""
     bad_fork = False
     devices = 1
     values = True
@@ -36,6 +36,8 @@ class _Process:
     """Called when something may have changed that decides whether kernels may bypass Python."""
     memory: int | None = None
     """Bytes of each device; None for as many as the host has."""
+    use_watcher: Callable[[int], bool] | None = None
+    """See :func:`watch_use`."""
 
 
 process = _Process()
@@ -82,9 +84,18 @@ def exchange_device(index: int) -> int:
 
 
 def check_ordinal(index: int) -> None:
-    """Raise CUDA's error if there is no device `index`."""
+    """Raise CUDA's error, with the options that simulate more devices, if there is no device `index`."""
     if index >= process.devices:
-        raise RuntimeError("CUDA error: invalid device ordinal")
+        raise RuntimeError(f"CUDA error: invalid device ordinal: {no_such_device(index)}")
+
+
+def no_such_device(index: int) -> str:
+    """Return why there is no device `index`, and the options that simulate it."""
+    simulated = f"{process.devices} device" if process.devices == 1 else f"{process.devices} devices"
+    return (
+        f"cuda:{index} does not exist, the simulated device is on with {simulated}; for more use `gpusync trace "
+        f"--devices {index + 1}`, `pytest --gpu-simulated-devices={index + 1}` or `simulated_cuda(devices={index + 1})`"
+    )
 
 
 def device_index(device: torch.device | int | str | None) -> int:
@@ -98,7 +109,7 @@ def device_index(device: torch.device | int | str | None) -> int:
 
 
 def ensure_usable() -> None:
-    """Initialize CUDA on first use; called by kernels that find themselves blocked.
+    """Initialize CUDA on first use, and report a use that is watched; called by kernels that find themselves blocked.
 
     Raises:
         RuntimeError: the process was forked after CUDA had been used.
@@ -107,8 +118,22 @@ def ensure_usable() -> None:
     torch.cuda._lazy_init()
     if not process.on:
         raise RuntimeError("the simulated device has been switched off: its tensors can no longer be used")
+    watcher = process.use_watcher
+    if watcher is not None and not watcher(threading.get_ident()):
+        return
     process.blocked = False
     process.changed()
+
+
+def watch_use(watcher: Callable[[int], bool] | None) -> None:
+    """Call `watcher` when the device is used next, with the thread that uses it, until it returns True.
+
+    Until then every kernel enters Python, where it finds the device blocked. None stops an earlier watcher.
+    """
+    process.use_watcher = watcher
+    if watcher is not None:
+        process.blocked = True
+        process.changed()
 
 
 def _after_fork_in_child() -> None:

@@ -6,12 +6,18 @@ import importlib.util
 import platform
 import re
 import sys
+from typing import Final
 
-OLDEST = (2, 11)
-NEWEST = (2, 15)
+OLDEST: Final = (2, 11)
+NEWEST: Final = (2, 15)
 """The releases of torch, inclusive, whose private structures were checked."""
+MACHINES: Final = frozenset({"x86_64", "AMD64", "aarch64"})
 
-_WHAT_WORKS = "the simulated device works with torch 2.11 to 2.15 on Linux x86-64"
+RELEASES: Final = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+PYTHONS: Final = "3.10 to 3.14"
+INSTALL: Final = f"install torch {RELEASES} from PyPI or pytorch.org"
+"""What to do where a torch is laid out in another way than its release."""
+_WHAT_WORKS: Final = f"the simulated device works with torch {RELEASES} on Linux (x86-64, aarch64)"
 
 
 class SimulationUnavailable(RuntimeError):
@@ -22,7 +28,7 @@ class SimulationUnavailable(RuntimeError):
 
 def check_supported() -> None:
     """Raise :class:`SimulationUnavailable` unless this platform and this torch are known to work; imports torch."""
-    if sys.platform != "linux" or platform.machine() not in {"x86_64", "AMD64"}:
+    if sys.platform != "linux" or platform.machine() not in MACHINES:
         raise SimulationUnavailable(
             f"this is {platform.system()} on {platform.machine()}, and {_WHAT_WORKS}: "
             "run there, in CI or in a container"
@@ -33,12 +39,12 @@ def check_supported() -> None:
 
     if torch.version.hip is not None:
         raise SimulationUnavailable(f"torch {torch.__version__} is a ROCm build: install a CPU or CUDA build")
-    release = torch_release(torch.__version__)
-    if release is None or not OLDEST <= release <= NEWEST:
-        raise SimulationUnavailable(f"torch {torch.__version__} is not supported: {_WHAT_WORKS}")
-
-
-def torch_release(version: str) -> tuple[int, int] | None:
-    """Return (major, minor) of a torch version string; None if it cannot be parsed."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else None
+    version = str(torch.__version__)
+    found = re.match(r"(\d+)\.(\d+)[\d.]*(?:a|b|rc|\.?dev)?", version)
+    if found is None or not OLDEST <= (int(found[1]), int(found[2])) <= NEWEST:
+        raise SimulationUnavailable(f"torch {version} is not supported: {_WHAT_WORKS}")
+    if found[0][-1].isalpha():
+        # Such a build is of some commit between two releases, and may be laid out like neither.
+        raise SimulationUnavailable(
+            f"torch {version} is a pre-release, as NVIDIA's containers and the nightly builds have it: {INSTALL}"
+        )

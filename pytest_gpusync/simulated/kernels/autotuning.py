@@ -38,7 +38,7 @@ def announcers(plans: int) -> dict[str, Callable[[Sequence[Any], Mapping[str, An
     def forward(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         if not torch._C._get_cudnn_benchmark():
             return
-        x, weight, _, stride, padding, dilation, transposed, output_padding, groups = arguments
+        x, weight, _, stride, padding, dilation, transposed, output_padding, groups = arguments[:9]
         options = (tuple(stride), tuple(padding), tuple(dilation), groups)
         if not _is_tuned(x, groups, transposed):
             return
@@ -63,7 +63,8 @@ def announcers(plans: int) -> dict[str, Callable[[Sequence[Any], Mapping[str, An
         if wanted[1]:
             _announce_timing("filter", shape, weight, options, plans)
 
-    return {"aten::convolution": forward, "aten::convolution_backward": backward}
+    # A traced program calls _convolution, which has four more arguments.
+    return {"aten::convolution": forward, "aten::_convolution": forward, "aten::convolution_backward": backward}
 
 
 def _is_tuned(x: torch.Tensor, groups: int, transposed: bool) -> bool:

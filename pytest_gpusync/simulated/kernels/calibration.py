@@ -17,7 +17,7 @@ else:
 import torch
 
 from pytest_gpusync.simulated.base import sync_events
-from pytest_gpusync.simulated.base.state import process
+from pytest_gpusync.simulated.base.state import current_device, process
 from pytest_gpusync.simulated.kernels import autotuning
 from pytest_gpusync.simulated.tensors.labels import as_cpu
 
@@ -135,6 +135,16 @@ def announcer(name: str) -> Announce | None:
             count += per_matrix * matrices
         if more_when is not None and more_when(arguments, keywords):
             count += more
-        sync_events.announce("stream", count, direction=direction)
+        if count:
+            sync_events.announce("stream", count, direction=direction, device=_device(arguments, keywords))
 
     return announce
+
+
+def _device(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
+    """Return the device that an operator runs on: that of its first cuda tensor, else the current one."""
+    for value in (*arguments, *keywords.values()):
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+                return tensor.get_device()
+    return current_device()

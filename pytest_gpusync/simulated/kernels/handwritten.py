@@ -270,10 +270,10 @@ def _announce_indices(target: Tensor, indices: Sequence[Tensor | None]) -> None:
         mask = index.dtype in _MASKS
         if index.is_cuda:
             if mask:
-                sync_events.announce("stream")
+                sync_events.announce("stream", device=target.get_device())
         elif index.numel():
             count = index.dim() if mask else 1
-            sync_events.announce("stream", count, direction="H2D", nbytes=index.numel() * 8)
+            sync_events.announce("stream", count, direction="H2D", nbytes=index.numel() * 8, device=target.get_device())
 
 
 def _fills_by_mask(target: Tensor, indices: Sequence[Tensor | None], value: Tensor) -> bool:
@@ -325,7 +325,8 @@ def index_put_(
     if accumulate or not _fills_by_mask(x, indices, values):
         _announce_indices(x, indices)
         if not values.is_cuda and values.numel():
-            sync_events.announce("stream", direction="H2D", nbytes=values.numel() * values.element_size())
+            nbytes = values.numel() * values.element_size()
+            sync_events.announce("stream", direction="H2D", nbytes=nbytes, device=x.get_device())
     return _index_put(x, indices, values, accumulate, unsafe)
 
 
@@ -362,6 +363,22 @@ def isin(elements: Tensor, test_elements: Tensor, *, assume_unique: bool = False
     )
 
 
+_convolution = kernel_for(aten.convolution.default)
+
+
+def convolution(*arguments: Any, **keywords: Any) -> Any:
+    """Convolution; while ``torch.jit.trace`` runs, through the operator that it records.
+
+    torch leaves ``convolution`` itself out of a traced graph and records ``_convolution``, which its implementation
+    calls on the tensors of the device.
+    """
+    if torch._C._get_tracing_state() is None:
+        return _convolution(*arguments, **keywords)
+    cudnn = torch.backends.cudnn
+    flags = (cudnn.benchmark, cudnn.deterministic, cudnn.enabled, cudnn.allow_tf32)
+    return aten._convolution.default(*arguments, *flags, **keywords)
+
+
 def zero_tensor(size: Sequence[int], **options: Any) -> Tensor:
     """Return a dense tensor of zeros: torch's own zero tensor has no memory to share."""
     options.pop("layout", None)
@@ -387,6 +404,7 @@ def kernels() -> dict[str, Callable[..., Any]]:
         "index.Tensor_out": index_out,
         "_index_put_impl_": index_put_,
         "isin.Tensor_Tensor": isin,
+        "convolution": convolution,
         "masked_fill.Tensor": _with_item(aten.masked_fill.Tensor, aten.masked_fill.Scalar, 2),
         "masked_fill_.Tensor": _with_item(aten.masked_fill_.Tensor, aten.masked_fill_.Scalar, 2),
         "index_fill_.int_Tensor": _with_item(aten.index_fill_.int_Tensor, aten.index_fill_.int_Scalar, 3),

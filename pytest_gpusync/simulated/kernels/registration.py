@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _COMPOSITES = frozenset(
     {
-        "aten::convolution",
+        "aten::_convolution",
         "aten::convolution_backward",
         "aten::clone",
         "aten::fill_.Scalar",

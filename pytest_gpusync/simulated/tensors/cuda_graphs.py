@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pytest_gpusync.simulated.base.state import process
+from pytest_gpusync.simulated.base.state import ensure_usable, process
 from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.races import tracker
 from pytest_gpusync.simulated.tensors import memory
@@ -84,6 +84,8 @@ class CUDAGraph:
         """Run the kernels again, on the tensors they wrote when they were captured."""
         if self._steps is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        if process.blocked:
+            ensure_usable()
         if tracker.is_listening():
             tracker.replay(self._accesses)
         with torch.no_grad():

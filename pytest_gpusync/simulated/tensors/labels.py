@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _from_dlpack, _to_dlpack
 
-from pytest_gpusync.simulated.abi.lifetimes import DELETER, POINTER_IN_CAPSULE
+from pytest_gpusync.simulated.abi.lifetimes import POINTER_IN_CAPSULE
 from pytest_gpusync.simulated.base.native import cells
 from pytest_gpusync.simulated.base.state import process
 from pytest_gpusync.simulated.tensors import memory, unknown_values
@@ -95,12 +95,13 @@ def as_cuda(tensor: torch.Tensor, index: int) -> torch.Tensor:
     structure = address >> 3
     cells[structure + _DEVICE] = _DL_CUDA | index << 32
     learner = memory.lifetimes()
-    cells[structure + DELETER] = learner.deleter
-    died = cells[learner.head]
+    learner.mark(address)
+    died = learner.written()
     result: torch.Tensor = _from_dlpack(capsule)
     nbytes = result.nbytes if result.is_contiguous() else _nbytes(result.untyped_storage())
     if nbytes:
-        memory.record_birth(address, nbytes, index, died)
+        key = learner.key(address, result)
+        memory.record_birth(key, nbytes, index, died)
         if process.tracking:
-            memory.tell_tracker(address, index, died)
+            memory.tell_tracker(key, index, died)
     return result

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from pytest_gpusync.simulated.abi.lifetimes import CAPACITY, DEVICES, READ_AT, Lifetimes
+from pytest_gpusync.simulated.abi.lifetimes import CAPACITY, DEVICES, READ_AT, Lifetimes, best
 from pytest_gpusync.simulated.base import sync_events
 from pytest_gpusync.simulated.base.deferred_signals import with_signals_deferred
 from pytest_gpusync.simulated.base.native import cells
@@ -44,8 +44,8 @@ _NBYTES: Final = (1 << 48) - 1
 """The bits of a word with the number of allocated bytes."""
 
 _Event = tuple[int, int, int, int, int, PoolId]
-"""Ring words before it, key, bytes (or :data:`_FREED`), device, stream, pool. The key of a tensor's memory is the
-address of its DLPack structure; for a tensor made outside Python, that of the memory itself."""
+"""Ring words before it, key, bytes (or :data:`_FREED`), device, stream, pool. The key of a tensor's memory is what
+:meth:`Lifetimes.key` returns; for a tensor made by native code, the address of the memory."""
 
 _lock = threading.RLock()
 _events: list[_Event] = []
@@ -71,7 +71,7 @@ def lifetimes() -> Lifetimes:
     """Return the object that notices releases, created on first use."""
     global _lifetimes
     if _lifetimes is None:
-        _lifetimes = Lifetimes()
+        _lifetimes = best()
     return _lifetimes
 
 
@@ -107,7 +107,7 @@ def tell_tracker(key: int, index: int, died: int) -> None:
         _catch_up()
         found = _blocks.get(key)
         block = None if found is None else (found[1].address, found[1].size)
-    tracker.born(cells[key >> 3], key, died, index, block)
+    tracker.born(lifetimes().memory_of(key), key, died, index, block)
 
 
 def _key_of(address: int) -> int | None:
@@ -115,8 +115,8 @@ def _key_of(address: int) -> int | None:
     _catch_up()
     if address in _blocks:
         return address
-    # The first cell of a structure is the address of the memory as long as its storage is alive.
-    return next((key for key in _blocks if cells[key >> 3] == address), None)
+    memory_of = lifetimes().memory_of
+    return next((key for key in _blocks if memory_of(key) == address), None)
 
 
 tracker.hooks.key_of = _key_of
@@ -166,7 +166,7 @@ def _apply_events() -> tuple[int, tuple[int, int] | None]:
         learner = lifetimes()
         # Read the position in the ring first, then the events: what another thread makes and releases meanwhile is left
         # for next time.
-        written = cells[learner.head]
+        written = learner.written()
         events = _events[:]
         del _events[: len(events)]
         for died, key, nbytes, index, stream, pool in events:
@@ -223,7 +223,7 @@ def _free(key: int) -> None:
     block = _blocks.pop(key, None)
     if block is not None:
         if process.tracking:
-            tracker.died(key, cells[lifetimes().head], block[1].address, block[1].size)
+            tracker.died(key, lifetimes().written(), block[1].address, block[1].size)
         _allocators[block[0]].free(block[1])
     elif _shrunk:
         for address, shrunk in list(_shrunk.items()):
@@ -275,12 +275,12 @@ def _size(nbytes: int) -> str:
 
 def take(key: int, nbytes: int, index: int) -> None:
     """Record memory of ``cuda:index`` that :func:`release` frees, or memory that it freed before."""
-    record_birth(key, nbytes, index, cells[lifetimes().head])
+    record_birth(key, nbytes, index, lifetimes().written())
 
 
 def release(key: int) -> None:
     """Free the memory `key`, although no tensor was released."""
-    _events.append((cells[lifetimes().head], key, _FREED, 0, 0, SHARED))
+    _events.append((lifetimes().written(), key, _FREED, 0, 0, SHARED))
 
 
 def shrink(address: int) -> None:
@@ -400,7 +400,7 @@ def reset() -> None:
 def _forget() -> None:
     learner = lifetimes()
     del _events[:]
-    learner.words(cells[learner.head])
+    learner.words(learner.written())
     _blocks.clear()
     _shrunk.clear()
     _allocators.clear()

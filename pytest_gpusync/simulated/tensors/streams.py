@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 import warnings
-from typing import Any
+from collections import defaultdict
+from typing import Any, Final
 
 import torch
 
@@ -21,7 +22,11 @@ from pytest_gpusync.simulated.base.state import device_index, process
 from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.races import clocks, tracker
 
-_identifiers = itertools.count(1)
+_POOL: Final = 32
+"""Streams of one device and priority: torch hands out the same ones again and again."""
+_PRIORITIES: Final = 4
+_made: defaultdict[tuple[int, int], itertools.count[int]] = defaultdict(itertools.count)
+"""Streams made so far, by device and priority."""
 MODELLED_TIME = (
     "Event.elapsed_time on the simulated CUDA device is modelled: it is the time the host took between the two "
     "records, not time on a GPU"
@@ -42,7 +47,7 @@ class Stream:
         **_: Any,
     ) -> None:
         self.device_index = _ordinal(device) if device_index is None else device_index
-        self.stream_id = next(_identifiers) if stream_id is None else stream_id
+        self.stream_id = _from_pool(self.device_index, priority) if stream_id is None else stream_id
         if stream_id is None:
             tracker.stream_made(self, self.device_index, self.stream_id)
         self.priority = priority
@@ -146,9 +151,11 @@ class Event:
         """What comes before the event, since it was last recorded."""
         self.cuda_event = id(self)
         self.device = device
+        self._recorded_on: int | None = None
 
     def record(self, stream: Any = None) -> None:
         """Record the event; it is reached at once."""
+        self._recorded_on = device_index(None) if stream is None else stream.device_index
         self._recorded_ns = time.perf_counter_ns()
         self._reached = timeline_of(stream or current_stream(self.device)).snapshot()
 
@@ -162,9 +169,9 @@ class Event:
         return True
 
     def synchronize(self) -> None:
-        """Wait for the event: one sync."""
+        """Wait for the event: one sync, of the device that it was recorded on."""
         clocks.host.wait(self._reached)
-        sync_events.announce("event")
+        sync_events.announce("event", device=device_index(None) if self._recorded_on is None else self._recorded_on)
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the milliseconds of host time between the two records; warns once that this time is modelled."""
@@ -239,6 +246,12 @@ _current = _PerThread()
 _defaults: dict[int, Stream] = {}
 _side_streams = 0
 """Number of current streams, over all threads, that are not default streams."""
+
+
+def _from_pool(index: int, priority: int) -> int:
+    """Return the id of a device's next stream of a priority: after 32 of them the first one follows again."""
+    level = min(max(-priority, 0), _PRIORITIES - 1)
+    return 1 + level * _POOL + next(_made[index, level]) % _POOL
 
 
 def _ordinal(device: torch.device | int | str | None) -> int:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpusync.simulated.base import sync_events
+from pytest_gpusync.simulated.base.state import current_device
 from pytest_gpusync.simulated.tensors.labels import as_cpu
 from pytest_gpusync.simulated.torch_api._process_group import Done, Followed, PythonProcessGroup
 
@@ -88,7 +89,7 @@ class GlooProcessGroup(PythonProcessGroup):
 
     def barrier(self, opts: Any = None) -> Done:
         """One stream sync, like NCCL's."""
-        sync_events.announce("stream")
+        sync_events.announce("stream", device=current_device())
         self._gloo.barrier().wait()
         return self._done([])
 

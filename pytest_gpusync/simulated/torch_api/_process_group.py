@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_gpusync.simulated.base import sync_events
+from pytest_gpusync.simulated.base.state import current_device
 from pytest_gpusync.simulated.races import tracker
 
 _c10d: Any = dist
@@ -185,7 +186,7 @@ class SingleProcessGroup(PythonProcessGroup):
 
     def barrier(self, opts: Any = None) -> Done:
         """One stream sync, like NCCL's."""
-        sync_events.announce("stream")
+        sync_events.announce("stream", device=current_device())
         return self._done([])
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Done:

@@ -89,8 +89,11 @@ def install(patches: Patches) -> None:
     _install_libraries(patches)
 
 
-def _synchronize(*_: Any) -> None:
-    sync_events.announce("device", device=state.current_device())
+def _synchronize(index: int | None = None) -> None:
+    """Wait for a device, by default the current one: one sync."""
+    device = state.device_index(index)
+    state.check_ordinal(device)
+    sync_events.announce("device", device=device)
 
 
 def _capability(index: int) -> dict[str, Any]:
@@ -191,6 +194,7 @@ def _install_modules(patches: Patches) -> None:
         "_maybe_exchange_device": state.exchange_device,
         "_CudaDeviceProperties": DeviceProperties,
         "_get_device_properties": _properties,
+        "get_device_properties": _properties,
         "default_generators": generators.defaults(),
         "device_count": lambda: process.devices,
         "_device_count_nvml": lambda: process.devices,
@@ -207,8 +211,9 @@ def _install_modules(patches: Patches) -> None:
         patches.set(cuda, name, _refuse(f"torch.cuda.{name}"))
     patches.set(cuda.memory, "list_gpu_processes", cuda.list_gpu_processes)
     patches.set(cuda.memory, "mem_get_info", memory.info)
-    patches.set(cuda.memory, "MemPool", MemPool)
-    patches.set(cuda, "MemPool", MemPool)
+    for owner in (cuda, cuda.memory):
+        patches.set(owner, "MemPool", MemPool)
+        patches.set(owner, "CUDAPluggableAllocator", PluggableAllocator)
     patches.set(cuda.graphs, "is_current_stream_capturing", cuda_graphs.is_capturing)
     patches.set(cuda.graphs, "graph_pool_handle", cuda_graphs.pool_handle)
     patches.set(torch, "compile", compilation.compile)
@@ -290,9 +295,10 @@ def _install_libraries(patches: Patches) -> None:
 
 
 def _properties(device: Any = None) -> DeviceProperties:
+    torch.cuda._lazy_init()
     index = state.device_index(device)
     if index >= process.devices:
-        raise AssertionError("Invalid device id")
+        raise AssertionError(f"Invalid device id: {state.no_such_device(index)}")
     return DeviceProperties(index)
 
 
@@ -315,6 +321,12 @@ class MemPool:
     """Replaces ``torch.cuda.MemPool``, which is not simulated."""
 
     __init__ = _refuse("torch.cuda.MemPool")
+
+
+class PluggableAllocator:
+    """Replaces ``torch.cuda.memory.CUDAPluggableAllocator``, with which a program gets managed memory, for example."""
+
+    __init__ = _refuse("torch.cuda.memory.CUDAPluggableAllocator")
 
 
 _raw: dict[int, Any] = {}

@@ -187,7 +187,7 @@ def test_it_is_left_alone_where_an_exception_would_pass_by_the_read(fixed, claus
 
 def test_the_hazard_of_a_list_is_the_memory_it_keeps(lint):
     found = lint(program("losses = []", "losses.append(loss.item())", "return losses"))
-    assert ["One small tensor a step" in one.fix.hazard for one in found if one.fix] == [True]
+    assert ["One small tensor per step" in one.fix.hazard for one in found if one.fix] == [True]
 
 
 def test_it_is_read_after_the_outermost_loop_that_does_not_look_at_it(fixed):

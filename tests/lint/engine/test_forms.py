@@ -185,7 +185,7 @@ def test_an_event_that_fires_every_so_often_is_guarded(lint):
         "    @engine.on(Events.ITERATION_COMPLETED(every=100))\n    def report(engine):\n"
         "        print(model.weight.sum().item())\n"
     )
-    assert [finding.heat for finding in found] == [Heat.GUARDED]
+    assert [finding.heat for finding in found if finding.code == "GS201"] == [Heat.GUARDED]
 
 
 @pytest.mark.parametrize("name", SILENT)

@@ -161,24 +161,64 @@ x = nd.ones((4, 4), ctx=mx.gpu())
 """
 
 
-def test_the_first_wait_of_a_turn_is_right_wherever_it_stands(lint):
-    code = "for i in range(9):\n    y = nd.dot(x, x)\n    if i:\n        y.asnumpy()\n    y.sum().asscalar()\n"
+def test_the_first_wait_of_a_batch_is_right_wherever_it_stands(lint):
+    code = "for x in batches:\n    y = nd.dot(x, x)\n    if i:\n        y.asnumpy()\n    y.sum().asscalar()\n"
     (finding,) = lint(MXNET + code)
     assert (finding.code, finding.span.line) == ("GS201", 9)
 
 
-def test_a_wait_of_the_loop_around_does_not_count_for_the_turn(lint):
-    code = "for i in range(9):\n    x.asnumpy()\n    for j in range(9):\n        nd.dot(x, x).asnumpy()\n"
+def test_a_wait_of_the_loop_around_does_not_count_for_the_batch(lint):
+    code = "for x in batches:\n    x.asnumpy()\n    for y in batches:\n        nd.dot(y, y).asnumpy()\n"
     assert lint(MXNET + code) == []
 
 
+def test_each_wait_in_a_loop_that_only_counts_is_found(lint):
+    code = "for i in range(9):\n    y = x + i\n    y.wait_to_read()\nfor i in range(9):\n    nd.dot(x, x).asnumpy()\n"
+    assert codes(lint(MXNET + code)) == ["GS105", "GS204"]
+
+
+def test_one_wait_per_step_of_a_loop_that_counts_is_right(lint):
+    code = "for i in range(9):\n    y = nd.dot(x, x)\n    y.backward()\n    nd.waitall()\n"
+    assert lint(MXNET + code) == []
+
+
+def test_a_method_that_only_mxnet_has_shows_its_array(lint):
+    code = "def small(net, x):\n    for i in range(9):\n        net(x).asnumpy()\n"
+    assert codes(lint(MXNET + code)) == ["GS204"]
+    assert lint(code) == []
+
+
+TRAINING = """
+from mxnet import autograd, gluon
+net = gluon.nn.Dense(4)
+loss = gluon.loss.L2Loss()
+trainer = gluon.Trainer(net.collect_params(), "sgd")
+def train(batches):
+    for x, y in batches:
+        with autograd.record():
+            l = loss(net(x), y)
+        l.backward()
+        trainer.step(x.shape[0])
+"""
+
+
+def test_a_training_loop_of_mxnet_without_any_wait_is_a_note(lint):
+    (finding,) = lint(MXNET + TRAINING)
+    assert (finding.code, finding.heat, finding.framework, finding.span.line) == ("GS704", Heat.EPOCH, "mxnet", 11)
+
+
+@pytest.mark.parametrize("line", ["nd.waitall()", "l.wait_to_read()", "total += float(l.mean())", "metric.update(l)"])
+def test_a_training_loop_of_mxnet_that_waits_or_may_wait_is_silent(lint, line):
+    assert lint(f"{MXNET}{TRAINING}        {line}\n") == []
+
+
 def test_elementwise_functions_of_numbers_stay_on_the_host(lint):
-    code = "for i in range(9):\n    nd.dot(x, x).asnumpy()\n    print(float(np.sqrt(64)), np.exp(-i))\n"
+    code = "for x in batches:\n    nd.dot(x, x).asnumpy()\n    print(float(np.sqrt(64)), np.exp(-1))\n"
     assert lint(MXNET + code) == []
 
 
 def test_elementwise_functions_of_arrays_wait(lint):
-    code = "for i in range(9):\n    nd.dot(x, x).asnumpy()\n    print(np.sqrt(np.ones(4)))\n"
+    code = "for x in batches:\n    nd.dot(x, x).asnumpy()\n    print(np.sqrt(np.ones(4)))\n"
     assert codes(lint(MXNET + code)) == ["GS206"]
 
 
@@ -194,3 +234,82 @@ def test_the_fix_of_ray_get_in_a_loop(lint, with_fix, before):
 def test_a_loop_that_does_more_with_its_references_is_left_alone(lint, code):
     found = lint(f"{RAY}out = []\n{code}")
     assert [one.fix for one in found] == [None]
+
+
+TASKS = {
+    "a task": ("@ray.remote\ndef score(x):\n    return net(x).cpu()\n", Heat.STEP),
+    "a task with resources": ("@ray.remote(num_gpus=1)\ndef score(x):\n    return net(x).cpu()\n", Heat.STEP),
+    "a function": ("def score(x):\n    return net(x).cpu()\n", Heat.ONCE),
+    "a method that is called remotely": (
+        "@ray.remote\nclass A:\n    def score(self, x):\n        return net(x).cpu()\nA.remote().score.remote(1)\n",
+        Heat.STEP,
+    ),
+    "the creation of an actor": (
+        "@ray.remote\nclass A:\n    def __init__(self, x):\n        self.y = net(x).cpu()\nA.remote(1)\n",
+        Heat.ONCE,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_of_ray_waits_once_per_call(lint, name):
+    code, heat = TASKS[name]
+    (finding,) = lint(f"import ray\nimport torch\nnet = torch.nn.Linear(4, 4).cuda()\n{code}")
+    assert (finding.code, finding.heat) == ("GS202", heat)
+
+
+TENSORFLOW = """
+import tensorflow as tf
+model = tf.keras.Sequential([tf.keras.layers.Dense(4)])
+opt = tf.keras.optimizers.SGD()
+{decorator}
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((model(x) - y) ** 2)
+    opt.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    return loss
+"""
+LOOP = "for x, y in dataset:\n    step(x, y)\n"
+EAGER = {
+    "nothing around it": ("", LOOP, True),
+    "a decorator": ("@tf.function", LOOP, False),
+    "a decorator with arguments": ("@tf.function(jit_compile=True)", LOOP, False),
+    "a function that traces it": ("", "fast = tf.function(step)\nfor x, y in dataset:\n    fast(x, y)\n", False),
+    "a traced caller": (
+        "", "@tf.function\ndef many(d):\n    for x, y in d:\n        step(x, y)\nmany(dataset)\n", False,
+    ),
+    "a distribution strategy": (
+        "", "@tf.function\ndef each(x):\n    strategy.run(step, args=x)\nfor x in d:\n    each(x)\n", False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_a_training_step_of_tensorflow_that_runs_eagerly(lint, name):
+    decorator, loop, expected = EAGER[name]
+    found = [one for one in lint(TENSORFLOW.format(decorator=decorator) + loop) if one.code == "GS712"]
+    assert [(one.span.line, one.heat) for one in found] == ([(9, Heat.STEP)] if expected else [])
+
+
+def test_the_state_of_flax_is_no_optimizer_of_tensorflow(lint):
+    code = "import jax\nimport tensorflow as tf\nfor x in data:\n    state = state.apply_gradients(grads=x)\n"
+    assert lint(code) == []
+
+
+def test_a_loss_that_is_differentiated_is_a_tensor(lint):
+    code = (
+        "import tensorflow as tf\ndef train(model, criterion, data):\n    for x in data:\n"
+        "        with tf.GradientTape() as tape:\n            loss = criterion(model(x))\n"
+        "        grads = tape.gradient(loss, model.weights)\n        print(loss.numpy(), x.numpy())\n"
+    )
+    (finding,) = lint(code)
+    assert (finding.code, finding.span.column) == ("GS204", 20)
+
+
+def test_a_kernel_of_pallas_gives_a_device_array(lint):
+    code = (
+        "import jax\nfrom jax.experimental import pallas as pl\ndef kernel(a, b):\n    b[...] = a[...]\n"
+        "for x in data:\n    y = pl.pallas_call(kernel, out_shape=x)(x)\n    print(float(y))\n"
+    )
+    (finding,) = lint(code)
+    assert (finding.code, finding.span.line) == ("GS205", 7)

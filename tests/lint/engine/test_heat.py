@@ -138,7 +138,7 @@ RARELY = {
     ),
     "the message of an assertion": "assert size > 3, f'{a.sum().item()}'",
     "an exception that is handled": "try:\n    a.sum()\nexcept RuntimeError:\n    a.sum().item()",
-    "after an early return": "if not self.verbose:\n    return\na.sum().item()",
+    "after an early return": "if not self.should_log:\n    return\na.sum().item()",
     "after all but every hundredth": "if self.steps % 100 != 0:\n    return\na.sum().item()",
 }
 EVERY_STEP = {

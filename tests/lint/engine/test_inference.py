@@ -155,7 +155,7 @@ SILENT = {
     ),
     "a host tensor that takes its shape from device tensors": (
         "h = torch.zeros((), device='cuda')\nx = torch.arange(9)\n"
-        "for i in range(9):\n    y = x.reshape(3, h)\n    y[y != 3].tolist()\n"
+        "y = x.reshape(3, h)\nfor i in range(9):\n    y[y != 3].tolist()\n"
     ),
     "two tensors that are brought together": (
         "def f(x: torch.Tensor):\n    c = torch.zeros(3)\n    for i in range(9):\n        x.to(c.device)\n"
@@ -200,7 +200,7 @@ SILENT = {
 @pytest.mark.parametrize("name", FOUND)
 def test_a_device_tensor_is_known(lint, name):
     code = FOUND[name]
-    found = lint(HEAD + code)
+    found = [finding for finding in lint(HEAD + code) if finding.heat is not Heat.ONCE]
     assert found
     assert {finding.code for finding in found} <= {"GS201", "GS205"}
 

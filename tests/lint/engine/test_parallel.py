@@ -100,7 +100,7 @@ def test_the_file_that_kills_its_worker_is_named_and_the_others_are_linted(small
     sources = [Source("a.py", CODE), Source("b.py", "deadly = 1\nimport c, torch\n"), Source("c.py", CODE)]
     found = parts(sources, 2)
     assert [(error.path, error.message) for error in found.errors] == [
-        ("b.py", "the process that analyzed it died (signal 9); it is left out")
+        ("b.py", "the process that analyzed it died (signal 9); the file is left out")
     ]
     assert {finding.path for finding in found.findings} == {"a.py", "c.py"}
 
@@ -116,6 +116,6 @@ def test_files_that_only_kill_together_are_said_to(small, monkeypatch):
     monkeypatch.setattr(engine, "analyze", analyze)
     found = parts([Source("a.py", "import b, torch"), Source("b.py", ""), Source("c.py", CODE)], 2)
     assert [error.message for error in found.errors] == [
-        "the process that analyzed it and 1 files that belong with it died (signal 9)"
+        "the process that analyzed it and 1 related file died (signal 9)"
     ]
     assert [finding.path for finding in found.findings] == ["c.py"]

@@ -7,7 +7,8 @@ import ast
 import pytest
 from gpusync_lint.domain.environment import Environment
 from gpusync_lint.domain.external_names import member
-from gpusync_lint.domain.lattice import (
+from gpusync_lint.domain.lattice import element, join
+from gpusync_lint.domain.values import (
     CPU_TENSOR,
     DTYPE,
     GPU_TENSOR,
@@ -17,9 +18,7 @@ from gpusync_lint.domain.lattice import (
     Kind,
     any_tensor,
     dict_of,
-    element,
-    host,
-    join,
+    host_constant,
     list_of,
     tensor,
     tensor_like,
@@ -98,14 +97,14 @@ def test_an_annotation_means_what_its_own_file_says(inferred):
 @pytest.mark.parametrize("const", [True, False, 1, 0, 1.0, 0.0, "1", -1])
 def test_constants_that_are_equal_are_kept_apart_by_their_types(const):
     for other in (True, False, 1, 0, 1.0, 0.0):
-        host(other)
-    assert host(const).const == const
-    assert type(host(const).const) is type(const)
+        host_constant(other)
+    assert host_constant(const).const == const
+    assert type(host_constant(const).const) is type(const)
 
 
 def test_what_no_value_stands_for_is_on_the_host():
-    assert host(b"1") is HOST
-    assert host(...) is HOST
+    assert host_constant(b"1") is HOST
+    assert host_constant(...) is HOST
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_a_loss_kept_without_an_optimizer_step_is_silent(lint):
 
 def test_the_first_of_several_reads_says_that_one_would_do(lint_step):
     first, second = lint_step("a = s.item()\nb = s2.item()")
-    assert "read the 2 of this block" in first.remedy
+    assert "read the 2 values in this block" in first.remedy
     assert "with one wait" not in second.remedy
 
 
@@ -88,7 +88,7 @@ def test_reads_in_different_blocks_are_not_merged(lint_step):
 
 def test_a_copy_from_a_loader_that_pins_is_told_the_shorter_remedy(lint):
     (finding,) = lint(SETUP + "for b in DataLoader([], pin_memory=True):\n    b.to(device)\n")
-    assert finding.remedy == "Pass `non_blocking=True`; the memory is pinned already"
+    assert finding.remedy == "Pass `non_blocking=True`. The memory is pinned already"
 
 
 @pytest.mark.parametrize(
@@ -143,3 +143,106 @@ HELD = {
 def test_a_loop_that_something_may_hold_back_is_silent(lint, name):
     before = "def look(t):\n    return float(t.sum())\n"
     assert "GS704" not in {finding.code for finding in lint(SETUP + before + LOOP + HELD[name])}
+
+
+WORK = """
+def work(t):
+    with torch.cuda.stream(torch.cuda.Stream()):
+        return model(t)
+for b in loader:
+    work(b)
+"""
+STREAMS = {
+    "in a loop": ("for b in loader:\n    s = torch.cuda.Stream()\n    model(b)\n", Heat.STEP),
+    "before the loop": ("s = torch.cuda.Stream()\nfor b in loader:\n    model(b)\n", Heat.ONCE),
+    "in a function of the step": (WORK, Heat.STEP),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_is_as_hot_as_the_line_that_creates_it(lint, name):
+    code, heat = STREAMS[name]
+    (finding,) = [one for one in lint(SETUP + code) if one.code == "GS710"]
+    assert finding.heat is heat
+
+
+STREAM_OF_OBJECT = """
+class A:
+    def __init__(self):
+        self.s = torch.cuda.Stream()
+for b in loader:
+    A()
+"""
+STREAM_OF_OBJECT_THAT_HAS_NONE = """
+class A:
+    def work(self):
+        if self.s is None and self.overlaps:
+            self.s = torch.cuda.Stream()
+for b in loader:
+    A().work()
+"""
+STREAM_OF_MODULE_THAT_HAS_NONE = """
+side = None
+for b in loader:
+    if side is None:
+        side = torch.cuda.Stream()
+"""
+
+
+@pytest.mark.parametrize("code", [STREAM_OF_OBJECT, STREAM_OF_OBJECT_THAT_HAS_NONE, STREAM_OF_MODULE_THAT_HAS_NONE])
+def test_a_stream_that_is_kept_is_silent(lint, code):
+    assert [one for one in lint(SETUP + code) if one.code == "GS710"] == []
+
+
+SIDE = "side = torch.cuda.Stream()\nwith torch.cuda.stream(side):\n    y = model(x)\n"
+
+
+def test_a_side_stream_that_the_host_waits_for_at_once_is_told_so_and_fixed(lint, with_fix):
+    (finding,) = [one for one in lint(f"{SETUP}{SIDE}side.synchronize()\n") if one.code == "GS102"]
+    assert "overlaps with nothing" in finding.message
+    fixed = f"{SETUP}{SIDE}torch.cuda.current_stream().wait_stream(side)\n"
+    assert (with_fix(f"{SETUP}{SIDE}side.synchronize()\n", finding.fix), finding.fix.safe) == (fixed, False)
+    assert [one for one in lint(fixed) if one.code == "GS102"] == []
+
+
+@pytest.mark.parametrize(
+    "after", ["z = model(x)\nside.synchronize()\n", "other = torch.cuda.Stream()\nother.synchronize()\n"]
+)
+def test_a_stream_that_is_waited_for_later_is_an_ordinary_wait(lint, after):
+    (finding,) = [one for one in lint(f"{SETUP}{SIDE}{after}") if one.code == "GS102"]
+    assert "overlaps with nothing" not in finding.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import cupy as cp; cp.cuda.set_allocator(cp.cuda.malloc_managed)",
+        "import cupy; pool = cupy.cuda.MemoryPool(allocator=cupy.cuda.malloc_managed)",
+        "from numba import cuda; a = cuda.managed_array(4)",
+        "import rmm; rmm.reinitialize(pool_allocator=True, managed_memory=True)",
+    ],
+)
+def test_unified_memory_is_a_note_wherever_it_is_set_up(lint, line):
+    (finding,) = lint(f"{SETUP}{line}\n")
+    assert (finding.code, finding.heat) == ("GS713", Heat.EPOCH)
+
+
+@pytest.mark.parametrize(
+    "line", ["import rmm; rmm.reinitialize(managed_memory=False)", "import cupy; cupy.cuda.MemoryPool()"]
+)
+def test_device_memory_of_the_same_libraries_is_silent(lint, line):
+    assert lint(f"{SETUP}{line}\n") == []
+
+
+def test_gradients_on_the_host_may_be_reduced_one_by_one(lint):
+    code = (
+        "import torch\nimport torch.distributed as dist\nnet = torch.nn.Linear(4, 4)\n"
+        "for p in net.parameters():\n    dist.all_reduce(p.grad)\n"
+    )
+    assert lint(code) == []
+
+
+def test_a_reduction_of_each_gradient_names_what_overlaps(lint):
+    code = "import torch.distributed as dist\nfor p in model.parameters():\n    dist.all_reduce(p.grad)\n"
+    (finding,) = [one for one in lint(SETUP + code) if one.code == "GS807"]
+    assert all(word in finding.remedy for word in ("DistributedDataParallel", "Horovod", "DeepSpeed"))

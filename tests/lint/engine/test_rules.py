@@ -43,10 +43,10 @@ class Good(Rule):
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
-        ({"nodes": (ast.Import,)}, "looks at ast.Import, which no rule is shown; known are "),
-        ({"nodes": (ast.Call, ast.Tuple, ast.Try)}, "looks at ast.Try, which no rule is shown; "),
-        ({"nodes": ()}, "does not say which `nodes` it looks at"),
-        ({"barriers": ()}, "does not say which `barriers` it reports"),
+        ({"nodes": (ast.Import,)}, "has ast.Import in `nodes`, which rules cannot check; known are "),
+        ({"nodes": (ast.Call, ast.Tuple, ast.Try)}, "has ast.Try in `nodes`, which rules cannot check; "),
+        ({"nodes": ()}, "has no `nodes`: the types of syntax nodes to check"),
+        ({"barriers": ()}, "has no `barriers`: the catalogue entries that it reports"),
         ({"barriers": ("itm",)}, "reports the barrier 'itm', which no catalogue describes; did you mean 'item'?"),
         ({"VALID": ()}, "has no `VALID` example: a loop body that it must not report"),
         ({"INVALID": ()}, "has no `INVALID` example: a loop body that it must report"),
@@ -62,7 +62,7 @@ def test_a_rule_that_is_declared_wrongly_is_refused_in_one_line(changed, problem
 
 def test_an_entry_that_no_rule_judges_is_refused():
     item = next(rule for rule in all_rules() if "item" in rule.barriers)
-    with pytest.raises(RuleError, match=r"^torch\.toml: no rule judges the barrier 'item'; name it in "):
+    with pytest.raises(RuleError, match=r"^torch\.toml: no rule checks for the barrier 'item'; add it to "):
         check([rule for rule in all_rules() if rule is not item])
 
 

@@ -302,7 +302,7 @@ REFUSED: dict[str, tuple[str, Callable[[Callable[[str], Span]], Operation], str]
     "a comment in a call": (
         "f(\n    a,  # one\n)\n",
         lambda place: AddKeyword(place("f(\n    a,  # one\n)"), "k", Template("v")),
-        "a comment stands in the call",
+        "there is a comment in the call",
     ),
     "a comment in what is replaced": (
         "f(\n    a,  # one\n    b)\n",
@@ -346,11 +346,15 @@ REFUSED: dict[str, tuple[str, Callable[[Callable[[str], Span]], Operation], str]
         lambda place: RemoveStatement(place("a")),
         "the statement shares its lines with something else",
     ),
-    "no comment": ("a = '# b'\n", lambda place: RemoveComment(Span(1, 1, 1, 2)), "no comment stands there"),
+    "no comment": (
+        "a = '# b'\n",
+        lambda place: RemoveComment(Span(1, 1, 1, 2)),
+        "there is no comment at this position",
+    ),
     "no comment to change": (
         "a = b\n",
         lambda place: ReplaceInComment(Span(1, 5, 1, 6), "c"),
-        "no comment stands there",
+        "there is no comment at this position",
     ),
 }
 
@@ -366,19 +370,27 @@ def test_what_a_layout_does_not_allow_is_known_without_libcst(
 
 
 WRONG: dict[str, tuple[str, Operation, str]] = {
-    "no expression": ("a + b\n", RenameCalled(Span(1, 2, 1, 4), "c"), "no expression stands there"),
-    "no statement": ("\n\na\n", RenameCalled(Span(1, 1, 1, 1), "c"), "no statement stands there"),
-    "nothing": ("a\n", RenameCalled(Span(7, 1, 7, 2), "c"), "no statement stands there"),
-    "no call": ("a + b\n", RenameCalled(Span(1, 1, 1, 2), "c"), "no call of something that has a name"),
-    "a call of no name": ("a[0]()\n", RenameCalled(Span(1, 1, 1, 7), "c"), "no call of something that has a name"),
-    "no call to give an argument": ("a\n", AddKeyword(Span(1, 1, 1, 2), "k", Template("v")), "no call stands there"),
+    "no expression": ("a + b\n", RenameCalled(Span(1, 2, 1, 4), "c"), "there is no expression at this position"),
+    "no statement": ("\n\na\n", RenameCalled(Span(1, 1, 1, 1), "c"), "there is no statement at this position"),
+    "nothing": ("a\n", RenameCalled(Span(7, 1, 7, 2), "c"), "there is no statement at this position"),
+    "no call": ("a + b\n", RenameCalled(Span(1, 1, 1, 2), "c"), "there is no call of a named function"),
+    "a call of no name": ("a[0]()\n", RenameCalled(Span(1, 1, 1, 7), "c"), "there is no call of a named function"),
+    "no call to give an argument": (
+        "a\n",
+        AddKeyword(Span(1, 1, 1, 2), "k", Template("v")),
+        "there is no call at this position",
+    ),
     "new source that is none": ("a\n", ReplaceExpression(Span(1, 1, 1, 2), Template("b(")), "ParserSyntaxError"),
     "more parts than places": (
         "a\n",
         ReplaceExpression(Span(1, 1, 1, 2), Template("b", (Span(1, 1, 1, 2),))),
         "ValueError",
     ),
-    "a file that cannot be read": ("a = (\n", RenameCalled(Span(1, 1, 1, 2), "c"), "no statement stands there"),
+    "a file that cannot be read": (
+        "a = (\n",
+        RenameCalled(Span(1, 1, 1, 2), "c"),
+        "there is no statement at this position",
+    ),
 }
 
 
@@ -414,7 +426,7 @@ def test_the_deepest_expression_that_rules_see_can_be_rewritten(shape: str) -> N
 
 def test_what_is_nested_deeper_is_refused() -> None:
     text = f"y = x.item(){'[0]' * MAX_DEPTH}\n"
-    with pytest.raises(CodemodError, match="it is nested too deeply"):
+    with pytest.raises(CodemodError, match="the statement is nested too deeply"):
         detached(text, "x.item()", "x")
 
 

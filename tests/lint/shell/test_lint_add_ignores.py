@@ -124,8 +124,8 @@ def test_a_reason_may_hold_a_date(project: Project) -> None:
     [
         ("", "`# gpusync: allow[GS101]` gives no reason and has no effect"),
         (" -- ", "`# gpusync: allow[GS101]  --` gives no reason and has no effect"),
-        ("one\ntwo", "a reason is one line"),
-        ("one # two", "a reason holds no comment of its own (` # `)"),
+        ("one\ntwo", "a reason must be one line"),
+        ("one # two", "a reason cannot contain another comment (` # `)"),
         ("until=2020-01-01 known", "`# gpusync: allow[GS101] until=2020-01-01 known` expired on 2020-01-01 and "),
         ("until=soon known", "`# gpusync: allow[GS101] until=soon known`: 'soon' is not a date"),
     ],

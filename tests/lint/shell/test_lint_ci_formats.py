@@ -16,7 +16,7 @@ from gpusync_lint.model.findings import FileError, Finding
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.spans import Span
 from gpusync_lint.output.base.format import Format, Options
-from gpusync_lint.run.runner import Outcome
+from gpusync_lint.run.outcome import Outcome
 from gpusync_lint.settings.selection import Level, Reported
 
 Project = Callable[..., Path]
@@ -300,5 +300,5 @@ def test_what_a_format_has_no_place_for_is_refused(project: Project, capsys: Cap
     shows = formats.named(name).shows
     for option, shown in ((["--statistics"], shows.statistics), (["--observed", "run.json"], shows.observed)):
         assert main(["--exit-zero", "--output-format", name, *option]) == (0 if shown else 2)
-        error = f"gpusync lint: error: {option[0]}: the format {name} has no place for "
+        error = f"gpusync lint: error: {option[0]}: the format {name} cannot contain "
         assert capsys.readouterr().err.startswith("" if shown else error)

@@ -69,7 +69,7 @@ def test_exit_codes(project: Project, text: str, arguments: list[str], code: int
         (["--sel", "GS2"], "unknown option --sel"),
         (["--heat", "hot"], "argument --heat: invalid choice: 'hot' (choose from "),
         (["--output-format", "xml"], "argument --output-format: invalid choice: 'xml' (choose from "),
-        (["--output-format", "gitlab", "--statistics"], "--statistics: the format gitlab has no place for counts"),
+        (["--output-format", "gitlab", "--statistics"], "--statistics: the format gitlab cannot contain counts"),
         (["--select"], "argument --select: expected one argument"),
         (["--unsafe-fixes"], "--unsafe-fixes needs --fix or --diff"),
         (["--diff", "--output-format", "json"], "--diff prints a diff, so it cannot be combined with --output-format"),

@@ -147,10 +147,10 @@ def test_the_files_are_those_of_rounds_that_analyze_everything(
     after = texts(root)
     assert after != before
 
-    def forget(memory: cache.Memory, sources: object) -> None:
-        memory.document = memory.touched = None
+    def forget(stored: cache.Cache, sources: object) -> None:
+        stored.document = stored.outdated = None
 
-    monkeypatch.setattr(cache.Memory, "edited", forget)
+    monkeypatch.setattr(cache.Cache, "edited", forget)
     for path, text in before.items():
         (root / path).write_text(text)
     assert lint(capsys, "--fix", "--unsafe-fixes") == found

@@ -236,7 +236,7 @@ def test_a_file_that_a_fix_would_break_is_left_untouched(
     assert out.endswith("Fixed 1 warning in 1 file.\nFound 2 warnings (2 fixable with --fix)\n")
 
 
-UNWRITABLE = "a fix cannot be written: no comment stands there (fix: Use fixed); this is a bug in gpusync"
+UNWRITABLE = "a fix cannot be written: there is no comment at this position (fix: Use fixed); this is a bug in gpusync"
 
 
 def test_a_fix_that_cannot_be_written_is_an_error_and_the_others_are_applied(
@@ -281,7 +281,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     file = decode(b"old\n", "a.py", path)
     path.write_bytes(b"newer\n")
-    with pytest.raises(apply.WriteError, match="it changed while it was linted; run again"):
+    with pytest.raises(apply.WriteError, match="it has changed since it was read; run again"):
         apply.write(file, "fixed\n")
     assert path.read_bytes() == b"newer\n"
 
@@ -290,7 +290,7 @@ def test_a_fix_that_the_encoding_cannot_hold_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_bytes(b"# coding: ascii\n")
     file = decode(path.read_bytes(), "a.py", path)
-    with pytest.raises(apply.WriteError, match="the new text does not fit its encoding ascii"):
+    with pytest.raises(apply.WriteError, match="the new text cannot be encoded as ascii"):
         apply.write(file, "# coding: ascii\n# \xe4\n")
     assert os.listdir(tmp_path) == ["a.py"]
 

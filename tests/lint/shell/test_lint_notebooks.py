@@ -385,7 +385,7 @@ def test_a_notebook_that_changed_meanwhile_is_left_alone(
 
     monkeypatch.setattr(sys.modules["gpusync_lint.run.engine"], "analyze", analyze)
     assert main(["--fix"]) == 2
-    assert "a.ipynb: error: not written: it changed while it was linted; run again" in capsys.readouterr().err
+    assert "a.ipynb: error: not written: it has changed since it was read; run again" in capsys.readouterr().err
 
 
 class _Stdin:

@@ -142,4 +142,4 @@ def test_a_format_without_room_for_it_is_refused(
 ) -> None:
     project({"a.py": "item()\n", "run.json": _run()})
     assert main(["--observed", "run.json", "--output-format", "github", "a.py"]) == 2
-    assert "--observed: the format github has no place" in capsys.readouterr().err
+    assert "--observed: the format github cannot contain" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.spans import Span
 from gpusync_lint.output.base.format import Options, wants_color
 from gpusync_lint.output.text import Text
-from gpusync_lint.run.runner import Outcome
+from gpusync_lint.run.outcome import Outcome
 from gpusync_lint.settings.selection import Level, Reported
 
 

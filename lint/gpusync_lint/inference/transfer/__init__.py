@@ -1,4 +1,4 @@
-"""The transfer functions: what each kind of syntax does to the state of a run. Importing this fills the tables."""
+"""The transfer functions: the effect of each kind of syntax on the state of a run. Importing this fills the tables."""
 
 from gpusync_lint.inference.transfer import (
     assignments,
@@ -6,6 +6,7 @@ from gpusync_lint.inference.transfer import (
     containers,
     definitions,
     expressions,
+    instantiation,
     library_calls,
     loops,
     methods,
@@ -21,6 +22,7 @@ __all__ = [
     "containers",
     "definitions",
     "expressions",
+    "instantiation",
     "library_calls",
     "loops",
     "methods",

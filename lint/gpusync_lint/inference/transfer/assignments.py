@@ -1,12 +1,13 @@
-"""Assignments: to names, attributes, subscripts and tuples of them."""
+"""Assignments to names, attributes, subscripts, and tuples of them."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import ARRAY, Kind, Value, dict_of, element, join, list_of
+from gpusync_lint.domain.lattice import element, join
 from gpusync_lint.domain.tensor_ops import combine
+from gpusync_lint.domain.values import ARRAY, Kind, Value, dict_of, list_of
 from gpusync_lint.inference.tables import executes
 from gpusync_lint.inference.transfer.names import value_and_path
 from gpusync_lint.syntax.names import dotted_path
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
 
 MAX_KEYS = 64
-"""Keys of a dictionary that are told apart, at most."""
+"""The maximum number of keys of a dict that have values of their own."""
 
 
 @executes(ast.Assign)
@@ -28,7 +29,7 @@ def assign(frame: Frame, node: ast.Assign) -> None:
 
 @executes(ast.AnnAssign)
 def annotated_assign(frame: Frame, node: ast.AnnAssign) -> None:
-    """`target: annotation = value`; the annotation tells where the value does not."""
+    """`target: annotation = value`. The annotation counts if the value is unknown."""
     declared = frame.declared(node.annotation)
     if node.value is not None:
         value = frame.eval(node.value)
@@ -44,7 +45,7 @@ def augmented_assign(frame: Frame, node: ast.AugAssign) -> None:
     value = frame.eval(node.value)
     if Kind.TENSOR in (old.kind, value.kind):
         result = combine(old, value)
-        if old.kind is Kind.TENSOR:  # in place: the tensor stays where it is
+        if old.kind is Kind.TENSOR:  # in place: the tensor remains on its device
             result = result._replace(device=old.device)
     elif old.kind is Kind.LIST and value.kind in (Kind.LIST, Kind.TUPLE):
         result = join(old, list_of(element(value)))
@@ -58,7 +59,7 @@ def augmented_assign(frame: Frame, node: ast.AugAssign) -> None:
 
 
 def bind(frame: Frame, target: ast.expr, value: Value) -> None:
-    """Assign a value to a target of any form."""
+    """Assign a value to a target."""
     if isinstance(target, ast.Name):
         frame.store.set_name(target.id, value)
         frame.values[target] = value
@@ -68,7 +69,7 @@ def bind(frame: Frame, target: ast.expr, value: Value) -> None:
         owner, path = value_and_path(frame, target.value)
         if path is not None:
             frame.store.set(f"{path}.{target.attr}", value)
-        frame.analysis.set_attribute(frame.values.get(target.value, owner), target.attr, value)
+        frame.analysis.instances.set_attribute(frame.values.get(target.value, owner), target.attr, value)
     elif isinstance(target, ast.Starred):
         bind(frame, target.value, list_of(element(value)))
     elif isinstance(target, ast.Subscript):
@@ -76,7 +77,7 @@ def bind(frame: Frame, target: ast.expr, value: Value) -> None:
 
 
 def rebind(frame: Frame, target: ast.expr, value: Value) -> None:
-    """Let what an expression names hold a changed object: a list that has grown, a module that was moved."""
+    """Store the new value of an object that was changed in place: a list that was extended, a module that was moved."""
     path = dotted_path(target)
     if path is None:
         return
@@ -85,7 +86,7 @@ def rebind(frame: Frame, target: ast.expr, value: Value) -> None:
         owner = frame.values.get(target.value)
         if owner is None:
             owner = frame.eval(target.value)
-        frame.analysis.set_attribute(owner, target.attr, value)
+        frame.analysis.instances.set_attribute(owner, target.attr, value)
 
 
 def _unpack(frame: Frame, targets: list[ast.expr], value: Value) -> None:

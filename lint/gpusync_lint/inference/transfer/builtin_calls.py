@@ -1,24 +1,16 @@
-"""Python's own functions."""
+"""Calls of Python's builtin functions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import (
-    ARRAY,
-    HOST,
-    UNKNOWN,
-    Kind,
-    Value,
-    dict_of,
-    element,
-    join_all,
-    list_of,
-    tuple_of,
-)
+from gpusync_lint.domain.lattice import element, join_all
+from gpusync_lint.domain.training_idioms import is_batch_iterator
+from gpusync_lint.domain.values import ARRAY, HOST, LOADER, UNKNOWN, Kind, Value, dict_of, list_of, tuple_of
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.iteration import iterated, next_item
 from gpusync_lint.inference.transfer.names import attribute_of
+from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def call_builtin(frame: Frame, name: str, call: Call) -> Value:
-    """What a builtin gives back; one that has no entry gives back something on the host."""
+    """The result of a builtin function: a host value, unless the table below says otherwise."""
     handler = _BUILTINS.get(name)
     return HOST if handler is None else handler(frame, call)
 
@@ -40,12 +32,17 @@ def _collection(frame: Frame, call: Call) -> Value:
 
 
 def _iter(frame: Frame, call: Call) -> Value:
-    loader = bool(call.args) and call.args[0].kind is Kind.LOADER
-    return call.args[0] if loader else _collection(frame, call)
+    if not call.args or not call.node.args:
+        return _collection(frame, call)
+    iterable = iterated(frame, call.args[0], call.node.args[0])
+    return iterable if iterable.kind is Kind.LOADER else list_of(element(iterable))
 
 
 def _next(frame: Frame, call: Call) -> Value:
-    return next_item(frame, _argument(call))
+    iterator = call.first
+    if iterator.kind is Kind.UNKNOWN and call.node.args and is_batch_iterator(dotted_path(call.node.args[0])):
+        iterator = LOADER
+    return next_item(frame, iterator)
 
 
 def _dict(frame: Frame, call: Call) -> Value:
@@ -53,7 +50,7 @@ def _dict(frame: Frame, call: Call) -> Value:
 
 
 def _enumerate(frame: Frame, call: Call) -> Value:
-    given = _argument(call)
+    given = call.first
     items = iterated(frame, given, call.node.args[0]) if call.node.args else given
     return list_of(tuple_of([HOST, element(items)]))
 
@@ -63,7 +60,7 @@ def _zip(frame: Frame, call: Call) -> Value:
 
 
 def _arithmetic(frame: Frame, call: Call) -> Value:
-    """`max`, `min`, `abs`, `round`, `pow`: of one value or of several, of a sequence or not."""
+    """`max`, `min`, `abs`, `round`, `pow`: of one or several values, or of a sequence."""
     found = _of_numbers(call)
     return found._replace(zero_dim=None) if found.kind is Kind.TENSOR else found
 
@@ -80,7 +77,9 @@ def _of_numbers(call: Call) -> Value:
     tensors = [value for value in values if value.kind is Kind.TENSOR]
     if tensors:
         return join_all(tensors)._replace(zero_dim=tensors[0].zero_dim)
-    return ARRAY if any(value.kind is Kind.ARRAY for value in values) else HOST
+    if any(value.kind is Kind.ARRAY for value in values):
+        return ARRAY
+    return UNKNOWN if any(value.kind is Kind.UNKNOWN for value in values) else HOST
 
 
 def _getattr(frame: Frame, call: Call) -> Value:
@@ -101,7 +100,7 @@ def _filter(frame: Frame, call: Call) -> Value:
 
 
 def _super(frame: Frame, call: Call) -> Value:
-    """What `super()` gives in a method: an instance of the next class in the project."""
+    """`super()` in a method: an instance of the next class in the project."""
     fn: FunctionDef | None = frame.fn
     while fn is not None and fn.cls is None:
         fn = fn.outer
@@ -109,18 +108,16 @@ def _super(frame: Frame, call: Call) -> Value:
         return UNKNOWN
     classes = frame.analysis.project.classes
     bases = classes.project_lineage(fn.cls)[1:]
+    if any(base.startswith("torch.distributions.") for base in classes.external_bases(fn.cls)):
+        return Value(Kind.DISTRIBUTION, frame.analysis.devices.assumed_device(fn))
     if not bases:
         return UNKNOWN
     kind = Kind.MODULE if classes.is_module(fn.cls) else Kind.INSTANCE
-    return Value(kind, frame.analysis.assumed_device(fn), ref=bases[0])
+    return Value(kind, frame.analysis.devices.assumed_device(fn), ref=bases[0])
 
 
 def _unknown(frame: Frame, call: Call) -> Value:
     return UNKNOWN
-
-
-def _argument(call: Call) -> Value:
-    return call.args[0] if call.args else UNKNOWN
 
 
 _BUILTINS: dict[str, Callable[[Frame, Call], Value]] = {

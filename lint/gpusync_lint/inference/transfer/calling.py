@@ -1,11 +1,12 @@
-"""Calling a value, by its kind."""
+"""Calls, by the kind of the callee."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import GPU_TENSOR, UNKNOWN, Kind, Value
+from gpusync_lint.domain.lattice import join_all
+from gpusync_lint.domain.values import GPU_TENSOR, UNKNOWN, Kind, Value, alternatives
 from gpusync_lint.inference.tables import CALLS, Call, calls
 from gpusync_lint.inference.transfer.module_calls import call_module
 from gpusync_lint.model.placement import StepEvidence
@@ -15,34 +16,34 @@ if TYPE_CHECKING:
 
 
 def call_value(frame: Frame, call: Call) -> Value:
-    """What calling a value gives back."""
+    """The result of a call."""
     handler = CALLS.get(call.callee.kind)
     result = handler(frame, call) if handler is not None else None
     if result is None:
-        frame.note_unknown_call(call.args, call.kwargs)
+        frame.record_unknown_call(call.args, call.kwargs)
         return UNKNOWN
     return result
 
 
-@calls(Kind.CLASS)
-def call_class(frame: Frame, call: Call) -> Value:
-    """A class of the project: an instance."""
-    return frame.analysis.instantiate(frame, call.callee.ref, call.args, call.kwargs)
+@calls(Kind.UNION)
+def call_union(frame: Frame, call: Call) -> Value:
+    """Call each of several functions, classes or objects."""
+    return join_all([call_value(frame, call._replace(callee=one)) for one in alternatives(call.callee)])
 
 
 @calls(Kind.INSTANCE)
 def call_instance(frame: Frame, call: Call) -> Value | None:
-    """An instance of a project class: its `__call__`."""
+    """Call an instance of a project class: its `__call__`."""
     method = frame.analysis.project.classes.method(call.callee.ref, "__call__")
     if method is not None:
         return frame.analysis.call(frame, method, [call.callee, *call.args], call.kwargs)
-    if isinstance(call.node.func, ast.Name) and call.node.func.id == "self":  # a mixin of modules, which are callable
+    if isinstance(call.node.func, ast.Name) and call.node.func.id == "self":  # a mixin class for modules
         return call_module(frame, call._replace(callee=Value(Kind.MODULE, frame.assumed_device())))
     return None
 
 
 @calls(Kind.MOVED)
 def call_moved(frame: Frame, call: Call) -> Value:
-    """Something unknown that was moved to a device and is called: a model."""
-    frame.note_step_evidence(StepEvidence.MODEL)
+    """Call an unknown object that was moved to a device: a model."""
+    frame.record_step_evidence(StepEvidence.MODEL)
     return GPU_TENSOR._replace(certain=False)

@@ -1,11 +1,13 @@
-"""Calls: their parts, the evidence of a training step that they give, and what they give back."""
+"""Call expressions: the values of their parts, evidence of a training step, and the result."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value, element, join_all
+from gpusync_lint.domain.lattice import element, join_all
+from gpusync_lint.domain.training_idioms import BACKWARD
+from gpusync_lint.domain.values import UNKNOWN, Kind, Value
 from gpusync_lint.inference.tables import Call, evaluates
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.methods import call_method
@@ -17,17 +19,17 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
 
 _STEP_METHODS = frozenset({"step", "backward", "zero_grad", "manual_backward", "apply_gradients", "generate"})
-"""Methods that are evidence of a training step, or of one of generation."""
-_BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.NAME})
-"""Kinds of what a method's name stands for that are called rather than the method of the receiver's kind."""
+"""Methods that are evidence of a training step, or of a step of generation."""
+_BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.NAME, Kind.UNION})
+"""Kinds of attributes that are called directly. Otherwise the kind of the receiver decides what the method does."""
 _CALLABLE = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.MODULE, Kind.LAMBDA})
 _MAX_CANDIDATES = 8
-"""Entries of a table of functions that a call of one of them may mean, at most."""
+"""The maximum number of entries of a dict of functions that a call of an entry may call."""
 
 
 @evaluates(ast.Call)
 def call(frame: Frame, node: ast.Call) -> Value:
-    """What a call gives back."""
+    """`callee(argument, name=argument)`."""
     func = node.func
     if isinstance(func, ast.Attribute):
         return _call_attribute(frame, node, func)
@@ -48,9 +50,9 @@ def _call_attribute(frame: Frame, node: ast.Call, func: ast.Attribute) -> Value:
             frame.values[func] = callee
     made = Call(node, callee, _arguments(frame, node), _keywords(frame, node), receiver, name)
     if name in _STEP_METHODS:
-        _note_step_evidence(frame, made, path)
+        _record_step_evidence(frame, made, path)
     elif name == "add_event_handler":
-        _note_event_handler(frame, made)
+        _record_event_handler(frame, made)
     if callee.kind not in _BOUND or receiver.kind is Kind.DICT:
         result = call_method(frame, made)
         if result is not None:
@@ -61,7 +63,7 @@ def _call_attribute(frame: Frame, node: ast.Call, func: ast.Attribute) -> Value:
 
 
 def _arguments(frame: Frame, node: ast.Call) -> list[Value]:
-    """The positional arguments; a starred tuple is expanded."""
+    """The positional arguments. A starred tuple is expanded."""
     values: list[Value] = []
     for arg in node.args:
         value = frame.eval(arg)
@@ -74,7 +76,7 @@ def _arguments(frame: Frame, node: ast.Call) -> list[Value]:
 
 
 def _keywords(frame: Frame, node: ast.Call) -> dict[str, Value]:
-    """The arguments by name; under `**` a batch that is a dictionary of tensors."""
+    """The keyword arguments. A batch that is passed as `**batch` is stored under the key `**`."""
     kwargs: dict[str, Value] = {}
     for keyword in node.keywords:
         value = frame.eval(keyword.value)
@@ -88,41 +90,43 @@ def _keywords(frame: Frame, node: ast.Call) -> dict[str, Value]:
 
 
 def _call_by_name(frame: Frame, call: Call, path: str | None) -> Value:
-    """Call a method of something unknown: those of the project that its name may mean."""
+    """Call a method of something unknown: the methods of the project that this may be."""
     results = []
     for method in frame.analysis.call_targets(path, call.method):
-        receiver = frame.analysis.instance(method)
+        receiver = frame.analysis.instances.self_of(method)
         results.append(frame.analysis.call(frame, method, [receiver, *call.args], call.kwargs))
     if not results:
-        frame.note_unknown_call(call.args, call.kwargs)
+        frame.record_unknown_call(call.args, call.kwargs)
     return join_all(results)
 
 
 def _call_item(frame: Frame, call: Call, table: Value) -> Value:
-    """Call what is looked up in a dictionary of functions, classes or modules: any of them may be meant."""
-    found = [item for _, item in table.items or ()] if table.kind is Kind.DICT else []
-    found = [item for item in found if item.kind in _CALLABLE]
-    return join_all([call_value(frame, call._replace(callee=item)) for item in found[:_MAX_CANDIDATES]])
+    """Call an entry of a dict of functions, classes or modules: any of them."""
+    entries = [item for _, item in table.items or ()] if table.kind is Kind.DICT else []
+    candidates = [item for item in entries if item.kind in _CALLABLE]
+    return join_all([call_value(frame, call._replace(callee=item)) for item in candidates[:_MAX_CANDIDATES]])
 
 
-def _note_step_evidence(frame: Frame, call: Call, path: str | None) -> None:
+def _record_step_evidence(frame: Frame, call: Call, path: str | None) -> None:
     name, kind = call.method, call.receiver.kind
     if name == "generate":
         if kind is Kind.MODULE:
-            frame.note_step_evidence(StepEvidence.MODEL)
+            frame.record_step_evidence(StepEvidence.MODEL)
+    elif name in BACKWARD:
+        frame.record_step_evidence(StepEvidence.TRAINING)
     elif name != "step" or kind in (Kind.OPTIMIZER, Kind.SCALER):
-        frame.note_step_evidence(StepEvidence.TRAINING)
+        frame.record_step_evidence(StepEvidence.UPDATE)
     elif kind in (Kind.UNKNOWN, Kind.INSTANCE):
         words = (path or "").lower()
         if "opt" in words or "scaler" in words:
-            frame.note_step_evidence(StepEvidence.TRAINING)
+            frame.record_step_evidence(StepEvidence.UPDATE)
         elif "env" in words and call.args:
-            frame.note_step_evidence(StepEvidence.MODEL)
+            frame.record_step_evidence(StepEvidence.MODEL)
 
 
-def _note_event_handler(frame: Frame, call: Call) -> None:
+def _record_event_handler(frame: Frame, call: Call) -> None:
     """`trainer.add_event_handler(Events.ITERATION_COMPLETED, handler)`, of Ignite."""
     if len(call.args) > 1 and call.args[1].kind is Kind.FUNCTION:
         heat = framework_callbacks.event_heat(call.node.args[0])
         if heat is not None:
-            frame.analysis.note_callback(call.args[1].ref, heat)
+            frame.analysis.record_callback(call.args[1].ref, heat)

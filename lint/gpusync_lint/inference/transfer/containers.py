@@ -6,21 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
-from gpusync_lint.domain.lattice import (
-    GPU_TENSOR,
-    HOST,
-    UNKNOWN,
-    Kind,
-    Value,
-    dict_of,
-    element,
-    foreign_value,
-    join,
-    join_all,
-    list_of,
-    lookup,
-    tuple_of,
-)
+from gpusync_lint.domain.lattice import element, join, join_all, lookup
+from gpusync_lint.domain.values import GPU_TENSOR, HOST, UNKNOWN, Kind, Value, dict_of, foreign_value, list_of, tuple_of
 from gpusync_lint.inference.tables import evaluates
 from gpusync_lint.inference.transfer.assignments import MAX_KEYS, bind
 from gpusync_lint.inference.transfer.iteration import iterated
@@ -72,7 +59,7 @@ def starred(frame: Frame, node: ast.Starred) -> Value:
 
 @evaluates(ast.ListComp, ast.SetComp, ast.GeneratorExp)
 def comprehension(frame: Frame, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
-    """`[a for b in c if d]`, and sets and generators alike."""
+    """`[a for b in c if d]`; also sets and generators."""
     mark = _enter_generators(frame, node.generators)
     value = frame.eval(node.elt)
     _leave_generators(frame, mark)
@@ -90,9 +77,9 @@ def dict_comprehension(frame: Frame, node: ast.DictComp) -> Value:
 
 
 def _enter_generators(frame: Frame, generators: list[ast.comprehension]) -> int:
-    """Bind the targets of a comprehension; gives the point to roll back to."""
+    """Bind the targets of a comprehension. Returns the mark to roll back to."""
     mark = frame.store.mark()
-    frame.repeated += 1
+    frame.comprehensions += 1
     for generator in generators:
         bind(frame, generator.target, element(iterated(frame, frame.eval(generator.iter), generator.iter)))
         for condition in generator.ifs:
@@ -101,7 +88,7 @@ def _enter_generators(frame: Frame, generators: list[ast.comprehension]) -> int:
 
 
 def _leave_generators(frame: Frame, mark: int) -> None:
-    frame.repeated -= 1
+    frame.comprehensions -= 1
     frame.store.rollback(mark)
 
 
@@ -120,7 +107,7 @@ def subscript(frame: Frame, node: ast.Subscript) -> Value:
 
 
 def _item_of_tensor(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
-    if isinstance(index.const, str):  # a batch that is a dictionary
+    if isinstance(index.const, str):  # a batch that is a dict
         return base
     return base._replace(zero_dim=None, pinned=False)
 
@@ -134,8 +121,8 @@ def _item_of_dict(frame: Frame, node: ast.Subscript, base: Value, index: Value) 
 
 
 def _item_of_foreign(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
-    """Of a value of another framework, or of a function that it wraps: `kernel[grid]`."""
-    type_name = base.ref if base.kind is Kind.FOREIGN else frame.analysis.wrapper(base.ref)
+    """An item of a value of another framework, or of a function that it wraps: `kernel[grid]`."""
+    type_name = base.ref if base.kind is Kind.FOREIGN else frame.analysis.tracing.wrapper(base.ref)
     return foreign_value(foreign.types()[type_name].item) if type_name else UNKNOWN
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import UNKNOWN, Kind, Value
+from gpusync_lint.domain.values import UNKNOWN, Kind, Value
 from gpusync_lint.inference.tables import executes
 from gpusync_lint.project.imports import of_statement
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @executes(ast.Import, ast.ImportFrom)
 def import_names(frame: Frame, node: ast.Import | ast.ImportFrom) -> None:
-    """`import a`, `from a import b`; in a module, names that it does not rebind are looked up where they are used."""
+    """`import a`, `from a import b`. Those of a module are resolved on use, unless the module rebinds the name."""
     for one in of_statement(node):
         if one.name != "*" and not (frame.fn.is_module and one.bound not in frame.names):
             frame.store.set(one.bound, frame.analysis.project.resolve(frame.fn.file, one.target))
@@ -32,7 +32,7 @@ def define_function(frame: Frame, node: ast.FunctionDef | ast.AsyncFunctionDef) 
 
 @executes(ast.ClassDef)
 def define_class(frame: Frame, node: ast.ClassDef) -> None:
-    """`class Name:`; of its body the assignments."""
+    """`class Name:`. Of the body only the assignments are executed here."""
     cls = frame.fn.file.classes.get(node.name)
     if cls is None or cls.node is not node:
         return
@@ -53,13 +53,13 @@ def _class_attribute(frame: Frame, cls: ClassDef, statement: ast.Assign | ast.An
         targets, value = statement.targets, frame.eval(statement.value)
     for target in targets:
         if isinstance(target, ast.Name) and value.kind not in (Kind.UNKNOWN, Kind.NONE):
-            frame.analysis.define_attribute(cls, target.id, value)
+            frame.analysis.classes.set_attribute(cls, target.id, value)
 
 
 @executes(ast.Global)
 def declare_global(frame: Frame, node: ast.Global) -> None:
     """`global name`."""
     for name in node.names:
-        value = frame.analysis.module_name(frame.reader, name)
+        value = frame.analysis.scopes.module_name(frame.reader, name)
         if value is not None:
             frame.store.set(name, value)

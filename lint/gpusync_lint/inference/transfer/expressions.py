@@ -1,11 +1,12 @@
-"""Constants, strings, lambdas, and what suspends a function."""
+"""Constants, strings, lambdas, `:=`, `await` and `yield`."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import CONSTANTS, HOST, NONE, UNKNOWN, Device, Kind, Value, element, host, list_of
+from gpusync_lint.domain.lattice import element
+from gpusync_lint.domain.values import CONSTANTS, HOST, NONE, UNKNOWN, Device, Kind, Value, host_constant, list_of
 from gpusync_lint.inference.tables import EXPRESSIONS, Call, calls, evaluates
 from gpusync_lint.inference.transfer.assignments import bind
 from gpusync_lint.inference.transfer.iteration import iterated
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def constant(frame: Frame, node: ast.Constant) -> Value:
     """A literal."""
     const = node.value
-    return NONE if const is None else CONSTANTS.get((const.__class__, const)) or host(const)
+    return NONE if const is None else CONSTANTS.get((const.__class__, const)) or host_constant(const)
 
 
 @evaluates(ast.JoinedStr)
@@ -41,7 +42,7 @@ def formatted_value(frame: Frame, node: ast.FormattedValue) -> Value:
 
 @evaluates(ast.Lambda)
 def lambda_function(frame: Frame, node: ast.Lambda) -> Value:
-    """A lambda; its body is evaluated with parameters of which nothing is known."""
+    """A lambda. Its body is evaluated with unknown parameters."""
     mark = frame.store.mark()
     for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
         frame.store.set(arg.arg, UNKNOWN)
@@ -52,7 +53,7 @@ def lambda_function(frame: Frame, node: ast.Lambda) -> Value:
 
 @calls(Kind.LAMBDA)
 def call_lambda(frame: Frame, call: Call) -> Value:
-    """What a lambda gives back for some arguments, where the names around it can be seen."""
+    """Call a lambda, if the names around it are visible here."""
     node, fn = call.callee.ref
     if not (fn is frame.fn or (fn.is_module and fn.file is frame.fn.file)) or node in frame.lambdas:
         return UNKNOWN
@@ -82,23 +83,23 @@ def awaited(frame: Frame, node: ast.Await) -> Value:
 
 @evaluates(ast.YieldFrom)
 def yield_from(frame: Frame, node: ast.YieldFrom) -> Value:
-    """`yield from iterable`: the function gives back an iterator."""
+    """`yield from iterable`: the function returns an iterator."""
     value = iterated(frame, frame.eval(node.value), node.value)
-    frame.note_return(value if value.kind is Kind.LOADER else list_of(element(value)))
+    frame.record_return(value if value.kind is Kind.LOADER else list_of(element(value)))
     return UNKNOWN
 
 
 @evaluates(ast.Yield)
 def yielded(frame: Frame, node: ast.Yield) -> Value:
-    """`yield value`: the function gives back an iterator, which in a loop over batches yields batches."""
+    """`yield value`: the function returns an iterator. In a loop over batches, it yields batches too."""
     if node.value is not None:
         value = frame.eval(node.value)
-        frame.note_return(Value(Kind.LOADER, Device.CPU, elem=value) if frame.is_in_batch_loop() else list_of(value))
+        frame.record_return(Value(Kind.LOADER, Device.CPU, elem=value) if frame.is_in_batch_loop() else list_of(value))
     return UNKNOWN
 
 
 def unknown_expression(frame: Frame, node: ast.expr) -> Value:
-    """Syntax that a newer Python adds: unknown, but its parts are evaluated."""
+    """Syntax of newer versions of Python: unknown, but its parts are evaluated."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             frame.eval(child)

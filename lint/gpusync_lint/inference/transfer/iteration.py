@@ -1,11 +1,12 @@
-"""What loops run over, and what they take out of it."""
+"""Iteration: the values that loops and `next` take out of iterables."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import CPU_TENSOR, Device, Kind, Value, element
+from gpusync_lint.domain.lattice import element, join_all
 from gpusync_lint.domain.training_idioms import LOADER_NAMES
+from gpusync_lint.domain.values import CPU_TENSOR, UNKNOWN, Device, Kind, Value, alternatives, list_of
 from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.syntax.names import dotted_path
 
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def iterated(frame: Frame, value: Value, node: ast.expr) -> Value:
-    """What a loop over a value runs over.
+    """The iterable that a loop over a value iterates over: the result of `__iter__` for an instance.
 
-    By convention what is named a loader yields batches of host tensors; an instance is asked for its `__iter__`.
+    An unknown value with the name of a data loader is one, by convention.
     """
     if value.kind is Kind.UNKNOWN:
         path = (dotted_path(node) or "").lower()
@@ -26,22 +27,29 @@ def iterated(frame: Frame, value: Value, node: ast.expr) -> Value:
             loader = Value(Kind.LOADER, elem=CPU_TENSOR._replace(certain=False))
             frame.values[node] = loader
             return loader
+    if value.kind is Kind.UNION:
+        return join_all([iterated(frame, one, node) for one in alternatives(value)])
     if value.kind is Kind.INSTANCE:
         method = frame.analysis.project.classes.method(value.ref, "__iter__")
         if method is not None:
-            return frame.analysis.call(frame, method, [value], {})
+            found = frame.analysis.call(frame, method, [value], {})
+            # `def __iter__(self): return self`
+            return list_of(next_item(frame, found)) if found.kind is Kind.INSTANCE else found
     return value
 
 
 def next_item(frame: Frame, iterator: Value) -> Value:
-    """What `next` takes out of an iterator; a loop that asks a data loader for batches is a step loop."""
+    """The result of `next(iterator)`. Code that takes batches from a data loader is part of a step."""
     if iterator.kind is Kind.LOADER:
-        frame.note_step_evidence(StepEvidence.MODEL)
+        frame.record_step_evidence(StepEvidence.MODEL)
+    if iterator.kind is Kind.INSTANCE:
+        method = frame.analysis.project.classes.method(iterator.ref, "__next__")
+        return UNKNOWN if method is None else frame.analysis.call(frame, method, [iterator], {})
     return element(iterator)
 
 
 def yields_batches(value: Value) -> bool:
-    """Whether a value is a data loader, or a list of batches that hold host tensors."""
+    """Whether a value is a data loader, or a list of batches of host tensors."""
     if value.kind is Kind.LOADER:
         return True
     if value.kind is not Kind.LIST or value.elem is None or value.elem.kind is not Kind.TUPLE:

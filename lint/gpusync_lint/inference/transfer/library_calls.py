@@ -1,4 +1,4 @@
-"""Functions and classes outside the project, by their dotted names."""
+"""Calls of functions and classes outside the project, by their dotted names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import python_api
 from gpusync_lint.domain.external_names import engine_of, is_module_name
-from gpusync_lint.domain.lattice import (
+from gpusync_lint.domain.lattice import element, join_all
+from gpusync_lint.domain.torch_api import engines
+from gpusync_lint.domain.values import (
     ARRAY,
     ARRAY_ELEMENT,
     CPU_TENSOR,
@@ -21,15 +23,13 @@ from gpusync_lint.domain.lattice import (
     Value,
     any_tensor,
     dict_of,
-    element,
-    join_all,
+    external_name,
+    is_number,
     list_of,
-    name,
     tensor,
     tuple_of,
     with_device,
 )
-from gpusync_lint.domain.torch_api import engines
 from gpusync_lint.inference.tables import Call, calls
 from gpusync_lint.inference.transfer.builtin_calls import call_builtin
 from gpusync_lint.inference.transfer.foreign_calls import call_foreign_function
@@ -44,7 +44,7 @@ _COPIES = frozenset({"deepcopy", "copy"})
 _CHAINS = frozenset({"chain", "cycle", "islice"})
 _MODEL_FACTORIES = frozenset({"create_model", "from_pretrained"})
 _COMMAND_LINES = frozenset({"cli", "parse"})
-"""Functions that make an instance of a class of settings from the command line."""
+"""Functions that create an instance of a class of settings from the command line."""
 
 
 class _Name(NamedTuple):
@@ -53,10 +53,10 @@ class _Name(NamedTuple):
     dotted: str
     root: str
     rest: str
-    """What follows the root."""
+    """The name without the root."""
     last: str
     is_torch: bool
-    """Whether it is decided by torch's catalogue."""
+    """Whether torch's catalogue describes it."""
 
 
 @lru_cache(20_000)
@@ -69,7 +69,7 @@ def _parts(dotted: str) -> _Name:
 
 @lru_cache(20_000)
 def is_data_loader(dotted: str) -> bool:
-    """Whether a class is a loader of batches."""
+    """Whether a class is a data loader."""
     last = dotted.rpartition(".")[2]
     if last.endswith(("DataLoader", "NeighborLoader", "NeighborSampler")):
         return True
@@ -78,7 +78,7 @@ def is_data_loader(dotted: str) -> bool:
 
 @calls(Kind.NAME)
 def call_external(frame: Frame, call: Call) -> Value | None:
-    """What a function or class outside the project gives back."""
+    """Call a function or class outside the project."""
     dotted = call.callee.ref
     if dotted.__class__ is not str:
         return None
@@ -88,7 +88,7 @@ def call_external(frame: Frame, call: Call) -> Value | None:
     effects = frame.summary.effects
     unread = frame.analysis.project.unread_functions.get(dotted)
     if unread is not None:
-        effects.unread.append((unread, frame.statement, frame.repeated > 0))
+        effects.unread.append((unread, frame.statement, frame.comprehensions > 0))
     if parts.root != "torch" and any_tensor(call.args, call.kwargs):
         effects.calls_unknown = True
     if parts.root in foreign.modules():
@@ -102,7 +102,7 @@ def call_external(frame: Frame, call: Call) -> Value | None:
 
 
 def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
-    """What a function gives back that no catalogue describes."""
+    """The result of a function that no catalogue describes, by its name."""
     root, last = parts.root, parts.last
     if is_data_loader(parts.dotted):
         return data_loader(frame, parts.dotted, call.kwargs)
@@ -124,14 +124,14 @@ def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
 
 
 def _call_model_library(frame: Frame, parts: _Name, call: Call) -> Value:
-    """What the name of a function or class shows: a model, a dataset, an engine that moves what it is given."""
+    """Models, datasets, and engines that move models and data, by the name of the function or class."""
     dotted, last = parts.dotted, parts.last
     if is_module_name(dotted) or last in _MODEL_FACTORIES or dotted.startswith("torchvision.models."):
         return Value(Kind.MODULE, Device.CPU, ref=dotted)
     if parts.root == "torchvision" or (last.endswith("Dataset") and last[:1].isupper()) or ".datasets." in dotted:
         return Value(Kind.RECORDS)
     if last in engines():
-        return name(f"{dotted}()")
+        return external_name(f"{dotted}()")
     if engine_of(dotted.rpartition(".")[0]) is not None:
         return _call_engine(frame, parts, call)
     return GPU_DEVICE if last == "get_device" else UNKNOWN
@@ -139,7 +139,7 @@ def _call_model_library(frame: Frame, parts: _Name, call: Call) -> Value:
 
 def _call_ignite(frame: Frame, last: str, call: Call) -> Value:
     if last == "Engine" and call.args and call.args[0].kind is Kind.FUNCTION:
-        frame.analysis.note_callback(call.args[0].ref, Heat.STEP)
+        frame.analysis.record_callback(call.args[0].ref, Heat.STEP)
         frame.analysis.pass_batches(call.args[0].ref)
     return UNKNOWN
 
@@ -155,13 +155,12 @@ def _call_standard_library(last: str, call: Call) -> Value:
 
 
 def _call_array_library(root: str, last: str, call: Call) -> Value:
-    numbers = root == "numpy" and last in python_api.NUMPY_OF_NUMBERS and bool(call.args)
-    numbers = numbers and all(value.kind is Kind.HOST or value == ARRAY_ELEMENT for value in call.args)
-    return ARRAY_ELEMENT if numbers else ARRAY
+    of_numbers = root == "numpy" and last in python_api.NUMPY_OF_NUMBERS and bool(call.args)
+    return ARRAY_ELEMENT if of_numbers and all(map(is_number, call.args)) else ARRAY
 
 
 def _call_engine(frame: Frame, parts: _Name, call: Call) -> Value:
-    """A method of Accelerate's `Accelerator` or Lightning's `Fabric`, which move what they are given."""
+    """A method of an engine that moves models and data: Accelerate's `Accelerator`, Lightning's `Fabric`."""
     engine, last, args = engine_of(parts.dotted.rpartition(".")[0]), parts.last, call.args
     assert engine is not None
     if last in engine.prepares:
@@ -175,7 +174,7 @@ def _call_engine(frame: Frame, parts: _Name, call: Call) -> Value:
 
 
 def _prepared(value: Value) -> Value:
-    """What an engine makes of a model, an optimizer or a loader."""
+    """A model, an optimizer or a loader that an engine has prepared."""
     if value.kind is Kind.MODULE:
         return value._replace(device=Device.GPU)
     if value.kind is Kind.LOADER:
@@ -185,9 +184,9 @@ def _prepared(value: Value) -> Value:
 
 
 def data_loader(frame: Frame, dotted: str, kwargs: dict[str, Value]) -> Value:
-    """A loader of batches, whose tensors lie on the host, pinned if it was told to pin them.
+    """A data loader, with batches of host tensors that are pinned if it pins them.
 
-    `dotted` is the name of its class, empty for a class of the project.
+    `dotted` is the name of its class; empty for a class of the project.
     """
     pin = kwargs.get("pin_memory")
     pinned = pin is not None and (pin.const is True or pin == GPU_PRESENT)
@@ -205,7 +204,7 @@ def data_loader(frame: Frame, dotted: str, kwargs: dict[str, Value]) -> Value:
 
 
 def _batch(made: Value, plain: Value) -> Value:
-    """What a loader yields, given what its collate function makes; `plain` is a tensor of a loader without one."""
+    """A batch of a loader, from the result of its collate function. `plain` is a batch of a loader without one."""
     kind = made.kind
     if kind is Kind.TENSOR:
         return made if made.device is Device.GPU else plain

@@ -1,16 +1,17 @@
-"""Loops: executed twice where one iteration may read what another one bound."""
+"""Loops. The function is executed again if an iteration may read a value that the one before it bound."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import Value, element, join
+from gpusync_lint.domain.lattice import element, join
 from gpusync_lint.inference.tables import executes
 from gpusync_lint.inference.transfer.assignments import bind
 from gpusync_lint.inference.transfer.iteration import iterated, yields_batches
 
 if TYPE_CHECKING:
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.inference.frame import Frame
 
 _Loop = ast.For | ast.AsyncFor | ast.While
@@ -41,7 +42,7 @@ def while_loop(frame: Frame, node: ast.While) -> None:
 
 
 def _enter(frame: Frame, node: _Loop) -> int:
-    """Begin an iteration, with what the last run found others to bind; gives the point to roll back to."""
+    """Begin an iteration, with the values that other iterations bind. Returns the mark to roll back to."""
     for path, value in frame.carried.get(node, {}).items():
         old = frame.store.get(path)
         frame.store.set(path, value if old is None else join(old, value))
@@ -50,7 +51,7 @@ def _enter(frame: Frame, node: _Loop) -> int:
 
 
 def _leave(frame: Frame, node: _Loop, mark: int) -> None:
-    """End an iteration: what it bound may hold after the loop, which may not have run at all."""
+    """End an iteration, and join its changes with the state before the loop, which may not have run at all."""
     frame.loops.pop()
     after = {path: value for path, value in frame.store.changes(mark).items() if value.kind}
     changed = frame.store.rollback(mark)
@@ -61,7 +62,7 @@ def _leave(frame: Frame, node: _Loop, mark: int) -> None:
 
 
 def _changes_next_iteration(frame: Frame, node: _Loop, path: str, value: Value) -> bool:
-    """Whether the next iteration reads a name that this one bound to something else."""
+    """Whether the next iteration may read a name that this one bound to another value."""
     old = frame.store.get(path)
     if old is not None and (old == value or join(old, value) == old):
         return False

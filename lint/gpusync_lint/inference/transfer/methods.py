@@ -6,20 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import python_api, torch_api
-from gpusync_lint.domain.lattice import (
-    ARRAY,
-    HOST,
-    UNKNOWN,
-    Device,
-    Kind,
-    Value,
-    element,
-    join,
-    join_all,
-    list_of,
-    lookup,
-    tuple_of,
-)
+from gpusync_lint.domain.lattice import element, join, join_all, lookup
+from gpusync_lint.domain.values import ARRAY, HOST, UNKNOWN, Device, Kind, Value, dict_of, list_of, tuple_of
 from gpusync_lint.inference.tables import METHODS, Call, methods_of
 from gpusync_lint.inference.transfer.assignments import rebind
 from gpusync_lint.inference.transfer.iteration import next_item
@@ -29,14 +17,14 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
 
 _NEVER_MOVED = frozenset({Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY, Kind.FOREIGN})
-_SHOWING = ("add_", "log_", "set_post")
-"""How the names of methods begin that write what they are given somewhere."""
+_LOGGING_PREFIXES = ("add_", "log_", "set_post")
+"""Prefixes of the names of methods that log or display their arguments."""
 _SAMPLES = frozenset({"log_prob", "entropy", "rsample"})
 _APPENDING = frozenset({"append", "add", "appendleft"})
 
 
 def call_method(frame: Frame, call: Call) -> Value | None:
-    """What a method gives back; None when the receiver's kind says nothing about it."""
+    """The result of a method; None if the kind of the receiver does not decide it."""
     kind = call.receiver.kind
     if call.method in MOVES and kind not in _NEVER_MOVED:
         return move(frame, call)
@@ -46,13 +34,15 @@ def call_method(frame: Frame, call: Call) -> Value | None:
 
 @methods_of(Kind.UNKNOWN, Kind.MOVED)
 def unknown_method(frame: Frame, call: Call) -> Value | None:
-    """Of something unknown, a method that only tensors, distributions or loggers have."""
+    """A method of something unknown. Some methods exist only for tensors, distributions or loggers."""
     name = call.method
-    if not _is_telling(name):
+    if not _is_specific(name):
         return None
     if name in torch_api.tensors().torch_only:
         device = Device.GPU if call.receiver.kind is Kind.MOVED else frame.assumed_device()
         return Value(Kind.TENSOR, device, certain=False)
+    if name == "bool":  # neither arrays nor numbers have this method
+        return Value(Kind.TENSOR, frame.assumed_device(), certain=False, boolean=True)
     if name == "type":
         moves = bool(call.args) and bool(tensor_type_of(call.args[0]))
         return as_type(Value(Kind.TENSOR, certain=False), call.args[0]) if moves else None
@@ -64,21 +54,24 @@ def unknown_method(frame: Frame, call: Call) -> Value | None:
 
 
 @lru_cache(20_000)
-def _is_telling(name: str) -> bool:
-    """Whether the name of a method shows what it is called on, or what it gives back."""
-    if name in ("type", "item", "numpy", "format") or name in _SAMPLES or name.startswith(_SHOWING):
+def _is_specific(name: str) -> bool:
+    """Whether the name of a method shows the kind of its receiver or of its result."""
+    if name in ("type", "bool", "item", "numpy", "format") or name in _SAMPLES or name.startswith(_LOGGING_PREFIXES):
         return True
     return name in torch_api.tensors().torch_only or name in python_api.LOGGERS
 
 
 @methods_of(Kind.OPTIMIZER, Kind.SCALER, Kind.SCHEDULER)
 def optimizer_method(frame: Frame, call: Call) -> Value:
-    """Of an optimizer, a gradient scaler or a scheduler."""
+    """A method of an optimizer, a gradient scaler or a scheduler."""
     if call.receiver.kind is Kind.SCALER:
         if call.method == "scale" and call.args:
             return call.args[0]
         if call.method == "get_scale":
             return HOST
+    if call.receiver.kind is Kind.OPTIMIZER and call.method == "state_dict":
+        state = Value(Kind.TENSOR, frame.assumed_device(), certain=False)
+        return dict_of((("param_groups", UNKNOWN),), state)
     if call.method in ("step", "update_parameters") and call.args and call.args[0].kind is Kind.FUNCTION:
         return frame.analysis.call(frame, call.args[0].ref, [], {})  # a closure that computes the loss
     return UNKNOWN
@@ -86,7 +79,7 @@ def optimizer_method(frame: Frame, call: Call) -> Value:
 
 @methods_of(Kind.DICT)
 def dict_method(frame: Frame, call: Call) -> Value:
-    """Of a dictionary."""
+    """A method of a dict."""
     receiver, name = call.receiver, call.method
     if name in ("get", "pop", "setdefault"):
         return lookup(receiver, call.args[0].const) if call.args else UNKNOWN
@@ -99,18 +92,18 @@ def dict_method(frame: Frame, call: Call) -> Value:
 
 @methods_of(Kind.LIST, Kind.TUPLE)
 def sequence_method(frame: Frame, call: Call) -> Value:
-    """Of a list, a tuple or a set."""
+    """A method of a list, a tuple or a set."""
     receiver, name, args = call.receiver, call.method, call.args
-    grown: Value | None = None
+    added: Value | None = None
     if name in _APPENDING and args:
-        grown = args[0]
+        added = args[0]
     elif name == "insert" and len(args) > 1:
-        grown = args[1]
+        added = args[1]
     elif name == "extend" and args:
-        grown = element(args[0])
-    if grown is not None:
+        added = element(args[0])
+    if added is not None:
         old = receiver.elem if receiver.kind is Kind.LIST else element(receiver)
-        wider = list_of(grown if old is None else join(old, grown))
+        wider = list_of(added if old is None else join(old, added))
         if wider != receiver:
             rebind(frame, call.node.func.value, wider)  # type: ignore[attr-defined]
         return HOST
@@ -119,27 +112,39 @@ def sequence_method(frame: Frame, call: Call) -> Value:
     return receiver if name == "copy" else HOST
 
 
+@methods_of(Kind.INSTANCE)
+def instance_method(frame: Frame, call: Call) -> Value | None:
+    """A method that an instance of a project class inherits from a distribution; None for other classes."""
+    cls = call.receiver.definition
+    if cls is None or call.callee.kind:
+        return None
+    bases = frame.analysis.project.classes.external_bases(cls)
+    if not any(base.startswith("torch.distributions.") for base in bases):
+        return None
+    return Value(Kind.TENSOR, max(call.receiver.device, frame.assumed_device()))
+
+
 @methods_of(Kind.DISTRIBUTION)
 def distribution_method(frame: Frame, call: Call) -> Value:
-    """Of a distribution."""
+    """A method of a distribution."""
     return Value(Kind.TENSOR, call.receiver.device)
 
 
 @methods_of(Kind.ARRAY)
 def array_method(frame: Frame, call: Call) -> Value:
-    """Of an array of NumPy."""
+    """A method of a NumPy array."""
     return HOST if call.method in ("item", "tolist") else ARRAY
 
 
 @methods_of(Kind.HOST)
 def host_method(frame: Frame, call: Call) -> Value:
-    """Of a number, a string or the like."""
+    """A method of a number, a string or another host value."""
     return HOST
 
 
 @methods_of(Kind.LOADER)
 def loader_method(frame: Frame, call: Call) -> Value:
-    """Of a data loader."""
+    """A method of a data loader."""
     if call.method in ("next", "__next__"):
         return next_item(frame, call.receiver)
     return call.receiver if call.method == "__iter__" else UNKNOWN

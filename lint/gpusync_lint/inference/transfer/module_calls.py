@@ -1,11 +1,12 @@
-"""Modules: what calling one gives back, and what its methods do."""
+"""Calls of modules and of their methods."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import (
+from gpusync_lint.domain.lattice import join_all
+from gpusync_lint.domain.values import (
     HOST,
     UNKNOWN,
     Device,
@@ -13,6 +14,7 @@ from gpusync_lint.domain.lattice import (
     Value,
     dict_of,
     list_of,
+    modules,
     tuple_of,
     with_device,
 )
@@ -26,12 +28,16 @@ if TYPE_CHECKING:
 
 @calls(Kind.MODULE)
 def call_module(frame: Frame, call: Call) -> Value:
-    """What a module gives back: what its `forward` does, or a tensor on the device of its weights and inputs."""
+    """Call a module: its `forward`, or for an external module a tensor on the device of its weights and inputs."""
     module = call.callee
-    frame.note_step_evidence(
+    if module.ref is None and module.items:
+        return join_all([call_module(frame, call._replace(callee=one)) for one in modules(module)])
+    frame.record_step_evidence(
         StepEvidence.LAYER if frame.is_in_module() and module.ref is not frame.fn.cls else StepEvidence.MODEL
     )
     device = _device_of_weights(frame, module)
+    if device is Device.CPU:  # its weights, if it has any, are where its inputs are: torch refuses anything else
+        device = max((value.device for value in call.values if value.on_device), default=device)
     if module.ref is not None and not isinstance(module.ref, str):
         forward = frame.analysis.project.classes.method(module.ref, "forward")
         if forward is not None:
@@ -53,9 +59,7 @@ def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:
     if last.endswith("Loss"):
         where = max(given, default=frame.assumed_device())
         return Value(Kind.TENSOR, where, zero_dim=call.callee.argument("reduction").const != "none" or None)
-    if device is Device.CPU:  # a module without weights takes the device of its input
-        device = max(given, default=Device.CPU)
-    elif given:
+    if given:
         device = max(device, *given)
     output = Value(Kind.TENSOR, device, certain=dotted.startswith("torch.nn"))
     if last in torch_api.modules().with_hidden_state:
@@ -64,15 +68,15 @@ def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:
 
 
 def _device_of_weights(frame: Frame, module: Value) -> Device:
-    """Where the parameters of a module are: where it was moved, or where some instance of its class was moved."""
+    """The device of the parameters of a module: its own, or that to which an instance of its class is moved."""
     if module.device is Device.CPU and module.ref is not None and not isinstance(module.ref, str):
-        return frame.assumed_device() if frame.analysis.is_moved(frame.reader, module.ref) else Device.CPU
+        return frame.assumed_device() if frame.analysis.classes.is_moved(frame.reader, module.ref) else Device.CPU
     return module.device
 
 
 @methods_of(Kind.MODULE)
 def module_method(frame: Frame, call: Call) -> Value | None:
-    """What a method of a module gives back; None for a method of a project class."""
+    """The result of a method of a module; None for a method of a project class."""
     name, module = call.method, call.receiver
     if call.callee.kind is Kind.FUNCTION:
         return None
@@ -87,21 +91,24 @@ def module_method(frame: Frame, call: Call) -> Value | None:
         return UNKNOWN
     if name in ("forward", "__call__"):
         return call_module(frame, call._replace(callee=module))
-    if name == "register_buffer" and len(call.args) > 1 and isinstance(call.args[0].const, str):
+    if name == "register_buffer" and len(call.args) > 1 and isinstance(call.first.const, str):
         buffer = with_device(call.args[1], frame.assumed_device())
-        frame.analysis.set_attribute(module, call.args[0].const, buffer)
+        frame.analysis.instances.set_attribute(module, call.first.const, buffer)
         return HOST
-    found = _parts(frame, module, name)
-    if found is not None:
-        return found
-    # Another method of a module from outside: it computes with what it is given.
+    parts = _parts(frame, module, name)
+    return _computed(frame, call) if parts is None else parts
+
+
+def _computed(frame: Frame, call: Call) -> Value:
+    """The result of another method of an external module, which computes with its arguments."""
+    name, module = call.method, call.receiver
     if name == "generate" or (name != "log" and any(value.kind is Kind.TENSOR for value in call.args)):
         return Value(Kind.TENSOR, _device_of_weights(frame, module), certain=name == "generate")
     return UNKNOWN
 
 
 def _parts(frame: Frame, module: Value, name: str) -> Value | None:
-    """What the methods give that iterate over the parts of a module; None for any other method."""
+    """The result of a method that iterates over the parts of a module; None for any other method."""
     known = torch_api.modules()
     plain = name.removeprefix("named_")
     if plain in known.tensors:

@@ -6,8 +6,9 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import MOVED, UNKNOWN, Device, Kind, Value, with_device
+from gpusync_lint.domain.lattice import join_all
 from gpusync_lint.domain.tensor_ops import is_gpu_string
+from gpusync_lint.domain.values import MOVED, UNKNOWN, Device, Kind, Value, alternatives, with_device
 from gpusync_lint.inference.transfer.assignments import rebind
 
 if TYPE_CHECKING:
@@ -15,15 +16,17 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.tables import Call
 
 MOVES = frozenset({"to", "cuda", "cpu", "xpu"})
-"""Methods that move what they are called on."""
+"""Methods that move their receiver to a device."""
 _IN_PLACE = frozenset({Kind.INSTANCE, Kind.OPTIMIZER, Kind.SCALER})
 _AS_A_WHOLE = frozenset({Kind.UNKNOWN, Kind.RECORDS, Kind.MOVED})
 
 
 def move(frame: Frame, call: Call) -> Value:
-    """What a method that moves gives back, whatever it is called on."""
+    """The result of a method that moves its receiver, of any kind."""
     receiver = call.receiver
     kind = receiver.kind
+    if kind is Kind.UNION:
+        return join_all([move(frame, call._replace(receiver=one)) for one in alternatives(receiver)])
     target = _target(frame, call)
     if kind is Kind.TENSOR:
         dtypes = [value for value in call.values if value.kind is Kind.DTYPE]
@@ -42,17 +45,17 @@ def move(frame: Frame, call: Call) -> Value:
 
 
 def _move_module(frame: Frame, call: Call, target: Device) -> Value:
-    """A module is moved in place, and gives itself back."""
+    """Move a module in place, and return it."""
     moved = call.receiver._replace(device=target)
     if moved.ref is not None and not isinstance(moved.ref, str) and target is not Device.CPU:
-        frame.analysis.note_moved(moved.ref)
+        frame.analysis.classes.record_move(moved.ref)
     assert isinstance(call.node.func, ast.Attribute)
     rebind(frame, call.node.func.value, moved)
     return moved
 
 
 def _target(frame: Frame, call: Call) -> Device | None:
-    """The device that a move goes to; None for a change of dtype or layout only."""
+    """The target of a move; None if only the dtype or the layout changes."""
     if call.method == "cpu":
         return Device.CPU
     if call.method in ("cuda", "xpu"):
@@ -72,7 +75,7 @@ def _target(frame: Frame, call: Call) -> Device | None:
 
 
 def device_of(value: Value) -> Device | None:
-    """The device that a value names; None when it names none."""
+    """The device that a value specifies; None if it specifies none."""
     if value.kind is Kind.DEVICE:
         return value.device
     if isinstance(value.const, str):
@@ -86,14 +89,14 @@ def device_of(value: Value) -> Device | None:
 
 
 def as_type(receiver: Value, given: Value) -> Value:
-    """`x.type(torch.cuda.FloatTensor)`: a move and a change of dtype in one."""
+    """`x.type(torch.cuda.FloatTensor)`: changes the device and the dtype."""
     where = tensor_type_of(given)
     device = Device.GPU if where == "cuda" else Device.CPU if where == "cpu" else receiver.device
     return receiver._replace(device=device, pinned=False, boolean=_is_boolean_type(given))
 
 
 def tensor_type_of(value: Value) -> str:
-    """Where a legacy tensor type, given by name or as a string, puts a tensor: `cpu` or `cuda`; empty for others."""
+    """The device of a legacy tensor type, given by name or as a string: `cpu` or `cuda`; empty for other values."""
     return torch_api.tensor_type(value.ref if value.kind is Kind.NAME else value.const)
 
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.external_names import member
-from gpusync_lint.domain.lattice import (
+from gpusync_lint.domain.lattice import join_all, lookup
+from gpusync_lint.domain.tensor_ops import tensor_attribute
+from gpusync_lint.domain.values import (
     ARRAY,
     GPU_ABSENT,
     GPU_DEVICE,
@@ -19,12 +21,12 @@ from gpusync_lint.domain.lattice import (
     Device,
     Kind,
     Value,
+    alternatives,
+    external_name,
     foreign_value,
-    lookup,
-    name,
+    modules,
     tensor,
 )
-from gpusync_lint.domain.tensor_ops import tensor_attribute
 from gpusync_lint.inference.tables import evaluates
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
     from gpusync_lint.project.symbols import FunctionDef
 
-_SWITCHES = {
+_FLAGS = {
     **dict.fromkeys(
         ("cuda", "use_cuda", "use_gpu", "gpu", "is_cuda", "on_gpu", "cuda_available", "has_cuda"), GPU_PRESENT
     ),
@@ -41,9 +43,9 @@ _SWITCHES = {
         ("no_cuda", "no_gpu", "use_cpu", "cpu_only", "force_cpu", "is_cpu", "on_cpu", "no_accel"), GPU_ABSENT
     ),
 }
-"""Names that say whether there is a GPU, or whether to use it."""
+"""Names of flags that say whether there is a GPU, or whether to use it."""
 _KEPT_ON_HOST = re.compile(r"(?<!is)(?<!on)(?<!use)(?<!to)(?<!no)(?<!force)_cpu$")
-"""Names of tensors that are kept on the host on purpose, beside one on the device; not the names of switches."""
+"""Names of tensors that are kept on the host, such as `loss_cpu`; not the names of flags."""
 _BUILTINS = frozenset(
     {
         "abs", "all", "any", "bool", "bytes", "callable", "chr", "complex", "dict", "dir", "divmod",
@@ -53,9 +55,9 @@ _BUILTINS = frozenset(
         "slice", "sorted", "str", "sum", "super", "tuple", "type", "vars", "zip",
     }
 )  # fmt: skip
-_BUILTIN_VALUES = {builtin: name(f"builtins.{builtin}") for builtin in _BUILTINS}
-_TELLING = frozenset({Kind.TENSOR, Kind.UNKNOWN, Kind.MOVED})
-"""Kinds of values of which a name may say more."""
+_BUILTIN_VALUES = {builtin: external_name(f"builtins.{builtin}") for builtin in _BUILTINS}
+_REFINED_BY_NAME = frozenset({Kind.TENSOR, Kind.UNKNOWN, Kind.MOVED})
+"""Kinds of values about which a name may say more."""
 _WITH_CLASS = frozenset({Kind.MODULE, Kind.INSTANCE, Kind.RECORDS})
 """Kinds whose `ref` may be a class of the project."""
 _DISTRIBUTION_TENSORS = frozenset({"mean", "loc", "scale", "probs", "logits", "stddev", "variance", "mode"})
@@ -65,23 +67,23 @@ _ARRAY_FACTS = frozenset({"shape", "dtype", "size", "ndim"})
 
 @evaluates(ast.Name)
 def name_value(frame: Frame, node: ast.Name) -> Value:
-    """What a name holds."""
+    """`name`."""
     label = node.id
     value = frame.names.get(label)
     if value is None:
-        value = frame.analysis.outer_name(frame.reader, label) or _BUILTIN_VALUES.get(label, UNKNOWN)
-    return by_convention(frame, label, label, value) if value.kind in _TELLING else value
+        value = frame.analysis.scopes.outer_name(frame.reader, label) or _BUILTIN_VALUES.get(label, UNKNOWN)
+    return by_convention(frame, label, label, value) if value.kind in _REFINED_BY_NAME else value
 
 
 @evaluates(ast.Attribute)
 def attribute_value(frame: Frame, node: ast.Attribute) -> Value:
-    """What an attribute holds."""
+    """`base.attribute`."""
     base, path = value_and_path(frame, node.value)
     return attribute(frame, node, base, f"{path}.{node.attr}" if path is not None else None)
 
 
 def value_and_path(frame: Frame, node: ast.expr) -> tuple[Value, str | None]:
-    """The value of an expression and, for a chain of attributes on a name, its dotted path, in one walk."""
+    """The value of an expression and, for a chain of attributes on a name, its dotted path, in one traversal."""
     if isinstance(node, ast.Attribute):
         base, path = value_and_path(frame, node.value)
         if path is not None:
@@ -94,32 +96,32 @@ def value_and_path(frame: Frame, node: ast.expr) -> tuple[Value, str | None]:
 
 
 def by_convention(frame: Frame, path: str, last: str, value: Value) -> Value:
-    """What a name or path holds, given a tensor, something moved or something unknown; `last` is its last word."""
+    """Refine the value of a name or path by the conventions for names; `last` is its last word."""
     if last[-4:] == "_cpu" and _KEPT_ON_HOST.search(last):
         return _kept_on_host(value)
     if value.kind is Kind.TENSOR:
         # A tensor on which `backward()` is called is certainly one, and has one element.
-        return value._replace(certain=True, zero_dim=True) if path in frame.backward_paths else value
-    if path in frame.backward_paths:
+        return value._replace(certain=True, zero_dim=True) if path in frame.evidence.backward else value
+    if path in frame.evidence.backward:
         return tensor(Device.GPU if value.kind is Kind.MOVED else frame.assumed_device(), zero_dim=True)
-    if path in frame.module_paths:
+    if path in frame.evidence.modules:
         return Value(Kind.MODULE, Device.GPU if value.kind is Kind.MOVED else frame.assumed_device())
     if value.kind is Kind.UNKNOWN:
         if last == "device":
             return Value(Kind.DEVICE, frame.assumed_device())
-        return _SWITCHES.get(last, value)
+        return _FLAGS.get(last, value)
     return value
 
 
 def attribute(frame: Frame, node: ast.Attribute, base: Value, path: str | None) -> Value:
-    """What an attribute holds, given the value of the object and the dotted path of the attribute."""
+    """The value of an attribute. `base` is the object, `path` the dotted path of the attribute, if it has one."""
     attr = node.attr
     if path is not None:
         value = frame.names.get(path)
         if value is not None and value.kind:
             return value
     value = attribute_of(frame, base, attr)
-    if value.kind in _TELLING:
+    if value.kind in _REFINED_BY_NAME:
         if path is not None:
             return by_convention(frame, path, attr, value)
         if attr[-4:] == "_cpu" and _KEPT_ON_HOST.search(attr):
@@ -128,14 +130,17 @@ def attribute(frame: Frame, node: ast.Attribute, base: Value, path: str | None) 
 
 
 def attribute_of(frame: Frame, base: Value, attr: str) -> Value:
-    """What an attribute of a value holds."""
+    """The value of an attribute of a value."""
     kind = base.kind
     if kind is Kind.UNKNOWN:
         return UNKNOWN
+    if kind is Kind.UNION or (kind is Kind.MODULE and base.ref is None and base.items):
+        each = alternatives(base) if kind is Kind.UNION else modules(base)
+        return join_all([attribute_of(frame, one, attr) for one in each])
     if kind in _WITH_CLASS and base.ref is not None and not isinstance(base.ref, str):
         return _instance_attribute(frame, base, attr)
-    found = _ATTRIBUTES.get(kind)
-    return UNKNOWN if found is None else found(frame, base, attr)
+    handler = _ATTRIBUTES.get(kind)
+    return UNKNOWN if handler is None else handler(frame, base, attr)
 
 
 def _host_attribute(frame: Frame, base: Value, attr: str) -> Value:
@@ -147,9 +152,9 @@ def _tensor_attribute(frame: Frame, base: Value, attr: str) -> Value:
 
 
 def _external_attribute(frame: Frame, base: Value, attr: str) -> Value:
-    """Of a module: one of the project, or one outside of it, by its dotted name."""
+    """An attribute of a module of the project, or of something outside, by its dotted name."""
     ref = base.ref
-    return member(ref, attr) if ref.__class__ is str else frame.analysis.member(frame.reader, ref, attr)
+    return member(ref, attr) if ref.__class__ is str else frame.analysis.scopes.member(frame.reader, ref, attr)
 
 
 def _module_attribute(frame: Frame, base: Value, attr: str) -> Value:
@@ -164,11 +169,11 @@ def _class_attribute(frame: Frame, base: Value, attr: str) -> Value:
     method = frame.analysis.project.classes.method(base.ref, attr)
     if method is not None:
         return _bound(method, base)
-    return frame.analysis.attribute(frame.reader, base.ref, attr) or UNKNOWN
+    return frame.analysis.instances.attribute(frame.reader, base.ref, attr) or UNKNOWN
 
 
 def _batch_attribute(frame: Frame, base: Value, attr: str) -> Value:
-    """Of an object that was moved to a device as a whole."""
+    """An attribute of an object that was moved to a device as a whole."""
     if torch_api.is_batch_attribute(attr):
         return HOST
     if attr == "device":
@@ -184,7 +189,7 @@ def _foreign_attribute(frame: Frame, base: Value, attr: str) -> Value:
 
 
 def _tuple_attribute(frame: Frame, base: Value, attr: str) -> Value:
-    """`values` and `indices`, of what `x.max(dim)` gives back."""
+    """`values` and `indices` of the result of `x.max(dim)`."""
     if attr in ("values", "indices") and len(base.items or ()) == 2:
         return lookup(base, 0 if attr == "values" else 1)
     return UNKNOWN
@@ -214,26 +219,28 @@ _ATTRIBUTES: dict[Kind, Callable[[Frame, Value, str], Value]] = {
 
 
 def _instance_attribute(frame: Frame, base: Value, attr: str) -> Value:
-    """Of an instance of a project class."""
+    """An attribute of an instance of a project class."""
     classes = frame.analysis.project.classes
     method = classes.method(base.ref, attr)
     if method is not None:
-        return frame.analysis.call(frame, method, [base], {}) if method.kind == "property" else _bound(method, base)
-    found = frame.analysis.attribute(frame.reader, base.ref, attr)
+        if method.kind == "property":
+            return frame.analysis.call(frame, method, [base], {})
+        return join_all([_bound(one, base) for one in classes.implementations(method)])
+    found = frame.analysis.instances.attribute(frame.reader, base.ref, attr)
     if found is None:
         return _inherited_attribute(frame, base, attr)
     if base.kind is Kind.MODULE and found.kind is Kind.MODULE and found.device is Device.CPU:
-        return found._replace(device=base.device)  # made in a mixin, moved with the module that holds it
+        return found._replace(device=base.device)  # created in a mixin, moved with its parent
     return found
 
 
 def _inherited_attribute(frame: Frame, base: Value, attr: str) -> Value:
-    """What instances of a project class may have from a base outside the project."""
+    """An attribute that a base class outside the project may define."""
     if base.kind is Kind.MODULE and attr == "module":
         return base
     if attr == "device":
         return Value(Kind.DEVICE, max(base.device, frame.assumed_device()))
-    part = torch_api.PARTS.get(attr)
+    part = torch_api.TRANSFORMER_PARTS.get(attr)
     if part is not None and "torch.nn.Transformer" in frame.analysis.project.classes.lineage(base.ref):
         return Value(Kind.MODULE, base.device, ref=part)
     return UNKNOWN
@@ -244,6 +251,6 @@ def _bound(method: FunctionDef, owner: Value) -> Value:
 
 
 def _kept_on_host(value: Value) -> Value:
-    """A value whose name says that it lies on the host, unless it is known to lie elsewhere."""
+    """A value whose name says that it is on the host, unless it certainly is on the device."""
     assumed = value.kind is Kind.TENSOR and value.device is not Device.GPU
     return Value(Kind.TENSOR, Device.CPU, certain=False) if assumed or value.kind is Kind.UNKNOWN else value

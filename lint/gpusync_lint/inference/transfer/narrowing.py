@@ -1,22 +1,27 @@
-"""What a condition shows of the names in it, where it holds and where it does not."""
+"""Narrowing: what a condition shows about the names in it, in the branch where it is true and in the other one."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import HOST, UNKNOWN, Device, Kind, Value
+from gpusync_lint.domain.lattice import join_all
+from gpusync_lint.domain.values import ARRAY, HOST, UNKNOWN, Device, Kind, Value, alternatives
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
+    from gpusync_lint.project.symbols import ClassDef
 
 _HOST_TYPES = frozenset({"int", "float", "str", "bool", "bytes", "complex", "Number", "Integral", "Real", "Path"})
 _TENSOR_TYPES = frozenset({"Tensor", "Parameter", "FloatTensor", "LongTensor"})
+_SHOWN = {"ndarray": ARRAY}
+"""By the last name of a class outside the project, what an instance of it is."""
+_INSTANCES = frozenset({Kind.INSTANCE, Kind.MODULE, Kind.RECORDS})
 
 
 def narrow(frame: Frame, test: ast.expr, holds: bool) -> None:
-    """Narrow `x` by `isinstance(x, float)`, for the branch where the condition holds or for the other one."""
+    """Narrow `x` by `isinstance(x, float)`. `holds`: whether the condition is true in this branch."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         narrow(frame, test.operand, not holds)
     elif isinstance(test, ast.BoolOp):
@@ -34,17 +39,47 @@ def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: b
     each = classes.elts if isinstance(classes, ast.Tuple) else [classes]
     names = {(dotted_path(item) or "").rpartition(".")[2] for item in each}
     old = frame.values.get(tested, UNKNOWN)
-    if names <= _HOST_TYPES and holds and old.kind in (Kind.TENSOR, Kind.UNKNOWN):
-        frame.store.set(path, HOST)
-    elif names <= _TENSOR_TYPES:
-        if holds and old.kind is Kind.UNKNOWN:
-            frame.store.set(path, Value(Kind.TENSOR, frame.assumed_device()))
-        elif not holds and old.kind is Kind.TENSOR:
-            frame.store.set(path, UNKNOWN)
+    known = [frame.eval(item) for item in each]
+    if known and all(value.kind is Kind.CLASS for value in known):
+        frame.store.set(path, _of_classes(frame, old, [value.ref for value in known], holds))
+        return
+    value = _of_external_types(frame, old, names) if holds else None
+    if value is not None:
+        frame.store.set(path, value)
+    elif not holds and names <= _TENSOR_TYPES and old.kind is Kind.TENSOR:
+        frame.store.set(path, UNKNOWN)
+
+
+def _of_external_types(frame: Frame, old: Value, names: set[str]) -> Value | None:
+    """An object of one of some types outside the project, given by their last names; None if that shows nothing new."""
+    if old.kind is Kind.UNKNOWN and names <= _SHOWN.keys():
+        return join_all([_SHOWN[name] for name in sorted(names)])
+    if names <= _HOST_TYPES:
+        return HOST if old.kind in (Kind.TENSOR, Kind.UNKNOWN) else None
+    if names <= _TENSOR_TYPES and old.kind is Kind.UNKNOWN:
+        return Value(Kind.TENSOR, frame.assumed_device())
+    return None
+
+
+def _of_classes(frame: Frame, old: Value, classes: list[ClassDef], holds: bool) -> Value:
+    """An object that is, or is not, an instance of one of some classes of the project."""
+    hierarchy = frame.analysis.project.classes
+    found = [
+        one
+        for one in alternatives(old)
+        if one.kind in _INSTANCES
+        and one.definition is not None
+        and any(cls in hierarchy.project_lineage(one.ref) for cls in classes) is holds
+    ]
+    if found:
+        return join_all(found)
+    if holds and (old.kind is Kind.UNKNOWN or old.kind is Kind.INSTANCE):
+        return join_all([frame.analysis.instances.of_class(cls, frame.fn) for cls in classes])
+    return old
 
 
 def put_on_host(frame: Frame, test: ast.expr, holds: bool) -> None:
-    """Put the tensors on the host that a condition says are there: `assert x.device.type == "cpu"`."""
+    """Narrow the devices of tensors that a condition says are on the host: `assert x.device.type == "cpu"`."""
     for path in _paths_on_host(test, holds):
         value = frame.store.get(path)
         if value is not None and value.kind is Kind.TENSOR:
@@ -78,5 +113,5 @@ def _compared_with_cpu(test: ast.Compare) -> ast.expr | None:
 
 
 def _decides_operands(operator: ast.boolop, holds: bool) -> bool:
-    """Whether each operand of `and` or `or` is decided by the whole."""
+    """Whether the result of `and` or `or` decides that of each operand."""
     return isinstance(operator, ast.And) is holds

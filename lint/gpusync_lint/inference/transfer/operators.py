@@ -6,7 +6,9 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
-from gpusync_lint.domain.lattice import (
+from gpusync_lint.domain.lattice import element, join, join_all
+from gpusync_lint.domain.tensor_ops import combine, device_comparison, is_gpu_string
+from gpusync_lint.domain.values import (
     ARRAY,
     ARRAY_ELEMENT,
     GPU_ABSENT,
@@ -16,15 +18,12 @@ from gpusync_lint.domain.lattice import (
     Device,
     Kind,
     Value,
-    element,
     foreign_value,
-    host,
-    join,
-    join_all,
+    host_constant,
+    is_number,
     list_of,
     tensor,
 )
-from gpusync_lint.domain.tensor_ops import combine, device_comparison, is_gpu_string
 from gpusync_lint.inference.tables import evaluates
 
 if TYPE_CHECKING:
@@ -37,26 +36,29 @@ _BITWISE = frozenset({ast.BitAnd, ast.BitOr, ast.BitXor})
 
 @evaluates(ast.BinOp)
 def binary(frame: Frame, node: ast.BinOp) -> Value:
-    """`left + right` and the like."""
+    """`left + right` and other binary operators."""
     left, right = frame.eval(node.left), frame.eval(node.right)
     op = node.op.__class__
     if op is ast.Mod and (isinstance(left.const, str) or isinstance(node.left, ast.JoinedStr)):
         return HOST
     kinds = (left.kind, right.kind)
     if Kind.TENSOR in kinds:
-        value = combine(left, right)
-        boolean = op in _BITWISE and left.boolean and right.boolean
-        return tensor(value.device, left.certain and right.certain, value.zero_dim, boolean)
+        return _of_tensors(op, left, right)
     if Kind.FOREIGN in kinds:
         return foreign_value(foreign.types()[(left if left.kind is Kind.FOREIGN else right).ref].result)
     if Kind.ARRAY in kinds:
-        numbers = all(value.kind is Kind.HOST or value == ARRAY_ELEMENT for value in (left, right))
-        return ARRAY_ELEMENT if numbers else ARRAY
+        return ARRAY_ELEMENT if is_number(left) and is_number(right) else ARRAY
     if left.kind in _SEQUENCES:
         return _of_sequence(op, left, right)
     if left.kind in _HOST_KINDS and right.kind in _HOST_KINDS:
         return HOST
     return tensor(Device.GPU, certain=False) if Kind.MOVED in kinds else UNKNOWN
+
+
+def _of_tensors(op: type[ast.operator], left: Value, right: Value) -> Value:
+    value = combine(left, right)
+    boolean = op in _BITWISE and left.boolean and right.boolean
+    return tensor(value.device, left.certain and right.certain, value.zero_dim, boolean)
 
 
 def _of_sequence(op: type[ast.operator], left: Value, right: Value) -> Value:
@@ -95,26 +97,26 @@ def unary(frame: Frame, node: ast.UnaryOp) -> Value:
             return GPU_ABSENT if value.const else GPU_PRESENT
         return HOST
     if isinstance(node.op, ast.Invert) and value.kind is Kind.TENSOR:
-        return value._replace(boolean=True)  # of the tensors that people invert, nearly all are masks
+        return value._replace(boolean=True)  # nearly all tensors that are inverted are masks
     if isinstance(node.op, ast.USub) and isinstance(value.const, (int, float)):
-        return host(-value.const)
+        return host_constant(-value.const)
     return value
 
 
 @evaluates(ast.Compare)
 def compare(frame: Frame, node: ast.Compare) -> Value:
-    """`a < b`, `a is b`, `a in b`, and chains of them."""
+    """`a < b`, `a is b`, `a in b`, and chained comparisons."""
     values = [frame.eval(node.left), *(frame.eval(item) for item in node.comparators)]
     op = node.ops[0].__class__
     if op is ast.Is or op is ast.IsNot:
         none_by_default = values[1].kind is Kind.NONE and _is_none_by_default(frame, node.left)
-        return host(op is ast.Is) if none_by_default else HOST
+        return host_constant(op is ast.Is) if none_by_default else HOST
     if len(values) == 2:
         flag = device_comparison(op, values[0], values[1])
         if flag is not None:
             return flag
     if op is ast.In or op is ast.NotIn or any(isinstance(value.const, str) for value in values):
-        return HOST  # whatever is compared with a string is one
+        return HOST  # a value that is compared with a string is a string
     return _compared(values)
 
 
@@ -135,7 +137,7 @@ def _compared(values: list[Value]) -> Value:
 
 
 def _is_none_by_default(frame: Frame, node: ast.expr) -> bool:
-    """Whether this is a setting that is None unless someone sets it."""
+    """Whether this is an attribute of a class of settings whose default is None."""
     if not isinstance(node, ast.Attribute):
         return False
     owner = frame.values.get(node.value, UNKNOWN)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import HOST, UNKNOWN, Device, Kind
+from gpusync_lint.domain.values import HOST, UNKNOWN, Device, Kind
 from gpusync_lint.inference.tables import STATEMENTS, executes
 from gpusync_lint.inference.transfer.assignments import bind
 from gpusync_lint.inference.transfer.narrowing import narrow, put_on_host
 
 if TYPE_CHECKING:
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.inference.frame import Frame
 
 _NARROWING = (ast.Call, ast.UnaryOp, ast.BoolOp)
-"""Conditions that may narrow a name."""
+"""Types of conditions that may narrow a name."""
 
 
 @executes(ast.Expr)
@@ -27,14 +28,14 @@ def expression(frame: Frame, node: ast.Expr) -> None:
 @executes(ast.Return)
 def return_value(frame: Frame, node: ast.Return) -> None:
     """`return value`."""
-    frame.note_return(frame.eval(node.value) if node.value is not None else HOST)
+    frame.record_return(frame.eval(node.value) if node.value is not None else HOST)
 
 
 @executes(ast.If)
 def branch(frame: Frame, node: ast.If) -> None:
-    """`if test:`; of a test whether there is a GPU, only the branch that runs where there is one."""
+    """`if test:`. If the test asks whether there is a GPU, only the branch for machines with one is executed."""
     test = frame.eval(node.test)
-    if test.kind is Kind.FLAG:
+    if test.kind is Kind.FLAG or _is_local_constant(frame, node.test, test):
         alive, dead = (node.body, node.orelse) if test.const else (node.orelse, node.body)
         frame.summary.effects.dead.update(dead)
         frame.execute(alive)
@@ -66,22 +67,32 @@ def branch(frame: Frame, node: ast.If) -> None:
 
 @executes(ast.With, ast.AsyncWith)
 def with_block(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
-    """`with manager as target:`; in `with device:` tensors are made on the device."""
+    """`with manager as target:`. In `with device:`, tensors are created on the device."""
     outside = len(frame.device_blocks)
     for item in node.items:
         value = frame.eval(item.context_expr)
         if value.kind is Kind.DEVICE:
             frame.device_blocks.append(value.device)
             if value.device >= Device.ASSUMED:
-                frame.analysis.note_built_on_device()
+                frame.analysis.devices.record_built_on_device()
         if item.optional_vars is not None:
             bind(frame, item.optional_vars, value)
     frame.execute(node.body)
     del frame.device_blocks[outside:]
 
 
+def _is_local_constant(frame: Frame, test: ast.expr, value: Value) -> bool:
+    """Whether a condition is a local name that holds True or False and nothing else."""
+    return (
+        isinstance(test, ast.Name)
+        and isinstance(value.const, bool)
+        and not frame.fn.is_module
+        and test.id in frame.names
+    )
+
+
 def try_block(frame: Frame, node: ast.Try) -> None:
-    """`try:`, with handlers that may run after any part of it."""
+    """`try:`. A handler may run after any part of the body."""
     frame.execute(node.body)
     branches = []
     for handler in node.handlers:
@@ -127,7 +138,7 @@ def delete(frame: Frame, node: ast.Delete) -> None:
 
 @executes(ast.Match)
 def match(frame: Frame, node: ast.Match) -> None:
-    """`match subject:`; what patterns bind is not known."""
+    """`match subject:`. The names that patterns bind are unknown."""
     frame.eval(node.subject)
     branches = []
     for case in node.cases:
@@ -141,12 +152,12 @@ def match(frame: Frame, node: ast.Match) -> None:
 
 
 def skip(frame: Frame, node: ast.stmt) -> None:
-    """`pass`, `break`, `continue`, and statements that a newer Python adds."""
+    """`pass`, `break`, `continue`, and statements of newer versions of Python."""
 
 
 STATEMENTS.default = skip
 
 
 def _never_falls_through(body: list[ast.stmt]) -> bool:
-    """Whether a block never goes on to what follows it."""
+    """Whether the statement after a block is never reached from it."""
     return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise))

@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import ARRAY, HOST, Kind, Value, list_of, tensor_like, tuple_of
 from gpusync_lint.domain.tensor_ops import combine
+from gpusync_lint.domain.values import ARRAY, HOST, Kind, Value, list_of, tensor_like, tuple_of
 from gpusync_lint.inference.tables import Call, methods_of
 from gpusync_lint.inference.transfer.moves import as_type
 
@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 
 
 class _Operation(NamedTuple):
-    """What an operation on a tensor gives, as far as its name shows."""
+    """The properties of an operation on a tensor that follow from its name."""
 
     gives: str
-    """`tensor`, computed from the operands; `array`, `numbers` or `host`; `itself`; `like` it; `pinned`; a `type`."""
+    """The kind of result.
+
+    `tensor`: a tensor computed from the operands; `itself`: the receiver; `like`: another tensor like the receiver;
+    `pinned`: the receiver in pinned memory; `type`: the receiver, converted; `array`, `numbers`, `host`: on the host.
+    """
     dimensions: str
-    """Which operands the result has no dimensions for: it is `reduced`, or has those of the `receiver` or of all
-    `operands`; empty where that is not known."""
+    """The dimensions of the result: `reduced`, those of the `receiver`, or of all `operands`; empty if unknown."""
     parts: str
-    """Of several tensors: a `pair`, or a `list`, always or depending on the arguments; empty for one."""
+    """For several results: a `pair` or a `list`, always or depending on the arguments; empty for one result."""
     reshapes: bool
     makes_boolean: bool
     keeps_boolean: bool
@@ -66,34 +69,34 @@ def _operation(name: str) -> _Operation:
 
 
 def _first(name: str, **groups: Container[str]) -> str:
-    """The first group that holds a name; empty for none."""
+    """The first group that contains a name; empty if none does."""
     return next((group for group, names in groups.items() if name in names), "")
 
 
 @methods_of(Kind.TENSOR)
 def tensor_method(frame: Frame, call: Call) -> Value:
-    """What a method of a tensor gives back."""
+    """The result of a method of a tensor."""
     return operation(call.method, call.receiver, call.args, call.kwargs)
 
 
 def operation(name: str, receiver: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """What a tensor method, or the function of the same name in torch, gives back."""
-    what = _operation(name)
-    if what.gives != "tensor":
-        return _special(what.gives, receiver, args)
+    """The result of a method of tensors, or of the function of the same name in torch."""
+    properties = _operation(name)
+    if properties.gives != "tensor":
+        return _special(properties.gives, receiver, args)
     base = receiver
-    if not what.reshapes:
+    if not properties.reshapes:
         for other in (*args, *kwargs.values()) if kwargs else args:
             if other.kind is Kind.TENSOR:
                 base = combine(base, other)
     zero_dim: bool | None = None
-    if what.dimensions == "reduced":
+    if properties.dimensions == "reduced":
         zero_dim = not (args or "dim" in kwargs or "axis" in kwargs)
-    elif what.dimensions:
-        zero_dim = receiver.zero_dim if what.dimensions == "receiver" else base.zero_dim
-    boolean = what.makes_boolean or (receiver.boolean and what.keeps_boolean)
-    result = tensor_like(base, base.certain or what.only_tensors, zero_dim, boolean, False)
-    return _in_parts(what.parts, result, args, kwargs) if what.parts else result
+    elif properties.dimensions:
+        zero_dim = receiver.zero_dim if properties.dimensions == "receiver" else base.zero_dim
+    boolean = properties.makes_boolean or (receiver.boolean and properties.keeps_boolean)
+    result = tensor_like(base, base.certain or properties.only_tensors, zero_dim, boolean, False)
+    return _in_parts(properties.parts, result, args, kwargs) if properties.parts else result
 
 
 def _special(gives: str, receiver: Value, args: list[Value]) -> Value:

@@ -1,11 +1,13 @@
-"""Functions and classes of torch: one function for each kind of value that its catalogue says they give."""
+"""Calls of functions and classes of torch: a function for each value of `gives` in its catalogue."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import (
+from gpusync_lint.domain.lattice import element
+from gpusync_lint.domain.tensor_ops import combine
+from gpusync_lint.domain.values import (
     CPU_TENSOR,
     DTYPE,
     GPU_ABSENT,
@@ -16,12 +18,11 @@ from gpusync_lint.domain.lattice import (
     Device,
     Kind,
     Value,
-    element,
+    is_number,
     list_of,
     tuple_of,
     with_device,
 )
-from gpusync_lint.domain.tensor_ops import combine
 from gpusync_lint.inference.transfer.moves import device_of
 from gpusync_lint.inference.transfer.tensor_methods import operation
 
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.tables import Call
 
 _OF_VALUES = frozenset({Kind.HOST, Kind.ARRAY, Kind.DTYPE, Kind.NONE})
-"""Kinds of arguments of which a function of torch makes no tensor on a device."""
+"""Kinds of arguments from which a function of torch does not compute a tensor on the device."""
+_PREDICATES = ("is_", "has_", "can_", "are_")
+"""How the names of functions begin that return a Python bool."""
 _COMPUTING = ("nn.functional.", "linalg.", "fft.")
 
 
 def call_torch(frame: Frame, name: str, call: Call) -> Value:
-    """What a function or class of torch gives back; `name` is its dotted name without `torch.`."""
+    """Call a function or class of torch. `name` is its dotted name without `torch.`."""
     if torch_api.tensor_type(f"torch.{name}"):
         return _factory(frame, name, call)
     for entry in torch_api.returns(name):
@@ -48,20 +51,20 @@ def call_torch(frame: Frame, name: str, call: Call) -> Value:
 
 
 def made_with(call: Call, *names: str) -> tuple[tuple[str, Value], ...]:
-    """The keyword arguments of some names, for `Value.made_with`."""
+    """Some keyword arguments of a call, for `Value.made_with`."""
     return tuple((name, call.kwargs[name]) for name in names if name in call.kwargs)
 
 
 def _constant(value: Value) -> Callable[[Frame, str, Call], Value]:
-    def give(frame: Frame, name: str, call: Call) -> Value:
+    def constant(frame: Frame, name: str, call: Call) -> Value:
         return value
 
-    return give
+    return constant
 
 
 def _device(frame: Frame, name: str, call: Call) -> Value:
     """`torch.device(...)`."""
-    given = call.args[0] if call.args else UNKNOWN
+    given = call.first
     if given.const == "meta":
         return Value(Kind.DEVICE, Device.UNKNOWN)
     device = device_of(given)
@@ -69,7 +72,9 @@ def _device(frame: Frame, name: str, call: Call) -> Value:
 
 
 def _distribution(frame: Frame, name: str, call: Call) -> Value:
-    where = max((value.device for value in call.values if value.kind is Kind.TENSOR), default=Device.UNKNOWN)
+    of_numbers = bool(call.args) and all(is_number(value) for value in call.args)
+    default = Device.CPU if of_numbers and not frame.device_blocks else Device.UNKNOWN
+    where = max((value.device for value in call.values if value.kind is Kind.TENSOR), default=default)
     return Value(Kind.DISTRIBUTION, where, made_with=made_with(call, "validate_args"))
 
 
@@ -99,14 +104,14 @@ def _module(frame: Frame, name: str, call: Call) -> Value:
 
 
 def _sequence(frame: Frame, name: str, call: Call) -> Value:
-    """`pad_sequence` and the like, of a list of tensors or of one."""
-    given = call.args[0] if call.args else UNKNOWN
+    """`pad_sequence` and similar functions, of a list of tensors or of one."""
+    given = call.first
     return element(given) if given.kind is Kind.LIST else given
 
 
 def _padded_sequence(frame: Frame, name: str, call: Call) -> Value:
     """`pad_packed_sequence`: the lengths are on the host."""
-    return tuple_of([call.args[0] if call.args else UNKNOWN, CPU_TENSOR])
+    return tuple_of([call.first, CPU_TENSOR])
 
 
 def _number_on_device(frame: Frame, name: str, call: Call) -> Value:
@@ -114,7 +119,7 @@ def _number_on_device(frame: Frame, name: str, call: Call) -> Value:
 
 
 def _factory(frame: Frame, name: str, call: Call) -> Value:
-    """A tensor made of sizes or data: on the host, unless something says otherwise."""
+    """A tensor that is created from sizes or data. It is on the host by default."""
     args, kwargs = call.args, call.kwargs
     device = _device_of_factory(frame, name, call)
     from_data = bool(args) and name in torch_api.tensors().from_data
@@ -144,16 +149,18 @@ def _device_of_factory(frame: Frame, name: str, call: Call) -> Device:
         return Device.CPU if given.kind is Kind.NONE else frame.assumed_device()
     if frame.device_blocks:
         return frame.device_blocks[-1]
-    if name.startswith("cuda.") or frame.analysis.uses_gpu_by_default(frame.fn.file):
+    if name.startswith("cuda.") or frame.analysis.devices.uses_gpu_by_default(frame.fn.file):
         return Device.GPU
-    if frame.fn.name == "__init__" and frame.analysis.is_built_on_device(frame.reader):
-        return Device.UNKNOWN  # `with device: Model()` makes even plain attributes there
+    if frame.fn.name == "__init__" and frame.analysis.devices.is_built_on_device(frame.reader):
+        return Device.UNKNOWN  # `with device: Model()` creates even plain attributes there
     return Device.CPU
 
 
 def _tensor_function(frame: Frame, name: str, call: Call) -> Value:
-    """A function that computes a tensor of tensors."""
+    """A function that computes a tensor from tensors."""
     last = name.rpartition(".")[2]
+    if last.startswith(_PREDICATES):
+        return HOST
     first = _operands(frame, name, last, call)
     if first is None:
         return UNKNOWN
@@ -166,11 +173,11 @@ def _tensor_function(frame: Frame, name: str, call: Call) -> Value:
         one = first._replace(boolean=False)
         return list_of(one) if len(call.args) == 1 else combine(call.values[0], first)._replace(boolean=False)
     result = operation(last, first, call.args[1:], call.kwargs)
-    return result._replace(certain=True) if result.kind is Kind.TENSOR else result  # torch gives back tensors
+    return result._replace(certain=True) if result.kind is Kind.TENSOR else result  # functions of torch return tensors
 
 
 def _operands(frame: Frame, name: str, last: str, call: Call) -> Value | None:
-    """The tensors that a function is given, combined; None where it is given none."""
+    """The combined tensors among the arguments of a function; None if there are none."""
     flat = [element(value) if value.kind in (Kind.LIST, Kind.TUPLE) else value for value in call.values]
     tensors = [value for value in flat if value.kind is Kind.TENSOR]
     if tensors:
@@ -188,7 +195,7 @@ def _operands(frame: Frame, name: str, last: str, call: Call) -> Value | None:
 
 
 def _like(first: Value, call: Call) -> Value:
-    """`torch.zeros_like(x)` and the like."""
+    """`torch.zeros_like(x)` and similar functions."""
     dtype = call.kwargs.get("dtype", UNKNOWN)
     device = device_of(call.kwargs["device"]) if "device" in call.kwargs else None
     return first._replace(
@@ -208,6 +215,8 @@ _RESULTS: dict[str, Callable[[Frame, str, Call], Value | None]] = {
     "stream": _constant(Value(Kind.STREAM)),
     "event": _constant(Value(Kind.EVENT)),
     "records": _constant(Value(Kind.RECORDS)),
+    "indices": _constant(list_of(HOST)),
+    "index-batches": _constant(list_of(list_of(HOST))),
     "device": _device,
     "factory": _factory,
     "number-on-device": _number_on_device,
@@ -220,4 +229,4 @@ _RESULTS: dict[str, Callable[[Frame, str, Call], Value | None]] = {
     "sequence": _sequence,
     "padded-sequence": _padded_sequence,
 }
-"""What the entries of `[[returns]]` may say; None where the next entry is to be asked."""
+"""By the value of `gives` in `[[returns]]`, the result; None if the next entry applies."""

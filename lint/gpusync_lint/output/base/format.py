@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpusync_lint.run.runner import Outcome
+    from gpusync_lint.run.outcome import Outcome
 
 Document = Any
 """A file of a format, parsed as JSON."""
@@ -35,7 +35,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Shows:
-    """As what each part of an outcome appears, in a few words; empty where the format has no place for it."""
+    """How each part of an outcome appears, in a few words; empty if the format cannot contain it."""
 
     warnings: str
     notes: str = ""

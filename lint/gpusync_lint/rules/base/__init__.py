@@ -1,1 +1,1 @@
-"""What every rule is given, and the helpers that rules share."""
+"""The rule class, the context that a rule gets, and helpers that rules share."""

@@ -1,4 +1,4 @@
-"""Where a statement stands in its function: the blocks and loops around it."""
+"""The position of a statement in its function: the blocks and loops around it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 def around(fn: FunctionDef, statement: ast.stmt) -> list[tuple[list[ast.stmt], int]]:
-    """The blocks that hold a statement, the function's body first, each with the place in it; empty when not found."""
+    """The blocks around a statement, outermost first, each with an index in it; empty if it is not in the function."""
     return _descend(fn.node.body, statement) or []
 
 
 def _descend(body: list[ast.stmt], wanted: ast.stmt) -> list[tuple[list[ast.stmt], int]] | None:
     place = bisect_right(body, wanted.lineno, key=_first_line)
-    while place:  # several may stand on one line
+    while place:  # a line may contain several statements
         place -= 1
         statement = body[place]
         if statement is wanted:
@@ -43,7 +43,7 @@ def _first_line(statement: ast.stmt) -> int:
 
 
 def bound_names(statement: ast.stmt) -> set[str]:
-    """Names that a statement, or one inside it, binds or changes in place."""
+    """The names that a statement, or one inside it, binds or deletes."""
     return {
         node.id
         for node in walk_block([statement])

@@ -1,4 +1,4 @@
-"""What every rule is given, and what it gives back."""
+"""The base class of rules, the context of the node that a rule checks, and the reports that a rule returns."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpusync_lint.catalogue import registry
-from gpusync_lint.domain.lattice import UNKNOWN, Device, Kind, Value, foreign_inside
+from gpusync_lint.catalogue import foreign, registry
+from gpusync_lint.domain import python_api
 from gpusync_lint.domain.training_idioms import is_test_path
+from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, foreign_inside, foreign_value
 from gpusync_lint.model.findings import Fix
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import Template
@@ -19,6 +20,7 @@ from gpusync_lint.model.spans import Span
 from gpusync_lint.project.symbols import ClassDef
 from gpusync_lint.rewrite.layout import Layout
 from gpusync_lint.rules.base.blocks import around
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,11 +32,12 @@ if TYPE_CHECKING:
     from gpusync_lint.model.operations import Operation
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
     from gpusync_lint.rules.base.occurrences import Occurrence
+    from gpusync_lint.rules.base.tasks import Tasks
+    from gpusync_lint.rules.base.timers import Timers
 
-CLOCKS = frozenset({"time", "perf_counter", "monotonic", "perf_counter_ns", "time_ns", "monotonic_ns"})
-"""Functions of the module `time` that read a clock which goes on while the host waits."""
-_CLOCKS = CLOCKS | {"process_time", "elapsed_time", "get_elapsed_time"}
+_CLOCKS = python_api.CLOCKS | {"process_time", "elapsed_time", "get_elapsed_time"}
 _CLOCK_REACH = 3
+_COUNTS = ("builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange")
 _KIND = itemgetter(Value._fields.index("kind"))
 _CONTAINERS = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT})
 _F_STRINGS_HAVE_POSITIONS = sys.version_info >= (3, 12)
@@ -42,59 +45,63 @@ _F_STRINGS_HAVE_POSITIONS = sys.version_info >= (3, 12)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A barrier that a rule saw.
-
-    `mark` is the expression to underline; `tail` underlines only the last name of a call, and its arguments.
-    """
+    """A barrier that a rule reports."""
 
     barrier: str
     node: ast.expr
+    """The expression to underline."""
     confidence: Confidence
     highlight_name: bool = False
+    """Whether to underline only the last name of a call and its arguments."""
     fix: Fix | None = None
     remedy: str = ""
-    """What to do here, where that is more than what the catalogue says."""
+    """A remedy for this place, instead of that of the catalogue; empty for none."""
     heat_statement: ast.stmt | None = None
     """The statement whose heat counts, where it is not the one that holds the mark."""
+    function: FunctionDef | None = None
+    """The function that the finding belongs to, and that holds `heat_statement`, where it is not that of the node."""
     heat: Heat | None = None
-    """How often it waits, where that does not depend on step loops."""
+    """The heat, if it does not depend on step loops."""
 
 
 class Rule:
-    """Judges one kind of barrier. One instance serves all files of a run; it keeps no state of them."""
+    """Checks for one kind of barrier. One instance checks all files of a run, and keeps no state between them."""
 
     nodes: ClassVar[tuple[type[ast.AST], ...]]
-    """The types of `ast` nodes that it judges: `check` is called for each of them in every function of a project."""
+    """The types of `ast` nodes to check. `check` is called for each such node in every function of a project."""
     calls: Iterable[str] = ()
-    """Of calls, the names of those that it judges: last names of functions and methods (`item`), qualified names of
-    functions outside the project (`torch.cuda.synchronize`) and beginnings of them (`numpy.*`), and calls of an object
-    by its class (`torch.nn.BatchNorm1d.__call__`). Empty: every call."""
+    """For rules that check `ast.Call`, the names of the calls to check; empty for all calls.
+
+    Last names of functions and methods (`item`), qualified names of functions outside the project
+    (`torch.cuda.synchronize`), prefixes of them (`numpy.*`), calls of an object by its class
+    (`torch.nn.BatchNorm1d.__call__`), or calls of any class of the project (`class.__call__`).
+    """
     barriers: ClassVar[tuple[str, ...]] = ()
     """Ids of the catalogue entries that it reports."""
     VALID: ClassVar[Sequence[str]] = ()
-    """Bodies of a step loop that must stay silent."""
+    """Bodies of a step loop that the rule must not report."""
     INVALID: ClassVar[Sequence[str]] = ()
-    """Bodies of a step loop that must be reported."""
+    """Bodies of a step loop that the rule must report."""
     after_others: ClassVar[bool] = False
-    """Whether it judges a file after the other rules, and depends on what they reported."""
+    """Whether it checks a file after the other rules, because it depends on their reports."""
 
     low_confidence: ClassVar[bool] = False
-    """Whether all that it reports is of low confidence, so that it has no `INVALID` bodies."""
+    """Whether all its reports have low confidence. Such a rule needs no `INVALID` bodies."""
 
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
 
     def applies_to(self, context: RuleContext) -> bool:
-        """Whether anything in the file of a context can be reported; asked once per file, before `check`."""
+        """Whether the rule can report anything in a file. Called once per file, before `check`."""
         return True
 
     def check(self, node: Any, context: RuleContext) -> Iterator[Report]:
-        """Judge one node."""
+        """Check one node."""
         raise NotImplementedError
 
 
 class RuleContext:
-    """A rule's view of the node it judges: what the inference knows of it and of its surroundings."""
+    """The node that a rule checks, the values of its parts, and its surroundings."""
 
     def __init__(
         self,
@@ -104,70 +111,118 @@ class RuleContext:
         settings: EngineSettings,
         heat: FrequencyRecorder,
         has_reports: Callable[[FunctionDef], bool],
+        definite_waits: Callable[[FunctionDef], Sequence[Report]],
+        timers: Timers,
+        tasks: Tasks,
     ) -> None:
         self.file = file
         self.catalogue = catalogue
         self.settings = settings
+        self.timers = timers
+        """What measures time in the project."""
+        self.tasks = tasks
+        """The coroutines of the project."""
         self.layout = Layout(file.text.split("\n"))
         self.occurrence: Occurrence
-        """The node that is judged, and where it stands."""
+        """The node that is checked, and its position."""
         self.values: dict[ast.expr, Value] = {}
-        """What is known of the file's expressions."""
+        """The values of the expressions of the file. Missing expressions are unknown."""
         for fn in file.all_functions:
             self.values.update(inference.values(fn))
+        self._shown: dict[FunctionDef, dict[str, str]] = {}
         self.reported_lines: set[int] = set()
-        """Lines of the file on which something was reported so far."""
+        """The lines of the file with reports so far."""
         self._inference = inference
         self._has_reports = has_reports
+        self._definite_waits = definite_waits
         self._heat = heat
 
     @property
     def function(self) -> FunctionDef:
-        """The function, or module body, that the node stands in."""
+        """The function, or module body, that contains the node."""
         return self.occurrence.fn
 
     @property
     def statement(self) -> ast.stmt:
-        """The statement that the node stands in."""
+        """The statement that contains the node."""
         return self.occurrence.statement
 
     def value(self, node: ast.AST | None) -> Value:
-        """What an expression holds."""
+        """The value of an expression."""
         return UNKNOWN if node is None else self.values.get(node, UNKNOWN)  # type: ignore[call-overload]
 
     def qualified_name(self, node: ast.AST | None) -> str:
-        """The dotted name, outside the project, that an expression stands for; empty when it stands for none."""
-        value = self.value(node)
-        return value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else ""
+        """The dotted name of something outside the project that an expression refers to; empty for anything else."""
+        return self.value(node).dotted_name
 
     def unknown_is_probably_tensor(self) -> bool:
-        """Whether what nobody explains is likely to be a tensor: the file uses torch, a device, and nothing alike."""
+        """Whether unknown values are likely to be tensors: the file uses torch and a device, and no similar library."""
         file = self.file
         return file.uses_framework and not file.uses_others and self.uses_device()
 
     @cached_property
     def uses_foreign_values(self) -> bool:
-        """Whether the file imports a framework other than torch, or any of its expressions holds a value of one."""
+        """Whether the file imports a framework other than torch, or contains a value of one."""
         values = self.values.values()
         if self.file.uses_foreign or Kind.FOREIGN in map(_KIND, values):
             return True
         return any(foreign_inside(value) is not None for value in values if value.kind in _CONTAINERS)
 
+    @cached_property
+    def foreign_frameworks(self) -> frozenset[str]:
+        """The frameworks other than torch that the file imports."""
+        known = foreign.framework_of()
+        roots = {dotted.partition(".")[0] for dotted in (*self.file.imports.values(), *self.file.stars)}
+        return frozenset(known[root] for root in roots if root in known)
+
+    def foreign_value(self, node: ast.expr) -> Value:
+        """What an expression holds; of a name of which nothing is known, what the function shows it to be."""
+        value = self.value(node)
+        if value.kind is Kind.UNKNOWN and isinstance(node, ast.Name) and self.foreign_frameworks:
+            shown = self._shown_names(self.function).get(node.id, "")
+            if shown.partition(".")[0] in self.foreign_frameworks:
+                return foreign_value(shown)
+        return value
+
+    def _shown_names(self, fn: FunctionDef) -> dict[str, str]:
+        """The types of the names that a function passes to methods that only take such a value."""
+        known = self._shown.get(fn)
+        if known is None:
+            known = self._shown[fn] = {}
+            for node in walk_block(fn.node.body):
+                if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Name):
+                    shown = foreign.shown_by().get(method(node))
+                    if shown is not None:
+                        known[node.args[0].id] = shown
+        return known
+
     def uses_device(self) -> bool:
-        """Whether the function belongs to code that uses a device at all."""
-        return self._inference.assumed_device(self.function) >= Device.ASSUMED
+        """Whether the function is in code that uses a device."""
+        return self._inference.devices.assumed_device(self.function) >= Device.ASSUMED
 
     def in_module_method(self) -> bool:
         """Whether the function is a method of a module."""
         cls = self.function.cls
         return cls is not None and self._inference.project.classes.is_module(cls)
 
+    def derives_from(self, value: Value, prefix: str) -> bool:
+        """Whether a value is an instance of a project class with a base outside the project of such a dotted name."""
+        cls = value.definition if value.kind is Kind.INSTANCE else None
+        if not isinstance(cls, ClassDef):
+            return False
+        return any(base.startswith(prefix) for base in self._inference.project.classes.external_bases(cls))
+
+    def has_own_init(self, value: Value) -> bool:
+        """Whether the class of an instance has an `__init__` in the project, which may pass on other arguments."""
+        cls = value.definition
+        return isinstance(cls, ClassDef) and self._inference.project.classes.method(cls, "__init__") is not None
+
     def in_tests(self) -> bool:
-        """Whether the file holds tests."""
+        """Whether the file contains tests."""
         return is_test_path(self.file.path)
 
     def confidence(self, value: Value) -> Confidence | None:
-        """How sure it is that a value is a tensor on the device; None when it is not one."""
+        """The confidence that a value is a tensor on the device; None if it is not."""
         if value.kind is not Kind.TENSOR or value.device is Device.CPU:
             return None
         if value.device is Device.UNKNOWN:
@@ -175,10 +230,10 @@ class RuleContext:
         return Confidence.HIGH if value.device is Device.GPU and value.certain else Confidence.MEDIUM
 
     def truth_confidence(self, value: Value) -> Confidence | None:
-        """How sure it is that Python's asking for the truth of a value reads a device tensor.
+        """The confidence that a truth test of a value reads a tensor on the device; None if it does not.
 
-        Only a tensor of one element has a truth value. Where nothing but a convention says that this is a tensor, and
-        nothing that it was reduced to one element, that it is asked says that it is a number.
+        Only tensors with one element can be tested. So if only a convention says that this is a tensor, and it is not
+        known to be 0-dimensional, it is probably a number.
         """
         confidence = self.confidence(value)
         return (
@@ -188,50 +243,61 @@ class RuleContext:
         )
 
     def is_mask(self, node: ast.expr) -> bool | None:
-        """Whether an index is a boolean mask; None for a tensor of unknown type that is called one.
+        """Whether an index is a boolean mask; None if only its name says so.
 
-        A parameter that is called a mask is one, unless some caller is known to pass it something else.
+        A parameter that is named a mask is one, unless a call passes an argument for it.
         """
         index = self.value(node)
         if index.kind is not Kind.TENSOR or index.boolean:
             return index.kind is Kind.TENSOR
-        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
-        if index.zero_dim is True or not label.lower().endswith(("mask", "masks")):
+        if index.zero_dim is True or not self.is_called_mask(node):
             return False
+        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
         parameters = getattr(self.function.node, "args", None)
         own = parameters is not None and any(
             arg.arg == label for arg in ast.walk(parameters) if isinstance(arg, ast.arg)
         )
         return True if own and not self._inference.is_passed(self.function, label) else None
 
+    def is_called_mask(self, node: ast.expr) -> bool:
+        """Whether the name of an index says that it is a mask: `mask`, `batch.valid_mask`."""
+        label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+        return label.lower().endswith(("mask", "masks"))
+
     def is_loop_target(self, node: ast.expr) -> bool:
-        """Whether a name is bound by a `for` around the node, or by a comprehension."""
+        """Whether a `for` loop or a comprehension around the node binds a name."""
         while isinstance(node, (ast.Attribute, ast.Subscript)):
             node = node.value
         if not isinstance(node, ast.Name):
             return False
         return node.id in self.function.loop_names
 
+    def decorator(self, node: ast.expr) -> FunctionDef | None:
+        """The function of the project that a decorator, with or without arguments, is; None for another one."""
+        called = node.func if isinstance(node, ast.Call) else node
+        value = self._inference.project.static(self.file, called)
+        return value.ref if value.kind is Kind.FUNCTION else None
+
     def barriers_by_name(self, node: ast.Call) -> Sequence[Barrier]:
-        """The barriers of libraries, and of the project itself, that the name of what is called tells."""
+        """The barriers of libraries, and of the project itself, that a call reaches by its name."""
         receiver = self.value(node.func.value) if isinstance(node.func, ast.Attribute) else UNKNOWN
         inference = self._inference
         return inference.named.barriers(node.func, self.value(node.func), receiver, inference.project.classes)
 
     def prepares_data(self) -> bool:
-        """Whether the function makes batches on the host."""
+        """Whether the function prepares data on the host."""
         return self._inference.devices.prepares_data(self.function)
 
     def goes_backward(self, fn: FunctionDef, path: str) -> bool:
-        """Whether a function calls `backward()` on what a dotted path names."""
-        return path in self._inference.evidence.of(fn)[0]
+        """Whether a function calls `backward()` on a dotted path."""
+        return path in self._inference.evidence.of(fn).backward
 
     def is_traced(self) -> bool:
-        """Whether another framework traces the function, rather than running it line by line."""
+        """Whether another framework traces the function instead of running it line by line."""
         return self._inference.tracing.is_traced(self.function)
 
     def may_wait(self, fn: FunctionDef) -> bool:
-        """Whether a project function, or one that it calls, may hold a barrier."""
+        """Whether a project function, or one that it calls, may contain a barrier."""
         seen = {fn}
         queue = [fn]
         while queue:
@@ -246,28 +312,54 @@ class RuleContext:
                     queue.append(site.callee)
         return False
 
+    def waits_in(self, fn: FunctionDef) -> Sequence[Report]:
+        """The reports on a function of waits that run when it is called, apart from guesses."""
+        return self._definite_waits(fn)
+
+    def calls_what_waits(self, node: ast.Call) -> bool:
+        """Whether a call runs a project function, no coroutine, that waits, itself or in what it calls."""
+        called = self.value(node.func)
+        seen: set[FunctionDef] = set()
+        queue = [called.ref] if called.kind is Kind.FUNCTION else []
+        while queue:
+            fn = queue.pop()
+            if fn not in seen and not isinstance(fn.node, ast.AsyncFunctionDef):
+                seen.add(fn)
+                if self._definite_waits(fn):
+                    return True
+                queue += (site.callee for site in self._inference.effects(fn).calls)
+        return False
+
+    def has_understood(self, fn: FunctionDef) -> bool:
+        """Whether a project function was interpreted and has no barrier of its own; its expressions are then known."""
+        if self._inference.returns(fn) is None or self._has_reports(fn):
+            return False
+        if fn.file is not self.file:
+            self.values.update(self._inference.values(fn))
+        return True
+
     def method_of(self, value: Value, label: str) -> FunctionDef | None:
         """A method of an instance of a project class."""
         return self._inference.project.classes.method(value.ref, label) if isinstance(value.ref, ClassDef) else None
 
     def waits_on(self, barrier: Barrier) -> bool:
-        """Whether a barrier waits on the oldest torch that the project runs on."""
+        """Whether a barrier waits in the oldest version of torch that the project supports."""
         return barrier.until_torch is None or self.settings.torch_version < barrier.until_torch
 
     def heat(self, fn: FunctionDef, statement: ast.stmt) -> Heat:
-        """How often a statement of a function runs."""
+        """The heat of a statement of a function."""
         return self._heat.heat(fn, statement)
 
     def span(self, node: ast.expr | ast.stmt) -> Span:
-        """Where a node stands, for the operations of a fix."""
+        """The span of a node, for the operations of a fix."""
         return self.layout.span(node)
 
     def template(self, text: str, *parts: ast.expr) -> Template:
-        """New source for a fix; each ``{}`` in the text stands for one of the expressions."""
+        """New source for a fix. Each ``{}`` in the text is replaced by one of the expressions."""
         return Template(text, tuple(self.layout.span(part) for part in parts))
 
     def fix(self, title: str, *operations: Operation, safe: bool = False, hazard: str | None = None) -> Fix | None:
-        """A fix of the node that is judged; None where the layout of the source does not allow it."""
+        """A fix of the node; None if the layout of the source does not allow it."""
         return self.fix_of([self.occurrence], title, operations, safe=safe, hazard=hazard)
 
     def fix_of(
@@ -279,7 +371,7 @@ class RuleContext:
         safe: bool = False,
         hazard: str | None = None,
     ) -> Fix | None:
-        """A fix of several nodes at once; None where the layout of the source does not allow it."""
+        """A fix of several nodes at once; None if the layout of the source does not allow it."""
         if not all(self._is_placed(occurrence) for occurrence in occurrences):
             return None
         if any(self.layout.obstacle(operation) is not None for operation in operations):
@@ -287,11 +379,11 @@ class RuleContext:
         return Fix(title, tuple(operations), safe, hazard)
 
     def _is_placed(self, occurrence: Occurrence) -> bool:
-        """Whether this Python knows where an expression stands: before 3.12 not inside an f-string."""
+        """Whether this Python reports the position of an expression. Before 3.12, it does not in f-strings."""
         return occurrence.string is None or _F_STRINGS_HAVE_POSITIONS
 
     def span_of(self, report: Report, site: Occurrence) -> Span:
-        """What a report underlines."""
+        """The span that a report underlines."""
         mark = report.node
         if site.string is not None and not self._is_placed(site):
             mark = site.string
@@ -302,7 +394,7 @@ class RuleContext:
         return self.span(mark)
 
     def is_timed(self) -> bool:
-        """Whether a clock is read next to the statement: then the wait is what its author measures."""
+        """Whether a clock is read next to the statement, so that the wait is part of a measurement."""
         for block, place in reversed(around(self.function, self.statement)):
             if block[place] is not self.statement and not isinstance(block[place], (ast.If, ast.With)):
                 break  # `if device.type == "cuda": torch.cuda.synchronize()` belongs to the clock after it
@@ -325,24 +417,29 @@ def _reads_clock(statement: ast.stmt) -> bool:
 
 
 def called_names(*barriers: str) -> frozenset[str]:
-    """The functions and methods by which entries of torch's catalogue are called, for `Rule.calls`."""
+    """The functions and methods of entries of torch's catalogue, for `Rule.calls`."""
     entries = [registry.catalogue("torch").barriers[barrier] for barrier in barriers]
     return frozenset(name for entry in entries for name in (*entry.functions, *entry.methods))
 
 
 def method(node: ast.Call) -> str:
-    """The name of the method that a call calls; empty for a plain function."""
+    """The name of the method that is called; empty for a plain function."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else ""
 
 
+def is_count(node: ast.expr, context: RuleContext) -> bool:
+    """Whether what a loop runs over only counts: `range(n)`."""
+    return isinstance(node, ast.Call) and context.qualified_name(node.func) in _COUNTS
+
+
 def arguments(node: ast.Call) -> list[ast.expr]:
-    """All that a call is given, with or without a name or a star."""
+    """All arguments of a call: positional, starred and keyword arguments."""
     given = [arg.value if isinstance(arg, ast.Starred) else arg for arg in node.args]
     return given + [argument.value for argument in node.keywords]
 
 
 def positional(node: ast.Call) -> list[ast.expr]:
-    """The positional arguments without a star."""
+    """The positional arguments of a call, without starred ones."""
     return [arg for arg in node.args if not isinstance(arg, ast.Starred)]
 
 
@@ -355,24 +452,24 @@ def keyword(node: ast.Call, label: str) -> ast.expr | None:
 
 
 def keyword_is(node: ast.Call, label: str, const: bool) -> bool:
-    """Whether a keyword argument is given as exactly this constant."""
+    """Whether a keyword argument is this constant."""
     value = keyword(node, label)
     return value is not None and is_constant(value, const)
 
 
 def is_constant(node: ast.expr, const: bool) -> bool:
-    """Whether an expression is exactly this constant."""
+    """Whether an expression is this constant, of the same type."""
     return isinstance(node, ast.Constant) and node.value is const
 
 
 def stored_value(node: ast.Subscript, context: RuleContext) -> ast.expr | None:
-    """The value that an assignment stores under a subscript; None for a subscript that is not a target of one."""
+    """The value that an assignment stores in a subscript; None if the subscript is not a target of it."""
     statement = context.statement
     return statement.value if isinstance(statement, ast.Assign) and node in statement.targets else None
 
 
 def indices(node: ast.Subscript) -> list[ast.expr]:
-    """What stands between the brackets of a subscript: an index or a slice for each dimension.
+    """The indices and slices of a subscript, one for each dimension.
 
     `x[(a, b)]` is `x[a, b]`.
     """

@@ -1,4 +1,4 @@
-"""What an entry of a catalogue says of a call, apart from its name: whether it waits when it is called like this."""
+"""The conditions of a catalogue entry, apart from its name, under which a call waits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     import ast
 
     from gpusync_lint.catalogue.schema import Barrier
-    from gpusync_lint.domain.lattice import Value
+    from gpusync_lint.domain.values import Value
     from gpusync_lint.rules.base.context import RuleContext
 
 
 def waits_if_called_so(barrier: Barrier, node: ast.Call, context: RuleContext) -> bool:
-    """Whether a call that an entry names is one that waits, by its arguments, its function and the version of torch."""
+    """Whether a call that matches an entry by name waits, by its arguments, its function and the version of torch."""
     if barrier.within and context.function.name not in barrier.within:
         return False
     if barrier.max_positional is not None and len(node.args) > barrier.max_positional:
@@ -33,7 +33,7 @@ def waits_if_called_so(barrier: Barrier, node: ast.Call, context: RuleContext) -
 
 
 def is_meant(barrier: Barrier, context: RuleContext) -> bool:
-    """Whether a wait ends what a clock next to it measures, so that its author means it."""
+    """Whether a wait is intended, because it ends the interval that a clock next to it measures."""
     return registry.rule_docs()[barrier.code].timing and context.is_timed()
 
 

@@ -1,14 +1,14 @@
-"""The nodes that rules are shown: those of a statement's own expressions, each with where it stands.
+"""The traversal that finds the nodes that rules check, each with its position.
 
-A table with one entry per node type says how each is traversed. Of a compound statement only the header is: what
-stands in its blocks are statements of their own. A statement nested deeper than `MAX_DEPTH` is left out.
+A table has the function that traverses each type of node. Of a compound statement, only the header is traversed, since
+its blocks contain statements of their own. A statement with expressions nested deeper than `MAX_DEPTH` is skipped.
 """
 
 from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gpusync_lint.rewrite.layout import MAX_DEPTH
 from gpusync_lint.syntax.blocks import blocks
@@ -17,20 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
 
     from gpusync_lint.project.symbols import FunctionDef
-    from gpusync_lint.rules.base.context import Rule
 
-    Select = Callable[[ast.AST], tuple[Rule, ...] | None]
-    """The rules that judge a node; none, or None, for a node that no rule judges."""
-    Judged = tuple["Occurrence", tuple[Rule, ...]]
-    """A node, and the rules that judge it."""
+_Rules = TypeVar("_Rules")
+"""The rules that check a node."""
 
-_CALL_BACK = frozenset(
+_CALL_IMMEDIATELY = frozenset(
     {
         "map", "filter", "sorted", "sort", "min", "max", "reduce", "apply", "apply_", "map_", "tree_map", "step",
         "apply_to_collection", "groupby",
     }
 )  # fmt: skip
-"""Functions that call a function they are given at once."""
+"""Functions that call their arguments immediately."""
 
 
 _LEAVES = frozenset({ast.Name, ast.Constant})
@@ -38,23 +35,23 @@ _LEAVES = frozenset({ast.Name, ast.Constant})
 
 @dataclass(eq=False, slots=True)
 class Occurrence:
-    """A node that a rule judges, and where it stands."""
+    """A node that a rule checks, and its position."""
 
     node: ast.AST
     statement: ast.stmt
     fn: FunctionDef
     repeated: bool
-    """In a comprehension."""
+    """Whether it is inside a comprehension."""
     deferred: bool
-    """In a lambda that something else may call, or not, or in the message of an assertion."""
+    """Whether it may run later or never: inside a lambda, or in the message of an assertion."""
     string: ast.expr | None
-    """The f-string around it, whose position is the only one that every Python version reports rightly."""
+    """The f-string around it. Some versions of Python report wrong positions inside f-strings."""
 
 
 def statements(fn: FunctionDef, dead: Container[ast.stmt] = ()) -> Iterator[ast.stmt]:
-    """Every statement of a function or module body, in no particular order, without those of functions inside it.
+    """The statements of a function or module body, in no particular order, without those of nested functions.
 
-    Those in `dead` are left out, with all that they hold.
+    Statements in `dead`, and those inside them, are skipped.
     """
     stack = list(fn.node.body)
     while stack:
@@ -68,12 +65,15 @@ def statements(fn: FunctionDef, dead: Container[ast.stmt] = ()) -> Iterator[ast.
 
 
 def occurrences(
-    fn: FunctionDef, select: Select, judged: frozenset[type], dead: Container[ast.stmt] = ()
-) -> list[Judged]:
-    """The nodes of a function's statements that some rule judges.
+    fn: FunctionDef, select: Callable[[ast.AST], _Rules | None], judged: frozenset[type], dead: Container[ast.stmt] = ()
+) -> list[tuple[Occurrence, _Rules]]:
+    """The nodes of a function that rules check, each with these rules. Those of one statement are in source order.
 
-    Those of one statement come in the order of the source. `judged` are the types of nodes that rules declare, `dead`
-    the statements that run only where there is no GPU.
+    Args:
+        fn: the function.
+        select: returns the rules that check a node; None or an empty collection if there are none.
+        judged: the types of nodes that rules declare.
+        dead: statements that run only if there is no GPU.
     """
     walk = _Walk(fn, select, judged)
     for statement in statements(fn, dead):
@@ -82,14 +82,14 @@ def occurrences(
 
 
 class _TooDeepError(Exception):
-    """A statement is nested deeper than MAX_DEPTH."""
+    """An expression is nested deeper than `MAX_DEPTH`."""
 
 
-class _Walk:
+class _Walk(Generic[_Rules]):
     """Traverses the statements of one function."""
 
-    def __init__(self, fn: FunctionDef, select: Select, judged: frozenset[type]) -> None:
-        self.found: list[Judged] = []
+    def __init__(self, fn: FunctionDef, select: Callable[[ast.AST], _Rules | None], judged: frozenset[type]) -> None:
+        self.found: list[tuple[Occurrence, _Rules]] = []
         self._fn = fn
         self._select = select
         self._judged = judged
@@ -102,14 +102,14 @@ class _Walk:
         self._string: ast.expr | None = None
 
     def visit(self, statement: ast.stmt) -> None:
-        """Traverse a statement's own expressions; one that is nested too deeply is left out."""
+        """Traverse the expressions of a statement. A statement that is nested too deeply is skipped."""
         handler = STATEMENTS.get(statement.__class__)
         if handler is None:
             return
         self._statement = statement
         before = len(self.found)
         if statement.__class__ in self._judged:
-            self._note(statement)
+            self._record(statement)
         try:
             handler(self, statement)
         except _TooDeepError:
@@ -117,8 +117,8 @@ class _Walk:
             self._depth = self._repeated = self._deferred = 0
             self._calls_back, self._string = False, None
 
-    def _note(self, node: ast.AST) -> None:
-        """Keep a node that some rule judges."""
+    def _record(self, node: ast.AST) -> None:
+        """Record a node if a rule checks it."""
         rules = self._select(node)
         if rules:
             occurrence = Occurrence(
@@ -127,7 +127,7 @@ class _Walk:
             self.found.append((occurrence, rules))
 
     def expression(self, node: ast.expr | None) -> None:
-        """Traverse an expression; it may be absent."""
+        """Traverse an expression, if there is one."""
         kind = node.__class__
         if kind in self._ignored:
             return
@@ -139,7 +139,7 @@ class _Walk:
             raise _TooDeepError
         self._depth += 1
         if kind in self._judged:
-            self._note(node)
+            self._record(node)
         handler(self, node)
         self._depth -= 1
 
@@ -170,7 +170,7 @@ class _Walk:
 
     def _assert(self, node: ast.Assert) -> None:
         self.expression(node.test)
-        self._deferred += 1  # the message is made when the assertion fails
+        self._deferred += 1  # the message is evaluated only if the assertion fails
         self.expression(node.msg)
         self._deferred -= 1
 
@@ -182,6 +182,9 @@ class _Walk:
         for case in node.cases:
             self.expression(case.guard)
 
+    def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """A function; its decorators and defaults are not traversed."""
+
     # expressions
 
     def _leaf(self, node: ast.expr) -> None:
@@ -189,7 +192,7 @@ class _Walk:
 
     def _call(self, node: ast.Call) -> None:
         self.expression(node.func)
-        before, self._calls_back = self._calls_back, _last_name(node.func) in _CALL_BACK
+        before, self._calls_back = self._calls_back, _last_name(node.func) in _CALL_IMMEDIATELY
         for arg in node.args:
             self.expression(arg)
         for keyword in node.keywords:
@@ -278,7 +281,7 @@ def _last_name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
 
 
-STATEMENTS: dict[type, Callable[[_Walk, Any], None]] = {
+STATEMENTS: dict[type, Callable[[_Walk[Any], Any], None]] = {
     ast.Expr: _Walk._value,
     ast.Assign: _Walk._assign,
     ast.AnnAssign: _Walk._target_and_value,
@@ -293,11 +296,13 @@ STATEMENTS: dict[type, Callable[[_Walk, Any], None]] = {
     ast.Assert: _Walk._assert,
     ast.Raise: _Walk._raise,
     ast.Match: _Walk._match,
+    ast.FunctionDef: _Walk._definition,
+    ast.AsyncFunctionDef: _Walk._definition,
 }
-"""How the statements are gone through. Others hold no expressions that a rule looks at: definitions, imports, `try`,
-`del`, and the keywords alone."""
+"""How the statements are traversed. Others contain no expressions that a rule judges: classes, imports, `try`, `del`,
+and those that are a keyword alone."""
 
-EXPRESSIONS: dict[type, Callable[[_Walk, Any], None]] = {
+EXPRESSIONS: dict[type, Callable[[_Walk[Any], Any], None]] = {
     ast.Name: _Walk._leaf,
     ast.Constant: _Walk._leaf,
     ast.JoinedStr: _Walk._joined,
@@ -326,4 +331,4 @@ EXPRESSIONS: dict[type, Callable[[_Walk, Any], None]] = {
     ast.NamedExpr: _Walk._target_and_value,
     ast.Starred: _Walk._value,
 }
-"""How the expressions are gone through."""
+"""By type of expression, the function that traverses it."""

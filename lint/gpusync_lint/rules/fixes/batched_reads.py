@@ -1,4 +1,4 @@
-"""Several `.item()` in one block: the first of them advises to read all with one wait, and each offers the fix."""
+"""Several `.item()` calls in a block: the first report recommends to read all with one wait, and each has the fix."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
 Found = list[tuple["Occurrence", "Report"]]
 _Read = tuple[int, int]
-"""Index of the statement in its block, and index of the report."""
+"""The index of a statement in its block, and the index of its report."""
 
 _AT_MOST = 8
 _WIDEST = 100
-"""Longest line, in columns, that a fix makes to read several values."""
+"""The maximum length of a line, in columns, that a fix creates."""
 _TITLE = "Read them with one wait"
-_HAZARD = "They must lie on one device; the numbers are there after the last of them only."
-_COMBINED = "Compute on the device, read the result"
-_ROUNDS = "The result is rounded as the tensors are, and a division by zero gives inf or nan instead of an error."
+_HAZARD = "The tensors must be on one device. The numbers are available only after the last read."
+_COMBINED = "Compute on the device and read the result"
+_ROUNDS = "The result is rounded to the dtype of the tensors. A division by zero returns inf or nan instead of raising."
 _CHANGES = frozenset({"step", "replay"})
-"""Methods that change tensors without naming them: `step` of an optimizer, `replay` of a CUDA graph."""
+"""Methods that change tensors which are not among their arguments: `step` of an optimizer, `replay` of a CUDA graph."""
 
 
 def merge_reads(found: Found, context: RuleContext) -> None:
-    """Where several reads could be one, say so in the remedy of the first, and give the fix to all of them.
+    """Find reads that can be merged into one: put that in the remedy of the first, and attach the fix to all.
 
-    They can be one where all of the values exist before the first is read: no name that a later one reads from is
-    bound by a statement in between.
+    Reads can be merged if all tensors exist before the first read: no statement in between binds a name that a later
+    read uses.
     """
     blocks: dict[int, list[_Read]] = {}
     for number, (site, report) in enumerate(found):
@@ -85,11 +85,11 @@ def _advise(reads: list[_Read], found: Found) -> None:
                 break
             together.append(read)
         if len(together) > 1:
-            # No line numbers: in a notebook they would not be those of the cell.
+            # No line numbers, since they would be wrong for a cell of a notebook.
             one_line = found[together[-1][1]][1].node.lineno == report.node.lineno
-            place = "on this line" if one_line else "of this block, this one and those below,"
+            place = "on this line" if one_line else "in this block, starting with this one,"
             remedy = (
-                f"Keep the values on the device, or read the {len(together)} {place} with one wait: "
+                f"Keep the values on the device, or read the {len(together)} values {place} with one wait: "
                 f"`torch.stack([...]).tolist()`"
             )
             found[first[1]] = (site, replace(report, remedy=remedy))
@@ -117,81 +117,78 @@ def _stack_statements(reads: list[_Read], found: Found, context: RuleContext) ->
 
 def _stack_displays(reads: list[_Read], found: Found, context: RuleContext) -> None:
     """`a, b = x.item(), y.item()`, `return x.item(), y.item()`, `[x.item(), y.item()]`."""
-    by_mark = {id(found[number][1].node): number for _, number in reads}
-    for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
+    by_node = {found[number][1].node: number for _, number in reads}
+    for statement in _statements(reads, found):
         for node in ast.walk(statement):
             if not isinstance(node, (ast.Tuple, ast.List)) or len(node.elts) < 2:
                 continue
-            numbers = [by_mark[id(one)] for one in node.elts if id(one) in by_mark]
-            if len(numbers) < len(node.elts) or any(found[number][1].fix is not None for number in numbers):
+            numbers = [by_node[element] for element in node.elts if element in by_node]
+            if len(numbers) < len(node.elts) or not _can_be_stacked(numbers, found, context):
                 continue
-            kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
-            if len(kinds) > 1 or None in kinds:
-                continue
-            unpacked = isinstance(statement, ast.Assign) and statement.value is node and _unpacks(statement)
+            is_unpacked = isinstance(statement, ast.Assign) and statement.value is node and _unpacks(statement)
             stacked = _stacked(numbers, found, context)
-            if isinstance(node, ast.Tuple) and not unpacked:
+            if isinstance(node, ast.Tuple) and not is_unpacked:
                 stacked = replace(stacked, text=f"tuple({stacked.text})")
             group = [(0, number) for number in numbers]
             operations = [ReplaceExpression(context.span(node), stacked)]
             _give(group, found, _fix(group, found, context, _TITLE, operations, _HAZARD))
 
 
+def _statements(reads: list[_Read], found: Found) -> list[ast.stmt]:
+    return list(dict.fromkeys(found[number][0].statement for _, number in reads))
+
+
+def _can_be_stacked(numbers: list[int], found: Found, context: RuleContext) -> bool:
+    """Whether the reads have no fix, and their tensors are 0-dimensional and of one type of number."""
+    kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
+    return len(kinds) == 1 and None not in kinds
+
+
 def _stacked(numbers: list[int], found: Found, context: RuleContext) -> Template:
-    """The expression that reads several tensors with one wait."""
+    """An expression that reads several tensors with one wait."""
     receivers = [receiver for number in numbers if (receiver := _receiver(found[number])) is not None]
     return context.template(f"torch.stack([{', '.join('{}' for _ in receivers)}]).tolist()", *receivers)
 
 
 def _combine_operands(reads: list[_Read], found: Found, context: RuleContext) -> None:
     """`x.item() / y.item()` to `(x / y).item()`: compute on the device and read one number."""
-    by_mark = {id(found[number][1].node): number for _, number in reads}
-    for statement in {id(found[number][0].statement): found[number][0].statement for _, number in reads}.values():
+    by_node = {found[number][1].node: number for _, number in reads}
+    for statement in _statements(reads, found):
         for node in ast.walk(statement):
             if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div)):
                 continue
-            numbers = [by_mark[id(side)] for side in (node.left, node.right) if id(side) in by_mark]
-            if len(numbers) < 2 or any(found[number][1].fix is not None for number in numbers):
-                continue
-            kinds = {_kind(found[number], context) for number in numbers}
-            if len(kinds) > 1 or None in kinds or node.left.lineno != node.right.end_lineno:
-                continue
-            operations: list[Operation] = [
-                ReplaceExpression(context.span(node), context.template("({}).item()", node)),
-                *(
-                    ReplaceExpression(context.span(side), context.template("{}", receiver))
-                    for side, receiver in ((found[number][1].node, _receiver(found[number])) for number in numbers)
-                    if receiver is not None
-                ),
-            ]
-            both = [(0, number) for number in numbers]
-            _give(both, found, _fix(both, found, context, _COMBINED, operations, _ROUNDS))
+            numbers = [by_node[operand] for operand in (node.left, node.right) if operand in by_node]
+            if len(numbers) == 2 and node.left.lineno == node.right.end_lineno:
+                _combine(node, numbers, found, context)
+
+
+def _combine(node: ast.BinOp, numbers: list[int], found: Found, context: RuleContext) -> None:
+    kinds = {_kind(found[number], context) for number in numbers}
+    if len(kinds) > 1 or None in kinds or any(found[number][1].fix is not None for number in numbers):
+        return
+    operations: list[Operation] = [ReplaceExpression(context.span(node), context.template("({}).item()", node))]
+    for number in numbers:
+        receiver = _receiver(found[number])
+        if receiver is not None:
+            span = context.span(found[number][1].node)
+            operations.append(ReplaceExpression(span, context.template("{}", receiver)))
+    both = [(0, number) for number in numbers]
+    _give(both, found, _fix(both, found, context, _COMBINED, operations, _ROUNDS))
 
 
 def _stack_expressions(reads: list[_Read], found: Found, context: RuleContext) -> None:
-    """`print(x.item(), y.item())` of two names: a statement before it reads both into new names."""
-    groups: dict[int, list[int]] = {}
-    for _, number in reads:
-        groups.setdefault(id(found[number][0].statement), []).append(number)
-    for group in groups.values():
-        numbers = [number for number in group if found[number][1].fix is None]
-        if len(numbers) < 2:
+    """`print(x.item(), y.item())`: insert a statement that reads both tensors into new names."""
+    for statement in _statements(reads, found):
+        numbers = [
+            number for _, number in reads if found[number][0].statement is statement and found[number][1].fix is None
+        ]
+        names = _names_of_receivers(numbers, statement, found) if len(numbers) > 1 else []
+        if not names or not _can_be_stacked(numbers, found, context):
             continue
-        statement = found[numbers[0]][0].statement
-        always = _always(statement)
-        labels = {}
-        for number in numbers:
-            receiver = _receiver(found[number])
-            if isinstance(receiver, ast.Name) and id(found[number][1].node) in always:
-                labels[number] = receiver.id
-        if len(labels) < len(numbers) or not 1 < len(set(labels.values())) == len(labels):
+        fresh = [f"{name}_value" for name in names]
+        if any(isinstance(node, ast.Name) and node.id in fresh for node in ast.walk(context.file.tree)):
             continue
-        kinds = {_kind(found[number], context) if _scalar(found[number], context) else None for number in numbers}
-        fresh = [f"{label}_value" for label in labels.values()]
-        taken = any(isinstance(node, ast.Name) and node.id in fresh for node in ast.walk(context.file.tree))
-        if len(kinds) > 1 or None in kinds or taken:
-            continue
-        stacked = f"torch.stack([{', '.join(labels.values())}]).tolist()"
+        stacked = f"torch.stack([{', '.join(names)}]).tolist()"
         operations: list[Operation] = [
             InsertBefore(context.span(statement), Template(f"{', '.join(fresh)} = {stacked}")),
             *(
@@ -203,13 +200,25 @@ def _stack_expressions(reads: list[_Read], found: Found, context: RuleContext) -
         _give(together, found, _fix(together, found, context, _TITLE, operations, _HAZARD))
 
 
-def _always(statement: ast.stmt) -> set[int]:
-    """The `id` of each expression that is evaluated whenever the statement runs."""
-    found: set[int] = set()
+def _names_of_receivers(numbers: list[int], statement: ast.stmt, found: Found) -> list[str]:
+    """The names of the tensors, if all have different ones and are read every time the statement runs; else none."""
+    always = _always(statement)
+    names = []
+    for number in numbers:
+        receiver = _receiver(found[number])
+        if not isinstance(receiver, ast.Name) or found[number][1].node not in always:
+            return []
+        names.append(receiver.id)
+    return names if len(set(names)) == len(names) else []
+
+
+def _always(statement: ast.stmt) -> set[ast.AST]:
+    """The expressions that are evaluated every time the statement runs."""
+    found: set[ast.AST] = set()
     stack: list[ast.AST] = [statement]
     while stack:
         node = stack.pop()
-        found.add(id(node))
+        found.add(node)
         if isinstance(node, (ast.BoolOp, ast.IfExp)):
             stack.append(node.values[0] if isinstance(node, ast.BoolOp) else node.test)
         elif not isinstance(
@@ -234,7 +243,7 @@ def _give(reads: list[_Read], found: Found, fix: Fix | None) -> None:
 
 
 def _assigned(one: tuple[Occurrence, Report]) -> str | None:
-    """The name that the number is assigned to, for a statement that does nothing else."""
+    """The name that the number is assigned to, if the statement does nothing else."""
     statement, mark = one[0].statement, one[1].node
     if not isinstance(statement, ast.Assign) or statement.value is not mark or len(statement.targets) != 1:
         return None
@@ -250,21 +259,21 @@ def _receiver(one: tuple[Occurrence, Report]) -> ast.expr | None:
 
 
 def _scalar(one: tuple[Occurrence, Report], context: RuleContext) -> bool:
-    """Whether the tensor that is read has no dimensions, and `torch` is imported under its own name."""
+    """Whether the tensor is 0-dimensional, and `torch` is imported under its own name."""
     receiver = _receiver(one)
     named = context.file.imports.get("torch") == "torch"
     return one[1].fix is None and receiver is not None and context.value(receiver).zero_dim is True and named
 
 
 def _kind(one: tuple[Occurrence, Report], context: RuleContext) -> type | None:
-    """`float` or `int`: the types that survive stacking. None for booleans and unknown types."""
+    """`float` or `int`, the types that `torch.stack` preserves; None for booleans and unknown types."""
     receiver = _receiver(one)
     kind = number_of(receiver, one[0].fn, context) if receiver is not None else None
     return kind if kind in (float, int) else None
 
 
 def _may_wait(group: list[_Read], block: list[ast.stmt], found: Found) -> bool:
-    """Whether all numbers may be read after the last statement: nothing in between uses or changes one of them."""
+    """Whether all tensors may be read after the last statement: no statement in between uses or changes one."""
     last = group[-1][0]
     names = [_assigned(found[number]) for _, number in group]
     if len(set(names)) < len(names):
@@ -286,7 +295,7 @@ def _may_wait(group: list[_Read], block: list[ast.stmt], found: Found) -> bool:
 
 
 def _changes(node: ast.AST, names: set[str]) -> bool:
-    """Whether a node may change the values of these names in place."""
+    """Whether a node may change the value of one of these names in place."""
     if isinstance(node, ast.AugAssign):
         return any(isinstance(one, ast.Name) and one.id in names for one in ast.walk(node.target))
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -319,7 +328,7 @@ def _at_once(group: list[_Read], found: Found, context: RuleContext) -> Fix | No
 
 
 def _after_the_last(group: list[_Read], found: Found, context: RuleContext) -> Fix | None:
-    """Replace each `.item()` by `.detach()`, and read all of them in a statement after the last."""
+    """Replace each `.item()` by `.detach()`, and read all tensors in a statement after the last one."""
     names = ", ".join(str(_assigned(found[number])) for _, number in group)
     last = found[group[-1][1]][0].statement
     operations: list[Operation] = [

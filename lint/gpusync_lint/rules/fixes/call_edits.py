@@ -1,4 +1,4 @@
-"""Fixes of one call: another argument, another function, a tensor made where it is used."""
+"""Fixes of one call: add an argument, call another function, or create a tensor on the device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.operations import AddFirstArgument, AddKeyword, RenameCalled, ReplaceExpression, Template
 from gpusync_lint.rules.base.context import keyword, positional
 from gpusync_lint.rules.fixes.known_sizes import classes_of, total_of
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 _EX_FIELDS = {"cholesky": "L", "inv": "inverse", "solve": "result"}
 """The field of the result of an `_ex` function that the function without `_ex` returns."""
 _EX_PARTS = frozenset({"lu_factor", "ldl_factor"})
-"""Functions whose `_ex` form returns the same values, followed by `info`."""
+"""Functions whose `_ex` variant returns the same values, followed by `info`."""
 _NOT_MOVED = frozenset({"device", "out", "pin_memory", "requires_grad"})
-"""Arguments with which a factory call is left alone. A tensor that was moved is no leaf, hence `requires_grad`."""
+"""Arguments that prevent the fix. `requires_grad` is one since a tensor that was moved is not a leaf."""
 _EXACT = frozenset({"zeros", "ones", "empty", "eye"})
-"""Factories whose numbers are exact in every dtype."""
+"""Factory functions whose numbers are exact in every dtype."""
 _TENSOR_KEYWORDS = frozenset({"device", "dtype", "requires_grad"})
 _FLOATING = frozenset({"float", "float16", "float32", "float64", "bfloat16", "half", "double"})
-_UNCHECKED = "A matrix that cannot be factorized no longer raises; `info` of the `_ex` form tells."
-_RACE = "A pinned buffer that is written again before the copy has happened changes what is copied."
-_CLASSES = "There is a column for every class, also where the largest does not occur in the data."
-_TOTAL = "A total that is not the sum of the repeats is no longer noticed."
-_ROUNDED = "A range of fractions is rounded by the device, which may differ in the last bit."
+_UNCHECKED = "A matrix that cannot be factorized no longer raises an error. Check `info` of the `_ex` function instead."
+_RACE = "If a pinned buffer is overwritten before the copy has finished, wrong data is copied."
+_CLASSES = "The result has a column for every class, even if the last classes do not occur in the data."
+_TOTAL = "A total that differs from the sum of the repeats is no longer detected."
+_ROUNDED = "Fractions are computed on the device, where the last bit may differ."
 
 
 def add_non_blocking(node: ast.Call, context: RuleContext) -> Fix | None:
@@ -93,22 +93,22 @@ def add_num_classes(node: ast.Call, context: RuleContext) -> Fix | None:
     if classes is None:
         return None
     added = AddKeyword(context.span(node), "num_classes", classes)
-    return context.fix("Say how many classes there are", added, hazard=_CLASSES)
+    return context.fix("Specify the number of classes", added, hazard=_CLASSES)
 
 
 def add_output_size(node: ast.Call, repeats: ast.expr, context: RuleContext) -> Fix | None:
-    """`x.repeat_interleave(counts, 0)` with `output_size=sum(lengths)`, the list that `counts` was made of."""
+    """`x.repeat_interleave(counts, 0)` with `output_size=sum(lengths)`, if `counts` was created from `lengths`."""
     total = total_of(repeats, context.function, context)
     if total is None:
         return None
     added = AddKeyword(context.span(node), "output_size", total)
-    return context.fix("Say how long the result is", added, hazard=_TOTAL)
+    return context.fix("Specify the length of the result", added, hazard=_TOTAL)
 
 
 def full_instead_of_tensor(node: ast.Call, context: RuleContext) -> Fix | None:
     """`torch.tensor(1.0, device=d)` to `torch.full((), 1.0, device=d)`: the same value, dtype and shape.
 
-    Also of a list of equal numbers, `[0.0, 0.0]` or `[0.0] * n`.
+    Also for a list of equal numbers: `[0.0, 0.0]` or `[0.0] * n`.
     """
     if len(node.args) != 1 or not isinstance(node.func, ast.Attribute) or not node.keywords:
         return None
@@ -122,7 +122,7 @@ def full_instead_of_tensor(node: ast.Call, context: RuleContext) -> Fix | None:
 
 
 def full_instead_of_new_tensor(node: ast.Call, context: RuleContext) -> Fix | None:
-    """`x.new_tensor(1.0)` to `x.new_full((), 1.0)`, for whole numbers: they are the same in every dtype."""
+    """`x.new_tensor(1.0)` to `x.new_full((), 1.0)`, for integers, which are the same in every dtype."""
     if len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
         return None
     filled = _filled(node.args[0], context)
@@ -131,16 +131,16 @@ def full_instead_of_new_tensor(node: ast.Call, context: RuleContext) -> Fix | No
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """Data in which every element is the same number."""
+    """Data whose elements are all the same number."""
 
     number: ast.expr
     shape: Template
     length: int | None
-    """Number of elements of a list that is written out; None for other data."""
+    """The number of elements of a list display; None for other data."""
 
     @property
     def whole(self) -> bool:
-        """Whether the number is an integer in value; `True` and `False` are not."""
+        """Whether the number has an integer value. `True` and `False` do not count."""
         value = _number(self.number)
         return type(value) is int or (type(value) is float and value.is_integer())
 
@@ -170,7 +170,7 @@ def _filled(data: ast.expr, context: RuleContext) -> _Filled | None:
 
 
 def _number(node: ast.expr) -> int | float | None:
-    """The value of a literal number; None for other expressions."""
+    """The value of a numeric literal; None for other expressions."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         positive = _number(node.operand)
         return None if positive is None else -positive
@@ -219,9 +219,9 @@ def _factory_like(node: ast.Call, factory: ast.Call, label: str, context: RuleCo
 def _make_there(
     node: ast.Call, factory: ast.Call, added: list[AddKeyword], context: RuleContext, hazard: str | None = None
 ) -> Fix | None:
-    """The fix that replaces a call that moves a tensor by the factory call with more arguments."""
+    """The fix that replaces a move of a new tensor by the factory call with more arguments."""
     moved = ReplaceExpression(context.span(node), context.template("{}", factory))
-    return context.fix("Make the tensor on the device", *added, moved, safe=hazard is None, hazard=hazard)
+    return context.fix("Create the tensor on the device", *added, moved, safe=hazard is None, hazard=hazard)
 
 
 def _has_stars(node: ast.Call) -> bool:
@@ -229,12 +229,12 @@ def _has_stars(node: ast.Call) -> bool:
 
 
 def _device_of(node: ast.Call, moved: str, context: RuleContext) -> Template | None:
-    """The device argument of `.to(...)` or `.cuda(...)`; None where the argument may also be a dtype."""
+    """The device argument of `.to(...)` or `.cuda(...)`; None if the argument may be a dtype."""
     if node.keywords:
         given = node.keywords[0]
         return context.template("{}", given.value) if given.arg == "device" else None
     if not node.args:
-        quoted = context.occurrence.string is not None  # `"` may be what ends the f-string around it
+        quoted = context.occurrence.string is not None  # `"` may end the f-string around it
         return Template('"cuda"') if moved == "cuda" and not quoted else None
     arg = node.args[0]
     if isinstance(arg, (ast.Starred, ast.NamedExpr)):
@@ -267,7 +267,7 @@ def without_check(node: ast.Call, context: RuleContext) -> Fix | None:
         return None
     renamed = RenameCalled(context.span(node), f"{label}_ex")
     field = ReplaceExpression(context.span(node), context.template(taken, node))
-    return context.fix("Leave the error flag on the device", renamed, field, hazard=_UNCHECKED)
+    return context.fix("Keep the error flag on the device", renamed, field, hazard=_UNCHECKED)
 
 
 def _is_unpacked(node: ast.Call, context: RuleContext) -> bool:

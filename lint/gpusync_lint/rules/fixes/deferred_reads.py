@@ -1,9 +1,9 @@
-"""Fixes that sum up or collect on the device and read once: `total += loss.item()`, `losses.append(loss.item())`.
+"""Fixes that accumulate on the device and read once: `total += loss.item()`, `losses.append(loss.item())`.
 
-The places where the source uses the sum or the list are where it is needed on the host: after the loop, and in guarded
-blocks (`if step % 100 == 0`). The fix inserts a statement there that reads it, so that the code below works on the same
-Python numbers as before. There is no fix where every step uses it, where another scope uses it, or where it is not
-known to start as a number or an empty list.
+The sum or list is needed on the host where the source uses it: after the loop, and in guarded blocks
+(`if step % 100 == 0`). The fix inserts a statement before these uses that reads it, so that they get the same Python
+numbers as before. There is no fix if every step or another scope uses it, or if its initial value is not known to be a
+number or an empty list.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.operations import InsertAfter, InsertBefore, RenameCalled, ReplaceExpression, Template
 from gpusync_lint.rules.base.blocks import LOOPS, around
 from gpusync_lint.rules.fixes.number_types import number_of
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from gpusync_lint.rules.base.context import RuleContext
 
 Path = list[tuple[list[ast.stmt], int]]
-"""The blocks around a statement, the function's body first, each with the index of what leads to the statement."""
+"""The blocks around a statement, outermost first, each with the index of the statement in it or around it."""
 
-_SUM_HAZARD = "The sum is made in the dtype of the tensor, and rounds as that does; errors of the device come up later."
+_SUM_HAZARD = "The sum is rounded to the dtype of the tensor. Errors on the device are raised later."
 _LIST_HAZARD = (
-    "One small tensor a step is kept on the device until the list is read; errors of the device come up later."
+    "One small tensor per step stays on the device until the list is read. Errors on the device are raised later."
 )
 _HALF = re.compile(r"bfloat16|float16|\.half\(|autocast|\bamp\b")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -41,21 +41,18 @@ _CHANGES = ("step", "replay")
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The sum or list that a statement adds to."""
+    """The sum or list that a statement adds a number to."""
 
     name: ast.Name
     listed: bool
-    """Whether it is a list that grows, rather than a sum."""
+    """Whether it is a list, and not a sum."""
     plain: bool
-    """Whether the number is added as it is, without a factor."""
+    """Whether the number is added without a factor."""
     divided: bool
 
 
 def defer(call: ast.Call, read: ast.expr, context: RuleContext) -> Fix | None:
-    """The fix for a call of `.item()` or `float()` that reads a tensor, where its number is added to a sum or a list.
-
-    None where there is none.
-    """
+    """The fix for a call of `.item()` or `float()` whose number is added to a sum or a list; None if there is none."""
     value = context.value(read)
     statement = context.statement
     kept = _kept(statement, call, context)
@@ -72,40 +69,52 @@ def defer(call: ast.Call, read: ast.expr, context: RuleContext) -> Fix | None:
         return None
     operations = (plan.keep(), *settle)
     if kept.listed:
-        return context.fix("Collect on the device, read once", *operations, hazard=_LIST_HAZARD)
-    title = "Add up on the device, read once" if settle else "Add up on the device"
+        return context.fix("Collect on the device and read once", *operations, hazard=_LIST_HAZARD)
+    title = "Add up on the device and read once" if settle else "Add up on the device"
     return context.fix(title, *operations, hazard=_SUM_HAZARD)
 
 
 def _kept(statement: ast.stmt, call: ast.Call, context: RuleContext) -> _Kept | None:
-    """The sum or list that a statement adds the number of a call to; None for other statements."""
+    """The sum or list to which a statement adds the number that a call returns; None for other statements."""
+    extended = _extended(statement, call)
+    if extended is not None:
+        return _Kept(extended, listed=True, plain=True, divided=False)
+    target, added = _summand(statement)
+    if target is None or added is None or context.value(target).kind is not Kind.HOST:
+        return None
+    if not _scaled(added, call, context):
+        return None
+    is_divided = any(isinstance(node, ast.Div) for node in ast.walk(added))
+    return _Kept(target, listed=False, plain=added is call, divided=is_divided)
+
+
+def _extended(statement: ast.stmt, call: ast.Call) -> ast.Name | None:
+    """The list of `losses.append(call)` and `losses += [call]`; None for other statements."""
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        append = statement.value
-        func = append.func
+        append, func = statement.value, statement.value.func
         if isinstance(func, ast.Attribute) and func.attr == "append" and isinstance(func.value, ast.Name):
-            return _Kept(func.value, True, True, False) if append.args == [call] and not append.keywords else None
+            return func.value if append.args == [call] and not append.keywords else None
+    elif isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
+        added = statement.value
+        if isinstance(statement.target, ast.Name) and isinstance(added, ast.List) and added.elts == [call]:
+            return statement.target
+    return None
+
+
+def _summand(statement: ast.stmt) -> tuple[ast.Name | None, ast.expr | None]:
+    """The name and the summand of `total += x`, `total = total + x` and `total = x + total`."""
     if isinstance(statement, ast.AugAssign):
-        target, added = statement.target, statement.value
-        if not isinstance(target, ast.Name) or not isinstance(statement.op, ast.Add):
-            return None
-        if isinstance(added, ast.List):
-            return _Kept(target, True, True, False) if added.elts == [call] else None
-    elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-        bound, whole = statement.targets[0], statement.value
-        if not isinstance(bound, ast.Name) or not isinstance(whole, ast.BinOp) or not isinstance(whole.op, ast.Add):
-            return None
-        target = bound
-        if isinstance(whole.left, ast.Name) and whole.left.id == target.id:
-            added = whole.right
-        elif isinstance(whole.right, ast.Name) and whole.right.id == target.id:
-            added = whole.left
-        else:
-            return None
-    else:
-        return None
-    if context.value(target).kind is not Kind.HOST or not _scaled(added, call, context):
-        return None
-    return _Kept(target, False, added is call, any(isinstance(one, ast.Div) for one in ast.walk(added)))
+        is_sum = isinstance(statement.target, ast.Name) and isinstance(statement.op, ast.Add)
+        return (statement.target, statement.value) if is_sum else (None, None)  # type: ignore[return-value]
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return None, None
+    target, whole = statement.targets[0], statement.value
+    if not isinstance(target, ast.Name) or not isinstance(whole, ast.BinOp) or not isinstance(whole.op, ast.Add):
+        return None, None
+    for operand, other in ((whole.left, whole.right), (whole.right, whole.left)):
+        if isinstance(operand, ast.Name) and operand.id == target.id:
+            return target, other
+    return None, None
 
 
 def _primary(node: ast.expr) -> bool:
@@ -114,7 +123,7 @@ def _primary(node: ast.expr) -> bool:
 
 
 def _scaled(node: ast.expr, call: ast.Call, context: RuleContext) -> bool:
-    """Whether an expression is the call, multiplied or divided by numbers of the host."""
+    """Whether an expression is the call, possibly multiplied or divided by host numbers."""
     if node is call:
         return True
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Mult, ast.Div)):
@@ -130,7 +139,7 @@ def _number(node: ast.expr, context: RuleContext) -> bool:
 
 
 class _Plan:
-    """Where the sum or list of one statement starts, and where it has to be read."""
+    """Finds where a sum or list is initialized, and where it has to be read."""
 
     def __init__(self, kept: _Kept, call: ast.Call, read: ast.expr, context: RuleContext) -> None:
         self._kept = kept
@@ -140,15 +149,15 @@ class _Plan:
         self._statement = context.statement
         self._path: Path = around(self._fn, self._statement)
         self._at = -1
-        """Level in the path of the outermost loop in which nothing but the statement uses the name."""
+        """The level, in the path of the statement, of the outermost loop in which only the statement uses the name."""
         self._call = call
         self._read = read
         self.kind = number_of(read, self._fn, context) if isinstance(call.func, ast.Attribute) else float
-        """The type of the number that is read; None where it is unknown."""
+        """The type of the number that is read; None if it is unknown."""
         self._uses: list[tuple[Path, ast.Name]] = []
 
     def keep(self) -> Operation:
-        """The operation that keeps the tensor instead of reading the number."""
+        """The operation that makes the statement add the tensor instead of the number."""
         widen = not self._kept.listed and self.kind is float and _HALF.search(self._context.file.text)
         func = self._read.func if isinstance(self._read, ast.Call) else None
         detached = isinstance(func, ast.Attribute) and func.attr == "detach"
@@ -159,7 +168,7 @@ class _Plan:
         return ReplaceExpression(span, self._context.template(kept, self._read))
 
     def settle(self) -> list[Operation] | None:
-        """The statements to insert; None where the fix would not be sound."""
+        """The statements to insert; None if the fix would not be correct."""
         uses = _uses(self._fn.node.body, self._label)
         loops = [place for place, (block, at) in enumerate(self._path) if isinstance(block[at], LOOPS)]
         if uses is None or not loops or self._path[-1][0][self._path[-1][1]] is not self._statement:
@@ -189,7 +198,7 @@ class _Plan:
         return len(path) > at + 1 and path[at + 1][0] is getattr(block[place], "orelse", None)
 
     def _start(self) -> ast.expr | None:
-        """The literal that the name is bound to before the loop; None where it may hold something else."""
+        """The literal that the name is bound to before the loop; None if its value is not certain."""
         for level in range(self._at, -1, -1):
             block, place = self._path[level]
             for statement in reversed(block[:place]):
@@ -208,7 +217,7 @@ class _Plan:
         return isinstance(value, ast.Constant) and type(value.value) in (int, float)
 
     def _form(self, start: ast.expr) -> str | None:
-        """The expression that turns the tensor, or the list of tensors, into the original numbers."""
+        """The expression that converts the tensor, or the list of tensors, to the original numbers."""
         label = self._label
         torch = self._context.file.imports.get("torch") == "torch"
         if self._kept.listed:
@@ -221,13 +230,13 @@ class _Plan:
         return f"torch.as_tensor({label}).item()" if torch else None
 
     def _only_fresh(self) -> bool:
-        """Whether the name is bound by the statement and by integer literals only."""
+        """Whether only the statement and integer literals bind the name."""
         stores = [path for path, name in self._uses if not isinstance(name.ctx, ast.Load)]
         values = [_bound_to(path[-1][0][path[-1][1]], self._label) for path in stores]
         return all(isinstance(value, ast.Constant) and type(value.value) is int for value in values)
 
     def _may_be_collected(self) -> bool:
-        """Whether the tensors can be kept: each has no dimensions, owns its memory, and is not changed later."""
+        """Whether the tensors can be kept: each is 0-dimensional, owns its memory, and is not changed later."""
         if self._context.value(self._read).zero_dim is not True:
             return False
         if isinstance(self._read, ast.Call):
@@ -252,26 +261,12 @@ class _Plan:
         after = False
         for path, name in self._uses:
             if not _inside(path, self._path, self._at):
-                shared = any(
-                    isinstance(block[place], LOOPS) and _inside(path, self._path, level)
-                    for level, (block, place) in enumerate(self._path[: self._at])
-                )
-                behind = path[-1][0][path[-1][1]].lineno > self._path[self._at][0][self._path[self._at][1]].lineno
-                if (shared or behind) and self._in_handler(path):
+                runs_later = self._runs_after_loop(path)
+                if runs_later and self._in_handler(path):
                     return None
-                after = after or (isinstance(name.ctx, ast.Load) and (shared or behind))
-                continue
-            if self._counts(name, path):
-                continue
-            anchor = None if self._kept.listed else self._anchor(path)
-            if anchor is None:
-                if not isinstance(name.ctx, ast.Store) or not self._is_fresh(path):
-                    return None
-            elif isinstance(name.ctx, ast.Load):
-                block, place = path[anchor]
-                first = anchors.get(id(block))
-                if first is None or first.lineno > block[place].lineno:
-                    anchors[id(block)] = block[place]
+                after = after or (runs_later and isinstance(name.ctx, ast.Load))
+            elif not self._counts(name, path) and not self._add_anchor(anchors, path, name):
+                return None
         reading = Template(f"{self._label} = {form}")
         operations: list[Operation] = [InsertBefore(self._context.span(one), reading) for one in anchors.values()]
         if after:
@@ -279,8 +274,28 @@ class _Plan:
             operations.append(InsertAfter(self._context.span(block[place]), reading))
         return operations
 
+    def _runs_after_loop(self, path: Path) -> bool:
+        """Whether a statement outside of the loop runs after it: below it, or in a loop around both."""
+        block, place = self._path[self._at]
+        return path[-1][0][path[-1][1]].lineno > block[place].lineno or any(
+            isinstance(outer[index], LOOPS) and _inside(path, self._path, level)
+            for level, (outer, index) in enumerate(self._path[: self._at])
+        )
+
+    def _add_anchor(self, anchors: dict[int, ast.stmt], path: Path, name: ast.Name) -> bool:
+        """Add the statement before which a use in the loop needs the value. Returns whether the fix is possible."""
+        anchor = None if self._kept.listed else self._anchor(path)
+        if anchor is None:
+            return isinstance(name.ctx, ast.Store) and self._is_fresh(path)
+        if isinstance(name.ctx, ast.Load):
+            block, place = path[anchor]
+            first = anchors.get(id(block))
+            if first is None or first.lineno > block[place].lineno:
+                anchors[id(block)] = block[place]
+        return True
+
     def _counts(self, name: ast.Name, path: Path) -> bool:
-        """Whether a use only asks for the length of the list."""
+        """Whether a use reads only the length of the list."""
         statement = path[-1][0][path[-1][1]]
         return self._kept.listed and any(
             isinstance(node, ast.Call) and getattr(node.func, "id", "") == "len" and node.args == [name]
@@ -288,7 +303,7 @@ class _Plan:
         )
 
     def _anchor(self, path: Path) -> int | None:
-        """Level in a path of the outermost statement in the loop that runs in few of the steps; None for none."""
+        """The level in a path of the outermost statement in the loop that does not run in every step, if any."""
         if self._in_orelse(path, self._at):
             return None
         hot = self._context.heat(self._fn, self._statement).rank
@@ -300,12 +315,12 @@ class _Plan:
         return None
 
     def _is_fresh(self, path: Path) -> bool:
-        """Whether the statement at the end of a path starts the sum or list anew."""
+        """Whether the statement at the end of a path resets the sum or list."""
         value = _bound_to(path[-1][0][path[-1][1]], self._label)
         return value is not None and self._begins(value)
 
     def _in_handler(self, path: Path) -> bool:
-        """Whether an exception in the loop leads to a use without passing the statement after the loop."""
+        """Whether an exception in the loop may lead to a use without the statement after the loop being run."""
         for level, (block, place) in enumerate(self._path[: self._at]):
             statement = block[place]
             if not hasattr(statement, "handlers") or not _inside(path, self._path, level) or len(path) == level + 1:
@@ -316,7 +331,7 @@ class _Plan:
 
 
 def _uses(body: list[ast.stmt], label: str) -> list[tuple[Path, ast.Name]] | None:
-    """Every use of a local name with the path of its statement; None where another scope uses it as well."""
+    """The uses of a local name, each with the path of its statement; None if another scope uses the name too."""
     found: list[tuple[Path, ast.Name]] = []
     stack: list[Path] = [[(body, place)] for place in range(len(body))]
     while stack:
@@ -338,7 +353,7 @@ def _uses(body: list[ast.stmt], label: str) -> list[tuple[Path, ast.Name]] | Non
 
 
 def _header(statement: ast.stmt) -> Iterator[ast.AST]:
-    """The nodes of a statement without those in its blocks; a nested scope counts as one node."""
+    """The nodes of a statement, without those in its blocks and in nested scopes."""
     if isinstance(statement, _SCOPES):
         yield statement
         return
@@ -357,7 +372,7 @@ def _header(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _reaches(scope: ast.AST, label: str) -> bool:
-    """Whether a nested scope uses the name of this one rather than a local of its own."""
+    """Whether a nested scope uses the name of the outer scope, and not a local name of its own."""
     nodes = list(ast.walk(scope))
     if not any(_names(node, label) for node in nodes):
         return False
@@ -369,7 +384,7 @@ def _reaches(scope: ast.AST, label: str) -> bool:
 
 
 def _inside(path: Path, other: Path, level: int) -> bool:
-    """Whether two paths lead through the same statement at a level."""
+    """Whether two paths contain the same statement at a level."""
     return len(path) > level and path[level][0] is other[level][0] and path[level][1] == other[level][1]
 
 

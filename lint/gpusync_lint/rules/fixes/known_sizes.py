@@ -1,11 +1,11 @@
-"""Sizes that the host knows already, for `num_classes=` and `output_size=`, as far as the source tells."""
+"""Sizes that are known on the host, for `num_classes=` and `output_size=`."""
 
 from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 from gpusync_lint.syntax.names import dotted_path
 from gpusync_lint.syntax.traversal import walk_block
 
@@ -40,7 +40,7 @@ def classes_of(labels: ast.expr, fn: FunctionDef, context: RuleContext) -> Templ
 
 
 def total_of(repeats: ast.expr, fn: FunctionDef, context: RuleContext) -> Template | None:
-    """The sum of repeats that were made from a list on the host: `sum(lengths)` of `torch.tensor(lengths, ...)`."""
+    """The sum of repeats that were created from a list on the host: `sum(lengths)` for `torch.tensor(lengths, ...)`."""
     made = _made(repeats, fn)
     if not isinstance(made, ast.Call) or _dotted(made.func, context) not in _FROM_LIST or len(made.args) != 1:
         return None
@@ -54,7 +54,7 @@ def total_of(repeats: ast.expr, fn: FunctionDef, context: RuleContext) -> Templa
 
 
 def _made(node: ast.expr, fn: FunctionDef) -> ast.expr | None:
-    """The expression itself, or for a name the value of the only assignment to it."""
+    """The expression itself or, for a name, the value of the only assignment to it."""
     if not isinstance(node, ast.Name):
         return node
     stores = _stores(node.id, fn)
@@ -88,7 +88,7 @@ def _changed(label: str, line: int, fn: FunctionDef) -> bool:
 
 
 def _high(call: ast.Call, context: RuleContext) -> Template | None:
-    """The upper end of `torch.randint(high, size)` or `torch.randint(low, high, size)`."""
+    """The upper bound of `torch.randint(high, size)` or `torch.randint(low, high, size)`."""
     sizes = [isinstance(arg, (ast.Tuple, ast.List)) for arg in call.args]
     if any(keyword.arg in ("low", "high") for keyword in call.keywords) or not call.args:
         return None
@@ -102,5 +102,4 @@ def _high(call: ast.Call, context: RuleContext) -> Template | None:
 
 
 def _dotted(node: ast.expr, context: RuleContext) -> str:
-    value = context.value(node)
-    return value.ref if value.kind is Kind.NAME and isinstance(value.ref, str) else ""
+    return context.value(node).dotted_name

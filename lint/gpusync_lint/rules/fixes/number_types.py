@@ -1,4 +1,4 @@
-"""The type of the Python number that reading a tensor gives, as far as the source tells."""
+"""The type of the Python number that a tensor is read as."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import Kind
+from gpusync_lint.domain.values import Kind
 
 if TYPE_CHECKING:
     from gpusync_lint.project.symbols import FunctionDef
@@ -20,7 +20,7 @@ _FLOATING = frozenset(
         "pairwise_distance", "kl_divergence", "entropy", "log_prob", "rand", "randn",
     }
 )  # fmt: skip
-"""Functions and methods of tensors and distributions whose result is floating, whatever they are given."""
+"""Functions and methods of tensors and distributions whose result is always floating."""
 _INTEGRAL = frozenset({"argmax", "argmin", "count_nonzero", "long", "int", "numel"})
 _SAME = frozenset(
     {
@@ -28,9 +28,9 @@ _SAME = frozenset(
         "reshape", "squeeze", "unsqueeze", "flatten", "cuda", "cpu", "view_as",
     }
 )  # fmt: skip
-"""Functions whose result has the type of the tensor they are called on; sums of booleans are integers."""
+"""Functions whose result has the type of their receiver, except that sums of booleans are integers."""
 _STAYS_FLOATING = frozenset({"add", "sub", "mul", "abs", "clamp", "relu", "neg", "square", "pow", "cumsum"})
-"""Functions that make a floating tensor from a floating tensor."""
+"""Functions that return a floating tensor for a floating tensor."""
 _COUNTS = frozenset({"sum", "prod", "nansum"})
 _DEPTH = 8
 
@@ -38,7 +38,7 @@ Number = type[float] | type[int] | type[bool]
 
 
 def number_of(node: ast.expr, fn: FunctionDef, context: RuleContext, depth: int = 0) -> Number | None:
-    """`float`, `int` or `bool`: what `.item()` of an expression in `fn` gives; None where the source does not tell."""
+    """`float`, `int` or `bool`: the type that `.item()` of an expression in `fn` returns; None if it is unknown."""
     if depth > _DEPTH:
         return None
     if context.value(node).kind is Kind.TENSOR and context.value(node).boolean:
@@ -70,36 +70,40 @@ def _of_operation(node: ast.BinOp, fn: FunctionDef, context: RuleContext, depth:
 
 
 def _of_call(node: ast.Call, fn: FunctionDef, context: RuleContext, depth: int) -> Number | None:
-    called = context.value(node.func)
-    if called.kind is Kind.MODULE:
-        ref = called.ref if isinstance(called.ref, str) else ""
+    callee = context.value(node.func)
+    if callee.kind is Kind.MODULE:
+        ref = callee.ref if isinstance(callee.ref, str) else ""
         return float if ref.startswith("torch.nn.") and ref.endswith("Loss") else None
-    if not isinstance(node.func, ast.Attribute):
+    if not isinstance(node.func, ast.Attribute) or any(keyword.arg == "dtype" for keyword in node.keywords):
         return None
-    label = node.func.attr
-    of: ast.expr | None = node.func.value
-    if called.kind is Kind.NAME:
-        if not str(called.ref).startswith("torch."):
+    operand: ast.expr | None = node.func.value
+    if callee.kind is Kind.NAME:
+        if not callee.dotted_name.startswith("torch."):
             return None
-        of = node.args[0] if node.args else None
-    elif context.value(of).kind not in (Kind.TENSOR, Kind.DISTRIBUTION):
+        operand = node.args[0] if node.args else None
+    elif context.value(operand).kind not in (Kind.TENSOR, Kind.DISTRIBUTION):
         return None
-    if any(keyword.arg == "dtype" for keyword in node.keywords):
-        return None
-    if label in _FLOATING or label in torch_api.tensors().zero_dim_losses:
+    return _of_function(node.func.attr, operand, fn, context, depth)
+
+
+def _of_function(
+    name: str, operand: ast.expr | None, fn: FunctionDef, context: RuleContext, depth: int
+) -> Number | None:
+    """The type of the result of a function or method of torch, given its operand."""
+    if name in _FLOATING or name in torch_api.tensors().zero_dim_losses:
         return float
-    if label in _INTEGRAL:
+    if name in _INTEGRAL:
         return int
-    if of is None or label not in _SAME | _STAYS_FLOATING:
+    if operand is None or name not in _SAME | _STAYS_FLOATING:
         return None
-    kind = number_of(of, fn, context, depth + 1)
-    if label in _STAYS_FLOATING:
+    kind = number_of(operand, fn, context, depth + 1)
+    if name in _STAYS_FLOATING:
         return float if kind is float else None
-    return int if kind is bool and label in _COUNTS else kind
+    return int if kind is bool and name in _COUNTS else kind
 
 
 def _of_name(node: ast.Name, fn: FunctionDef, context: RuleContext, depth: int) -> Number | None:
-    """The type that all assignments to a name in its function agree on."""
+    """The type of a name, if all assignments to it in its function have the same type."""
     if context.goes_backward(fn, node.id):
         return float  # only floating tensors have gradients
     stores, values = fn.assignments.get(node.id, (0, []))

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from gpusync_lint.model.operations import Template
     from gpusync_lint.rules.base.context import RuleContext
 
-_TITLE = "Get all of them at once"
-_APPENDED = "Nothing is kept where one of the tasks fails."
-_LOOPED = "All results are held at once, and the first turn begins after the last task is done."
+_TITLE = "Get all results at once"
+_APPENDED = "If one of the tasks fails, no result is kept."
+_LOOPED = "All results are in memory at once, and the first iteration begins after the last task has finished."
 
 
 def get_at_once(loop: ast.For, call: ast.Call, subject: ast.expr, context: RuleContext) -> Fix | None:
-    """The fix for `ray.get(subject)` directly in a loop; None where the loop does more with its variable."""
+    """The fix for `ray.get(subject)` directly in a loop; None if the loop uses its variable for something else."""
     if loop.orelse or context.layout.has_type_comment(loop.lineno, loop.body[0].lineno):
         return None
     statement = context.statement
@@ -47,7 +47,7 @@ def _extend(loop: ast.For, statement: ast.stmt, call: ast.Call, subject: ast.exp
 
 
 def _unroll(loop: ast.For, statement: ast.stmt, call: ast.Call, subject: ast.expr, context: RuleContext) -> Fix | None:
-    """`for r in refs:` with `x = ray.get(r)` first in it to `for x in ray.get(list(refs)):`."""
+    """`for r in refs:` that begins with `x = ray.get(r)` to `for x in ray.get(list(refs)):`."""
     if not isinstance(statement, ast.Assign) or statement.value is not call or len(statement.targets) != 1:
         return None
     refs = _refs(loop, call, subject, context)
@@ -73,7 +73,7 @@ def _refs(loop: ast.For, call: ast.Call, subject: ast.expr, context: RuleContext
 
 
 def _is_used(target: ast.expr, loop: ast.For, context: RuleContext, besides: ast.stmt | None = None) -> bool:
-    """Whether the function uses the loop's variable outside of the part that the fix removes."""
+    """Whether the function uses the variable of the loop outside of the part that the fix removes."""
     names = _names(target)
     own = {id(node) for part in (besides or loop, loop.target) for node in ast.walk(part)}
     return any(

@@ -1,0 +1,102 @@
+"""The values of names outside the function that reads them: in enclosing functions and in modules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpusync_lint.project.symbols import binding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpusync_lint.domain.values import Value
+    from gpusync_lint.inference.dependencies import Reader, Revisions
+    from gpusync_lint.inference.summaries import FunctionSummary, Interpreter
+    from gpusync_lint.project.resolution import Project
+    from gpusync_lint.project.symbols import FunctionDef, ModuleDef
+
+
+class Scopes:
+    """The scopes of the functions and modules of a project. Each read is recorded as a dependency of its reader."""
+
+    def __init__(self, project: Project, interpreter: Interpreter, revisions: Revisions) -> None:
+        self._project = project
+        self._interpreter = interpreter
+        self._revisions = revisions
+        self._definitions: dict[ModuleDef, dict[str, Value | None]] = {}
+        """By file, the names that `import`, `def` or `class` binds, as far as they were read; None for no binding."""
+
+    def publish(self, summary: FunctionSummary, names: dict[str, Value]) -> None:
+        """Make the names at the end of a run visible to closures and, for a module, to its functions."""
+        fn = summary.reader.fn
+        file = fn.file
+        if fn.is_module or fn.nested:
+            self._record_changes(fn, file.scope if fn is file.body else summary.scope, names)
+        summary.scope = names
+        if fn is file.body:
+            file.scope = names
+
+    def extend_module(self, summary: FunctionSummary) -> None:
+        """Add the names that a part of the body of a module binds. Such a part is run on demand."""
+        file = summary.reader.fn.file
+        names = summary.scope
+        self._record_changes(file.body, {name: file.scope[name] for name in names if name in file.scope}, names)
+        file.scope.update(names)
+
+    def _record_changes(self, fn: FunctionDef, old: Mapping[str, Value], new: Mapping[str, Value]) -> None:
+        for name, value in new.items():
+            before = old.get(name)
+            if before is not value and before != value:
+                self._revisions.change((fn, name))
+        for name in old.keys() - new.keys():
+            self._revisions.change((fn, name))
+
+    def outer_name(self, reader: Reader, name: str) -> Value | None:
+        """The value of a name that a function does not bind itself; None if no scope around it binds the name."""
+        fn, now = reader.fn, self._revisions.current
+        outer = fn.outer
+        while outer is not None and not outer.is_module:
+            reader.dependencies.setdefault((outer, name), now)
+            value = self._interpreter.summary(outer).scope.get(name)
+            if value is not None:
+                return value
+            outer = outer.outer
+        file = fn.file
+        reader.dependencies.setdefault((file.body, name), now)
+        value = file.scope.get(name)
+        if value is not None:
+            return value
+        definitions = self._definitions.get(file)
+        if definitions is None:
+            definitions = self._definitions[file] = {}
+        if name in definitions:
+            value = definitions[name]
+        else:
+            value = definitions[name] = self._project.named(file, name)
+        return self._read_name(file, name) if value is None and file.outline is not None else value
+
+    def module_name(self, reader: Reader, name: str) -> Value | None:
+        """The value that the body of the reader's module assigns to a name; None if it does not."""
+        reader.dependencies.setdefault((reader.fn.file.body, name), self._revisions.current)
+        return self._read_name(reader.fn.file, name)
+
+    def member(self, reader: Reader, file: ModuleDef, name: str) -> Value:
+        """The value of an attribute of a module of the project."""
+        reader.dependencies.setdefault((file.body, name), self._revisions.current)
+        self.read_body(file)
+        if file.outline is not None and self._project.named(file, name) is None:
+            self._read_name(file, name)
+        return self._project.member(file, name)
+
+    def read_body(self, file: ModuleDef) -> None:
+        """Run the body of a file of which only the functions that are called are run."""
+        if file.called_only and file.outline is None:
+            self._interpreter.run_once(file.body)
+
+    def _read_name(self, file: ModuleDef, name: str) -> Value | None:
+        """The value of a name of a module. In a file that is read on demand, runs the statement that binds it."""
+        if name not in file.scope and file.outline is not None:
+            part = binding(file, name)
+            if part is not None:
+                self._interpreter.run_once(part)
+        return file.scope.get(name)

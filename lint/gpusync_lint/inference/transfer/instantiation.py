@@ -1,0 +1,53 @@
+"""Calls of classes of the project, which create instances."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.domain.values import Device, Kind, Value
+from gpusync_lint.inference.tables import Call, calls
+from gpusync_lint.inference.transfer.library_calls import data_loader
+from gpusync_lint.inference.transfer.torch_calls import made_with
+
+if TYPE_CHECKING:
+    from gpusync_lint.inference.frame import Frame
+    from gpusync_lint.project.symbols import ClassDef
+
+
+@calls(Kind.CLASS)
+def instantiate(frame: Frame, call: Call) -> Value:
+    """Create an instance. `__init__` gets the arguments; a class without one, such as a dataclass, its fields."""
+    cls: ClassDef = call.callee.ref
+    instance = _new_instance(frame, cls, call)
+    init = frame.analysis.project.classes.method(cls, "__init__")
+    if init is not None:
+        frame.analysis.call(frame, init, [instance, *call.args], call.kwargs)
+    else:
+        fields = [
+            item.target.id
+            for item in cls.node.body
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+        ]
+        for name, value in [*zip(fields, call.args, strict=False), *call.kwargs.items()]:
+            if name in fields:
+                frame.analysis.instances.set_attribute(instance, name, value)
+    return instance
+
+
+def _new_instance(frame: Frame, cls: ClassDef, call: Call) -> Value:
+    analysis, kwargs = frame.analysis, call.kwargs
+    classes = analysis.project.classes
+    if classes.is_module(cls):
+        return Value(Kind.MODULE, Device.CPU, ref=cls, made_with=analysis.named.made_of(cls, kwargs))
+    if analysis.classes.is_records(cls):
+        return Value(Kind.RECORDS, ref=cls)
+    external = classes.external_bases(cls)
+    if any(base.startswith("torch.optim") for base in external):
+        return Value(Kind.OPTIMIZER)
+    if any(base.endswith("DataLoader") for base in external):
+        return data_loader(frame, "", kwargs)
+    if any(base.startswith("torch.distributions.") for base in external):
+        where = max((value.device for value in call.values if value.kind is Kind.TENSOR), default=Device.UNKNOWN)
+        return Value(Kind.INSTANCE, where, ref=cls, made_with=made_with(call, "validate_args"))
+    return Value(Kind.INSTANCE, ref=cls)
