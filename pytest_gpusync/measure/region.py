@@ -149,6 +149,18 @@ class Region:
         return site_counts(self.result())
 
     @property
+    def races(self) -> tuple[Race, ...]:
+        """The races seen so far: pairs of accesses that nothing orders.
+
+        Raises:
+            MeasurementError: races were not checked, as on a real GPU; not checked is not none.
+        """
+        races = self.result().races
+        if races is None:
+            raise MeasurementError("races were not checked: they are found on the simulated device only")
+        return races
+
+    @property
     def syncs_by_device(self) -> dict[int | None, int]:
         """The same syncs as :attr:`syncs` by the ordinal of the device waited for, such as ``{0: 1000, 1: 1000}``.
 
@@ -161,18 +173,6 @@ class Region:
         if measurement.problem is not None:
             raise MeasurementError(measurement.problem)
         return {count.device: count.syncs for count in device_counts(measurement)}
-
-    @property
-    def races(self) -> tuple[Race, ...]:
-        """The races seen so far: pairs of accesses that nothing orders.
-
-        Raises:
-            MeasurementError: races were not checked, as on a real GPU; not checked is not none.
-        """
-        races = self.result().races
-        if races is None:
-            raise MeasurementError("races were not checked: they are found on the simulated device only")
-        return races
 
     @property
     def steps(self) -> int:
@@ -215,10 +215,10 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
             threads that call ``optimizer.step()``, of work that the region hands to a thread pool, and of autograd's
             threads working for these; syncs of other threads are reported as background. A region that a task of an
             event loop opens covers that task and those that it starts.
+        races: look for races, on the simulated device.
         children: ask the processes that the program starts meanwhile for what they do on the device; see
             :meth:`Region.children`.
         step_on: what ends a step; see :meth:`Region.step_on`.
-        races: look for races, on the simulated device.
 
     The value of the ``with`` statement is the open :class:`Region`; its ``syncs``, ``sites`` and ``result()`` are final
     after the block.
@@ -237,9 +237,9 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         memory: bool = False,
         process_memory: bool = False,
         all_threads: bool = False,
+        races: bool = True,
         children: bool = False,
         step_on: StepOn = None,
-        races: bool = True,
     ) -> None:
         self._name = name
         self._warmup = warmup
@@ -248,9 +248,9 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         self._memory = memory
         self._process_memory = process_memory
         self._all_threads = all_threads
+        self._races = races
         self._children = children
         self._step_on = step_on
-        self._races = races
         self._log: RegionLog | None = None
 
     def __enter__(self) -> Region:

@@ -109,6 +109,9 @@ class RegionLog:
         """The first reason why the measurement cannot be trusted; None while there is none."""
         self.result: Measurement | None = None
         """The final measurement; None while the region is open."""
+        self.wants_races = races
+        self._races: dict[Race, int] = {}
+        """How often each race happened."""
         self.scope = Scope(is_region=True)
         self.frame: FrameType | None = None
         """The frame that opens the region, until it is open."""
@@ -117,9 +120,6 @@ class RegionLog:
         self._worked: set[tuple[int, str]] = set()
         """Threads that gave the device work, with their names."""
         self._worked_in_scope = False
-        self.wants_races = races
-        self._races: dict[Race, int] = {}
-        """How often each race happened."""
         self._all_threads = all_threads
 
     def is_stepped_by(self, thread: int, held: tuple[Scope, ...]) -> bool:
@@ -181,6 +181,11 @@ class RegionLog:
         if self.sampler is not None and self.explicit_ends is None:
             self.sampler.take(self.optimizer_samples)
 
+    def raced(self, race: Race) -> None:
+        """Keep a race; the same two lines are one race that happened several times."""
+        if self.wants_races:
+            self._races[race] = self._races.get(race, 0) + 1
+
     def takes_steps_of(self, optimizer: object, thread: int, held: tuple[Scope, ...]) -> bool:
         """Return whether an ``optimizer.step()`` of `thread`, in a context that holds `held`, may end a step here."""
         return self.explicit_ends is None and self.is_stepped_by(thread, held) and self._may_end_step(optimizer)
@@ -196,11 +201,6 @@ class RegionLog:
         if self.explicit_ends is not None:
             return self.explicit_times
         return [OptimizerCall(*self.optimizer_calls[index]).time_ns for index in self._boundary_calls()]
-
-    def raced(self, race: Race) -> None:
-        """Keep a race; the same two lines are one race that happened several times."""
-        if self.wants_races:
-            self._races[race] = self._races.get(race, 0) + 1
 
     def fail(self, problem: str) -> None:
         """Keep the first reason why this measurement cannot be trusted."""

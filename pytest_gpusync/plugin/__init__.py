@@ -192,11 +192,11 @@ def _begin_test(item: pytest.Item, gpu: GpuSession) -> MeasuredTest:
         call_is_region=is_marked or gpu.options.measures_every_test,
         defers_failure=gpu.rank is not None,
         all_threads=gpu.options.all_threads,
+        races="report" if ignores_races and gpu.options.races == "fail" else gpu.options.races,
+        has_baseline=gpu.baseline is not None,
         names_fixtures=is_marked
         or gpu.options.measures_every_test
         or not COUNTING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())),
-        races="report" if ignores_races and gpu.options.races == "fail" else gpu.options.races,
-        has_baseline=gpu.baseline is not None,
         limit=LINES_SHOWN if item.config.option.verbose <= 0 else None,
     )
     if gpu.baseline is not None:

@@ -91,9 +91,9 @@ class MeasuredTest:
         call_is_region: bool = False,
         defers_failure: bool = False,
         all_threads: bool = False,
-        names_fixtures: bool = False,
         races: RaceMode = "fail",
         has_baseline: bool = False,
+        names_fixtures: bool = False,
         limit: int | None = LINES_SHOWN,
     ) -> None:
         self.nodeid = nodeid
@@ -120,10 +120,10 @@ class MeasuredTest:
         """True if a broken budget fails the test only at its end: in a distributed run, the other ranks would wait for
         this one at the next collective."""
         self._all_threads = all_threads
-        self._names_fixtures = names_fixtures
-        """True if the syncs of set-up and tear-down are reported, as not counted."""
         self._races = races
         self._has_baseline = has_baseline
+        self._names_fixtures = names_fixtures
+        """True if the syncs of set-up and tear-down are reported, as not counted."""
         self.limit = limit
         self._deferred_failure: AssertionError | None = None
         self.records: list[RegionRecord] = []

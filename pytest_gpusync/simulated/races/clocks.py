@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import weakref
 
-_MAX_TIMELINES: Final = 96
+_MAX_TIMELINES: Final = 512
 """Streams that are remembered; the oldest of those that no longer exist are then dropped."""
 
 
