@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 
 import numpy
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from pytest_gpusync import record, simulated_cuda
+from pytest_gpusync.simulated.races import clocks
 from pytest_gpusync.simulated.races.clocks import Timeline
 from pytest_gpusync.simulated.races.extents import of_strided, of_tensor, overlap
 
@@ -209,3 +211,16 @@ def test_steps_are_followed_again_when_a_side_stream_is_used_at_a_new_line():
             x.add_(1)
             seen.mark_step()
     assert {race.kind for race in seen.races} == {"stream"}
+
+
+def test_a_stream_of_the_pool_exists_while_one_of_its_objects_does():
+    with simulated_cuda():
+        first = torch.cuda.Stream()
+        later = [torch.cuda.Stream() for _ in range(32)]
+        assert later[-1] == first
+        del later
+        gc.collect()
+        assert clocks.any_side_stream()
+        del first
+        gc.collect()
+        assert not clocks.any_side_stream()
