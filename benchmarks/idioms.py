@@ -1,12 +1,11 @@
 """Forty ways in which people test and train, each as a small test: syncs per step counted by hand, and by the plugin.
 
     python benchmarks/idioms.py [--device simulated|cuda] [--only NAME]... [--json OUT.json]
-    python benchmarks/idioms.py --markdown TABLE.md RUN.json...
 
 Each idiom is a test file of its own. Those without options of their own run in one session of pytest, the others in
 one each. The count is that of the run file: syncs in the worst step after warm-up, of the worst region of the file. A
-package that is missing is said in the row. Nothing is fetched. ``--markdown`` runs nothing: it writes the table of
-earlier results, a column for each.
+package that is missing is said in the row. Nothing is fetched. ``docs/generate.py`` writes the newest results of each
+device into the documentation.
 """
 
 from __future__ import annotations
@@ -413,7 +412,11 @@ def row(name: str, document: dict[str, Any]) -> dict[str, Any]:
     """Return what was counted of an idiom: the worst of its regions."""
     idiom = IDIOMS[name]
     regions = [region for region in document["regions"] if region["name"].startswith(file_of(name))]
-    measured = [region for region in regions if region["syncs_per_step"] is not None]
+    measured = [
+        region
+        for region in regions
+        if region["syncs_per_step"] is not None and region["step_source"] not in ("set-up", "tear-down")
+    ]
     worst = max(measured, key=lambda region: region["syncs_per_step"]["max"], default=None)
     counted = worst["syncs_per_step"]["max"] if worst else None
     problems = sorted({str(region["problem"]) for region in regions if region["problem"]})
@@ -463,6 +466,15 @@ def table(documents: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def table_of_results() -> str:
+    """Return the newest results of each device as a Markdown table."""
+    newest: dict[str, dict[str, Any]] = {}
+    for path in sorted((ROOT / "benchmarks" / "results").glob("*/idioms-*.json")):
+        document = json.loads(path.read_text())
+        newest[device_of(document)] = document
+    return table([newest[device] for device in sorted(newest, reverse=True)])
+
+
 def device_of(document: dict[str, Any]) -> str:
     environment = document["environment"]
     return environment.get("gpu") or environment.get("device") or "nothing"
@@ -479,12 +491,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("simulated", "cuda"), default="simulated")
     parser.add_argument("--only", action="append", choices=list(IDIOMS), help="run this idiom; may be repeated")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", type=Path, help="write the table of the results given, and run nothing")
-    parser.add_argument("results", nargs="*", type=Path)
     options = parser.parse_args()
-    if options.markdown:
-        options.markdown.write_text(table([json.loads(path.read_text()) for path in options.results]))
-        return 0
     document = measure(options.only or list(IDIOMS), options.device)
     print(table([document]))
     ran = [one for one in document["rows"] if one["equal"] is not None]

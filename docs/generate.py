@@ -43,6 +43,9 @@ def pages() -> dict[Path, str]:
     experiments = (DOCS / "experiments.md").read_text(encoding="utf-8")
     tables = runpy.run_path(str(DOCS / "write_experiments.py"))["tables"]()
     found[DOCS / "experiments.md"] = with_part(experiments, "experiments", tables)
+    idioms = (DOCS / "idioms.md").read_text(encoding="utf-8")
+    counts = runpy.run_path(str(ROOT / "benchmarks" / "idioms.py"))["table_of_results"]()
+    found[DOCS / "idioms.md"] = with_part(idioms, "idioms", counts)
     found[DOCS / "reference.md"] = runpy.run_path(str(DOCS / "write_reference.py"))["page"]()
     return found
 

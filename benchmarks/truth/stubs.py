@@ -196,8 +196,9 @@ def old_numpy() -> None:
     """Names that NumPy had before 1.24 and 2.0."""
     import numpy as np
 
-    types_ = {"float": float, "int": int, "bool": bool, "object": object, "complex": complex, "float_": np.float64}
-    for name, value in {**types_, "Inf": np.inf, "Infinity": np.inf, "NaN": np.nan, "product": np.prod}.items():
+    kinds = {"float": float, "int": int, "bool": bool, "object": object, "complex": complex, "unicode_": np.str_}
+    renamed = {"float_": np.float64, "complex_": np.complex128, "Inf": np.inf, "Infinity": np.inf, "NaN": np.nan}
+    for name, value in {**kinds, **renamed}.items():
         if name not in vars(np):
             setattr(np, name, value)
 

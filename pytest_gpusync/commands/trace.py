@@ -217,12 +217,6 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _device_count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of devices of at least 1")
-    return int(text)
-
-
 def _count(text: str) -> int:
     try:
         count = int(text)
@@ -231,6 +225,12 @@ def _count(text: str) -> int:
     if count < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps of at least 1")
     return count
+
+
+def _device_count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of devices of at least 1")
+    return int(text)
 
 
 def _split_module(argv: Sequence[str]) -> list[str]:

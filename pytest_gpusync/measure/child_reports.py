@@ -269,20 +269,34 @@ def _sync(entry: dict[str, Any], ends: Sequence[int], owned: bool) -> Sync:
 
 
 def _users_of_a_gpu(parent: int, proc: Path = Path("/proc")) -> Iterable[int]:
-    """Yield the running processes below `parent` that have a GPU's device file open."""
+    """Yield the running processes below `parent` that have a GPU's device file open and CUDA loaded.
+
+    A fork that has started no other program is not among them: it inherited both, and it reports if it uses the device.
+    """
     try:
         tasks = list((proc / str(parent) / "task").iterdir())
         children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
     except OSError:
         return
     for pid in sorted(children):
-        try:
-            files = [os.readlink(entry) for entry in (proc / str(pid) / "fd").iterdir()]
-        except OSError:
-            files = []
-        if any(_GPU.match(file) for file in files):
+        if _has_gpu_open(proc / str(pid)) and _command(proc / str(pid)) != _command(proc / str(parent)):
             yield pid
         yield from _users_of_a_gpu(pid, proc)
+
+
+def _has_gpu_open(process: Path) -> bool:
+    try:
+        files = [os.readlink(entry) for entry in (process / "fd").iterdir()]
+        return any(_GPU.match(file) for file in files) and "libcuda.so" in (process / "maps").read_text()
+    except OSError:
+        return False
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 reports = ChildReports()

@@ -353,7 +353,7 @@ class Recording:
             if region.is_stepped_by(thread, held):
                 region.optimizer_stepped(optimizer, number, buffered, now, (thread, name))
         for region in self._regions:  # once all have the step: it may stop the program
-            if region.on_step is not None and region.takes_steps_of(optimizer, thread, held):
+            if region.on_step is not None and region.explicit_ends is None and region.is_stepped_by(thread, held):
                 region.on_step(number)
 
     def _device_worked(self, thread: int) -> bool:

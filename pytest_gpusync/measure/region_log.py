@@ -99,10 +99,10 @@ class RegionLog:
         self.explicit_times: list[int] = []
         self.explicit_samples: list[MemorySample] = []
         self.step_source = "optimizer.step()"
+        self.on_step: Callable[[int | None], None] | None = None
+        """Called after each call of an optimizer, with its identity, and after each ``mark_step()``, with None."""
         self.follower: StepEndFollower | None = None
         """What ends steps, if the caller says so."""
-        self.on_step: Callable[[int | None], None] | None = None
-        """As :attr:`Region.on_step <pytest_gpusync.measure.region.Region.on_step>`."""
         self.timing: tuple[StepTime, ...] | None = None
         self.disturbance: Disturbance | None = None
         self.problem: str | None = None
@@ -174,7 +174,8 @@ class RegionLog:
             thread: the thread that made it, and its name.
         """
         self._stepping.add(thread)
-        if not self._may_end_step(optimizer):
+        ends_step = None if self.follower is None else self.follower.ends_step
+        if self.follower is not None and (ends_step is None or not ends_step(optimizer)):
             return
         # This runs in every step, with cold caches: one object fewer saves a microsecond.
         self.optimizer_calls.append((len(self.syncs), buffered, number, now))
@@ -185,16 +186,6 @@ class RegionLog:
         """Keep a race; the same two lines are one race that happened several times."""
         if self.wants_races:
             self._races[race] = self._races.get(race, 0) + 1
-
-    def takes_steps_of(self, optimizer: object, thread: int, held: tuple[Scope, ...]) -> bool:
-        """Return whether an ``optimizer.step()`` of `thread`, in a context that holds `held`, may end a step here."""
-        return self.explicit_ends is None and self.is_stepped_by(thread, held) and self._may_end_step(optimizer)
-
-    def _may_end_step(self, optimizer: object) -> bool:
-        if self.follower is None:
-            return True
-        ends_step = self.follower.ends_step
-        return ends_step is not None and ends_step(optimizer)
 
     def step_ends(self) -> list[int]:
         """Return when the steps ended, by the clock of ``time.perf_counter_ns()``; empty for a region without steps."""

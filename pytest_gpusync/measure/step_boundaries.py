@@ -41,29 +41,8 @@ class OptimizerSteps:
             self.handle = None
 
 
-class OptimizerNumbers:
-    """Numbers optimizers. Unlike the identity of an object, a number is never used again."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Callable[[], object], int]] = {}
-        self._next = 0
-
-    def number(self, optimizer: object) -> int:
-        """Return the number of an optimizer."""
-        known = self._known.get(id(optimizer))
-        if known is not None and known[0]() is optimizer:
-            return known[1]
-        self._next += 1
-        self._known[id(optimizer)] = weakref.ref(optimizer), self._next
-        return self._next
-
-
 class StepCounter:
-    """Counts steps while they run, by the rule of :func:`boundaries`.
-
-    It cannot know that an optimizer is not called again: the first step of another training is counted together with
-    the last one before it.
-    """
+    """Counts steps while they run, by the rule of :func:`boundaries`."""
 
     def __init__(self) -> None:
         self.ended = 0
@@ -92,6 +71,23 @@ class StepCounter:
         self._last = optimizer
         self.ended = self._complete + (optimizer == self._ends_step)
         return self.ended
+
+
+class OptimizerNumbers:
+    """Numbers optimizers. Unlike the identity of an object, a number is never used again."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Callable[[], object], int]] = {}
+        self._next = 0
+
+    def number(self, optimizer: object) -> int:
+        """Return the number of an optimizer."""
+        known = self._known.get(id(optimizer))
+        if known is not None and known[0]() is optimizer:
+            return known[1]
+        self._next += 1
+        self._known[id(optimizer)] = weakref.ref(optimizer), self._next
+        return self._next
 
 
 def boundaries(marks: list[tuple[int, int]]) -> list[int]:

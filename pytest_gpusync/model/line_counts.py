@@ -33,10 +33,10 @@ class LineCount:
     """The library frames between the line and its syncs, the one with most syncs first."""
     allowed: str | None = None
     background: bool = False
-    devices: tuple[DeviceCount, ...] = ()
-    """All of its syncs by device, in the order of the ordinals."""
     cause: str | None = None
     """What makes the library wait, where that is known of all syncs of the line; see :func:`cause_of`."""
+    devices: tuple[DeviceCount, ...] = ()
+    """All of its syncs by device, in the order of the ordinals."""
 
     @property
     def counted(self) -> bool:
@@ -113,6 +113,6 @@ def _line(syncs: list[Sync], steps: range) -> LineCount:
         via=tuple(via for via, _ in vias.most_common()),
         allowed=first.allowed,
         background=first.background,
-        devices=count_by_device(syncs),
         cause=causes.pop() if len(causes) == 1 else None,
+        devices=count_by_device(syncs),
     )

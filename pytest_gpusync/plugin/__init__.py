@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpusync.machine.import_hooks import AfterImport
 from pytest_gpusync.plugin.options import (
     BUDGET_MARKER,
     COUNTING_FIXTURES,
@@ -27,7 +27,14 @@ from pytest_gpusync.plugin.options import (
     add_options,
     any_setting,
 )
-from pytest_gpusync.plugin.stash_keys import BASELINE_RESULT, DESELECTED, LINE_COVERAGE, MEASURED_TEST, SESSION
+from pytest_gpusync.plugin.stash_keys import (
+    BASELINE_RESULT,
+    DESELECTED,
+    LINE_COVERAGE,
+    MEASURED_TEST,
+    PREPARED,
+    SESSION,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -57,21 +64,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Prepare the simulated device before the first conftest is imported: it may ask torch whether there is a GPU."""
-    if any_setting(early_config, early_config.known_args_namespace):
-        _begin_session(early_config, early_config.known_args_namespace)
-    gpu = _session(early_config)
-    if gpu is None or not gpu.device.is_awaited:
-        waiting = AfterImport("torch", lambda: _switch_on_if_used(early_config))
-        waiting.start()
-        early_config.add_cleanup(waiting.remove)
+    _prepare_device(early_config, early_config.known_args_namespace)
+
+
+def _prepare_device(config: pytest.Config, namespace: argparse.Namespace) -> None:
+    """Let the simulated device be switched on when torch is imported, if the settings or the tests ask for it. Their
+    source is read only then.
+    """
+    config.stash[PREPARED] = True
+    gpu = _begin_session(config, namespace) if any_setting(config, namespace) else None
+    if gpu is not None and (gpu.options.measures_every_test or gpu.options.device == "simulated"):
+        gpu.device.switch_on_with_torch()
+        return
+
+    def torch_imported() -> None:
+        if _tree_asks_to_be_measured(config):
+            _begin_session(config, namespace).device.switch_on()
+
+    if "torch" in sys.modules:
+        torch_imported()
+        return
+    from pytest_gpusync.machine.import_hooks import AfterImport
+
+    finder = AfterImport("torch", torch_imported)
+    sys.meta_path.insert(0, finder)
+    config.add_cleanup(finder.remove)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register markers, and the reporter in the process that draws reports."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    if _session(config) is None and any_setting(config, config.option):  # set by a conftest
-        _begin_session(config)
+    if not config.stash.get(PREPARED, False):  # a conftest has loaded the plugin
+        _prepare_device(config, config.option)
     gpu = _session(config)
     if gpu is not None and gpu.options.lines and not config.option.collectonly:
         _record_lines(config)
@@ -112,21 +137,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if config.option.collectonly:
         return
     asking = next((item for item in session.items if _uses_gpu(item)), None)
+    gpu = _session(config) if asking is None else _begin_session(config)
+    if gpu is None:
+        return
     if asking is not None:
-        gpu = _begin_session(config)
         gpu.measures = True
         if gpu.device.is_late:
-            raise pytest.UsageError(
-                f"{asking.nodeid} asks to be measured, which could not be seen before torch was imported: modules that "
-                "chose their device at import run on the CPU. Add --gpu-device=simulated, or gpu_device = simulated to "
-                "the ini file"
-            )
+            raise pytest.UsageError(_too_late(asking.nodeid))
         gpu.device.switch_on()
-    else:
-        used = _session(config)
-        if used is None:
-            return
-        gpu = used
     if gpu.baseline is not None:
         _find_missing_tests(session, gpu)
     if _is_worker(config):
@@ -134,6 +152,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if gpu.device.unavailable is not None and gpu.options.must_measure:
         raise pytest.UsageError(f"nothing can be measured here: {gpu.device.unavailable}")
     gpu.watch_ranks(lambda: _finish_without_the_test(config))
+
+
+def _too_late(nodeid: str) -> str:
+    return (
+        f"{nodeid} asks to be measured, which could not be seen before torch was imported: modules that "
+        "chose their device at import run on the CPU. Add --gpu-device=simulated, or gpu_device = simulated to "
+        "the ini file"
+    )
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
@@ -156,7 +182,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _prepare(item: pytest.Item) -> MeasuredTest | None:
-    """Return what is measured of a test; None if it is not measured."""
+    """Return what is measured of a test; None if it is not measured. Its marker may be invalid, which fails it."""
     gpu = _session(item.config)
     if gpu is None or not (gpu.options.measures_every_test or _uses_gpu(item)):
         return None
@@ -164,7 +190,7 @@ def _prepare(item: pytest.Item) -> MeasuredTest | None:
 
 
 def _begin_test(item: pytest.Item, gpu: GpuSession) -> MeasuredTest:
-    """Decide what is measured of a test, and return where it is kept. Its marker may be invalid, which fails it."""
+    """Decide what is measured of a test, and return where it is kept."""
     from pytest_gpusync.plugin.measured_test import MeasuredTest
     from pytest_gpusync.plugin.options import MarkerError, marker_budget, marker_growth, marker_ignores_races
     from pytest_gpusync.reporting.terminal import LINES_SHOWN
@@ -204,19 +230,6 @@ def _begin_test(item: pytest.Item, gpu: GpuSession) -> MeasuredTest:
 
         item.stash[BASELINE_RESULT] = BaselineResult()
     return run
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """Record what the tear-down of a test does, which no budget counts."""
-    run = item.stash.get(MEASURED_TEST, None)
-    if run is None:
-        return (yield)
-    run.begin_tear_down()
-    try:
-        return (yield)
-    finally:
-        run.close_fixtures()
 
 
 @pytest.fixture
@@ -273,10 +286,25 @@ def _measured_test(request: pytest.FixtureRequest) -> MeasuredTest:
     gpu = _begin_session(request.config)
     run: MeasuredTest | None = request.node.stash.get(MEASURED_TEST, None)
     if run is None:  # requested with getfixturevalue(), or by a doctest
+        if gpu.device.is_late:
+            pytest.fail(_too_late(request.node.nodeid), pytrace=False)
         gpu.measures = True
         run = _begin_test(request.node, gpu)
     run.device.switch_on()
     return run
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Record what the tear-down of a test does, which no budget counts."""
+    run = item.stash.get(MEASURED_TEST, None)
+    if run is None:
+        return (yield)
+    run.begin_tear_down()
+    try:
+        return (yield)
+    finally:
+        run.close_fixtures()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -443,15 +471,17 @@ class _Reporter:
 
             report.longrepr = BudgetFailure.from_text(failure)  # type: ignore[assignment]
         document = getattr(report, "gpusync", None)
-        tear_down = getattr(report, "gpusync_tear_down", None)
         # The first measured test of a worker begins the session of a controller without options.
-        gpu = self._gpu if document is None and tear_down is None else _begin_session(self._config)
-        if gpu is not None and report.when == "call":
+        gpu = self._gpu if document is None else _begin_session(self._config)
+        if gpu is None:
+            return
+        if report.when == "call":
             gpu.passed[report.nodeid] = report.passed
             gpu.failed[report.nodeid] = (report.location[0], report.location[1] or 0) if report.failed else None
-        if gpu is not None and document is not None:
+        if document is not None:
             gpu.take(report.nodeid, json.loads(document))
-        if gpu is not None and tear_down is not None:
+        tear_down = getattr(report, "gpusync_tear_down", None)
+        if tear_down is not None:
             gpu.take_tear_down(report.nodeid, json.loads(tear_down))
 
     @pytest.hookimpl(optionalhook=True)
@@ -563,15 +593,7 @@ def _begin_session(config: pytest.Config, namespace: argparse.Namespace | None =
         gpu = config.stash[SESSION] = GpuSession(options, _baseline_check(config, options))
         # Not in pytest_unconfigure, which does not run for a configuration that was read but never configured.
         config.add_cleanup(gpu.device.close)
-        if options.measures_every_test or options.device == "simulated":
-            gpu.device.switch_on_with_torch()
     return gpu
-
-
-def _switch_on_if_used(config: pytest.Config) -> None:
-    """Switch the simulated device on, for torch was just imported, if tests of this session ask to be measured."""
-    if _tree_asks_to_be_measured(config):
-        _begin_session(config, config.known_args_namespace).device.switch_on()
 
 
 def _tree_asks_to_be_measured(config: pytest.Config) -> bool:

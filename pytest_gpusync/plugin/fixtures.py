@@ -48,8 +48,8 @@ class GpuSync:
         """Fail the test if a step of the ``with`` block makes more than `max` syncs, or a number other than `exact`.
 
         A block without ``optimizer.step()`` is one step. If the block raises an exception, that is the failure.
-        `step_on` says what ends a step, as in :meth:`step_on`.
-        `percentile`, `over` and `within` are those of :meth:`TrainingRun.assert_syncs`.
+        `step_on` says what ends a step, as in :meth:`step_on`; `percentile`, `over` and `within` are those of
+        :meth:`TrainingRun.assert_syncs`.
 
         Raises:
             BudgetExceeded: with the sentence and the lines that made the syncs.

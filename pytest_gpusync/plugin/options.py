@@ -35,9 +35,11 @@ TIMING_FIXTURES: Final = frozenset({"gpu_train", "gpu_elapsed"})
 
 MARKERS: Final = (
     (
-        f"{BUDGET_MARKER}(max=None, exact=None, warmup=1, step_on=None): fail the test when a step after warm-up makes "
-        "more than max GPU syncs, or a number other than exact; a test without steps is one step. A step ends at "
-        "optimizer.step(), or at the step() of the class step_on, or when the function step_on returns."
+        f"{BUDGET_MARKER}(max=None, exact=None, warmup=1, step_on=None, percentile=None, over=None, within=None): "
+        "fail the test when a step after warm-up makes more than max GPU syncs, or a number other than exact; a test "
+        "without steps is one step. A step ends at optimizer.step(), or at the step() of the class step_on, or when "
+        'the function step_on returns. percentile=95 and over="1 in 10" let some steps make more; within="models/*.py" '
+        "counts only these lines."
     ),
     (
         f"{GROWTH_MARKER}(max): fail the test when the memory of its GPU tensors grows by more than max per step, "

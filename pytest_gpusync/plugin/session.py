@@ -87,7 +87,7 @@ class GpuSession:
                 "nothing can be measured here: torch is not installed, and the simulated CUDA device needs it "
                 "(pip install torch)"
             )
-        if device.no_gpu_reason is not None and (options.require or device.choice == "cuda"):
+        if (options.require or device.choice == "cuda") and device.no_gpu_reason is not None:
             asked = "--gpu-require" if options.require else "--gpu-device=cuda"
             raise pytest.UsageError(f"{asked}: there is no GPU to run on: {device.no_gpu_reason}")
 

@@ -41,8 +41,6 @@ class SessionDevice:
         self._memory = memory
         self.unavailable: str | None = None
         """Why the simulated device could not be switched on; None if it could."""
-        self.is_awaited = False
-        """True if the device is switched on with torch, whether any test asks for it or not."""
         self._open = ExitStack()
         self._is_on = False
 
@@ -64,14 +62,16 @@ class SessionDevice:
         return self.found.reason if self.found.kind == "none" else None
 
     def switch_on_with_torch(self) -> None:
-        """Switch the simulated device on, if steps run on it, once torch is imported; now if it is already."""
-        self.is_awaited = True
+        """Switch the simulated device on as soon as torch is imported; at once if it is already."""
         if not self.is_simulated:
             return
         self._hide_gpu()
-        waiting = AfterImport("torch", self.switch_on)
-        waiting.start()
-        self._open.callback(waiting.remove)
+        if "torch" in sys.modules:
+            self.switch_on()
+            return
+        finder = AfterImport("torch", self.switch_on)
+        sys.meta_path.insert(0, finder)
+        self._open.callback(finder.remove)
 
     def switch_on(self) -> None:
         """Switch the simulated device on if steps run on it, importing torch. Does nothing if it is on.

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 SESSION: pytest.StashKey[GpuSession] = pytest.StashKey()
 MEASURED_TEST: pytest.StashKey[MeasuredTest] = pytest.StashKey()
+PREPARED: pytest.StashKey[bool] = pytest.StashKey()
 DESELECTED: pytest.StashKey[bool] = pytest.StashKey()
 BASELINE_RESULT: pytest.StashKey[BaselineResult] = pytest.StashKey()
 LINE_COVERAGE: pytest.StashKey[LineCoverage] = pytest.StashKey()

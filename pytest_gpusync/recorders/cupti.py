@@ -208,6 +208,8 @@ class CuptiRecorder(Recorder):
         self._launches: list[tuple[int, int]] = []
         self._work_watcher: Callable[[int], bool] | None = None
         """Called at the next launch; None once it knows enough."""
+        self._workers: set[int] = set()
+        """The threads that were seen to give the device work since the watch began."""
         self._launches_are_enabled = False
         self._allocations = AllocationWatch()
         self._threads: dict[int, _Thread] = {}
@@ -262,6 +264,7 @@ class CuptiRecorder(Recorder):
             return
         self._allocations.start(watcher)
         self._work_watcher = watcher
+        self._workers = set()
         for domain, callback_id in self._launches:
             self._gate.set_action(domain, callback_id, gate.PYTHON)
             if not self._launches_are_enabled:
@@ -270,12 +273,14 @@ class CuptiRecorder(Recorder):
 
     def look_for_device_work(self) -> None:
         """See :meth:`Recorder.look_for_device_work`."""
-        if self._work_watcher is not None:
+        # The allocator's counters do not say which thread made a tensor.
+        if self._work_watcher is not None and self._workers <= {get_ident()}:
             self._allocations.look(get_ident())
 
     def _worked(self) -> None:
         """Tell the watcher that this thread gave the device work. Runs in callbacks: CUPTI is not called here."""
         watcher = self._work_watcher
+        self._workers.add(get_ident())
         if watcher is not None and watcher(get_ident()):
             self._unwatch()
 

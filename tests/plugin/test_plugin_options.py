@@ -171,7 +171,7 @@ def test_a_wrong_ini_value_is_refused_and_names_the_file(run, pytester, ini, com
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ("maximum=1", "has no argument 'maximum'; it takes max, exact, warmup, percentile, over and within"),
+        ("maximum=1", "has no argument 'maximum'; it takes max, exact, warmup, step_on, percentile, over and within"),
         ("1, 2", "takes one positional argument, max"),
         ("1, max=2", "takes one positional argument, max"),
         ("", "needs max or exact"),
@@ -196,7 +196,7 @@ def test_a_wrong_marker_names_the_test_and_shows_no_traceback(run, arguments, co
 def test_markers_are_registered_with_help(run):
     result = run("--markers")
     result.stdout.fnmatch_lines(
-        ["@pytest.mark.gpu_sync_budget(max=None, exact=None, warmup=1): *", "@pytest.mark.gpu_only: *"]
+        ["@pytest.mark.gpu_sync_budget(max=None, exact=None, warmup=1, *): *", "@pytest.mark.gpu_only: *"]
     )
 
 

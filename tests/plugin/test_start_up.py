@@ -18,6 +18,8 @@ ENTRY = [
     "gpusync_lint",
     "gpusync_lint._version",
     "pytest_gpusync",
+    "pytest_gpusync.machine",
+    "pytest_gpusync.machine.import_hooks",
     "pytest_gpusync.plugin",
     "pytest_gpusync.plugin.options",
     "pytest_gpusync.plugin.stash_keys",

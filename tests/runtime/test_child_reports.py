@@ -154,12 +154,14 @@ def test_a_region_asks_for_reports_only_where_it_is_told_to(scripted):
     assert (child_reports.reports.folder, seen.children()) == (None, [])
 
 
-def processes(tmp_path, children, files):
-    """Make a folder like /proc of processes with these children and open files."""
+def processes(tmp_path, children, files, forks=(), libraries="/lib/libcuda.so.1"):
+    """Make a folder like /proc of processes with these children and open files; forks have the command of process 1."""
     for pid in {1, *children, *(child for found in children.values() for child in found)}:
         (tmp_path / str(pid) / "task" / str(pid)).mkdir(parents=True)
         (tmp_path / str(pid) / "task" / str(pid) / "children").write_text(" ".join(map(str, children.get(pid, ()))))
         (tmp_path / str(pid) / "fd").mkdir()
+        (tmp_path / str(pid) / "maps").write_text(f"7f00 r-xp {libraries}\n")
+        (tmp_path / str(pid) / "cmdline").write_text("python\0train.py" if pid in (1, *forks) else f"program{pid}")
         for number, file in enumerate(files.get(pid, ())):
             (tmp_path / str(pid) / "fd" / str(number)).symlink_to(file)
     return tmp_path
@@ -172,6 +174,16 @@ def test_running_processes_that_use_a_gpu_are_found_below_this_one(tmp_path):
         {1: ["/dev/nvidia0"], 2: ["/dev/nvidiactl", "/dev/null"], 4: ["/dev/nvidia1"]},
     )
     assert list(child_reports._users_of_a_gpu(1, proc)) == [4]
+
+
+def test_a_fork_that_inherited_an_open_device_does_not_use_it(tmp_path):
+    proc = processes(tmp_path, {1: [2]}, {2: ["/dev/nvidia0"]}, forks=[2])
+    assert list(child_reports._users_of_a_gpu(1, proc)) == []
+
+
+def test_a_program_that_inherited_an_open_device_and_has_not_loaded_cuda_does_not_use_it(tmp_path):
+    proc = processes(tmp_path, {1: [2]}, {2: ["/dev/nvidia0"]}, libraries="/lib/libc.so.6")
+    assert list(child_reports._users_of_a_gpu(1, proc)) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")

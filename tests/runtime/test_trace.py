@@ -213,14 +213,6 @@ def test_quiet_prints_no_report(program, capsys, tmp_path):
     assert (tmp_path / "run.json").is_file()
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "two", ""])
-def test_a_number_of_devices_that_is_none_is_refused_in_one_line(number, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        trace.main([f"--devices={number}", "train.py"])
-    assert exit_.value.code == 2
-    assert f"--devices: {number!r} is not a number of devices of at least 1" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("after", ["import os; os.close(1)", "sys.stdout.close()", "sys.stdout = None", ""])
 def test_a_program_that_replaces_or_closes_its_output_is_reported_all_the_same(tmp_path, after):
     pytest.importorskip("torch")
@@ -342,3 +334,11 @@ def test_the_limit_counts_from_the_first_use_of_the_device_and_names_the_line(pr
     captured = capsys.readouterr()
     assert "loaded" in captured.out
     assert "stopped the program after 0.2 s with the device (--limit), at train.py:" in captured.err
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "two", ""])
+def test_a_number_of_devices_that_is_none_is_refused_in_one_line(number, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        trace.main([f"--devices={number}", "train.py"])
+    assert exit_.value.code == 2
+    assert f"--devices: {number!r} is not a number of devices of at least 1" in capsys.readouterr().err

@@ -299,14 +299,6 @@ def test_a_sync_in_backward_names_the_line_of_forward_where_that_waits_too(cuda)
     assert re.search(rf", in IndexBackward0, created at \S+:{line} {function.__name__} or just before$", via)
 
 
-def test_streams_come_from_a_pool_of_32_for_each_device_and_priority():
-    with simulated_cuda(devices=2):
-        streams = [torch.cuda.Stream() for _ in range(64)]
-        assert len(set(streams)) == 32
-        assert streams[:32] == streams[32:]
-        assert not {torch.cuda.Stream(priority=-1), torch.cuda.Stream(1), torch.cuda.default_stream()} & set(streams)
-
-
 @pytest.mark.parametrize("records", [True, False])
 def test_a_convolution_is_traced_as_on_a_gpu(cuda, records):
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.ConvTranspose2d(4, 2, 2)).to(cuda)
@@ -318,3 +310,11 @@ def test_a_convolution_is_traced_as_on_a_gpu(cuda, records):
     traced(x).sum().backward()
     expected = torch.autograd.grad(net(x).sum(), list(net.parameters()))
     assert all(torch.equal(parameter.grad, grad) for parameter, grad in zip(net.parameters(), expected, strict=True))
+
+
+def test_streams_come_from_a_pool_of_32_for_each_device_and_priority():
+    with simulated_cuda(devices=2):
+        streams = [torch.cuda.Stream() for _ in range(64)]
+        assert len(set(streams)) == 32
+        assert streams[:32] == streams[32:]
+        assert not {torch.cuda.Stream(priority=-1), torch.cuda.Stream(1), torch.cuda.default_stream()} & set(streams)

@@ -142,5 +142,8 @@ def test_time_grows_with_the_number_of_statements(statement):
             paths.to(one)
         return time.process_time() - start
 
+    def quickest(count):
+        return min(seconds(count) for _ in range(3))
+
     seconds(20)
-    assert seconds(400) < 24 * max(seconds(50), 0.001)
+    assert quickest(400) < 24 * max(quickest(50), 0.002)
