@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.measurement import Environment
 
 _GPU: Final = re.compile(r"/dev/nvidia\d+$")
+_HELPERS: Final = (b"multiprocessing.forkserver", b"multiprocessing.resource_tracker")
 
 
 @dataclass
@@ -272,6 +273,7 @@ def _users_of_a_gpu(parent: int, proc: Path = Path("/proc")) -> Iterable[int]:
     """Yield the running processes below `parent` that have a GPU's device file open and CUDA loaded.
 
     A fork that has started no other program is not among them: it inherited both, and it reports if it uses the device.
+    Neither are the helper processes of ``multiprocessing``: what runs in them is forked from them.
     """
     try:
         tasks = list((proc / str(parent) / "task").iterdir())
@@ -279,7 +281,9 @@ def _users_of_a_gpu(parent: int, proc: Path = Path("/proc")) -> Iterable[int]:
     except OSError:
         return
     for pid in sorted(children):
-        if _has_gpu_open(proc / str(pid)) and _command(proc / str(pid)) != _command(proc / str(parent)):
+        command = _command(proc / str(pid))
+        is_helper = any(name in command for name in _HELPERS)
+        if not is_helper and command != _command(proc / str(parent)) and _has_gpu_open(proc / str(pid)):
             yield pid
         yield from _users_of_a_gpu(pid, proc)
 

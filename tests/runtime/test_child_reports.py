@@ -181,6 +181,12 @@ def test_a_fork_that_inherited_an_open_device_does_not_use_it(tmp_path):
     assert list(child_reports._users_of_a_gpu(1, proc)) == []
 
 
+def test_the_fork_server_uses_no_device_itself(tmp_path):
+    proc = processes(tmp_path, {1: [2]}, {2: ["/dev/nvidia0"]})
+    (tmp_path / "2" / "cmdline").write_text("python\0-c\0from multiprocessing.forkserver import main; main(...)")
+    assert list(child_reports._users_of_a_gpu(1, proc)) == []
+
+
 def test_a_program_that_inherited_an_open_device_and_has_not_loaded_cuda_does_not_use_it(tmp_path):
     proc = processes(tmp_path, {1: [2]}, {2: ["/dev/nvidia0"]}, libraries="/lib/libc.so.6")
     assert list(child_reports._users_of_a_gpu(1, proc)) == []

@@ -124,6 +124,7 @@ BODIES = {
     "NumPy": ("b = h @ h", 0),
     "a view alone": ("b = a.view(-1)", 0),
     "something unknown": ("b = render(a)", 0),
+    "an object of a custom class": ("o = torch.classes.mine.Table(a)\n    o.flush()", 0),
     "a custom operator": ("b = torch.ops.mine.render(a)", 0),
     "a model of unknown making": ("b = given_model(a)", 1),
     "a factory of models": ("b = build_model(a)", 0),
