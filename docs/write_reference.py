@@ -17,12 +17,13 @@ PUBLIC: dict[str, dict[str, list[str]]] = {
         "measure.recording": ["allow"],
         "simulated.activation": ["simulated_cuda"],
         "elapsed.in_flight": ["limit_in_flight"],
+        "elapsed.deferred": ["deferred", "Deferred"],
         "model.budgets": ["BudgetExceeded", "NotMeasured"],
         "model.measurement": ["MeasurementError"],
     },
     "Regions and measurements": {
         "measure.region": ["Region"],
-        "model.measurement": ["Measurement", "Sync", "Site", "SiteCount", "Environment"],
+        "model.measurement": ["Measurement", "Sync", "Race", "Site", "SiteCount", "Environment"],
         "model.budgets": ["Budget", "Verdict"],
     },
     "Fixtures": {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpusync_lint._version import __version__
 
 if TYPE_CHECKING:
+    from pytest_gpusync.elapsed.deferred import deferred
     from pytest_gpusync.elapsed.in_flight import limit_in_flight
     from pytest_gpusync.measure.recording import allow
     from pytest_gpusync.measure.region import record
@@ -24,6 +25,7 @@ __all__ = [
     "NotMeasured",
     "__version__",
     "allow",
+    "deferred",
     "limit_in_flight",
     "record",
     "simulated_cuda",
@@ -35,6 +37,7 @@ _MODULES = {
     "MeasurementError": "model.measurement",
     "NotMeasured": "model.budgets",
     "allow": "measure.recording",
+    "deferred": "elapsed.deferred",
     "limit_in_flight": "elapsed.in_flight",
     "record": "measure.region",
     "simulated_cuda": "simulated",

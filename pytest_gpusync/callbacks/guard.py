@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from pytest_gpusync.measure.recording import allow
 from pytest_gpusync.measure.region import record
-from pytest_gpusync.model.budgets import Budget, BudgetExceeded, NotMeasured, judge
+from pytest_gpusync.model.budgets import Budget, BudgetExceeded, NotMeasured, RaceBudget, judge, judge_races
 from pytest_gpusync.model.measurement import MeasurementError
 
 if TYPE_CHECKING:
@@ -123,6 +123,9 @@ class TrainingGuard:
         self.measurement = measurement = region.result()
         if self.budget is not None and measurement.device_used:
             self.verdict = judge(measurement, self.budget)
+            races = judge_races(measurement, RaceBudget(self._source))
+            if self.verdict.outcome == "passed" and races is not None and races.outcome == "failed":
+                self.verdict = races
         self._write(measurement)
         if self.budget is None:
             return

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
     from pytest_gpusync.measure.region_log import RegionLog
-    from pytest_gpusync.model.measurement import Environment, RawSync
+    from pytest_gpusync.model.measurement import Environment, Race, RawSync
     from pytest_gpusync.recorders import Recorder
 
 _JAX_NOT_SEEN: Final = "cannot see waits of JAX, which is loaded: this version does not wait in the known places"
@@ -119,6 +119,9 @@ class Recording:
         self._environment: Environment | None = None
         self.reads_clock = False
         """True if the recorder that was started last says when each sync began."""
+        self.finds_races = False
+        """True if the recorder that was started last can look for races."""
+        self._looks_for_races = False
         self._verified: set[str] = set()
         """Recorders that have seen a planted sync in this process."""
         self._planting: tuple[int, list[RawSync]] | None = None
@@ -147,6 +150,7 @@ class Recording:
             self.update_buffering()
             if self._recorder is not None:
                 self._recorder.watch_device_work(self._device_worked)
+            self._look_for_races()
 
     def close(self, region: RegionLog) -> None:
         """Stop recording into a region, and make its measurement."""
@@ -167,11 +171,22 @@ class Recording:
                 self._regions = tuple(other for other in self._regions if other is not region)
                 if self._regions:
                     self.update_buffering()
+                    self._look_for_races()
                 else:
                     self._stop()
 
+    def _look_for_races(self) -> None:
+        """Look for races as long as a region wants to know of them."""
+        recorder = self._recorder
+        if recorder is None or not recorder.finds_races:
+            return
+        wanted = any(region.wants_races for region in self._regions)
+        if wanted != self._looks_for_races:
+            self._looks_for_races = wanted
+            recorder.look_for_races(self._raced if wanted else None)
+
     def _close(self, region: RegionLog) -> None:
-        region.close(self.environment(), reads_clock=self.reads_clock)
+        region.close(self.environment(), reads_clock=self.reads_clock, finds_races=self.finds_races)
 
     def flush(self) -> None:
         """Deliver the syncs that the recorder has buffered."""
@@ -212,6 +227,7 @@ class Recording:
         self._lock = threading.RLock()  # the thread that held it does not exist here
         scopes.forget_in_forked_child()
         recorder, self._recorder = self._recorder, None
+        self._looks_for_races = False
         self._planting = None
         regions, self._regions = self._regions, ()
         for region in regions:
@@ -269,6 +285,7 @@ class Recording:
             phases.use_call_counter(recorder.calls)
             self._environment = device_choice.describe_environment(recorder, found, refusals)
             self.reads_clock = recorder.reads_clock
+            self.finds_races = recorder.finds_races
             return
         raise MeasurementError("no recorder can run: " + "; ".join(refusals))
 
@@ -292,6 +309,7 @@ class Recording:
 
     def _stop(self) -> None:
         recorder, self._recorder = self._recorder, None
+        self._looks_for_races = False
         self._unwrap()
         if recorder is not None:
             recorder.stop()
@@ -346,6 +364,11 @@ class Recording:
         for region in self._regions:
             region.device_worked(thread, name, held)
         return all(region.has_worked for region in self._regions)
+
+    def _raced(self, race: Race) -> None:
+        if threading.get_ident() not in _uncounted:
+            for region in self._regions:
+                region.raced(race)
 
     def _sink(self, raw: RawSync) -> None:
         planting = self._planting

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
-    from pytest_gpusync.model.measurement import Disturbance, Measurement, SiteCount, StepTime
+    from pytest_gpusync.model.measurement import Disturbance, Measurement, Race, SiteCount, StepTime
 
 text_renderer: Callable[[Measurement], str] | None = None
 """Returns a measurement as text for ``print()``. Set by ``pytest_gpusync``; None: ``repr()`` is shown."""
@@ -102,7 +102,12 @@ class Region:
             return self._log.result
         recording.current.flush()
         current = recording.current
-        return self._log.measurement(current.environment(), reads_clock=current.reads_clock, complete=False)
+        return self._log.measurement(
+            current.environment(),
+            reads_clock=current.reads_clock,
+            finds_races=current.finds_races,
+            complete=False,
+        )
 
     def children(self) -> list[Measurement]:
         """Return what was measured of each process that the program has started and that used the device, for a region
@@ -142,6 +147,18 @@ class Region:
     def sites(self) -> list[SiteCount]:
         """The lines that synced, most syncs first."""
         return site_counts(self.result())
+
+    @property
+    def races(self) -> tuple[Race, ...]:
+        """The races seen so far: pairs of accesses that nothing orders.
+
+        Raises:
+            MeasurementError: races were not checked, as on a real GPU; not checked is not none.
+        """
+        races = self.result().races
+        if races is None:
+            raise MeasurementError("races were not checked: they are found on the simulated device only")
+        return races
 
     @property
     def syncs_by_device(self) -> dict[int | None, int]:
@@ -198,6 +215,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
             threads that call ``optimizer.step()``, of work that the region hands to a thread pool, and of autograd's
             threads working for these; syncs of other threads are reported as background. A region that a task of an
             event loop opens covers that task and those that it starts.
+        races: look for races, on the simulated device.
         children: ask the processes that the program starts meanwhile for what they do on the device; see
             :meth:`Region.children`.
         step_on: what ends a step; see :meth:`Region.step_on`.
@@ -219,6 +237,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         memory: bool = False,
         process_memory: bool = False,
         all_threads: bool = False,
+        races: bool = True,
         children: bool = False,
         step_on: StepOn = None,
     ) -> None:
@@ -229,6 +248,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         self._memory = memory
         self._process_memory = process_memory
         self._all_threads = all_threads
+        self._races = races
         self._children = children
         self._step_on = step_on
         self._log: RegionLog | None = None
@@ -241,7 +261,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         sampler = (
             MemorySampler(DEFAULT_WARMUP if warmup is None else warmup, self._process_memory) if self._memory else None
         )
-        log = RegionLog(self._name, warmup, sampler, all_threads=self._all_threads)
+        log = RegionLog(self._name, warmup, sampler, all_threads=self._all_threads, races=self._races)
         log.frame = sys._getframe(1)
         recording.current.open(log, self._recorder, self._device)
         if self._children:
@@ -264,7 +284,7 @@ def _traced_region() -> Region:
     """Return the region of a block that torch.compile traced: its figures raise a MeasurementError."""
     log = RegionLog("region", None, None, all_threads=False)
     log.fail("torch.compile traced the region, so it was not measured: open it around the call")
-    log.close(device_choice.unknown_environment(), reads_clock=False)
+    log.close(device_choice.unknown_environment(), reads_clock=False, finds_races=False)
     return Region(log)
 
 

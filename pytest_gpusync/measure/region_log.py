@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
+from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         Environment,
         Kind,
         MemorySample,
+        Race,
         Site,
         StepTime,
     )
@@ -79,7 +81,9 @@ class OptimizerCall(NamedTuple):
 class RegionLog:
     """The data of one region. The recording appends to it; :class:`~pytest_gpusync.measure.region.Region` reads it."""
 
-    def __init__(self, name: str, warmup: int | None, sampler: MemorySampler | None, *, all_threads: bool) -> None:
+    def __init__(
+        self, name: str, warmup: int | None, sampler: MemorySampler | None, *, all_threads: bool, races: bool = True
+    ) -> None:
         self.name = name
         self.warmup = warmup
         self.sampler = sampler
@@ -105,6 +109,9 @@ class RegionLog:
         """The first reason why the measurement cannot be trusted; None while there is none."""
         self.result: Measurement | None = None
         """The final measurement; None while the region is open."""
+        self.wants_races = races
+        self._races: dict[Race, int] = {}
+        """How often each race happened."""
         self.scope = Scope(is_region=True)
         self.frame: FrameType | None = None
         """The frame that opens the region, until it is open."""
@@ -184,6 +191,11 @@ class RegionLog:
         ends_step = self.follower.ends_step
         return ends_step is not None and ends_step(optimizer)
 
+    def raced(self, race: Race) -> None:
+        """Keep a race; the same two lines are one race that happened several times."""
+        if self.wants_races:
+            self._races[race] = self._races.get(race, 0) + 1
+
     def step_ends(self) -> list[int]:
         """Return when the steps ended, by the clock of ``time.perf_counter_ns()``; empty for a region without steps."""
         if self.explicit_ends is not None:
@@ -195,20 +207,25 @@ class RegionLog:
         if self.problem is None:
             self.problem = problem
 
-    def close(self, environment: Environment, *, reads_clock: bool) -> None:
+    def close(self, environment: Environment, *, reads_clock: bool, finds_races: bool) -> None:
         """Make the final measurement."""
         self.stop_following()
         if self.sampler is not None:
             self.sampler.close()
         self.closed_ns = time.perf_counter_ns()
-        self.result = self.measurement(environment, reads_clock=reads_clock, complete=self.problem is None)
+        self.result = self.measurement(
+            environment, reads_clock=reads_clock, finds_races=finds_races, complete=self.problem is None
+        )
 
-    def measurement(self, environment: Environment, *, reads_clock: bool, complete: bool) -> Measurement:
+    def measurement(
+        self, environment: Environment, *, reads_clock: bool, finds_races: bool, complete: bool
+    ) -> Measurement:
         """Return what was measured so far.
 
         Args:
             environment: where it was measured.
             reads_clock: the recorder reads a clock, so the times of the host mean something.
+            finds_races: the recorder looks for races.
             complete: the region has ended and nothing is missing.
         """
         warmup = DEFAULT_WARMUP if self.warmup is None else self.warmup
@@ -244,6 +261,9 @@ class RegionLog:
             timing=self.timing,
             disturbance=self.disturbance,
             times=self._times(number) if reads_clock else None,
+            races=tuple(replace(race, times=times) for race, times in self._races.items())
+            if finds_races and self.wants_races
+            else None,
         )
 
     def _in_steps(self, ends: Sequence[StepEnd], counts: Sequence[bool]) -> list[Sync]:

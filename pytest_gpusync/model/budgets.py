@@ -242,12 +242,25 @@ class FlightBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class RaceBudget:
+    """No race may be found. It comes with every other budget, on the simulated device."""
+
+    source: str = "--gpu-races"
+    quantity: ClassVar[str] = "races"
+    max: ClassVar[int] = 0
+    exact: ClassVar[None] = None
+
+    def __str__(self) -> str:
+        return "none allowed"
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of comparing a measurement with a budget."""
 
     outcome: Outcome
     sentence: str
-    budget: Budget | GrowthBudget | DispatchBudget | FlightBudget
+    budget: Budget | GrowthBudget | DispatchBudget | FlightBudget | RaceBudget
     syncs: int | None = None
     """Syncs of the worst measured step; None if nothing was measured."""
     step: int | None = None
@@ -349,6 +362,19 @@ def judge_in_flight(measurement: Measurement, budget: FlightBudget) -> Verdict:
     )
     exact = Estimate(most, most, most, len(measured_steps(measurement)), 1.0)
     return Verdict("failed" if most > budget.max else "passed", text, budget, estimate=exact)
+
+
+def judge_races(measurement: Measurement, budget: RaceBudget) -> Verdict | None:
+    """Compare the races of `measurement` with `budget`; None if races were not checked."""
+    if measurement.races is None:
+        return None
+    found = len(measurement.races)
+    exact = Estimate(found, found, found, 1, 1.0)
+    if not found:
+        return Verdict("passed", "No races", budget, estimate=exact)
+    first = measurement.races[0].message
+    text = f"A race: {first}" if found == 1 else f"{found} races. The first: {first}"
+    return Verdict("failed", text, budget, estimate=exact)
 
 
 def _decide(estimate: Estimate, limit: float) -> Outcome:

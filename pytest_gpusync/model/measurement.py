@@ -26,6 +26,14 @@ Coverage = Literal["driver", "torch", "simulated"]
 """What a recorder can see: every sync call of the process, only torch's own, or those of the simulated device."""
 
 
+RaceKind = Literal["host-read", "host-write", "stream", "allocator", "graph", "distributed"]
+"""What is missing: the host reads memory that a copy has yet to fill; the host overwrites memory that a copy has yet to
+read; two streams use the same memory without a wait; memory was freed while another stream used it; the same with a
+replay of a CUDA graph; the same with a collective."""
+
+HOST: Final = "host"
+"""The name of the host where a race names a stream."""
+
 PAGEABLE_H2D_WAITS_ABOVE: Final = 2 << 20
 """Up to this many bytes, a ``non_blocking`` host-to-device copy of pageable memory returns at once. Measured on an H200
 with driver 580: 2 MiB returned behind a busy queue, 2.06 MiB waited. A copy from device to host waits at any size."""
@@ -109,6 +117,29 @@ class Sync:
     """When the host entered the call, in nanoseconds after the region opened; None if no clock was read."""
     stream: int | None = None
     """See :attr:`RawSync.stream`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Two accesses of the same bytes, at least one of them a write, that nothing orders. The later one, in the order
+    of the program, is at `site`.
+    """
+
+    kind: RaceKind
+    site: Site
+    stream: str
+    """Where the later access runs: "host", "default stream", "stream 3"."""
+    other: Site
+    """The earlier access."""
+    other_stream: str
+    tensor: str | None
+    """The name of the tensor at `site`, if a variable there holds it."""
+    shape: tuple[int, ...]
+    nbytes: int
+    message: str
+    """One sentence or more: both lines, what each does, and what would order them."""
+    times: int = 1
+    """How often these two lines raced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,5 +283,8 @@ class Measurement:
     """Time of each step, including warm-up; None unless requested and run on a real GPU."""
     disturbance: Disturbance | None = None
     """What NVML saw of throttling and other processes while the steps were timed; None if it was not queried."""
+    races: tuple[Race, ...] | None = None
+    """Pairs of accesses that nothing orders, in the order in which they were first seen; None if the recorder does not
+    look for them, as on a real GPU."""
     times: RegionTimes | None = None
     """None if the recorder reads no clock, as on the simulated device, where times of the host mean nothing."""

@@ -195,12 +195,12 @@ def _prepare(item: pytest.Item) -> MeasuredTest | None:
 def _begin_test(item: pytest.Item, gpu: GpuSession) -> MeasuredTest:
     """Decide what is measured of a test, and return where it is kept."""
     from pytest_gpusync.plugin.measured_test import MeasuredTest
-    from pytest_gpusync.plugin.options import MarkerError, marker_budget, marker_growth
+    from pytest_gpusync.plugin.options import MarkerError, marker_budget, marker_growth, marker_ignores_races
     from pytest_gpusync.reporting.terminal import LINES_SHOWN
 
     refusal = None
     try:
-        marked, growth = marker_budget(item), marker_growth(item)
+        marked, growth, ignores_races = marker_budget(item), marker_growth(item), marker_ignores_races(item)
     except MarkerError as error:
         refusal = f"{item.nodeid}: {error}"
     if refusal is not None:
@@ -221,6 +221,8 @@ def _begin_test(item: pytest.Item, gpu: GpuSession) -> MeasuredTest:
         call_is_region=is_marked or gpu.options.measures_every_test,
         defers_failure=gpu.rank is not None,
         all_threads=gpu.options.all_threads,
+        races="report" if ignores_races and gpu.options.races == "fail" else gpu.options.races,
+        has_baseline=gpu.baseline is not None,
         names_fixtures=is_marked
         or gpu.options.measures_every_test
         or not COUNTING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())),

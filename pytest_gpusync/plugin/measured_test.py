@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 import pytest
 
 from pytest_gpusync import record as open_region
-from pytest_gpusync.model.budgets import NOTHING_RAN, WHOLE_REGION, BudgetExceeded, NotMeasured, judge, judge_growth
+from pytest_gpusync.model.budgets import (
+    NOTHING_RAN,
+    WHOLE_REGION,
+    BudgetExceeded,
+    NotMeasured,
+    RaceBudget,
+    judge,
+    judge_growth,
+    judge_races,
+)
 from pytest_gpusync.model.estimates import MIN_SAMPLES
 from pytest_gpusync.model.line_counts import measured_steps
 from pytest_gpusync.model.measurement import MeasurementError
@@ -37,6 +46,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.measure.step_on import StepOn
     from pytest_gpusync.model.budgets import Budget, GrowthBudget, Verdict
     from pytest_gpusync.model.measurement import Measurement
+    from pytest_gpusync.plugin.options import RaceMode
     from pytest_gpusync.plugin.session_device import SessionDevice
     from pytest_gpusync.reporting.quantities import Elapsed
 
@@ -81,6 +91,8 @@ class MeasuredTest:
         call_is_region: bool = False,
         defers_failure: bool = False,
         all_threads: bool = False,
+        races: RaceMode = "fail",
+        has_baseline: bool = False,
         names_fixtures: bool = False,
         limit: int | None = LINES_SHOWN,
     ) -> None:
@@ -108,6 +120,8 @@ class MeasuredTest:
         """True if a broken budget fails the test only at its end: in a distributed run, the other ranks would wait for
         this one at the next collective."""
         self._all_threads = all_threads
+        self._races = races
+        self._has_baseline = has_baseline
         self._names_fixtures = names_fixtures
         """True if the syncs of set-up and tear-down are reported, as not counted."""
         self.limit = limit
@@ -144,7 +158,7 @@ class MeasuredTest:
             NotMeasured: nothing can be measured here.
         """
         self.device.switch_on()
-        options = _RegionOptions(memory, process_memory, self._all_threads, step_on)
+        options = _RegionOptions(memory, process_memory, self._all_threads, self._races != "ignore", step_on)
         with _open(self._name(name or kind), warmup, self.device, options) as region:
             yield region
 
@@ -185,25 +199,39 @@ class MeasuredTest:
         return verdict
 
     def apply_verdict(self, record: RegionRecord, verdict: Verdict) -> None:
-        """Keep a verdict, and fail the test if it requires that.
+        """Keep a verdict, and fail the test if it requires that, or if there was a race.
 
         Raises:
-            BudgetExceeded: the budget was broken.
+            BudgetExceeded: the budget was broken, or a race was found.
             NotMeasured: nothing was measured, or with --gpu-require the budget could not be decided.
         """
         __tracebackhide__ = True
         record.verdicts.append(verdict)
-        text = self.text(verdict, record)
-        failure: AssertionError | None = None
-        if verdict.outcome == "failed":
-            failure = BudgetExceeded(text, verdict)
-        elif verdict.outcome == "not_measured" or (self.must_decide and verdict.outcome == "undecided"):
-            failure = NotMeasured(text)
+        failure = self._failure(verdict, record)
+        races = self._race_verdict(record)
+        if races is not None:
+            record.verdicts.append(races)
+            failure = failure or self._failure(races, record)
         if failure is None:
             return
         if not self.defers_failure:
             raise failure
         self._deferred_failure = self._deferred_failure or failure
+
+    def _failure(self, verdict: Verdict, record: RegionRecord) -> AssertionError | None:
+        """Return the exception with which a verdict fails the test; None if it does not."""
+        if verdict.outcome == "failed":
+            return BudgetExceeded(self.text(verdict, record), verdict)
+        if verdict.outcome == "not_measured" or (self.must_decide and verdict.outcome == "undecided"):
+            return NotMeasured(self.text(verdict, record))
+        return None
+
+    def _race_verdict(self, record: RegionRecord) -> Verdict | None:
+        """Return the verdict about the races of a record under a budget; None if they do not fail it."""
+        if self._races != "fail" or any(verdict.budget.quantity == "races" for verdict in record.verdicts):
+            return None
+        verdict = judge_races(record.measurement, RaceBudget())
+        return verdict if verdict is not None and verdict.outcome == "failed" else None
 
     def raise_deferred_failure(self) -> None:
         """Fail the test, which has ended, for the first of its regions that broke a budget.
@@ -223,7 +251,7 @@ class MeasuredTest:
         if not self._names_fixtures or "torch" not in sys.modules or self._fixtures is not None:
             return
         self.device.switch_on()
-        options = _RegionOptions(False, False, self._all_threads)
+        options = _RegionOptions(False, False, self._all_threads, races=False)
         opened = ExitStack()
         try:
             region = opened.enter_context(_open(self.nodeid, None, self.device, options))
@@ -323,7 +351,7 @@ class MeasuredTest:
         region = None
         try:
             samples_memory = self.growth is not None
-            options = _RegionOptions(samples_memory, False, self._all_threads, self._step_on)
+            options = _RegionOptions(samples_memory, False, self._all_threads, self._races != "ignore", self._step_on)
             with _open(self.nodeid, self.warmup, self.device, options) as region:
                 self._call = region
                 try:
@@ -369,9 +397,12 @@ class MeasuredTest:
             self.records.insert(0, call)
         verdicts = []
         for record in self.runs or [call]:
-            for verdict in self._judge(record.measurement):
-                record.verdicts.append(verdict)
-                verdicts.append((verdict, record))
+            found = list(self._judge(record.measurement))
+            if self.budget is not None or self.growth is not None or self._has_baseline:
+                races = self._race_verdict(record)
+                found += [races] if races is not None else []
+            record.verdicts += found
+            verdicts += [(verdict, record) for verdict in found]
             if self.budget is not None:
                 verdicts += [(self._judge_child(child, self.budget), child) for child in record.children]
         return verdicts
@@ -428,6 +459,7 @@ class _RegionOptions(NamedTuple):
     memory: bool
     process_memory: bool
     all_threads: bool
+    races: bool
     step_on: StepOn = None
 
 

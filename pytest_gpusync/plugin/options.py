@@ -5,7 +5,7 @@ A closer setting takes precedence: marker, then command line, then ini file.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import pytest
 
@@ -17,10 +17,15 @@ if TYPE_CHECKING:
     from pytest_gpusync.measure.step_on import StepOn
     from pytest_gpusync.model.budgets import Budget, GrowthBudget
 
+RaceMode = Literal["fail", "report", "ignore"]
+"""``fail`` a test with a budget in which a race is found; only ``report`` it; ``ignore``: do not look for races."""
+RACE_MODES: Final[tuple[RaceMode, ...]] = ("fail", "report", "ignore")
+
 DEVICE_CHOICES: Final[tuple[DeviceChoice, ...]] = ("auto", "cuda", "simulated")
 
 BUDGET_MARKER: Final = "gpu_sync_budget"
 GROWTH_MARKER: Final = "gpu_memory_growth"
+RACES_MARKER: Final = "gpu_races"
 GPU_ONLY_MARKER: Final = "gpu_only"
 GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_sync_module", "gpu_train", "gpu_elapsed", "gpu_memory"})
 COUNTING_FIXTURES: Final = GPU_FIXTURES - {"gpu_elapsed"}
@@ -39,6 +44,10 @@ MARKERS: Final = (
     (
         f"{GROWTH_MARKER}(max): fail the test when the memory of its GPU tensors grows by more than max per step, "
         'a size such as "1 MiB"; estimated from the slope over the steps after warm-up.'
+    ),
+    (
+        f'{RACES_MARKER}(ignore="reason"): report the races of the test, on the simulated device, and do not fail it '
+        "for them; the reason is required."
     ),
     f"{GPU_ONLY_MARKER}: skip the test if there is no real GPU (pytest-gpusync).",
 )
@@ -64,6 +73,7 @@ _INI_KEYS: Final[dict[str, tuple[Any, str]]] = {
     "gpu_sync_report": ("paths", "like --gpu-sync-report: paths, relative to this file"),
     "gpu_sync_baseline": ("paths", "like --gpu-sync-baseline: a path, relative to this file"),
     "gpu_sync_all_threads": (_FLAG, "like --gpu-sync-all-threads: true or false"),
+    "gpu_races": ("string", "like --gpu-races"),
     "gpu_no_values": (_FLAG, "like --gpu-no-values: true or false"),
     "gpu_simulated_memory": (_SIZE, "like --gpu-simulated-memory"),
     "gpu_simulated_devices": (_NUMBER, "like --gpu-simulated-devices"),
@@ -100,6 +110,8 @@ class Options(NamedTuple):
     """Number of simulated devices; None for one, or under torchrun one per local process."""
     all_threads: bool = False
     """Count the syncs of other threads than the test's own as well."""
+    races: RaceMode = "fail"
+    """What a race does to a test with a budget."""
     lines: bool = False
     """Record which lines of the project ran."""
     any_given: bool = False
@@ -197,6 +209,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="also count the syncs of other threads (loaders, background transfers)",
     )
     group.addoption(
+        "--gpu-races",
+        metavar="{fail,report,ignore}",
+        help="what a race does on the simulated device: fail a test with a budget (the default), only be reported, or "
+        "not be looked for",
+    )
+    group.addoption(
         "--gpu-no-values",
         action="store_const",
         const="true",
@@ -246,6 +264,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     baseline, baseline_source = _closest(config, namespace, "gpu_sync_baseline")
     threads, threads_source = _closest(config, namespace, "gpu_sync_all_threads")
     lines, lines_source = _closest(config, namespace, "gpu_sync_lines")
+    races, races_source = _closest(config, namespace, "gpu_races")
     no_values, no_values_source = _closest(config, namespace, "gpu_no_values")
     memory, memory_source = _closest(config, namespace, "gpu_simulated_memory")
     devices, devices_source = _closest(config, namespace, "gpu_simulated_devices")
@@ -267,6 +286,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
         memory=_memory(memory, memory_source) if memory_source else None,
         devices=_device_count(devices, devices_source) if devices_source else None,
         all_threads=_boolean(threads, threads_source) if threads_source else False,
+        races=_race_mode(races, races_source) if races_source else "fail",
         lines=_boolean(lines, lines_source) if lines_source else False,
         any_given=bool(
             budget_source
@@ -342,6 +362,24 @@ def marker_growth(item: pytest.Item) -> GrowthBudget | None:
         raise MarkerError(f"the marker {GROWTH_MARKER}: {error}") from None
 
 
+def marker_ignores_races(item: pytest.Item) -> bool:
+    """Return whether the closest ``gpu_races`` marker of a test says that its races do not fail it.
+
+    Raises:
+        MarkerError: the marker's arguments are invalid.
+    """
+    mark = item.get_closest_marker(RACES_MARKER)
+    if mark is None:
+        return False
+    reason = mark.kwargs.get("ignore")
+    if mark.args or set(mark.kwargs) != {"ignore"} or not isinstance(reason, str) or not reason.strip():
+        raise MarkerError(
+            f'the marker {RACES_MARKER} takes one argument, ignore, with the reason: {RACES_MARKER}(ignore="the buffer '
+            'is refilled with the same values")'
+        )
+    return True
+
+
 def _closest(config: pytest.Config, namespace: argparse.Namespace, name: str) -> tuple[Any, str]:
     """Return the value of an option and its source; an empty source if it was not given."""
     value = getattr(namespace, name, None)
@@ -387,6 +425,13 @@ def _device(value: str, source: str) -> DeviceChoice:
         if value == choice:
             return choice
     raise pytest.UsageError(f"{source} takes auto, cuda or simulated, not {value!r}")
+
+
+def _race_mode(value: str, source: str) -> RaceMode:
+    for mode in RACE_MODES:
+        if value == mode:
+            return mode
+    raise pytest.UsageError(f"{source} takes fail, report or ignore, not {value!r}")
 
 
 def _memory(value: int | str, source: str) -> int:

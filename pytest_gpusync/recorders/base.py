@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpusync.model.measurement import Coverage, SyncSink
+    from pytest_gpusync.model.measurement import Coverage, Race, SyncSink
 
 FORKED: Final = (
     "CUDA cannot be used in a child forked after its parent used it; start the process by spawn to count in it"
@@ -52,6 +52,9 @@ class Recorder(ABC):
     on_eviction: Callable[[str], None] | None = None
     """Called with the reason by a recorder that has to make room for another tool while it runs. Whoever started it
     then stops it and carries on with another one."""
+
+    finds_races: ClassVar[bool] = False
+    """True if it can look for races."""
 
     @abstractmethod
     def start(self, sink: SyncSink) -> None:
@@ -96,6 +99,11 @@ class Recorder(ABC):
         """
         self.flush()
         return self.calls.value
+
+    def look_for_races(self, sink: Callable[[Race], None] | None) -> None:
+        """Call `sink` with each race from now on, on the thread of its later access; None to stop. Called while
+        started, by a recorder that finds none without effect.
+        """
 
     def plant(self) -> None:
         """Make exactly one known sync for the self-check: wait for the current stream. Called while started."""

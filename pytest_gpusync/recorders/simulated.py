@@ -14,7 +14,7 @@ from pytest_gpusync.source import attribution
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpusync.model.measurement import Coverage, RawSync, SyncSink
+    from pytest_gpusync.model.measurement import Coverage, Race, RawSync, SyncSink
 
 
 class SimulatedRecorder(Recorder):
@@ -26,8 +26,11 @@ class SimulatedRecorder(Recorder):
         "waits inside NCCL, in libraries that call CUDA themselves, and in processes that do not report"
     )
 
+    finds_races: ClassVar[bool] = True
+
     def __init__(self) -> None:
         self._sink: SyncSink | None = None
+        self._race_sink: Callable[[Race], None] | None = None
         self._forward = ForwardLines()
 
     def start(self, sink: SyncSink) -> None:  # noqa: D102
@@ -51,10 +54,27 @@ class SimulatedRecorder(Recorder):
         if self._sink is not None:
             from pytest_gpusync.simulated.base import state, sync_events
 
+            self.look_for_races(None)
             sync_events.unsubscribe(self._sink)
             state.watch_use(None)
             self._sink = None
             attribution.forward_line_of = None
+
+    def mark(self) -> int:  # noqa: D102
+        if self._race_sink is not None:
+            from pytest_gpusync.simulated.races import tracker
+
+            tracker.step_ended()
+        return super().mark()
+
+    def look_for_races(self, sink: Callable[[Race], None] | None) -> None:  # noqa: D102
+        from pytest_gpusync.simulated.races import tracker
+
+        if self._race_sink is not None:
+            tracker.stop_listening(self._race_sink)
+        self._race_sink = sink
+        if sink is not None:
+            tracker.listen(sink)
 
     def _naming_lines_of_forward(self, sink: SyncSink) -> SyncSink:
         """Return a sink that, before it calls `sink`, keeps how many operators had been created at the time of

@@ -63,7 +63,7 @@ def _annotation(test: FailedTest, region: Document, verdict: Document, base: Pat
     place = next(
         (place for place in places if _relative_to_workspace(place.path, base, workspace)), _Place(test.path, test.line)
     )
-    rules = rules_for(place.path, place.line) if places else ()
+    rules = rules_for(place.path, place.line) if places and verdict["quantity"] != "races" else ()
     message = [verdict["sentence"]]
     message += [f"{rules[0].code}: {rules[0].remedy}"] if rules else []
     others = [f"{other.path}:{other.line}" for other in places if other != place]
@@ -84,6 +84,8 @@ def _places(region: Document, verdict: Document) -> list[_Place]:
     if verdict["outcome"] != "failed":
         return []
     sites: list[dict[str, Any]] = []
+    if verdict["quantity"] == "races":
+        sites = [place for race in region.get("races") or () for place in (race, race["other"])]
     if verdict["quantity"] == "syncs":
         sites = [s for s in region["sites"] if s["allowed"] is None and not s["background"] and s["per_step_max"]]
     elif verdict["quantity"] == "baseline":

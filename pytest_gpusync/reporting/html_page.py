@@ -16,6 +16,7 @@ from pytest_gpusync.reporting.page_model import (
     page_model,
     text_and_code,
 )
+from pytest_gpusync.reporting.site_rows import source_text
 from pytest_gpusync.reporting.terminal import plural
 from pytest_gpusync.reporting.timeline import timeline
 
@@ -42,6 +43,7 @@ def to_html(document: Document) -> str:
         [
             _header(run),
             _failed_budgets(run),
+            _races(run),
             _regions(run),
             _devices(run),
             _lines(run),
@@ -65,7 +67,9 @@ def _header(run: PageModel) -> str:
     ]
     said = run.device or "Nothing was measured: no test used the GPU."
     notes = "".join(
-        f"<p class=note>{escape(note)}</p>" for note in (run.coverage, run.environment["note"], run.parts) if note
+        f"<p class=note>{escape(note)}</p>"
+        for note in (run.coverage, run.environment["note"], run.races_not_checked, run.parts)
+        if note
     )
     return f"<header><h1>GPU syncs</h1><p>{escape(said)}</p>{notes}<p class=chips>{''.join(chips)}</p></header>"
 
@@ -86,6 +90,28 @@ def _failed_budgets(run: PageModel) -> str:
         return ""
     listed = "".join(found[:DETAILS_SHOWN])
     return f"<ul class=broken>{listed}</ul>{_more(len(found) - DETAILS_SHOWN, 'sentence')}"
+
+
+def _races(run: PageModel) -> str:
+    found = list(run.races.values())
+    if not found:
+        return ""
+    items = "".join(_race(race) for race in found[:LINES_SHOWN])
+    return (
+        f"<section><h2>Races</h2><p class=note>Accesses of the same bytes that nothing orders, at least one of them a "
+        f"write</p><ol class=lines>{items}</ol>{_more(len(found) - LINES_SHOWN, 'race')}</section>"
+    )
+
+
+def _race(race: Document) -> str:
+    places = "".join(
+        f"<div class=where><code>{escape(place['path'])}:{place['line']}</code> in {escape(place['function'])}, "
+        f"{escape(place['stream'])}</div>" + (f"<pre>{escape(source)}</pre>" if source else "")
+        for place in (race, race["other"])
+        for source in (source_text(place["path"], place["line"]),)
+    )
+    times = f"<div class=facts>{plural(race['times'], 'time')}</div>"
+    return f"<li>{places}<div class=said><b class=code>{race['kind']}</b> {escape(race['message'])}</div>{times}</li>"
 
 
 def _regions(run: PageModel) -> str:

@@ -17,7 +17,7 @@ PREFIX: Final = "gpusync."
 def properties(environment: Document | None, regions: Sequence[Document]) -> list[tuple[str, str]]:
     """Return the properties of a test: those of its worst region, as in the summary.
 
-    What was not measured has no property. Every broken budget is a property of its own, whichever region it belongs to.
+    What was not measured has no property. Every broken budget and every race is a property of its own, of all regions.
     """
     if not regions:
         return []
@@ -30,5 +30,7 @@ def properties(environment: Document | None, regions: Sequence[Document]) -> lis
     found["problem"] = worst["problem"]
     for key in ("device", "gpu", "recorder", "coverage"):
         found[key] = environment[key] if environment is not None else None
+    races = [race["message"] for region in regions for race in region.get("races") or ()]
     named = [(PREFIX + key, str(value)) for key, value in found.items() if value is not None]
+    named += [(PREFIX + "race", message) for message in dict.fromkeys(races)]
     return named + [(PREFIX + "broken", sentence) for region in regions for sentence in failed_sentences(region)]

@@ -35,6 +35,7 @@ def to_markdown(document: Document) -> str:
         "## GPU syncs",
         _headline(run),
         *_failed_budgets(run),
+        *_races(run),
         *_regions(run),
         *_devices(run),
         *_lines(run),
@@ -62,6 +63,13 @@ def _failed_budgets(run: PageModel) -> list[str]:
     items = [f"- {code(name)}: {text(sentence)}" for name, sentence in found[:REGIONS_SHOWN]]
     items += _more(len(found) - REGIONS_SHOWN, "broken budget", "- ")
     return ["\n".join(items)] if items else []
+
+
+def _races(run: PageModel) -> list[str]:
+    found = list(run.races)
+    items = [f"- {text(message)}" for message in found[:LINES_SHOWN]]
+    items += _more(len(found) - LINES_SHOWN, "race", "- ")
+    return ["### Races", "\n".join(items)] if items else []
 
 
 def _regions(run: PageModel) -> list[str]:
@@ -134,7 +142,7 @@ def _where(run: PageModel) -> str:
     versions = ", ".join(
         f"{name} {environment[key]}" for name, key in (("torch", "torch"), ("Python", "python")) if environment[key]
     )
-    parts = [run.device, versions, run.coverage, environment["note"], run.parts]
+    parts = [run.device, versions, run.coverage, environment["note"], run.races_not_checked, run.parts]
     return "\n".join(f"<sub>{html.escape(part, quote=False)}</sub>  " for part in parts if part).rstrip()
 
 

@@ -35,6 +35,8 @@ def to_fragment(measurement: Measurement) -> str:
     head = f"<th{_LEFT}>line</th><th{_LEFT}>source</th><th>worst step</th>{time}<th>rule</th><th{_LEFT}>remedy</th>"
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
     more = f"<div>and {plural(len(found) - len(shown), 'line')} more</div>" if len(found) > len(shown) else ""
+    races = "".join(f"<li>{escape(race.message)}</li>" for race in (measurement.races or ())[:LINES_SHOWN])
+    table = f"<div>races:</div><ul{_LEFT}>{races}</ul>{table}" if races else table
     environment = measurement.environment
     note = f"; {environment.note}" if environment.note else ""
     devices = device_counts(measurement)

@@ -24,6 +24,8 @@ OUTCOME_NAMES: Final = {
     "passed": "within budget",
 }
 
+RACES_NOT_CHECKED: Final = "Races were not checked: they are found on the simulated device."
+
 COVERAGE_TEXTS: Final = {
     "driver": "The recorder saw every synchronize call of the process, from any library.",
     "torch": "The recorder saw only the syncs that torch itself makes; other libraries may have made more.",
@@ -82,6 +84,16 @@ class PageModel:
     """Lines that budgets count, ordered by most syncs in a step, then lines that they do not count."""
     parts: str | None = None
     """What a merged run was made of, in one sentence."""
+
+    @property
+    def races(self) -> dict[str, Document]:
+        """The races of all regions by message, each once."""
+        return {race["message"]: race for region in self.regions for race in region.get("races") or ()}
+
+    @property
+    def races_not_checked(self) -> str | None:
+        """A sentence, if races were not looked for."""
+        return RACES_NOT_CHECKED if self.environment["device"] == "cuda" else None
 
     @property
     def device(self) -> str | None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.model.budgets import Verdict
     from pytest_gpusync.model.document import Document
-    from pytest_gpusync.model.measurement import Environment, Measurement, SiteCount
+    from pytest_gpusync.model.measurement import Environment, Measurement, Race, SiteCount
     from pytest_gpusync.reporting.quantities import Elapsed
 
 SCHEMA: Final = "gpusync.run/1"
@@ -81,6 +81,7 @@ def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) 
         "devices": None if per_step is None else [count._asdict() for count in device_counts(measurement)],
         "not_counted": not_counted_document(measurement),
         "sites": [_site(count) for count in counts],
+        "races": None if measurement.races is None else [_race(race) for race in measurement.races],
         "order": sequence_document(measurement, counts),
         "memory": memory_document(measurement),
         "timing": timing_document(measurement),
@@ -105,6 +106,7 @@ def unmeasured_document(name: str, problem: str) -> Document:
         "devices": None,
         "not_counted": None,
         "sites": [],
+        "races": None,
         "order": None,
         "memory": None,
         "timing": None,
@@ -192,6 +194,27 @@ def _site(count: SiteCount) -> Document:
         "allowed": count.allowed,
         "background": count.background,
         "devices": [found._asdict() for found in count.devices],
+    }
+
+
+def _race(race: Race) -> Document:
+    return {
+        "kind": race.kind,
+        "path": race.site.path,
+        "line": race.site.line,
+        "function": race.site.function,
+        "tensor": race.tensor,
+        "shape": list(race.shape),
+        "bytes": race.nbytes,
+        "stream": race.stream,
+        "other": {
+            "path": race.other.path,
+            "line": race.other.line,
+            "function": race.other.function,
+            "stream": race.other_stream,
+        },
+        "times": race.times,
+        "message": race.message,
     }
 
 

@@ -47,6 +47,7 @@ def summary_lines(environment: Document | None, tests: dict[str, list[Document]]
         if environment["note"]:
             lines.append(f"  {environment['note']}")
     lines.append(_counts(tests, noun))
+    lines += _races(regions)
     by_device = merged(region.get("devices") for region in regions)
     if uses_other_devices(by_device):
         lines.append(f"by device: {counts_text(by_device)}")
@@ -76,6 +77,15 @@ def _counts(tests: dict[str, list[Document]], noun: str) -> str:
     if missed:
         parts.append(f"{missed} not measured")
     return ", ".join(parts)
+
+
+def _races(regions: Sequence[Document]) -> list[str]:
+    """Return the races of all regions, each once."""
+    found = list(dict.fromkeys(race["message"] for region in regions for race in region.get("races") or ()))
+    rows = [f"  {message}" for message in found[:WORST_SHOWN]]
+    if len(found) > WORST_SHOWN:
+        rows.append(f"  and {plural(len(found) - WORST_SHOWN, 'race')} more")
+    return ["races:", *rows] if rows else []
 
 
 def _worst_tests(tests: dict[str, list[Document]]) -> list[str]:

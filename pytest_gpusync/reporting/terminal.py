@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.model.budgets import Verdict
     from pytest_gpusync.model.line_counts import LineCount
-    from pytest_gpusync.model.measurement import Measurement
+    from pytest_gpusync.model.measurement import Measurement, Race
 
 LINES_SHOWN: Final = 10
 """Lines shown at normal verbosity; ``-v`` shows all."""
+
+RACES_NOT_CHECKED: Final = "races were not checked: they are found on the simulated device"
 
 MORE_HINT: Final = "-v shows all"
 
@@ -57,6 +59,7 @@ def render_verdict(verdict: Verdict, measurement: Measurement, *, limit: int | N
         verdict.sentence,
         *_rows(verdict.offenders, measurement, limit),
         *_grown_rows(verdict, measurement, limit),
+        *_other_races(verdict, measurement, limit),
         *_titled("not counted:", verdict.uncounted, measurement, limit),
         f"  {device_text(measurement.environment)}{_source(verdict)}",
     ]
@@ -84,6 +87,22 @@ def _grown_rows(verdict: Verdict, measurement: Measurement, limit: int | None) -
     if len(shown) < len(measurement.grown):
         rows.append(f"  and {plural(len(measurement.grown) - len(shown), 'line')} more ({MORE_HINT})")
     return ["  allocated by:", *rows]
+
+
+def _other_races(verdict: Verdict, measurement: Measurement, limit: int | None) -> list[str]:
+    """Return the races that the sentence of a verdict about races leaves out."""
+    if verdict.budget.quantity != "races" or not measurement.races:
+        return []
+    return race_rows(measurement.races[1:], limit)
+
+
+def race_rows(races: Sequence[Race], limit: int | None, hint: str = MORE_HINT) -> list[str]:
+    """Return one row for each race, at most `limit`; None for all."""
+    shown = races if limit is None else races[:limit]
+    rows = [f"  {race.message}" + (f" ({race.times:,} times)" if race.times > 1 else "") for race in shown]
+    if len(shown) < len(races):
+        rows.append(f"  and {plural(len(races) - len(shown), 'race')} more ({hint})")
+    return rows
 
 
 def render_measurement(
@@ -115,9 +134,15 @@ def render_measurement(
     else:
         rows = [text if len(text) <= width else text[: max(width - 1, 1)] + "…" for text in rows]
     environment = measurement.environment
+    if measurement.races:
+        found_races = race_rows(measurement.races, shown, hint)
+        wrapped = [part for row in found_races for part in wrap(row, max(width, 40), subsequent_indent="    ")]
+        rows = [f"{plural(len(measurement.races), 'race')}:", *(wrapped if not verbose else found_races), *rows]
     head, tail = total_sentence(measurement), f"  {device_text(environment)}"
     if environment.note:
         tail += f"; {environment.note}"
+    if measurement.races is None and environment.device == "cuda":
+        tail += f"; {RACES_NOT_CHECKED}"
     if color:
         head, tail = f"\x1b[1m{head}\x1b[0m", f"\x1b[2m{tail}\x1b[0m"
     return [head, *_device_rows(measurement), *rows, tail]

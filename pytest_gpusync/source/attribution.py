@@ -125,6 +125,31 @@ def codes_up_to_user_frame(frame: FrameType | None) -> list[CodeType]:
     return []
 
 
+def user_instruction(frame: FrameType | None) -> tuple[FrameType, CodeType, int] | None:
+    """Return the user's innermost frame of a stack with its code and the offset of its instruction; None without one.
+
+    It takes a fraction of the time of :func:`charge`, for what happens in every operator; :func:`site_of` names the
+    line later.
+    """
+    while frame is not None:
+        code = frame.f_code
+        known = _class_of_code.get(id(code))
+        kind = _classify_code(code, frame) if known is None else known[1]
+        if kind in (_USER, _USER_GRAPH_BREAK):
+            return frame, code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
+def site_of(code: CodeType, instruction: int) -> Site:
+    """Return the site of an instruction of the user's code."""
+    line = next(
+        (line for start, end, line in code.co_lines() if start <= instruction < end and line is not None),
+        code.co_firstlineno,
+    )
+    return Site(display_path(code.co_filename), line, _function(code))
+
+
 def cache_version() -> int:
     """Return how often the caches were cleared: an attribution from before the last time may be out of date."""
     return _cache_version

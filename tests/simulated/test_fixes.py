@@ -9,6 +9,8 @@ from gpusync_lint.rewrite import apply
 from gpusync_lint.rewrite.codemod import Codemod
 from gpusync_lint.run import engine
 
+from pytest_gpusync import record
+
 HEAD = """\
 import torch
 import torch.nn.functional as F
@@ -65,6 +67,16 @@ PROGRAMS = {
         "w = torch.zeros(3, dtype=torch.long).to('cuda') + torch.arange(3).to('cuda')\nseen.append((w.dtype, w.cpu()))",
         "return seen",
     ),
+    "a copy of pinned memory": (
+        "same = torch.ones(3).pin_memory()\nseen = []",
+        "seen.append(same.to('cuda') * step)",
+        "return [float(one.sum()) for one in seen]",
+    ),
+    "a copy of pinned memory beside one that is refilled": (
+        "same, new = torch.ones(3).pin_memory(), torch.ones(3).pin_memory()\nseen = []",
+        "new.fill_(float(step))\nseen.append(same.to('cuda') + new.to('cuda'))",
+        "return [float(one.sum()) for one in seen]",
+    ),
     "an inverse": (
         "a = torch.eye(3, device='cuda') * 2\nseen = []",
         "seen.append(torch.linalg.inv(a).cpu())\nLU, piv = torch.linalg.lu_factor(a)\nseen.append(LU.cpu())",
@@ -92,7 +104,7 @@ def fixed(source: str) -> str:
 
 
 @pytest.mark.parametrize("parts", PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_a_fixed_program_gives_the_same_and_waits_less(cuda, seen, parts) -> None:
+def test_a_fixed_program_gives_the_same_waits_less_and_has_no_race(cuda, seen, parts) -> None:
     import torch
 
     def run(source: str) -> tuple[object, int]:
@@ -102,8 +114,9 @@ def test_a_fixed_program_gives_the_same_and_waits_less(cuda, seen, parts) -> Non
         model = torch.nn.Linear(5, 4).cuda()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         batches = [(torch.randn(8, 5).pin_memory(), torch.randint(4, (8,)).pin_memory()) for _ in range(7)]
-        with seen() as syncs:
+        with record() as region, seen() as syncs:
             result = names["train"](batches, model, optimizer)  # type: ignore[operator]
+        assert region.races == ()
         return result, len(syncs)
 
     before = program(parts)

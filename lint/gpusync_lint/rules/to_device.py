@@ -29,6 +29,7 @@ _RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoull
 _MADE = torch_api.tensors().movable_factories | _RANDOM | {"linspace"}
 _HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
 _MADE_ON_HOST = "Create it on the device: pass `device=` where it is first created, or create it once and keep it there"
+_REFILLED = "Pass `non_blocking=True`, and wait for an event recorded after the copy before the buffer is refilled"
 _PINNED = "Pass `non_blocking=True`. The memory is pinned already"
 
 
@@ -70,7 +71,8 @@ class CopyToDevice(Rule):
             yield Report("factory-then-move", node, confidence, fix=fix)
         elif value.pinned:
             fix = call_edits.add_non_blocking(node, context) if called in ("to", "cuda") else None
-            yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, fix=fix, remedy=_PINNED)
+            remedy = _REFILLED if call_edits.is_changed_in_place(receiver, context.file.tree) else _PINNED
+            yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, fix=fix, remedy=remedy)
         else:
             is_created = value.kind is Kind.TENSOR and value.certain  # not a batch of a loader
             remedy = _MADE_ON_HOST if is_created else ""

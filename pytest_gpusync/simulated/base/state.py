@@ -28,6 +28,8 @@ class _Process:
     devices = 1
     values = True
     """True if operators compute values, otherwise only shapes."""
+    tracking = False
+    """True while the accesses of operators to device memory are followed, to find races."""
     set_guard_device: Callable[[int], None] | None = None
     """Sets the calling thread's current device in C++; None before there is a device guard."""
     changed: Callable[[], None] = staticmethod(lambda: None)

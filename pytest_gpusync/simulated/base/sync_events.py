@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from pytest_gpusync.model.measurement import RawSync
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpusync.model.measurement import Direction, Kind, SyncSink
 
 _sinks: tuple[SyncSink, ...] = ()
@@ -31,6 +33,16 @@ class _Conditions:
 
 
 conditions = _Conditions()
+
+
+class _Hooks:
+    """What other parts of the device want to know."""
+
+    waited: Callable[[Kind, int | None, int | None], None] = staticmethod(lambda kind, device, stream: None)
+    """Called with the kind, the device and the stream of each call in which the host has waited."""
+
+
+hooks = _Hooks()
 
 
 def subscribe(sink: SyncSink) -> None:
@@ -55,8 +67,9 @@ def announce(
     direction: Direction | None = None,
     nbytes: int | None = None,
     device: int | None = None,
+    stream: int | None = None,
 ) -> None:
-    """Announce `count` syncs of one kind.
+    """Announce `count` syncs of one kind; `stream` is the id of the stream waited for, None for the current one.
 
     Raises:
         RuntimeError: a CUDA graph is being captured, or the sync debug mode makes syncs errors.
@@ -71,6 +84,7 @@ def announce(
     if debug_mode == 2:
         # torch raises before it waits, so there is no sync.
         raise RuntimeError("called a synchronizing CUDA operation")
+    hooks.waited(kind, device, stream)
     if _sinks:
         raw = RawSync(kind, sys._getframe(1), threading.get_ident(), direction, nbytes, None, device)
         for sink in _sinks:

@@ -18,6 +18,7 @@ from torch._C import DispatchKey, DispatchKeySet
 from pytest_gpusync.simulated.base.state import check_ordinal, current_device, ensure_usable, process
 from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.kernels import calibration
+from pytest_gpusync.simulated.races import tracker
 from pytest_gpusync.simulated.tensors import cuda_graphs, generators, memory, unknown_values
 from pytest_gpusync.simulated.tensors.labels import as_cpu, as_cuda
 
@@ -122,11 +123,14 @@ def _compute_kernel(op: Any, schema: Schema) -> Kernel:
     tensors, lists, tensor_names = schema.tensors, schema.lists, schema.tensor_names
     has_options = schema.device >= 0 or schema.generator >= 0
     outs = schema.outs
-    only_writes = schema.writes and not outs and None not in schema.returns
+    makes_tensors = None in schema.returns
+    only_writes = schema.writes and not outs and not makes_tensors
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         if process.blocked:
             ensure_usable()
+        if process.tracking or conditions.capturing:
+            tracker.before(schema, arguments, keywords)
         if announce is not None:
             announce(arguments, keywords)
         call = list(arguments)
@@ -192,7 +196,10 @@ def _compute_kernel(op: Any, schema: Schema) -> Kernel:
             if translated is error:
                 raise
             raise translated from None
-        return finish(result, arguments, keywords, index)
+        result = finish(result, arguments, keywords, index)
+        if makes_tensors and (process.tracking or conditions.capturing):
+            tracker.after(schema, result)
+        return result
 
     return kernel
 

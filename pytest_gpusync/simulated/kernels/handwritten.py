@@ -4,6 +4,7 @@ dropout.
 
 from __future__ import annotations
 
+import sys
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +14,8 @@ from pytest_gpusync.model.measurement import PAGEABLE_H2D_WAITS_ABOVE
 from pytest_gpusync.simulated.base import sync_events
 from pytest_gpusync.simulated.base.state import check_ordinal, current_device, ensure_usable, process
 from pytest_gpusync.simulated.base.sync_events import conditions
-from pytest_gpusync.simulated.kernels.cpu_backed import CPU_KEYS, adopt, kernel_for, label
+from pytest_gpusync.simulated.kernels.cpu_backed import CPU_KEYS, Schema, adopt, kernel_for, label
+from pytest_gpusync.simulated.races import tracker
 from pytest_gpusync.simulated.tensors import cuda_graphs, generators, pinned, unknown_values
 from pytest_gpusync.simulated.tensors.labels import as_cpu
 
@@ -29,6 +31,8 @@ def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """``copy_`` within the device and between device and host."""
     if process.blocked:
         ensure_usable()
+    if tracker.is_listening() or conditions.capturing:
+        _follow_copy(target, source, non_blocking)
     if target.is_cuda != source.is_cuda:
         announce_copy(target, source, non_blocking)
     if not process.values:
@@ -42,6 +46,32 @@ def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     else:
         aten.copy_.default(to, origin)
     return target
+
+
+def _follow_copy(target: Tensor, source: Tensor, non_blocking: bool) -> None:
+    """Tell the tracker of races which stream reads `source` and writes `target`."""
+    if not target.numel():
+        return
+    line = tracker.Line.of(sys._getframe(1))
+    if source.is_cuda:
+        stream = tracker.launch(source.get_device())
+        if target.is_cuda and target.get_device() != source.get_device():
+            # The copy runs on the source's stream, between two events that order it on the target's.
+            other = tracker.launch(target.get_device())
+            stream.wait(other.snapshot())
+    else:
+        stream = tracker.launch(target.get_device())
+    tracker.copies(source, False, stream, line, _is_read_by_the_device(target, source, non_blocking))
+    tracker.copies(target, True, stream, line, pinned.is_pinned(target) and target.is_contiguous())
+    if source.is_cuda and target.is_cuda and target.get_device() != source.get_device():
+        tracker.launch(target.get_device()).wait(stream.snapshot())
+
+
+def _is_read_by_the_device(target: Tensor, source: Tensor, non_blocking: bool) -> bool:
+    """Return whether a copy to the device reads `source` itself; otherwise the host first makes a copy of it."""
+    if not non_blocking and source.dtype != target.dtype:
+        return False  # the host converts it
+    return pinned.is_pinned(source) and source.expand_as(target).is_contiguous()
 
 
 def announce_copy(target: Tensor, source: Tensor, non_blocking: bool) -> None:
@@ -94,9 +124,17 @@ def to_copy(
             )
         if not process.values:
             unknown_values.refuse("a copy to the host")
+        if process.tracking or conditions.capturing:
+            _follow_read(source, "copy")
         result: Tensor = aten._to_copy.default(as_cpu(source), **options)
+        if not non_blocking:
+            return pinned.mark(result) if pin_memory else result
         # torch uses a pinned buffer for an asynchronous copy to the host, so the copy does not wait.
-        return pinned.mark(result) if non_blocking or pin_memory else result
+        pinned.mark(result)
+        if tracker.is_listening():
+            stream = tracker.launch(source.get_device())
+            tracker.copies(result, True, stream, tracker.Line.of(sys._getframe(1)), True)
+        return result
     if device is not None and device.type != "cuda":
         return torch.empty_like(source, dtype=dtype or source.dtype, device=device)
     index = source.get_device() if device is None else device.index
@@ -106,8 +144,13 @@ def to_copy(
     values = source
     if source.is_cuda:
         values = as_cpu(source)
+        if source.get_device() != index and tracker.is_listening():
+            return _copy_to_other_device(source, index, options)
     else:
         straight = dtype in (None, source.dtype) and source.is_contiguous()
+        if (tracker.is_listening() or conditions.capturing) and source.numel():
+            is_direct = pinned.is_pinned(source) and source.is_contiguous() and (straight or non_blocking)
+            tracker.copies(source, False, tracker.launch(index), tracker.Line.of(sys._getframe(1)), is_direct)
         _announce_inbound(source, dtype or source.dtype, straight, non_blocking, index)
         if not process.values:
             values = unknown_values.meta_of(source)
@@ -115,13 +158,43 @@ def to_copy(
         result = cuda_graphs.record(aten._to_copy.default, [values], options, writes=False)
     else:
         result = aten._to_copy.default(values, **options)
-    return cast("Tensor", label(result, index))
+    result = label(result, index)
+    if process.tracking or conditions.capturing:
+        if source.is_cuda:
+            _follow_read(source, "copy")
+        tracker.after(_TO_COPY, result)
+    return result
+
+
+def _copy_to_other_device(source: Tensor, index: int, options: dict[str, Any]) -> Tensor:
+    """Convert on the source's device, then copy, as torch does."""
+    options = {**options, "dtype": options["dtype"] or source.dtype}
+    converted = aten._to_copy.default(as_cpu(source), **options)
+    result: Tensor = label(converted, index)
+    _follow_copy(result, source, True)
+    return result
+
+
+def _follow_read(source: Tensor, what: str) -> None:
+    if source.numel():
+        tracker.read(source, tracker.launch(source.get_device()), tracker.Line.of(sys._getframe(1)), what)
+
+
+def foreach_copy_(targets: Sequence[Tensor], sources: Sequence[Tensor], non_blocking: bool = False) -> None:
+    """``_foreach_copy_``: one copy after the other between host and device, otherwise one kernel."""
+    if all(tensor.is_cuda for tensor in (*targets, *sources)):
+        _foreach_copy(targets, sources, non_blocking)
+        return
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source, non_blocking=non_blocking)
 
 
 def local_scalar_dense(x: Tensor) -> Any:
     """Read one value: ``item()`` and everything based on it."""
     if process.blocked:
         ensure_usable()
+    if process.tracking or conditions.capturing:
+        _follow_read(x, "item")
     sync_events.announce("stream", direction="D2H", nbytes=x.element_size(), device=x.get_device())
     if not process.values:
         unknown_values.refuse("reading a number")
@@ -133,6 +206,8 @@ def native_dropout(x: Tensor, probability: float, train: bool | None) -> tuple[T
     if process.blocked:
         ensure_usable()
     index = x.get_device()
+    if process.tracking or conditions.capturing:
+        _follow_read(x, "native_dropout")
 
     def run(values: Tensor) -> tuple[Tensor, Tensor]:
         if train is not None and not train:
@@ -147,7 +222,10 @@ def native_dropout(x: Tensor, probability: float, train: bool | None) -> tuple[T
     result, mask = (
         cuda_graphs.record(run, [values], {}, writes=False) if conditions.capturing and process.values else run(values)
     )
-    return cast("Tensor", label(result, index)), cast("Tensor", label(mask, index))
+    both = cast("Tensor", label(result, index)), cast("Tensor", label(mask, index))
+    if process.tracking or conditions.capturing:
+        tracker.after(_DROPOUT, both)
+    return both
 
 
 def resize_(x: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None) -> Tensor:
@@ -216,6 +294,9 @@ def _fills_by_mask(target: Tensor, indices: Sequence[Tensor | None], value: Tens
     return seen
 
 
+_TO_COPY = Schema(aten._to_copy.default)
+_DROPOUT = Schema(aten.native_dropout.default)
+_foreach_copy = kernel_for(aten._foreach_copy_.default)
 _index = kernel_for(aten.index.Tensor)
 _index_out = kernel_for(aten.index.Tensor_out)
 _index_put = kernel_for(aten._index_put_impl_.default)
@@ -313,6 +394,7 @@ def kernels() -> dict[str, Callable[..., Any]]:
     return {
         "copy_": copy_,
         "_to_copy": to_copy,
+        "_foreach_copy_": foreach_copy_,
         "_local_scalar_dense": local_scalar_dense,
         "native_dropout": native_dropout,
         "resize_": resize_,

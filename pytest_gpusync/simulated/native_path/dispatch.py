@@ -171,6 +171,7 @@ def update() -> None:
             or conditions.capturing
             or memory.on_birth is not None
             or streams.any_side_stream()
+            or process.tracking
         )
 
 

@@ -10,6 +10,7 @@ import torch
 
 from pytest_gpusync.simulated.base.state import ensure_usable, process
 from pytest_gpusync.simulated.base.sync_events import conditions
+from pytest_gpusync.simulated.races import tracker
 from pytest_gpusync.simulated.tensors import memory
 from pytest_gpusync.simulated.tensors.caching_allocator import SHARED
 
@@ -56,6 +57,7 @@ class CUDAGraph:
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._steps: Sequence[_Step] | None = None
+        self._accesses: Sequence[tracker.Captured] = ()
         self._pool = pool_handle()
         self._holds_pool = False
 
@@ -67,12 +69,14 @@ class CUDAGraph:
         memory.use_pool(self._pool, 1)
         self._holds_pool = True
         _capture.steps = []
+        tracker.captured.accesses = []
         conditions.capturing, conditions.pool = True, self._pool
         process.changed()
 
     def capture_end(self) -> None:
         """Stop recording kernels; the graph can be replayed from now on."""
         self._steps, _capture.steps = _capture.steps, None
+        self._accesses, tracker.captured.accesses = tracker.captured.accesses or [], None
         conditions.capturing, conditions.pool = False, SHARED
         process.changed()
 
@@ -82,6 +86,8 @@ class CUDAGraph:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         if process.blocked:
             ensure_usable()
+        if tracker.is_listening():
+            tracker.replay(self._accesses)
         with torch.no_grad():
             for run, arguments, keywords, captured in self._steps:
                 _copy_into(captured, run(*arguments, **keywords))

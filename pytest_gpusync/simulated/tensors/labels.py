@@ -100,5 +100,8 @@ def as_cuda(tensor: torch.Tensor, index: int) -> torch.Tensor:
     result: torch.Tensor = _from_dlpack(capsule)
     nbytes = result.nbytes if result.is_contiguous() else _nbytes(result.untyped_storage())
     if nbytes:
-        memory.record_birth(learner.key(address, result), nbytes, index, died)
+        key = learner.key(address, result)
+        memory.record_birth(key, nbytes, index, died)
+        if process.tracking:
+            memory.tell_tracker(key, index, died)
     return result

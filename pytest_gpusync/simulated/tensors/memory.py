@@ -21,6 +21,7 @@ from pytest_gpusync.simulated.base.deferred_signals import with_signals_deferred
 from pytest_gpusync.simulated.base.native import cells
 from pytest_gpusync.simulated.base.state import current_device, device_index, process
 from pytest_gpusync.simulated.base.sync_events import conditions
+from pytest_gpusync.simulated.races import tracker
 from pytest_gpusync.simulated.tensors import streams
 from pytest_gpusync.simulated.tensors.caching_allocator import (
     SHARED,
@@ -97,6 +98,31 @@ def record_birth(key: int, nbytes: int, index: int, died: int) -> None:
         _catch_up()
 
 
+def tell_tracker(key: int, index: int, died: int) -> None:
+    """Tell who looks for races that memory of ``cuda:index`` was born, and whose memory it was if that matters; `died`
+    is that of :func:`record_birth`.
+    """
+    block = None
+    if tracker.must_know_blocks():
+        _catch_up()
+        found = _blocks.get(key)
+        block = None if found is None else (found[1].address, found[1].size)
+    tracker.born(lifetimes().memory_of(key), key, died, index, block)
+
+
+def _key_of(address: int) -> int | None:
+    """Return the key of the live memory that begins at `address`."""
+    _catch_up()
+    if address in _blocks:
+        return address
+    memory_of = lifetimes().memory_of
+    return next((key for key in _blocks if memory_of(key) == address), None)
+
+
+tracker.hooks.key_of = _key_of
+tracker.hooks.settle = lambda: _catch_up()
+
+
 def live_bytes() -> dict[int, int]:
     """Return the bytes of live memory by key."""
     _catch_up()
@@ -169,11 +195,14 @@ def _apply_ring(before: int) -> tuple[int, int] | None:
     not fit.
     """
     refused = None
-    words = iter(lifetimes().words(before))
-    for word in words:
+    unread = lifetimes().words(before)
+    words = iter(unread)
+    for ticket, word in enumerate(words, before - len(unread)):
         if word >= 0:
             block = _blocks.pop(word, None)
             if block is not None:
+                if process.tracking:
+                    tracker.died(word, ticket, block[1].address, block[1].size)
                 _allocators[block[0]].free(block[1])
             elif _shrunk:
                 _free(word)
@@ -193,6 +222,8 @@ def _allocate(key: int, nbytes: int, index: int, stream: int, pool: PoolId) -> t
 def _free(key: int) -> None:
     block = _blocks.pop(key, None)
     if block is not None:
+        if process.tracking:
+            tracker.died(key, lifetimes().written(), block[1].address, block[1].size)
         _allocators[block[0]].free(block[1])
     elif _shrunk:
         for address, shrunk in list(_shrunk.items()):
@@ -254,11 +285,7 @@ def release(key: int) -> None:
 
 def shrink(address: int) -> None:
     """Free the memory at `address`, whose storage is resized to 0 and stays alive."""
-    _catch_up()
-    key = address if address in _blocks else None
-    if key is None:
-        memory_of = lifetimes().memory_of
-        key = next((key for key in _blocks if memory_of(key) == address), None)
+    key = _key_of(address)
     if key is not None:
         _shrunk[address] = key
         release(key)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from pytest_gpusync.simulated.races import host_operators, tracker
+
 _SWEEP_AT = 4096
 
 _pinned: dict[int, StorageWeakRef] = {}
@@ -20,6 +22,8 @@ def mark(tensor: torch.Tensor) -> torch.Tensor:
                 _pinned.pop(address, None)
     storage = tensor.untyped_storage()
     _pinned[storage.data_ptr()] = StorageWeakRef(storage)
+    host_operators.mark(tensor)
+    tracker.pinned_memory_made(storage.data_ptr())
     return tensor
 
 

@@ -1,13 +1,14 @@
 """Streams and events of the simulated device.
 
 Work is done when it is issued. So a stream is always idle, an event is reached when it is recorded, and waiting for
-either takes no time. The calls count as syncs anyway, as on a GPU.
+either takes no time. The calls count as syncs anyway, as on a GPU, and :mod:`..races.clocks` keeps what they order.
 """
 
 from __future__ import annotations
 
 import ctypes
 import itertools
+import sys
 import threading
 import time
 import warnings
@@ -19,6 +20,7 @@ import torch
 from pytest_gpusync.simulated.base import sync_events
 from pytest_gpusync.simulated.base.state import device_index, process
 from pytest_gpusync.simulated.base.sync_events import conditions
+from pytest_gpusync.simulated.races import clocks, tracker
 
 _POOL: Final = 32
 """Streams of one device and priority: torch hands out the same ones again and again."""
@@ -46,6 +48,8 @@ class Stream:
     ) -> None:
         self.device_index = _ordinal(device) if device_index is None else device_index
         self.stream_id = _from_pool(self.device_index, priority) if stream_id is None else stream_id
+        if stream_id is None:
+            tracker.stream_made(self, self.device_index, self.stream_id)
         self.priority = priority
         self._outer: list[Stream] = []
 
@@ -70,10 +74,11 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait for the stream: one sync."""
-        sync_events.announce("stream", device=self.device_index)
+        sync_events.announce("stream", device=self.device_index, stream=self.stream_id)
 
     def query(self) -> bool:
-        """Return True: the stream is idle."""
+        """Return True: the stream is idle. The host now knows that its work is done."""
+        clocks.host.wait(timeline_of(self).snapshot())
         return True
 
     def is_capturing(self) -> bool:
@@ -81,10 +86,12 @@ class Stream:
         return conditions.capturing
 
     def wait_stream(self, stream: Any) -> None:
-        """Do nothing: streams are always idle."""
+        """Let later work of this stream come after what `stream` has been given so far."""
+        timeline_of(self).wait(timeline_of(stream).snapshot())
 
     def wait_event(self, event: Any) -> None:
-        """Do nothing: recorded events are always reached."""
+        """Let later work of this stream come after what `event` has recorded."""
+        event.wait(self)
 
     def record_event(self, event: Event | None = None) -> Event:
         """Record `event`, or a new one, and return it."""
@@ -140,6 +147,8 @@ class Event:
     ) -> None:
         self._timing = enable_timing
         self._recorded_ns: int | None = None
+        self._reached: clocks.Snapshot = {}
+        """What comes before the event, since it was last recorded."""
         self.cuda_event = id(self)
         self.device = device
         self._recorded_on: int | None = None
@@ -148,16 +157,20 @@ class Event:
         """Record the event; it is reached at once."""
         self._recorded_on = device_index(None) if stream is None else stream.device_index
         self._recorded_ns = time.perf_counter_ns()
+        self._reached = timeline_of(stream or current_stream(self.device)).snapshot()
 
     def wait(self, stream: Any = None) -> None:
-        """Do nothing: recorded events are always reached."""
+        """Let later work of `stream`, by default the current one, come after what the event has recorded."""
+        timeline_of(stream or current_stream(self.device)).wait(self._reached)
 
     def query(self) -> bool:
-        """Return True: the event has been reached."""
+        """Return True: the event has been reached, and the host now knows."""
+        clocks.host.wait(self._reached)
         return True
 
     def synchronize(self) -> None:
         """Wait for the event: one sync, of the device that it was recorded on."""
+        clocks.host.wait(self._reached)
         sync_events.announce("event", device=device_index(None) if self._recorded_on is None else self._recorded_on)
 
     def elapsed_time(self, end_event: Event) -> float:
@@ -166,6 +179,9 @@ class Event:
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._recorded_ns is None or end_event._recorded_ns is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
+        # On a GPU it is an error unless both have been reached.
+        self.query()
+        end_event.query()
         if not Event._has_warned:
             Event._has_warned = True
             warnings.warn(MODELLED_TIME, stacklevel=2)
@@ -262,6 +278,14 @@ def current_id(index: int) -> int:
     return streams[index].stream_id if index in streams else 0
 
 
+def timeline_of(stream: Any) -> clocks.Timeline:
+    """Return what `stream` has waited for."""
+    return clocks.timeline(stream.device_index, stream.stream_id)
+
+
+tracker.hooks.current_stream = current_id
+
+
 def set_stream(stream: Stream | None) -> None:
     """Make `stream` the calling thread's current one of its device; None changes nothing."""
     global _side_streams
@@ -269,6 +293,8 @@ def set_stream(stream: Stream | None) -> None:
         before = current_id(stream.device_index)
         _current.streams[stream.device_index] = stream
         _side_streams += bool(stream.stream_id) - bool(before)
+        if stream.stream_id and not before:
+            tracker.side_stream_entered(sys._getframe(2))
         process.changed()
 
 
@@ -282,4 +308,5 @@ def reset() -> None:
     global _side_streams
     _current.streams.clear()
     _side_streams = 0
+    tracker.reset()
     Event._has_warned = False

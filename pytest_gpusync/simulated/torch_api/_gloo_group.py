@@ -14,7 +14,7 @@ import torch.distributed as dist
 from pytest_gpusync.simulated.base import sync_events
 from pytest_gpusync.simulated.base.state import current_device
 from pytest_gpusync.simulated.tensors.labels import as_cpu
-from pytest_gpusync.simulated.torch_api._process_group import Done, PythonProcessGroup
+from pytest_gpusync.simulated.torch_api._process_group import Done, Followed, PythonProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _c10d: Any = dist
 Tensor = torch.Tensor
 
 
-class _Pending(_c10d._Work):  # type: ignore[misc]
+class _Pending(Followed):
     """Work in progress in gloo."""
 
     def __init__(self, work: Any, result: Any) -> None:
@@ -34,6 +34,7 @@ class _Pending(_c10d._Work):  # type: ignore[misc]
     def wait(self, timeout: Any = None) -> bool:
         """Wait for it."""
         self._work.wait()
+        self._join()
         return True
 
     def is_completed(self) -> bool:

@@ -2,20 +2,60 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
 from pytest_gpusync.simulated.base import sync_events
 from pytest_gpusync.simulated.base.state import current_device
+from pytest_gpusync.simulated.races import tracker
 
 _c10d: Any = dist
 """The base classes are partly private, and their type stubs name other parameters than callers do."""
 
 
-class Done(_c10d._Work):  # type: ignore[misc]
+_Method = Callable[..., Any]
+_TENSORS: Final[Mapping[str, tuple[int, int | None]]] = {
+    "allreduce": (0, None),
+    "allreduce_coalesced": (0, None),
+    "broadcast": (0, None),
+    "reduce": (0, None),
+    "allgather": (0, 1),
+    "_allgather_base": (0, 1),
+    "allgather_into_tensor_coalesced": (0, 1),
+    "reduce_scatter": (0, 1),
+    "_reduce_scatter_base": (0, 1),
+    "reduce_scatter_tensor_coalesced": (0, 1),
+    "gather": (0, 1),
+    "scatter": (0, 1),
+    "alltoall_base": (0, 1),
+    "alltoall": (0, 1),
+    "recv": (0, None),
+    "recv_anysource": (0, None),
+}
+"""Collectives, with the positions of the tensors that they write and of those that they only read."""
+_READS_ONLY: Final = {"send": 0}
+_WAITING_CALLERS: Final = ("/torch/nn/parallel/", "/torch/autograd/", "/torch/distributed/utils.py")
+"""Files of torch below which C++ calls a collective, and waits for it before it uses the result."""
+
+
+class Followed(_c10d._Work):  # type: ignore[misc]
+    """Work whose accesses are ordered by waiting for it."""
+
+    collective: tracker.Collective | None = None
+    """What nobody has waited for yet; None if races are not looked for."""
+
+    def _join(self) -> None:
+        if self.collective is not None:
+            self.collective.wait()
+
+
+class Done(Followed):
     """Work that is finished when it is issued."""
 
     def __init__(self, result: Any) -> None:
@@ -25,7 +65,8 @@ class Done(_c10d._Work):  # type: ignore[misc]
         self._future.set_result(result)
 
     def wait(self, timeout: Any = None) -> bool:
-        """Return at once."""
+        """Return at once; the current stream then waits for the work."""
+        self._join()
         return True
 
     def is_completed(self) -> bool:
@@ -33,12 +74,38 @@ class Done(_c10d._Work):  # type: ignore[misc]
         return True
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return a completed future."""
+        """Return a completed future. Whoever waits for it is taken to do so before the results are used."""
+        self._join()
         return self._future
 
     def result(self) -> Any:
         """Return the result of the collective."""
         return self._result
+
+
+def _followed(method: _Method, written: int | None, read: int | None) -> _Method:
+    """Return a collective that tells which tensors it uses on a stream of its own until somebody waits for its work."""
+
+    @functools.wraps(method)
+    def start(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        work = method(self, *arguments, **keywords)
+        if tracker.is_listening() and isinstance(work, Followed):
+            frame = sys._getframe(1)
+            writes = () if written is None else _flat(arguments[written])
+            work.collective = tracker.collective(
+                f"group {self.group_name}", () if read is None else _flat(arguments[read]), writes, frame
+            )
+            if any(part in frame.f_code.co_filename for part in _WAITING_CALLERS):
+                work._join()
+        return work
+
+    return start
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for item in value or () for tensor in _flat(item)]
 
 
 class PythonProcessGroup(_c10d.ProcessGroup):  # type: ignore[misc]
@@ -49,6 +116,14 @@ class PythonProcessGroup(_c10d.ProcessGroup):  # type: ignore[misc]
         self._name = "0"
         # C++ keeps no reference to work written in Python, so recent work must outlive the call that created it.
         self._recent: deque[Any] = deque(maxlen=64)
+
+    def __init_subclass__(cls) -> None:
+        for name, (written, read) in _TENSORS.items():
+            if name in vars(cls):
+                setattr(cls, name, _followed(vars(cls)[name], written, read))
+        for name, read in _READS_ONLY.items():
+            if name in vars(cls):
+                setattr(cls, name, _followed(vars(cls)[name], None, read))
 
     def _remember(self, work: Any) -> Any:
         self._recent.append(work)

@@ -346,7 +346,7 @@ def _raw_delete(address: int) -> None:
 
 
 def _stream_synchronize(stream: int) -> int:
-    sync_events.announce("stream", device=state.current_device())
+    sync_events.announce("stream", device=state.current_device(), stream=stream)
     return 0
 
 

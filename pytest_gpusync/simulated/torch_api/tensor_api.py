@@ -5,13 +5,15 @@ pinned memory.
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pytest_gpusync.simulated.base.state import device_index
 from pytest_gpusync.simulated.kernels import neural
-from pytest_gpusync.simulated.tensors import memory, pinned
+from pytest_gpusync.simulated.races import host_arrays, host_operators, tracker
+from pytest_gpusync.simulated.tensors import memory, pinned, streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,8 +67,14 @@ def install(patches: Patches) -> None:
         patches.set(torch.cuda, name, _legacy_type(name, dtype))
     patches.set(torch, "set_default_tensor_type", _default_type(torch.set_default_tensor_type))
     patches.set(torch.nn.RNNBase, "flatten_parameters", neural.flattening(torch.nn.RNNBase.flatten_parameters))
-    patches.set(Tensor, "record_stream", lambda self, stream: None)
+    patches.set(Tensor, "record_stream", _record_stream)
     patches.set(Tensor, "__cuda_array_interface__", property(_array_interface))
+
+
+def _record_stream(tensor: Tensor, stream: Any) -> None:
+    """Let the allocator wait for `stream` before it reuses the memory, which is all that this does on a GPU, too."""
+    if tracker.is_listening() and tensor.is_cuda and tensor.numel():
+        tracker.record_stream(tensor, streams.timeline_of(stream))
 
 
 def _array_interface(tensor: Tensor) -> Any:
@@ -87,8 +95,37 @@ def _install_pinning(patches: Patches) -> None:
         patches.set(torch, name, _marking(getattr(torch, name)))
     for name in _METHODS:
         patches.set(Tensor, name, _marking(getattr(Tensor, name)))
+    host_operators.install()
+    for name in ("tolist", "__array__", "__reduce_ex__", "__deepcopy__"):
+        patches.set(Tensor, name, _reading(getattr(Tensor, name)))
+    patches.set(Tensor, "numpy", _array(Tensor.numpy))
     patches.set(Tensor, "is_pinned", lambda self, device=None: pinned.is_pinned(self))
     patches.set(Tensor, "pin_memory", lambda self, device=None: pinned.pin(self))
+
+
+def _reading(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that reads the whole memory of a tensor without an operator, which tells that it does."""
+
+    @functools.wraps(method)
+    def call(self: Tensor, *arguments: Any, **keywords: Any) -> Any:
+        if tracker.pending and self.is_cpu and self.layout is torch.strided:
+            tracker.host_uses(self, False, sys._getframe(1))
+        return method(self, *arguments, **keywords)
+
+    return call
+
+
+def _array(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``numpy``, whose arrays over pinned memory tell when they are used."""
+
+    @functools.wraps(method)
+    def call(self: Tensor, *arguments: Any, **keywords: Any) -> Any:
+        array = method(self, *arguments, **keywords)
+        if tracker.is_listening() and pinned.is_pinned(self):
+            return host_arrays.watch(array)
+        return array
+
+    return call
 
 
 @functools.cache
@@ -154,6 +191,8 @@ def _install_storages(patches: Patches) -> None:
     def is_pinned(self: Any, device: Any = "cuda") -> bool:
         return self.device.type == "cpu" and pinned.is_pinned(_bytes(self))
 
+    for name in ("_share_fd_cpu_", "_share_filename_cpu_", "_write_file"):
+        patches.set(storage_type, name, _reading_storage(getattr(storage_type, name)))
     for name, function in {
         "__new__": staticmethod(create),
         "copy_": copy_,
@@ -166,6 +205,18 @@ def _install_storages(patches: Patches) -> None:
         "_new_shared_cuda": _refuse_sharing,
     }.items():
         patches.set(storage_type, name, function)
+
+
+def _reading_storage(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a storage that hands its memory to another process or a file, which tells that it does."""
+
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        if tracker.pending and self.device.type == "cpu":
+            tracker.host_uses(_bytes(self), False, sys._getframe(1))
+        return method(self, *arguments, **keywords)
+
+    return call
 
 
 def _refuse_sharing(*_: Any, **__: Any) -> Any:

@@ -91,6 +91,19 @@ def test_a_copy_from_a_loader_that_pins_is_told_the_shorter_remedy(lint):
     assert finding.remedy == "Pass `non_blocking=True`. The memory is pinned already"
 
 
+@pytest.mark.parametrize(
+    "refill",
+    ["p.fill_(step)", "p[0] = step", "p.view(-1)[1:].zero_()", "torch.add(p, 1, out=p)", "p.numpy()[:] = 1"],
+)
+def test_a_copy_of_a_pinned_buffer_that_is_refilled_is_not_made_asynchronous(lint, refill):
+    buffer = SETUP + "p = torch.ones(4).pin_memory()\nfor step in range(9):\n"
+    (finding,) = (one for one in lint(buffer + f"    {refill}\n    p.to('cuda')\n") if one.code == "GS501")
+    (kept,) = (one for one in lint(buffer + "    p.to('cuda')\n") if one.code == "GS501")
+    assert finding.fix is None
+    assert "before the buffer is refilled" in finding.remedy
+    assert kept.fix is not None
+
+
 PAGEABLE = {
     "a loader that does not pin": ("for b in DataLoader([]):\n    b.to(device, non_blocking=True)\n", 1),
     "a loader told not to": ("for b in DataLoader([], pin_memory=False):\n    b.cuda(non_blocking=True)\n", 1),

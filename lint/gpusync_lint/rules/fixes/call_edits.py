@@ -34,9 +34,54 @@ _ROUNDED = "Fractions are computed on the device, where the last bit may differ.
 
 
 def add_non_blocking(node: ast.Call, context: RuleContext) -> Fix | None:
-    """`x.to(device)` to `x.to(device, non_blocking=True)`."""
+    """`x.to(device)` to `x.to(device, non_blocking=True)`, unless the file changes `x` in place.
+
+    The copy reads `x` later: a program that refills it in the next step would race with it.
+    """
+    if isinstance(node.func, ast.Attribute) and is_changed_in_place(node.func.value, context.file.tree):
+        return None
     added = AddKeyword(context.span(node), "non_blocking", Template("True"))
     return context.fix("Copy without blocking the host", added, hazard=_RACE)
+
+
+def is_changed_in_place(tensor: ast.expr, tree: ast.Module) -> bool:
+    """Whether a file may write to the memory of `tensor`, a name or an attribute: by a method in place, through an
+    element or a part, as an `out=`, or through an array.
+    """
+    while isinstance(tensor, ast.Subscript):
+        tensor = tensor.value
+    if not isinstance(tensor, (ast.Name, ast.Attribute)):
+        return False  # made by the expression itself
+    wanted = ast.dump(tensor)
+
+    def is_part(expression: ast.AST) -> bool:
+        while isinstance(expression, (ast.Attribute, ast.Subscript, ast.Call)):
+            if _same(expression, wanted):
+                return True
+            expression = expression.func if isinstance(expression, ast.Call) else expression.value
+        return _same(expression, wanted)
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            in_place = (name.endswith("_") and not name.endswith("__")) or name in ("numpy", "data_ptr", "copyto")
+            if in_place and isinstance(node.func, ast.Attribute) and is_part(node.func.value):
+                return True
+            if name == "copyto" and node.args and is_part(node.args[0]):
+                return True
+            if any(keyword.arg == "out" and is_part(keyword.value) for keyword in node.keywords):
+                return True
+        elif isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Subscript) and is_part(target.value) for target in targets):
+                return True
+            if isinstance(node, ast.AugAssign) and is_part(node.target):
+                return True
+    return False
+
+
+def _same(expression: ast.AST, wanted: str) -> bool:
+    return ast.dump(expression).replace("ctx=Store()", "ctx=Load()") == wanted
 
 
 def add_num_classes(node: ast.Call, context: RuleContext) -> Fix | None:
