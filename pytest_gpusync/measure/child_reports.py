@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import threading
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.model.measurement import Environment
 
-_GPU: Final = re.compile(r"/dev/nvidia\d+$")
-_HELPERS: Final = (b"multiprocessing.forkserver", b"multiprocessing.resource_tracker")
+_CONTEXT: Final = re.compile(r" rw-s .*/dev/nvidia-uvm$")
 
 
 @dataclass
@@ -228,7 +228,7 @@ def _measurement(process: _Process, window: Window) -> Measurement | None:
 
 
 def _unreported(pid: int, window: Window) -> Measurement:
-    name = f"process {pid}"
+    name = f"process {pid}{_command(Path('/proc') / str(pid))}"
     problem = _why_unseen(name, "it did not start as a Python process with the environment of this one")
     return _made(window, name, [], (), "whole region", problem=problem)
 
@@ -270,10 +270,10 @@ def _sync(entry: dict[str, Any], ends: Sequence[int], owned: bool) -> Sync:
 
 
 def _users_of_a_gpu(parent: int, proc: Path = Path("/proc")) -> Iterable[int]:
-    """Yield the running processes below `parent` that have a GPU's device file open and CUDA loaded.
+    """Yield the running processes below `parent` that have a CUDA context.
 
-    A fork that has started no other program is not among them: it inherited both, and it reports if it uses the device.
-    Neither are the helper processes of ``multiprocessing``: what runs in them is forked from them.
+    A context maps the device of unified memory. CUDA that is only initialised does not, and a fork does not inherit
+    the mapping, so workers that never use the GPU are not among them.
     """
     try:
         tasks = list((proc / str(parent) / "task").iterdir())
@@ -281,26 +281,25 @@ def _users_of_a_gpu(parent: int, proc: Path = Path("/proc")) -> Iterable[int]:
     except OSError:
         return
     for pid in sorted(children):
-        command = _command(proc / str(pid))
-        is_helper = any(name in command for name in _HELPERS)
-        if not is_helper and command != _command(proc / str(parent)) and _has_gpu_open(proc / str(pid)):
+        if _has_context(proc / str(pid)):
             yield pid
         yield from _users_of_a_gpu(pid, proc)
 
 
-def _has_gpu_open(process: Path) -> bool:
+def _has_context(process: Path) -> bool:
     try:
-        files = [os.readlink(entry) for entry in (process / "fd").iterdir()]
-        return any(_GPU.match(file) for file in files) and "libcuda.so" in (process / "maps").read_text()
+        return any(_CONTEXT.search(line) for line in (process / "maps").read_text().splitlines())
     except OSError:
         return False
 
 
-def _command(process: Path) -> bytes:
+def _command(process: Path) -> str:
+    """Return the beginning of a process's command in parentheses; nothing if it has ended."""
     try:
-        return (process / "cmdline").read_bytes()
+        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
-        return b""
+        return ""
+    return f" ({shlex.join(words[:3])})" if words[0] else ""
 
 
 reports = ChildReports()

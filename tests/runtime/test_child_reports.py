@@ -154,42 +154,30 @@ def test_a_region_asks_for_reports_only_where_it_is_told_to(scripted):
     assert (child_reports.reports.folder, seen.children()) == (None, [])
 
 
-def processes(tmp_path, children, files, forks=(), libraries="/lib/libcuda.so.1"):
-    """Make a folder like /proc of processes with these children and open files; forks have the command of process 1."""
+CONTEXT = "7f1c00000000-7f1c02000000 rw-s 7f1c00000000 00:05 12  /dev/nvidia-uvm"
+INITIALISED = "7f1d7c000000-7f1d7c001000 -w-s 00000000 00:05 11  /dev/nvidia0"
+INHERITED = "7f1d7c000000-7f1d7c001000 rw-s 00000000 00:05 11  /dev/nvidia0"
+
+
+def processes(tmp_path, children, maps):
+    """Make a folder like /proc of processes with these children and this line of their memory maps."""
     for pid in {1, *children, *(child for found in children.values() for child in found)}:
         (tmp_path / str(pid) / "task" / str(pid)).mkdir(parents=True)
         (tmp_path / str(pid) / "task" / str(pid) / "children").write_text(" ".join(map(str, children.get(pid, ()))))
-        (tmp_path / str(pid) / "fd").mkdir()
-        (tmp_path / str(pid) / "maps").write_text(f"7f00 r-xp {libraries}\n")
-        (tmp_path / str(pid) / "cmdline").write_text("python\0train.py" if pid in (1, *forks) else f"program{pid}")
-        for number, file in enumerate(files.get(pid, ())):
-            (tmp_path / str(pid) / "fd" / str(number)).symlink_to(file)
+        (tmp_path / str(pid) / "maps").write_text(
+            f"7f00-7f01 r-xp 00 00:00 1  /lib/libcuda.so.1\n{maps.get(pid, '')}\n"
+        )
     return tmp_path
 
 
-def test_running_processes_that_use_a_gpu_are_found_below_this_one(tmp_path):
-    proc = processes(
-        tmp_path,
-        {1: [2, 3], 3: [4]},
-        {1: ["/dev/nvidia0"], 2: ["/dev/nvidiactl", "/dev/null"], 4: ["/dev/nvidia1"]},
-    )
+def test_running_processes_with_a_cuda_context_are_found_below_this_one(tmp_path):
+    proc = processes(tmp_path, {1: [2, 3], 3: [4]}, {1: CONTEXT, 4: CONTEXT})
     assert list(child_reports._users_of_a_gpu(1, proc)) == [4]
 
 
-def test_a_fork_that_inherited_an_open_device_does_not_use_it(tmp_path):
-    proc = processes(tmp_path, {1: [2]}, {2: ["/dev/nvidia0"]}, forks=[2])
-    assert list(child_reports._users_of_a_gpu(1, proc)) == []
-
-
-def test_the_fork_server_uses_no_device_itself(tmp_path):
-    proc = processes(tmp_path, {1: [2]}, {2: ["/dev/nvidia0"]})
-    (tmp_path / "2" / "cmdline").write_text("python\0-c\0from multiprocessing.forkserver import main; main(...)")
-    assert list(child_reports._users_of_a_gpu(1, proc)) == []
-
-
-def test_a_program_that_inherited_an_open_device_and_has_not_loaded_cuda_does_not_use_it(tmp_path):
-    proc = processes(tmp_path, {1: [2]}, {2: ["/dev/nvidia0"]}, libraries="/lib/libc.so.6")
-    assert list(child_reports._users_of_a_gpu(1, proc)) == []
+@pytest.mark.parametrize("maps", [INITIALISED, INHERITED], ids=["CUDA is initialised only", "fork of a user"])
+def test_a_process_without_a_context_does_not_use_the_device(tmp_path, maps):
+    assert list(child_reports._users_of_a_gpu(1, processes(tmp_path, {1: [2]}, {2: maps}))) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
