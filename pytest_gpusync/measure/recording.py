@@ -260,7 +260,7 @@ class Recording:
         simulated = _simulation_is_on()
         found = device_choice.usable_device(device, simulated=simulated)
         refusals: list[str] = []
-        self._start_first(candidates(simulated, wanted), found, refusals)
+        self._start_first(candidates("simulated" if simulated else found.kind, wanted), found, refusals)
         self._optimizer_steps.attach()
         self._handed_work.attach()
         phases.follow()
@@ -295,7 +295,7 @@ class Recording:
             recorder, self._recorder = self._recorder, None
             if recorder is None:
                 return
-            names = candidates(simulated=False, wanted="auto")
+            names = candidates("cuda", "auto")
             weaker = names[names.index(recorder.name) + 1 :]
             try:
                 recorder.flush()
@@ -327,7 +327,7 @@ class Recording:
         It happens after the user's code, which it must not disturb.
         """
         recorder = self._recorder
-        if recorder is None or recorder.name in self._verified or not device_choice.cuda_is_initialized():
+        if recorder is None or recorder.name in self._verified or not recorder.can_plant():
             return
         seen: list[RawSync] = []
         self._planting = (threading.get_ident(), seen)

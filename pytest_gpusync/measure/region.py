@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpusync.machine import devices
 from pytest_gpusync.measure import child_process, child_reports, device_choice, recording, scopes
 from pytest_gpusync.measure.memory_sampler import MemorySampler
 from pytest_gpusync.measure.region_log import DEFAULT_WARMUP, RegionLog, StepEnd
@@ -62,7 +63,7 @@ class Region:
     @property
     def saw_device(self) -> bool:
         """True once CUDA is initialized in this process or a sync was seen. It reads no recorder."""
-        return device_choice.cuda_is_initialized() or bool(self._log.syncs)
+        return devices.cuda_is_initialized() or bool(self._log.syncs)
 
     def step_on(self, step_on: StepOn) -> None:
         """Say what ends the steps of this region; call it before the first step.

@@ -22,8 +22,9 @@ asynchronous copy followed by a stream synchronize: its kind is ``stream``, and 
 
 Direction = Literal["H2D", "D2H", "D2D"]
 
-Coverage = Literal["driver", "torch", "simulated"]
-"""What a recorder can see: every sync call of the process, only torch's own, or those of the simulated device."""
+Coverage = Literal["driver", "torch", "dispatcher", "simulated"]
+"""What a recorder can see: every sync call of the process, only torch's own, only the operators that reach torch's
+dispatcher, or those of the simulated device."""
 
 
 RaceKind = Literal["host-read", "host-write", "stream", "allocator", "graph", "distributed"]
@@ -148,7 +149,8 @@ class Environment:
 
     torch: str | None
     python: str
-    device: Literal["cuda", "simulated", "none"]
+    device: str
+    """An NVIDIA GPU ("cuda"), "simulated", "none", or another accelerator ("rocm", "xpu", "mps")."""
     gpu: str | None
     """Marketing name of the GPU, or None on the simulated device."""
     driver: str | None

@@ -101,10 +101,10 @@ class GpuSession:
             parts = [f"{name}{why}", "recorder simulated", "coverage simulated"]
         else:
             driver = f" (driver {device.found.driver})" if device.found.driver else ""
-            parts = [
-                f"{device.found.gpu}{driver}",
-                "recorder cupti, coverage driver (else torch-hooks, coverage torch)",
-            ]
+            recorders = "recorder cupti, coverage driver (else torch-hooks, coverage torch)"
+            if device.found.kind == "other":
+                recorders = "recorder dispatcher, coverage dispatcher"
+            parts = [f"{device.found.gpu}{driver}", recorders]
         if self.options.budget is not None:
             noun = "sync" if self.options.budget.max == 1 else "syncs"
             parts.append(f"{self.options.budget} {noun} per step")

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpusync.machine import devices
 from pytest_gpusync.machine.devices import Device
-from pytest_gpusync.measure import device_choice, recording, region_log
+from pytest_gpusync.measure import recording, region_log
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.plugin import measured_test
 from pytest_gpusync.plugin.session_device import SessionDevice
@@ -112,7 +112,7 @@ def test_set_up_and_tear_down_are_not_measured(run):
 
 def test_a_test_that_touches_no_gpu_passes_and_is_not_reported(run, pytester, monkeypatch):
     # Whether CUDA is initialised holds for a process, and earlier tests ran in this one.
-    monkeypatch.setattr(device_choice, "cuda_is_initialized", lambda: False)
+    monkeypatch.setattr(devices, "cuda_is_initialized", lambda: False)
     result = run(
         "--gpu-sync-budget=0",
         "--gpu-sync-report=run.json",

@@ -11,7 +11,6 @@ import pytest
 
 from pytest_gpusync.commands import trace
 from pytest_gpusync.machine import devices
-from pytest_gpusync.measure import device_choice
 
 
 @pytest.fixture
@@ -328,7 +327,7 @@ def test_steps_that_are_no_number_are_refused(program, capsys, steps):
 
 
 def test_the_limit_counts_from_the_first_use_of_the_device_and_names_the_line(program, capsys, monkeypatch):
-    monkeypatch.setattr(device_choice, "cuda_is_initialized", lambda: False)
+    monkeypatch.setattr(devices, "cuda_is_initialized", lambda: False)
     source = "import time\ntime.sleep(0.5)\nprint('loaded')\nsync()\nwhile True:\n    time.sleep(0.01)\n"
     assert program(source, "--limit", "0.2") == 0
     captured = capsys.readouterr()
