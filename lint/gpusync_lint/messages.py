@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +24,22 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     return otherwise or f"known are {', '.join(known)}"
 
 
+def printable(text: str) -> str:
+    """Text that was not written by us, such as a path or a name, as one line that no terminal or CI log interprets.
+
+    Control characters, line separators, invisible and bidirectional formatting characters, and lone surrogates become
+    escapes such as ``\\x1b``. So does the start of what GitHub takes for a command in the log of a job: two colons at
+    the start of a line, ``##[`` anywhere.
+    """
+    if not text.isprintable():
+        text = "".join(
+            char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode() for char in text
+        )
+    text = text.replace("##[", r"\x23#[")
+    command = text.lstrip()
+    return text if not command.startswith("::") else text.replace("::", r"\x3a:", 1)
+
+
 def wrong_type(expected: str, value: object) -> str:
     """The problem with a TOML value that is not `expected`, which is written with an article: `a list of strings`."""
     if isinstance(value, list) and expected.startswith("a list"):
@@ -33,20 +48,3 @@ def wrong_type(expected: str, value: object) -> str:
         return f"must be {expected}, not a boolean"
     names = {str: "a string", int: "an integer", float: "a float", dict: "a table", list: "a list"}
     return f"must be {expected}, not {names.get(type(value), f'a {type(value).__name__}')}"
-
-
-_WORKFLOW_COMMAND = re.compile(r"^(\s*):(?=:)|#(?=#\[)")
-"""What GitHub takes for a command in the log of a job: two colons at the start of a line, ``##[`` anywhere."""
-
-
-def printable(text: str) -> str:
-    """Text that was not written by us, such as a path or a name, as one line that no terminal or CI log interprets.
-
-    Control characters, line separators, invisible and bidirectional formatting characters, and lone surrogates become
-    escapes such as ``\\x1b``, as does the start of a workflow command.
-    """
-    if not text.isprintable():
-        text = "".join(
-            char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode() for char in text
-        )
-    return _WORKFLOW_COMMAND.sub(lambda found: found[1] + r"\x3a" if found[0][-1] == ":" else r"\x23", text)

@@ -153,13 +153,15 @@ def _draw(name: str, ending: str, output: str | None) -> None:
 
 
 def _rendered(document: Document, out: Path | None, ending: str | None = None) -> str:
-    from pytest_gpusync.reporting.files import ENDINGS, ending_of, render
+    from pytest_gpusync.reporting.files import ENDINGS, ending_of, render, why_unavailable
 
     ending = ending or ending_of(out.name if out is not None else "")
     if ending is None:
         raise _Refusal(f"{out}: a run can be written as {', '.join(ENDINGS)}; give the file one of these endings")
+    if (why := why_unavailable(ending)) is not None:
+        raise _Refusal(why)
     with _restricted_sources():
-        return render(document, ending)
+        return render(document, ending, None if out is None else out.parent)
 
 
 @contextmanager

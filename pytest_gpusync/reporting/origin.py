@@ -35,12 +35,18 @@ def origin_document() -> Document:
     repository = _repository(folder)
     below = "" if repository is None else folder.relative_to(repository).as_posix()
     return {
-        "command": command_text([Path(sys.argv[0]).name, *sys.argv[1:]]) if sys.argv and sys.argv[0] else None,
+        "command": command_text([*_program(sys.argv[0]), *sys.argv[1:]]) if sys.argv and sys.argv[0] else None,
         "commit": None if repository is None else _commit(repository),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "version": __version__,
         "source_url": None if repository is None else _source_url(os.environ, below),
     }
+
+
+def _program(path: str) -> list[str]:
+    """Return how a program was started, without the folder that it is in."""
+    name = Path(path).name
+    return ["python", "-m", Path(path).parent.name] if name == "__main__.py" else [name]
 
 
 def command_text(arguments: Sequence[str]) -> str:
@@ -50,12 +56,13 @@ def command_text(arguments: Sequence[str]) -> str:
     for argument in arguments:
         secret = _SECRET.search(argument) if argument.startswith("-") or "=" in argument else None
         if hides_next and not argument.startswith("-"):
-            argument = "***"
+            shown.append("***")
         elif secret is not None and secret["value"] is not None:
-            argument = argument[: secret.start("value")] + "=***"
+            shown.append(shlex.quote(argument[: secret.start("value")]) + "=***")
+        else:
+            shown.append(shlex.quote(argument))
         hides_next = secret is not None and secret["value"] is None
-        shown.append(argument)
-    text = shlex.join(shown).replace("'***'", "***")
+    text = " ".join(shown)
     return text if len(text) <= _COMMAND_LIMIT else text[: _COMMAND_LIMIT - 1] + "…"
 
 

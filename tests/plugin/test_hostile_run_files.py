@@ -25,9 +25,6 @@ SECONDS = float(os.environ.get("GPUSYNC_FUZZ_SECONDS", "0"))
 """How long to go on with mutants; 0 for the few hundred of each test run. Give pytest --timeout=0 with it."""
 SEED = int(os.environ.get("GPUSYNC_FUZZ_SEED", "20261123"))
 
-SCRIPTS = 0
-"""The scripts of a page: ours, and its data."""
-
 ACTIONS = ("show", "md", "html", "trace", "merge")
 
 
@@ -285,11 +282,12 @@ class Tags(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.tags, self.scripts, self.attributes, self.text = set(), 0, set(), ""
+        self.tags, self.scripts, self.attributes, self.text = set(), set(), set(), ""
 
     def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
-        self.scripts += tag == "script"
+        if tag == "script":
+            self.scripts.add(tuple(attrs))
         self.attributes |= {name for name, _ in attrs}
 
     def handle_data(self, data):
@@ -302,9 +300,9 @@ def test_no_text_of_a_run_file_is_markup_in_html(folder, capsys, text):
     assert run("html", "run.json") == 0
     page = Tags()
     page.feed(capsys.readouterr().out)
-    assert not page.tags & {"img", "iframe", "object", "embed", "link", "base", "form"}
-    assert page.scripts <= SCRIPTS
-    assert {name for name in page.attributes if name.startswith("on")} == set()
+    assert not page.tags & {"img", "iframe", "object", "embed", "link", "base"}
+    assert page.scripts == {(("type", "application/json"),), ()}
+    assert {name for name in page.attributes if name.startswith("on")} | {"action", "style"} & page.attributes == set()
     assert text in page.text
 
 
@@ -338,7 +336,8 @@ def outcome_of(action, name, capsys):
         assert not re.search(r"(?m)^\s*::|##\[", shown.out)
     elif action == "html":
         assert "<img" not in shown.out
-        assert len(re.findall("<script", shown.out)) <= SCRIPTS
+        assert set(re.findall(r"<script[^>]*>", shown.out)) <= {"<script>", '<script type="application/json">'}
+        assert shown.out.count("<script>") == 1
     else:
         json.loads(shown.out or Path("out.json").read_bytes())
     return code

@@ -33,7 +33,7 @@ Line = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 """The range of line numbers in CPython."""
 Number = Annotated[float, msgspec.Meta(ge=-1e18, le=1e18)]
 """A finite number: JSON text such as 1e999 is read as infinity."""
-Code = Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{1,8}[0-9]{1,8}\Z")]
+Code = Annotated[str, msgspec.Meta(pattern=r"^GS[0-9]{3}\Z")]
 
 
 class RunFileError(UserError):
@@ -61,11 +61,11 @@ class Environment(msgspec.Struct, gc=False):
 class Origin(msgspec.Struct, gc=False):
     """The ``origin`` object."""
 
-    command: str | None = None
-    commit: str | None = None
-    date: str | None = None
-    version: str | None = None
-    source_url: Annotated[str, msgspec.Meta(pattern=r"^https://[^\s\"'<>\\]+/\Z")] | None = None
+    command: str | None
+    commit: str | None
+    date: str | None
+    version: str | None
+    source_url: Annotated[str, msgspec.Meta(pattern=r"^https://[^\s\"'<>\\]+/\Z")] | None
 
 
 class DeviceCount(msgspec.Struct, gc=False):
@@ -210,6 +210,7 @@ class Region(msgspec.Struct, gc=False):
     memory: dict[str, Any] | None
     timing: dict[str, Any] | None
     verdicts: list[Verdict]
+    test: str | None = None
     process: str | None = None
     per_step: list[Count] | None = None
     devices: list[DeviceCount] | None = None
