@@ -16,27 +16,18 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from gpusync_lint import __version__
-from gpusync_lint.messages import printable
 from gpusync_lint.model.codes import page_of
 
 from pytest_gpusync.reporting import html_charts
-from pytest_gpusync.reporting.by_device import device_label, merged, place_text
-from pytest_gpusync.reporting.page_model import (
-    OUTCOME_NAMES,
-    failed_sentences,
-    format_number,
-    limit,
-    page_model,
-    text_and_code,
-)
+from pytest_gpusync.reporting.by_device import merged, place_text
+from pytest_gpusync.reporting.page_model import OUTCOME_NAMES, failed_sentences, limit, page_model
 from pytest_gpusync.reporting.site_rows import source_text
 from pytest_gpusync.reporting.sources import OUTSIDE, locate
+from pytest_gpusync.reporting.templates import asset, fill
 from pytest_gpusync.reporting.terminal import plural
 from pytest_gpusync.reporting.timeline import timeline
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
-
     from pytest_gpusync.model.document import Document
     from pytest_gpusync.reporting.page_model import PageModel, RegionGroup
     from pytest_gpusync.reporting.timeline import Timeline
@@ -53,8 +44,6 @@ SYNCS_SENT: Final = 40_000
 """Most syncs, over all regions, that the script can draw one by one. They take about 10 bytes each."""
 
 _MARKS: Final = {"failed": "✗", "not_measured": "?", "undecided": "≈", "measured": "·", "passed": "✓"}
-
-_FOLDER: Final = Path(__file__).parent / "page"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +76,8 @@ def to_html(document: Document, folder: Path | None = None) -> str:
     budgets = [budget.number for region in measured if (budget := limit(region)) is not None]
     devices = run.devices
     origin = document.get("origin") or {}
-    page: str = _template("page.html").render(
+    return fill(
+        "page.html",
         run=run,
         title=f"GPU syncs of {run.subject}" if run.regions else "GPU syncs",
         single=measured[0] if len(run.regions) == len(measured) == 1 and not run.is_of_tests else None,
@@ -110,11 +100,9 @@ def to_html(document: Document, folder: Path | None = None) -> str:
         versions=_versions(run, origin),
         source_address=lambda path, line: _source_address(path, line, origin.get("source_url"), folder or Path.cwd()),
         regions_shown=REGIONS_SHOWN,
-        details_shown=DETAILS_SHOWN,
-        lines_shown=LINES_SHOWN,
-        links_shown=LINKS_SHOWN,
+        **_CONTEXT,
+        **_assets(),
     )
-    return page.strip() + "\n"
 
 
 def _limited(groups: list[RegionGroup]) -> list[RegionGroup]:
@@ -190,66 +178,38 @@ def _source_address(path: str, line: int, source_url: str | None, folder: Path) 
         return None
 
 
+_CONTEXT: Final = {
+    "version": __version__,
+    "marks": _MARKS,
+    "outcome_names": OUTCOME_NAMES,
+    "outside": OUTSIDE,
+    "lane_height": html_charts.LANE_HEIGHT,
+    "details_shown": DETAILS_SHOWN,
+    "lines_shown": LINES_SHOWN,
+    "links_shown": LINKS_SHOWN,
+    "limit": limit,
+    "place_text": place_text,
+    "source_text": source_text,
+    "rule_address": page_of,
+    "caption": html_charts.caption,
+    "axis_ticks": html_charts.axis_ticks,
+    "step_ticks": html_charts.step_ticks,
+    "bands": html_charts.bands,
+    "block_class": html_charts.block_class,
+    "block_title": html_charts.block_title,
+}
+"""What the templates use beside the run."""
+
+
 @lru_cache(maxsize=1)
-def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    def shown(value: Any) -> Any:
-        return printable(value) if type(value) is str else value
-
-    style, script = ((_FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        finalize=shown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+def _assets() -> dict[str, Any]:
+    """Return the style sheet, the script, and the policy that permits both by their hashes."""
+    style, script = asset("page.css"), asset("page.js")
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
     )
-    environment.filters.update(
-        percent=_percent,
-        number=format_number,
-        plural=plural,
-        text_and_code=text_and_code,
-        id=id,
-        device_label=device_label,
-    )
-    environment.globals.update(
-        policy=f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "base-uri 'none'; form-action 'none'",
-        style=Markup(style),
-        script=Markup(script),
-        newline=Markup("\n"),
-        version=__version__,
-        marks=_MARKS,
-        outcome_names=OUTCOME_NAMES,
-        outside=OUTSIDE,
-        lane_height=html_charts.LANE_HEIGHT,
-        limit=limit,
-        place_text=place_text,
-        source_text=source_text,
-        rule_address=page_of,
-        caption=html_charts.caption,
-        axis_ticks=html_charts.axis_ticks,
-        step_ticks=html_charts.step_ticks,
-        bands=html_charts.bands,
-        block_class=html_charts.block_class,
-        block_title=html_charts.block_title,
-    )
-    return environment
-
-
-def _template(name: str) -> Any:
-    return _environment().get_template(name)
-
-
-def _percent(share: float) -> str:
-    """Return a share as a length of SVG."""
-    text = f"{100 * share:.3f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text) + "%"
+    return {"style": style, "script": script, "policy": policy}
 
 
 def _hash(content: str) -> str:
-    """Return what a Content-Security-Policy permits an inline script or style sheet by."""
     return f"'sha256-{b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -18,7 +18,13 @@ from hostile import MARKDOWN, MARKUP, TERMINAL, complete, mutants, places
 from measurements import SIMULATED, stepped, sync, whole
 
 from pytest_gpusync.commands import report
+from pytest_gpusync.model.budgets import Budget, judge
+from pytest_gpusync.model.measurement import Race, Site
+from pytest_gpusync.reporting import github
+from pytest_gpusync.reporting.notebook import to_fragment
 from pytest_gpusync.reporting.run_file import region_document, run_document, to_text
+from pytest_gpusync.reporting.summary import caught_lines, summary_lines
+from pytest_gpusync.reporting.terminal import render_measurement, render_verdict
 
 MUTANTS = 250
 SECONDS = float(os.environ.get("GPUSYNC_FUZZ_SECONDS", "0"))
@@ -37,6 +43,11 @@ def folder(tmp_path, monkeypatch):
 
 def run(action, *names):
     return report.main([action, *(["out.json"] if action == "merge" else []), *names])
+
+
+def is_harmless(text):
+    """Whether no terminal and no log of a job interprets a text."""
+    return all(char.isprintable() or char == "\n" for char in text) and not re.search(r"(?m)^\s*::|##\[", text)
 
 
 def refusal(capsys, content, action="show", name="run.json"):
@@ -259,9 +270,7 @@ def test_the_complete_run_has_the_texts_that_reports_print():
 def test_no_text_of_a_run_file_reaches_the_terminal_or_the_log_of_a_job_as_a_command(folder, capsys, action):
     (folder / "run.json").write_text(poisoned(TERMINAL))
     assert run(action, "run.json") == 0
-    shown = capsys.readouterr().out
-    assert all(char.isprintable() or char == "\n" for char in shown)
-    assert not re.search(r"(?m)^\s*::|##\[", shown)
+    assert is_harmless(capsys.readouterr().out)
 
 
 def test_a_text_that_begins_like_a_workflow_command_is_no_command(folder, capsys):
@@ -332,8 +341,7 @@ def outcome_of(action, name, capsys):
     if code:
         assert (errors[0].startswith(f"gpusync report: {name}"), shown.out) == (True, "")
     elif action in ("show", "md"):
-        assert all(char.isprintable() or char == "\n" for char in shown.out)
-        assert not re.search(r"(?m)^\s*::|##\[", shown.out)
+        assert is_harmless(shown.out)
     elif action == "html":
         assert "<img" not in shown.out
         assert set(re.findall(r"<script[^>]*>", shown.out)) <= {"<script>", '<script type="application/json">'}
@@ -366,3 +374,46 @@ def test_mutants_of_a_run_file_are_rendered_or_refused_in_one_line(folder, capsy
     if SECONDS:
         with capsys.disabled():
             print(f"{tried} mutants of seed {SEED}: {codes.count({0})} rendered, {codes.count({2})} refused")
+
+
+HOSTILE = whole(
+    sync(path=f"{TERMINAL}.py", function=TERMINAL, via=TERMINAL),
+    sync(line=2, allowed=TERMINAL),
+    sync(line=3, background=True, thread=TERMINAL),
+    name=TERMINAL,
+    races=(Race("stream", Site(TERMINAL, 1, TERMINAL), "s", Site("a.py", 1, "f"), "s", None, (2,), 8, TERMINAL),),
+)
+"""A measurement of this process: paths, reasons and threads have names that the program chose."""
+
+
+def test_what_a_program_named_reaches_the_terminal_escaped():
+    verdict = judge(HOSTILE, Budget(max=0))
+    for rows in (
+        render_measurement(HOSTILE, verbose=True),
+        render_measurement(HOSTILE),
+        render_verdict(verdict, HOSTILE),
+        summary_lines(None, {TERMINAL: [region_document(HOSTILE, [verdict])]}),
+        caught_lines([[region_document(HOSTILE, [verdict])]]),
+    ):
+        assert is_harmless("\n".join(rows))
+        assert all("\n" not in row for row in rows)
+
+
+def test_what_a_program_named_reaches_a_notebook_escaped():
+    assert is_harmless(to_fragment(HOSTILE))
+
+
+def test_an_annotation_has_no_command_but_its_own(folder):
+    region = region_document(HOSTILE, [judge(HOSTILE, Budget(max=0))])
+    test = github.FailedTest(TERMINAL, f"{TERMINAL}.py", 3)
+    (command,) = github.commands([test], {TERMINAL: [region]}, base=folder, workspace=None)
+    assert command.isprintable()
+    assert command.startswith("::error file=")
+    assert "##[" not in command
+
+
+def test_a_name_beside_the_run_file_keeps_its_text_in_json(folder):
+    document = run_document(SIMULATED, [region_document(HOSTILE)])
+    (folder / "run.json").write_text(to_text(document))
+    assert run("merge", "run.json") == 0
+    assert json.loads((folder / "out.json").read_bytes())["regions"][0]["name"] == TERMINAL
