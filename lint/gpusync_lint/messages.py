@@ -1,4 +1,4 @@
-"""Parts of messages about wrong input: suggestions, the types of TOML values, and text that was not written by us."""
+"""Parts of messages about wrong input: suggestions, and the types of TOML values."""
 
 from __future__ import annotations
 

@@ -64,10 +64,6 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _say(message: str) -> None:
-    print(printable(f"gpusync report: {message}"), file=sys.stderr)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gpusync report",
@@ -122,6 +118,10 @@ def _merge(out: Path, names: Sequence[str]) -> None:
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
         raise _Refusal(f"{', '.join(names)}: not all of them are valid {kind}; write them again") from None
     _write(out, json.dumps(merged, indent=2) + "\n")
+
+
+def _say(message: str) -> None:
+    print(printable(f"gpusync report: {message}"), file=sys.stderr)
 
 
 def _check_distinct(out: Path, names: Sequence[str]) -> None:

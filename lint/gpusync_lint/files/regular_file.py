@@ -23,7 +23,7 @@ _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NO
 
 
 class NotRegularError(OSError):
-    """The path names something that is not a regular file: a folder, a pipe, a device."""
+    """The path names something that is neither a regular file nor a folder: a pipe, a device."""
 
 
 class TooLargeError(OSError):
@@ -39,7 +39,8 @@ def read_regular(path: str | Path, limit: int, *, follow: bool = True) -> bytes:
         follow: whether the path may be a symbolic link.
 
     Raises:
-        NotRegularError: it is not a regular file.
+        IsADirectoryError: it is a folder.
+        NotRegularError: it is another thing than a regular file.
         TooLargeError: it is larger than `limit`.
         OSError: it cannot be read.
     """
@@ -62,6 +63,8 @@ def read_regular(path: str | Path, limit: int, *, follow: bool = True) -> bytes:
 
 
 def _check(status: os.stat_result, limit: int) -> int:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(status.st_mode):
         raise NotRegularError(errno.EINVAL, "not a regular file")
     if status.st_size > limit:
