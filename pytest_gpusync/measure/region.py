@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 text_renderer: Callable[[Measurement], str] | None = None
 """Returns a measurement as text for ``print()``. Set by ``pytest_gpusync``; None: ``repr()`` is shown."""
-notebook_renderer: Callable[[Measurement], str] | None = None
+notebook_renderer: Callable[[Measurement], str | None] | None = None
 """Returns the HTML of a measurement for a notebook. Set by ``pytest_gpusync``; None: notebooks show ``repr()``."""
 
 

@@ -272,7 +272,7 @@ class GpuSession:
     def _own_run(self) -> Document:
         from pytest_gpusync.reporting.run_file import run_document
 
-        regions = [region for found in self.tests.values() for region in found]
+        regions = [{**region, "test": nodeid} for nodeid, found in self.tests.items() for region in found]
         return run_document(self.environment, regions, self.lines)
 
     def write_reports(self) -> bool:
