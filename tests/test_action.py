@@ -111,7 +111,7 @@ import pathlib
 pathlib.Path({folder!r}, {name!r}).touch()
 """
 MODULES = (
-    *("pytest_gpusync", "gpusync_lint", "libcst", "pip", "pytest", "tomllib", "tomli", "sitecustomize", "usercustomize"),
+    *("pytest_gpusync", "gpusync_lint", "libcst", "pip", "pytest", "tomllib", "sitecustomize", "usercustomize"),
     *("ast", "argparse", "encodings", "json", "multiprocessing", "os", "re", "runpy", "shlex", "tokenize", "typing"),
 )
 

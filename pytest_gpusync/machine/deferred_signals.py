@@ -16,6 +16,19 @@ _SIGNALS = sorted(
 )
 
 
+def finish(work: Callable[[], object]) -> None:
+    """Call `work`, which restores something, and see it through although signal handlers may raise.
+
+    `work` must continue where an interrupted call of it ended, because it is called again if an interrupt arrives before
+    signals are deferred.
+    """
+    try:
+        with_signals_deferred(work)
+    except BaseException:
+        work()
+        raise
+
+
 def with_signals_deferred(work: Callable[[], _Result]) -> _Result:
     """Call `work` and return its result; signals with a Python handler are handled after it.
 
