@@ -158,11 +158,7 @@ class Recording:
             if self._regions:
                 self.flush()  # syncs made before do not belong to the new region
             else:
-                try:
-                    self._start(recorder, device)
-                except BaseException:
-                    self._stop()
-                    raise
+                self._start(recorder, device)
             self._regions = (*self._regions, region)
             region.scope.enter(region.frame)
             region.frame = None
@@ -171,14 +167,24 @@ class Recording:
                 self._recorder.watch_device_work(self._device_worked)
             self._look_for_races()
 
+    def forget(self, region: RegionLog) -> None:
+        """Stop recording into a region that could not be opened, or was opened in part; can be repeated."""
+        with self._lock:
+            region.scope.leave()
+            self._regions = tuple(other for other in self._regions if other is not region)
+            if self._regions:
+                self.update_buffering()
+                self._look_for_races()
+            else:
+                self._stop()
+
     def close(self, region: RegionLog) -> None:
         """Stop recording into a region, and make its measurement. An interrupted call can be repeated."""
         with self._lock:
             if region not in self._regions:  # it was inherited by a forked child, or closing it was interrupted
                 if region.result is None:
                     self._close(region)
-                if not self._regions:
-                    self._stop()
+                self.forget(region)
                 return
             try:
                 self.flush()
@@ -189,13 +195,7 @@ class Recording:
                 region.fail(f"the recorder failed: {type(error).__name__}: {error}")
             finally:
                 self._close(region)
-                region.scope.leave()
-                self._regions = tuple(other for other in self._regions if other is not region)
-                if self._regions:
-                    self.update_buffering()
-                    self._look_for_races()
-                else:
-                    self._stop()
+                self.forget(region)
 
     def _look_for_races(self) -> None:
         """Look for races as long as a region wants to know of them."""

@@ -271,17 +271,21 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
             if follower is not None:
                 region.end_steps_by(follower)
         except BaseException:
-            if self._log is not None:
-                finish(self._close)
+            self._log = None
+            finish(lambda: self._abandon(log))
             raise
         return region
 
     def _open(self, log: RegionLog) -> None:
-        recording.current.open(log, self._recorder, self._device)
         self._log = log
+        recording.current.open(log, self._recorder, self._device)
         if self._children:
             child_reports.reports.open(child_process.report_to)
             self._asks_children = True
+
+    def _abandon(self, log: RegionLog) -> None:
+        self._stop_asking()
+        recording.current.forget(log)
 
     def __exit__(self, *exc: object) -> None:
         if self._log is not None:  # else traced by torch.compile
@@ -289,12 +293,15 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
 
     def _close(self) -> None:
         """Close the region; an interrupted call can be repeated."""
-        if self._asks_children:
-            self._asks_children = False
-            child_reports.reports.close()
+        self._stop_asking()
         if self._log is not None:
             recording.current.close(self._log)
             self._log = None
+
+    def _stop_asking(self) -> None:
+        if self._asks_children:
+            self._asks_children = False
+            child_reports.reports.close()
 
     def __del__(self) -> None:
         # A signal handler that raises as __exit__() begins leaves the region open, and torch changed.

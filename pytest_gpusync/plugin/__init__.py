@@ -683,9 +683,30 @@ def _lease(item: pytest.Item) -> AbstractContextManager[None]:
     device = _begin_session(item.config).device
     if device.no_gpu_reason is not None:
         return nullcontext()
-    from pytest_gpusync.machine.gpu_lease import lease
+    return _leased(item, device.found.uuid)
 
-    return lease(device.found.uuid, exclusive=not TIMING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())))
+
+@contextmanager
+def _leased(item: pytest.Item, gpu: str | None) -> Iterator[None]:
+    from pytest_gpusync.machine.gpu_lease import LeaseUnavailable, lease
+
+    exclusive = not TIMING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    with ExitStack() as stack:
+        refusal = None
+        try:
+            stack.enter_context(lease(gpu, exclusive=exclusive, announce=lambda said: _announce(item, said)))
+        except LeaseUnavailable as error:
+            refusal = str(error)
+        if refusal is not None:
+            pytest.fail(refusal, pytrace=False)
+        yield
+
+
+def _announce(item: pytest.Item, message: str) -> None:
+    """Show a line at once, although the output of the test is captured; a worker's goes to standard error."""
+    capture: Any = item.config.pluginmanager.get_plugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
+        print(f"gpusync: {item.nodeid}: {message}", file=sys.stderr, flush=True)
 
 
 def _is_worker(config: pytest.Config) -> bool:
