@@ -19,7 +19,7 @@ _SIGNALS = sorted(
 def finish(work: Callable[[], object]) -> None:
     """Call `work`, which restores something, and see it through although signal handlers may raise.
 
-    `work` must continue where an interrupted call of it ended, because it is called again if an interrupt arrives before
+    `work` must continue where an interrupted call of it ended: it is called again if an interrupt arrives before
     signals are deferred.
     """
     try:

@@ -127,7 +127,7 @@ def _lock(
             return
         waited = time.monotonic() - began
         if waited >= limit:
-            raise LeaseUnavailable(f"waited {limit:.0f} s for {gpu}, which is held by {_holders(file)}: end that process")
+            raise LeaseUnavailable(f"waited {limit:.0f} s for {gpu}, which is held by {_holders(file)}: end it")
         if waited >= note_after and not announced:
             announced = True
             announce(f"waiting for {gpu}, which is held by {_holders(file)}")

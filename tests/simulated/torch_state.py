@@ -126,4 +126,5 @@ def at_exit():
 
 def changes(before, after):
     """Return what differs between two states."""
-    return {key: (before.get(key), after.get(key)) for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    keys = before.keys() | after.keys()
+    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
