@@ -305,8 +305,9 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
 
     def __del__(self) -> None:
         # A signal handler that raises as __exit__() begins leaves the region open, and torch changed.
-        if getattr(self, "_log", None) is not None and not sys.is_finalizing():
-            self._log.fail("the region was dropped before it was closed: keep record() in a with statement")
+        log: RegionLog | None = getattr(self, "_log", None)
+        if log is not None and not sys.is_finalizing():
+            log.fail("the region was dropped before it was closed: keep record() in a with statement")
             finish(self._close)
 
 
