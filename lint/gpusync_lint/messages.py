@@ -1,7 +1,8 @@
-"""Parts of messages about wrong input: suggestions, and the types of TOML values."""
+"""Parts of messages about wrong input: suggestions, the types of TOML values, and text that was not written by us."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,3 +33,20 @@ def wrong_type(expected: str, value: object) -> str:
         return f"must be {expected}, not a boolean"
     names = {str: "a string", int: "an integer", float: "a float", dict: "a table", list: "a list"}
     return f"must be {expected}, not {names.get(type(value), f'a {type(value).__name__}')}"
+
+
+_WORKFLOW_COMMAND = re.compile(r"^(\s*):(?=:)|#(?=#\[)")
+"""What GitHub takes for a command in the log of a job: two colons at the start of a line, ``##[`` anywhere."""
+
+
+def printable(text: str) -> str:
+    """Text that was not written by us, such as a path or a name, as one line that no terminal or CI log interprets.
+
+    Control characters, line separators, invisible and bidirectional formatting characters, and lone surrogates become
+    escapes such as ``\\x1b``, as does the start of a workflow command.
+    """
+    if not text.isprintable():
+        text = "".join(
+            char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode() for char in text
+        )
+    return _WORKFLOW_COMMAND.sub(lambda found: found[1] + r"\x3a" if found[0][-1] == ":" else r"\x23", text)

@@ -12,6 +12,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpusync_lint.messages import printable
+
 from pytest_gpusync.commands import trace_launcher
 from pytest_gpusync.commands.trace_stop import limits
 from pytest_gpusync.distributed.rank_exchange import rank
@@ -86,7 +88,7 @@ class _Output:
     def note(self, message: str) -> None:
         """Print a line for the user to standard error."""
         if not self.is_forked:
-            self._try_print(self._err, f"gpusync: {message}")
+            self._try_print(self._err, "\n".join(map(printable, f"gpusync: {message}".split("\n"))))
 
     @staticmethod
     def _try_print(stream: TextIO, text: str) -> bool:
@@ -433,5 +435,5 @@ def _reports(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _refuse(message: str) -> int:
-    print(f"gpusync trace: {message}", file=sys.stderr)
+    print(printable(f"gpusync trace: {message}"), file=sys.stderr)
     return USAGE_ERROR

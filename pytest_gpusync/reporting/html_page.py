@@ -52,10 +52,14 @@ def to_html(document: Document) -> str:
         ]
     )
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>GPU syncs</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+        (
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            f"<title>GPU syncs</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
+        )
+        .encode("utf-8", "backslashreplace")
+        .decode()
     )
 
 
@@ -111,7 +115,8 @@ def _race(race: Document) -> str:
         for source in (source_text(place["path"], place["line"]),)
     )
     times = f"<div class=facts>{plural(race['times'], 'time')}</div>"
-    return f"<li>{places}<div class=said><b class=code>{race['kind']}</b> {escape(race['message'])}</div>{times}</li>"
+    kind = escape(race["kind"])
+    return f"<li>{places}<div class=said><b class=code>{kind}</b> {escape(race['message'])}</div>{times}</li>"
 
 
 def _regions(run: PageModel) -> str:

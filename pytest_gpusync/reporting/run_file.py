@@ -22,6 +22,7 @@ from pytest_gpusync.model.budgets import why_not_measured
 from pytest_gpusync.model.line_counts import cause_of
 from pytest_gpusync.model.site_counts import device_counts, site_counts, syncs_per_step
 from pytest_gpusync.reporting.not_counted import not_counted_document
+from pytest_gpusync.reporting.origin import origin_document
 from pytest_gpusync.reporting.quantities import elapsed_document, estimate_document, memory_document, timing_document
 from pytest_gpusync.reporting.rule_names import rule_for
 from pytest_gpusync.reporting.sync_sequence import sequence_document
@@ -38,6 +39,8 @@ SCHEMA: Final = "gpusync.run/1"
 
 _COLUMN: Final = re.compile(r"\[\n[-+.\deE,\s]*(?:null[-+.\deE,\s]*)*\n *\]")
 """A list of numbers over several lines of JSON; inside a JSON string there is no line break."""
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def environment_document(environment: Environment | None) -> Document:
@@ -139,13 +142,20 @@ def run_document(
         "regions": [{**region, "sites": [_named(site) for site in region["sites"]]} for region in regions],
         "lines": lines,
         "rank": rank(),
+        "origin": origin_document(),
     }
 
 
 def to_text(document: Document) -> str:
     """Return a run object as the text of its file."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return _COLUMN.sub(lambda column: " ".join(column[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
+    text = _COLUMN.sub(lambda column: " ".join(column[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
+    return escape_surrogates(text)
+
+
+def escape_surrogates(text: str) -> str:
+    """Return JSON text that can be encoded as UTF-8: a file name that is not UTF-8 has lone surrogates."""
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def write_atomic(path: Path | str, text: str) -> None:
