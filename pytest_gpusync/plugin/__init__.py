@@ -501,7 +501,7 @@ class _Reporter:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         gpu = self._gpu
-        if gpu is None or session.config.option.collectonly:
+        if gpu is None or gpu.is_forked or session.config.option.collectonly:
             return
         gpu.claim_report()
         passed = session.exitstatus == pytest.ExitCode.OK
@@ -528,12 +528,12 @@ class _Reporter:
 
     def pytest_unconfigure(self) -> None:
         """Wait until the other ranks have printed: a launcher ends all of them when one has failed."""
-        if self._gpu is not None:
+        if self._gpu is not None and not self._gpu.is_forked:
             self._gpu.leave_ranks()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         gpu = self._gpu
-        if gpu is None:
+        if gpu is None or gpu.is_forked:
             return
         self._annotate(terminalreporter, gpu)
         shown = terminalreporter.verbosity >= 0 and not terminalreporter.config.option.collectonly
