@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpusync.machine import devices
+from pytest_gpusync.machine.deferred_signals import finish, with_signals_deferred
 from pytest_gpusync.measure import child_process, child_reports, device_choice, recording, scopes
 from pytest_gpusync.measure.memory_sampler import MemorySampler
 from pytest_gpusync.measure.region_log import DEFAULT_WARMUP, RegionLog, StepEnd
@@ -222,7 +223,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         step_on: what ends a step; see :meth:`Region.step_on`.
 
     The value of the ``with`` statement is the open :class:`Region`; its ``syncs``, ``sites`` and ``result()`` are final
-    after the block.
+    after the block. Everything is restored, also if a signal handler raises while the block is left.
 
     Raises:
         MeasurementError: nothing can be measured here.
@@ -253,6 +254,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         self._children = children
         self._step_on = step_on
         self._log: RegionLog | None = None
+        self._asks_children = False
 
     def __enter__(self) -> Region:
         if scopes.traced_by_compiler():
@@ -264,21 +266,50 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         )
         log = RegionLog(self._name, warmup, sampler, all_threads=self._all_threads, races=self._races)
         log.frame = sys._getframe(1)
+        region = Region(log)
+        try:
+            with_signals_deferred(lambda: self._open(log))
+            if follower is not None:
+                region.end_steps_by(follower)
+        except BaseException:
+            self._log = None
+            finish(lambda: self._abandon(log))
+            raise
+        return region
+
+    def _open(self, log: RegionLog) -> None:
+        self._log = log
         recording.current.open(log, self._recorder, self._device)
         if self._children:
             child_reports.reports.open(child_process.report_to)
-        self._log, region = log, Region(log)
-        if follower is not None:
-            region.end_steps_by(follower)
-        return region
+            self._asks_children = True
+
+    def _abandon(self, log: RegionLog) -> None:
+        self._stop_asking()
+        recording.current.forget(log)
 
     def __exit__(self, *exc: object) -> None:
-        log, self._log = self._log, None
-        if log is None:  # traced by torch.compile
-            return
-        if self._children:
+        if self._log is not None:  # else traced by torch.compile
+            finish(self._close)
+
+    def _close(self) -> None:
+        """Close the region; an interrupted call can be repeated."""
+        self._stop_asking()
+        if self._log is not None:
+            recording.current.close(self._log)
+            self._log = None
+
+    def _stop_asking(self) -> None:
+        if self._asks_children:
+            self._asks_children = False
             child_reports.reports.close()
-        recording.current.close(log)
+
+    def __del__(self) -> None:
+        # A signal handler that raises as __exit__() begins leaves the region open, and torch changed.
+        log: RegionLog | None = getattr(self, "_log", None)
+        if log is not None and not sys.is_finalizing():
+            log.fail("the region was dropped before it was closed: keep record() in a with statement")
+            finish(self._close)
 
 
 def _traced_region() -> Region:

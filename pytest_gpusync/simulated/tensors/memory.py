@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from pytest_gpusync.machine.deferred_signals import with_signals_deferred
 from pytest_gpusync.simulated.abi.lifetimes import CAPACITY, DEVICES, READ_AT, Lifetimes, best
 from pytest_gpusync.simulated.base import sync_events
-from pytest_gpusync.simulated.base.deferred_signals import with_signals_deferred
 from pytest_gpusync.simulated.base.native import cells
 from pytest_gpusync.simulated.base.state import current_device, device_index, process
 from pytest_gpusync.simulated.base.sync_events import conditions
