@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from gpusync_lint import output
 from gpusync_lint.files.discovery import Found, discover, display_path
-from gpusync_lint.messages import nearest
+from gpusync_lint.messages import nearest, wants_color
 from gpusync_lint.model import codes
 from gpusync_lint.model.findings import EngineSettings, UserError
 from gpusync_lint.model.levels import Confidence, Heat
-from gpusync_lint.output.base.format import Options, wants_color
+from gpusync_lint.output.base.format import Options
 from gpusync_lint.run.outcome import Outcome, accept_all
 from gpusync_lint.run.runner import Request, run
 from gpusync_lint.settings.config import Config, find, load
@@ -49,7 +49,7 @@ ignore, exclude, per-file-ignores, heat, baseline, step-functions, barriers and 
 A warning is a finding at the heat of --heat or hotter. Findings that run less often are notes: json and sarif contain
 them, text counts them, and they never fail a run.
 
---write-baseline writes to --baseline FILE, else to the configured baseline, else to gpusync-baseline.json next to
+--write-baseline writes to --baseline FILE, else to the configured baseline, else to gpusync-lint-baseline.json next to
 pyproject.toml (without one: in the current folder). It is used only if --baseline or the configuration names it.
 
 Lines and columns count from 1, columns in characters (sarif: in UTF-16 code units). In a notebook, text and json count

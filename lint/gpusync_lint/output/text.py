@@ -186,11 +186,15 @@ def _closing(outcome: Outcome, style: Style, options: Options) -> str:
     accepted = f", {len(outcome.suppressed)} allowed" if outcome.suppressed else ""
     if outcome.baselined:
         accepted += f", {len(outcome.baselined)} in the baseline"
+    errors = f", {_count(len(outcome.errors), 'error')}" if outcome.errors else ""
     if warnings:
         found = style(f"Found {_count(len(warnings), 'warning')}", "1")
-        lines.append(f"{found}{_fixable(warnings)}{accepted}")
+        lines.append(f"{found}{_fixable(warnings)}{accepted}{errors}")
     else:
-        lines.append(f"No warnings in {_count(outcome.files, 'file')}{accepted}")
+        # A file with an error does not count as free of warnings.
+        linted = outcome.files - sum(path in outcome.texts for path in {error.path for error in outcome.errors})
+        none = f"No warnings in {_count(linted, 'file')}{accepted}{errors}"
+        lines.append(none if linted else errors.removeprefix(", "))
     if outcome.notes:
         lines.append(f"(+{_count(len(outcome.notes), 'note')}: {_heats(outcome.notes)})")
     if outcome.observed is not None:

@@ -55,7 +55,7 @@ def test_a_document_with_everything_obeys_the_published_schema(project: Project,
     project(EVERYTHING)
     main(["--select", "GS201", "--write-baseline"])
     capsys.readouterr()
-    baseline = ["--baseline", "gpusync-baseline.json"]
+    baseline = ["--baseline", "gpusync-lint-baseline.json"]
     for arguments in ([], ["--show-suppressed", "--statistics"], baseline, [*baseline, "--show-suppressed"]):
         main([*arguments, "--output-format", "sarif"])
         jsonschema.validate(json.loads(capsys.readouterr().out), schema)
