@@ -37,9 +37,9 @@ def wrong_type(expected: str, value: object) -> str:
 def wants_color(stream: TextIO, environ: Mapping[str, str]) -> bool:
     """Whether to color what is written to a stream.
 
-    `NO_COLOR` (https://no-color.org) says no and `FORCE_COLOR` (https://force-color.org) says yes, with any value but an
-    empty one; if both are set, `NO_COLOR` counts, as in Python and pytest. Otherwise a terminal is colored, unless it is
-    a dumb one.
+    `NO_COLOR` (https://no-color.org) says no and `FORCE_COLOR` (https://force-color.org) says yes, with any value but
+    an empty one; if both are set, `NO_COLOR` counts, as in Python and pytest. Otherwise a terminal is colored, unless
+    it is a dumb one.
     """
     if environ.get("NO_COLOR"):
         return False

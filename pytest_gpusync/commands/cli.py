@@ -68,7 +68,7 @@ def _dispatch(arguments: list[str]) -> int:
         print(_help(), end="", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else USAGE_ERROR
     name = arguments[0]
-    if name == "--version":
+    if name in ("-V", "--version"):
         from gpusync_lint import __version__
 
         print(f"gpusync {__version__}")
@@ -86,7 +86,7 @@ def _help() -> str:
     lines = ["usage: gpusync COMMAND [ARGUMENT...]", ""]
     lines += ["Find, count and budget the lines that make a GPU training step wait.", ""]
     lines += [f"  {name:<{width}}  {purpose}" for name, (_, _, purpose) in COMMANDS.items()]
-    lines += ["", "gpusync COMMAND --help describes a command; gpusync --version prints the version."]
+    lines += ["", "gpusync COMMAND --help describes a command; gpusync --version (-V) prints the version."]
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from gpusync_lint import rule_pages
+from gpusync_lint._address import SOURCE
 from gpusync_lint._version import __version__
+from gpusync_lint.model.codes import page_of
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.output.base.format import MergeableFormat, Shows
 from gpusync_lint.output.base.merging import MergeError, distinct, once
@@ -112,6 +114,7 @@ class _Log:
                 "driver": {
                     "name": "gpusync",
                     "version": __version__,
+                    "informationUri": SOURCE,
                     "rules": [_rule(doc) for doc in self.docs.values()],
                 }
             },
@@ -230,6 +233,7 @@ def _rule(doc: RuleDoc) -> dict[str, Any]:
         "shortDescription": {"text": _first_sentence(doc.summary)},
         "fullDescription": {"text": " ".join(f"{doc.summary} {doc.why}".split())},
         "help": {"text": rule_pages.render(doc), "markdown": rule_pages.markdown(doc)},
+        "helpUri": page_of(doc.code),
         "defaultConfiguration": {"level": "warning"},
         "properties": {"tags": ["performance", doc.framework]},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ WIDTH = 140
 """The maximum number of columns of a source line."""
 
 TAB = "    "
+
+_NOQA = re.compile(r"#\s*noqa\b(?!\s*:(?!.*\bGS\d))", re.IGNORECASE)
+"""A comment that accepts everything on its line for other linters, or names one of our codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Text(Format):
                 blocks.append(_finding(one, outcome, source, style))
             if previous is not None:
                 blocks.append("\n")
-        blocks.append(_closing(outcome, style, options))
+        blocks.append(closing(outcome, style, options))
         return "".join(blocks)
 
 
@@ -88,6 +92,8 @@ def _finding(reported: Reported, outcome: Outcome, source: list[str], style: Sty
         lines.append(f"    observed: {_observed(outcome.observed.observations[finding.key])}")
     if reported.accepted is not None:
         lines.append(f"    {reported.accepted}")
+    elif any(_NOQA.search(line) for line in source[finding.span.line - 1 : finding.span.end_line]):
+        lines.append(f"    hint: `# noqa` does not accept it; `# gpusync: allow[{finding.code}] REASON` does")
     return "\n".join(lines) + "\n"
 
 
@@ -174,7 +180,8 @@ def _statistics(outcome: Outcome, style: Style) -> str:
     return "".join(lines)
 
 
-def _closing(outcome: Outcome, style: Style, options: Options) -> str:
+def closing(outcome: Outcome, style: Style, options: Options) -> str:
+    """The lines with counts at the end; empty if no file was linted."""
     if not outcome.files:
         return ""
     lines = []
