@@ -108,7 +108,7 @@ class _Output:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    parser = _parser()
+    parser = command_parser()
     options = parser.parse_args(_split_module(argv))
     if options.target is None:
         parser.error("the program is missing: give SCRIPT, or -m MODULE")
@@ -147,7 +147,8 @@ def main(argv: Sequence[str]) -> int:
     return _report(region.result(), code, options, output, lines)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(
         prog="gpusync trace",
         usage="gpusync trace [OPTION...] SCRIPT [ARG...]\n       gpusync trace [OPTION...] -m MODULE [ARG...]",
@@ -342,7 +343,7 @@ def _run(options: argparse.Namespace, output: _Output, region: Region | None) ->
 
 def _own_options(arguments: Sequence[str]) -> str:
     """The options among a program's arguments that this command has, too."""
-    known = _parser()._option_string_actions
+    known = command_parser()._option_string_actions
     words = (argument.partition("=")[0] for argument in arguments if argument.startswith("--"))
     return " and ".join(dict.fromkeys(word for word in words if word in known))
 
