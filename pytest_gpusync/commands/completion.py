@@ -53,7 +53,7 @@ def _whole(commands: Mapping[str, tuple[Callable[[], argparse.ArgumentParser], s
     parser.add_argument("-V", "--version", action="version", version="", help="print the version")
     parser.add_argument("--print-completion", metavar="SHELL", help="print a script that completes commands in a shell")
     makers = iter([make for make, _ in commands.values()])
-    actions = parser.add_subparsers(parser_class=lambda **ignored: next(makers)())
+    actions = parser.add_subparsers(parser_class=lambda **ignored: next(makers)())  # type: ignore[call-overload]
     for name, (_, purpose) in commands.items():
         actions.add_parser(name, help=purpose)
     return parser

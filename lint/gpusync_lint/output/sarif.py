@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -246,10 +247,9 @@ def _first_sentence(text: str) -> str:
 
 
 def _artifact(path: str) -> dict[str, str]:
-    uri = quote(os.fsencode(path))
-    if path.startswith("/"):
-        return {"uri": f"file://{uri}"}
-    return {"uri": uri, "uriBaseId": ROOT}
+    if os.path.isabs(path):
+        return {"uri": Path(path).as_uri()}
+    return {"uri": quote(os.fsencode(path)), "uriBaseId": ROOT}
 
 
 def _run(name: str, document: Document) -> dict[str, Any]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpusync.commands import cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Captured = pytest.CaptureFixture[str]
 

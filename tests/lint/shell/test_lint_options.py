@@ -120,6 +120,7 @@ def test_the_report_is_written_to_a_file_without_colors(
     assert Path("report.txt").read_text() == expected
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="files have other permissions")
 def test_a_report_replaces_the_file_and_keeps_its_permissions(project: Project) -> None:
     project({"a.py": "item()\n", "report.json": "old"})
     Path("report.json").chmod(0o640)
@@ -129,6 +130,7 @@ def test_a_report_replaces_the_file_and_keeps_its_permissions(project: Project) 
     assert sorted(path.name for path in Path().glob("*report*")) == ["report.json"]
 
 
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="files are not devices here")
 def test_a_report_can_go_to_a_device(project: Project, capfd: pytest.CaptureFixture[str]) -> None:
     project({"a.py": "item()\n"})
     reading, writing = os.pipe()
