@@ -6,11 +6,17 @@ usage: python docs/generate.py
 from __future__ import annotations
 
 import ast
+import json
 import runpy
 import sys
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -19,6 +25,8 @@ sys.path.insert(0, str(ROOT / "lint"))
 from gpusync_lint import output, rule_pages  # noqa: E402 - it may not be installed
 from gpusync_lint.catalogue import registry, schema  # noqa: E402
 from gpusync_lint.catalogue.loading import toml_type  # noqa: E402
+from gpusync_lint.model import codes  # noqa: E402
+from gpusync_lint.settings import json_schema  # noqa: E402
 
 CATALOGUE_HEAD = """\
 # Catalogue files
@@ -46,8 +54,17 @@ def pages() -> dict[Path, str]:
     idioms = (DOCS / "idioms.md").read_text(encoding="utf-8")
     counts = runpy.run_path(str(ROOT / "benchmarks" / "idioms.py"))["table_of_results"]()
     found[DOCS / "idioms.md"] = with_part(idioms, "idioms", counts)
+    found[DOCS / "schemas" / "partial-gpusync.json"] = json.dumps(json_schema.schema(codes.names()), indent=2) + "\n"
+    found[ROOT / "lint" / "gpusync_lint" / "_address.py"] = address_module()
     found[DOCS / "reference.md"] = runpy.run_path(str(DOCS / "write_reference.py"))["page"]()
     return found
+
+
+def address_module() -> str:
+    """The module with the addresses of the project, from `[project.urls]`."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    head = "Where the project is on the web. docs/generate.py writes this file from [project.urls] in pyproject.toml."
+    return f'"""{head}"""\n\nSOURCE = "{urls["Source"]}"\nDOCUMENTATION = "{urls["Documentation"]}"\n'
 
 
 def catalogue_page() -> str:

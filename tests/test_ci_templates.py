@@ -144,6 +144,14 @@ def test_buildkite_merges_the_runs_of_its_jobs_into_a_page_and_an_annotation(she
     assert "buildkite-agent artifact download gpusync/run-*.json ." in (tmp_path / "calls").read_text()
 
 
+def test_every_test_that_the_template_for_other_systems_runs_exists():
+    text = (ROOT / "ci/other-systems.yml").read_text()
+    named = re.findall(r"tests/[\w/.]+", text)
+    assert len(named) > 3
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    assert {step for job in yaml.safe_load(text)["jobs"].values() for step in job} >= {"runs-on", "steps"}
+
+
 def test_every_option_of_the_templates_exists():
     from pytest_gpusync.plugin import options
 

@@ -52,7 +52,7 @@ def test_every_page_is_in_the_navigation():
 GENERATED = runpy.run_path(str(DOCS / "generate.py"))["pages"]()
 
 
-@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.relative_to(DOCS).as_posix())
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_generated_page_is_up_to_date(path):
     written = path.read_text(encoding="utf-8") if path.exists() else ""
     assert written == GENERATED[path], "run python docs/generate.py"

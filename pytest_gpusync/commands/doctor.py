@@ -25,15 +25,19 @@ PLANTED = 3
 """Syncs that the check makes: a scalar read, and a blocking copy in each direction."""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return 0 if syncs can be counted here and the planted ones were seen, else 1."""
-    parser = argparse.ArgumentParser(
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    return argparse.ArgumentParser(
         prog="gpusync doctor",
         description="Report what can be measured on this machine, plant syncs, and check that each is seen.",
         epilog="exit status: 0 if syncs can be counted on a GPU or on the simulated device, 1 if not.",
         allow_abbrev=False,
     )
-    parser.parse_args(list(argv))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return 0 if syncs can be counted here and the planted ones were seen, else 1."""
+    command_parser().parse_args(list(argv))
     _describe_machine()
     found = devices.detect()
     build = devices.torch_build()

@@ -76,7 +76,9 @@ class _Output:
     @property
     def color(self) -> bool:
         """True if a report may be colored."""
-        return not self._out.closed and self._out.isatty() and "NO_COLOR" not in os.environ
+        from gpusync_lint.messages import wants_color
+
+        return not self._out.closed and wants_color(self._out, os.environ)
 
     def report(self, rows: Sequence[str]) -> None:
         """Print a report after what the program has printed; to standard error if standard output is closed."""
@@ -108,7 +110,7 @@ class _Output:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    parser = _parser()
+    parser = command_parser()
     options = parser.parse_args(_split_module(argv))
     if options.target is None:
         parser.error("the program is missing: give SCRIPT, or -m MODULE")
@@ -149,7 +151,8 @@ def main(argv: Sequence[str]) -> int:
     return _report(region.result(), code, options, output, lines)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(
         prog="gpusync trace",
         usage="gpusync trace [OPTION...] SCRIPT [ARG...]\n       gpusync trace [OPTION...] -m MODULE [ARG...]",
@@ -207,7 +210,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
     parser.add_argument("target", nargs="?", metavar="SCRIPT|MODULE", help="the program")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
+    parser.add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="ARG",
+        help="its arguments: all that follows the program, also options; the options above go before it",
+    )
     return parser
 
 
@@ -317,7 +325,10 @@ def _run(options: argparse.Namespace, output: _Output, region: Region | None) ->
                 runpy.run_path(options.target, run_name="__main__")
     except SystemExit as leave:
         if stops is None or stops.reason is None:
-            return _exit_code(leave)
+            code = _exit_code(leave)
+            if code == USAGE_ERROR and (misplaced := _own_options(options.arguments)):
+                output.note(f"passed to the program: {misplaced}; an option of gpusync trace goes before the program")
+            return code
         output.note(f"stopped the program {stops.reason}")
         return 0
     except KeyboardInterrupt:
@@ -332,6 +343,13 @@ def _run(options: argparse.Namespace, output: _Output, region: Region | None) ->
     if stops is not None and stops.ended_early:
         output.note(f"--steps: {stops.ended_early}")
     return 0
+
+
+def _own_options(arguments: Sequence[str]) -> str:
+    """The options among a program's arguments that this command has, too."""
+    known = command_parser()._option_string_actions
+    words = (argument.partition("=")[0] for argument in arguments if argument.startswith("--"))
+    return " and ".join(dict.fromkeys(word for word in words if word in known))
 
 
 @contextmanager

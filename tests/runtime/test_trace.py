@@ -49,6 +49,31 @@ def test_the_program_sees_its_own_arguments_and_folder(program, capsys):
     assert "['train.py', '--limit', '3', '-m', 'x'] __main__ True" in capsys.readouterr().out
 
 
+PARSES = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--epochs')\nparser.parse_args()\n"
+
+
+def test_an_option_of_its_own_that_the_program_refuses_is_said_to_go_before_it(program, capsys):
+    assert program(PARSES, arguments=("--steps", "50", "--html=a.html")) == 2
+    said = capsys.readouterr().err
+    assert (
+        "gpusync: passed to the program: --steps and --html; an option of gpusync trace goes before the program" in said
+    )
+
+
+def test_an_option_that_the_program_does_not_know_is_its_own_affair(program, capsys):
+    assert program(PARSES, arguments=("--layers", "3")) == 2
+    assert "before the program" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("variable", "colored"), [("FORCE_COLOR", True), ("NO_COLOR", False)])
+def test_the_report_obeys_the_variables_about_color(program, capsys, monkeypatch, variable, colored):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv(variable, "1")
+    program("sync()\n")
+    assert ("\x1b[" in capsys.readouterr().out) is colored
+
+
 def test_arguments_and_path_are_restored(program):
     before = (sys.argv, list(sys.path))
     program("import sys; sys.path.append('x')")
