@@ -17,7 +17,7 @@ from gpusync_lint.files.discovery import Found, discover, display_path
 from gpusync_lint.messages import nearest
 from gpusync_lint.model import codes
 from gpusync_lint.model.findings import EngineSettings, UserError
-from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.levels import FREQUENCIES, Confidence, Heat
 from gpusync_lint.output.base.format import Options, wants_color
 from gpusync_lint.run.outcome import Outcome, accept_all
 from gpusync_lint.run.runner import Request, run
@@ -102,7 +102,7 @@ def _parser() -> _Parser:
     add = chosen.add_argument
     add("--select", action="append", metavar="CODES", help="report only these codes, prefixes or rule names (GS2,item)")
     add("--ignore", action="append", metavar="CODES", help="do not report these codes, prefixes or rule names")
-    heats = [heat.value for heat in Heat]
+    heats = [heat.value for heat in FREQUENCIES]
     add("--heat", choices=heats, help="warn about lines that run at least this often (default: step)")
     confidences = [confidence.value for confidence in Confidence]
     add("--confidence", choices=confidences, default="medium", help="least confidence to report (default: %(default)s)")
