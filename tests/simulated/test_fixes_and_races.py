@@ -46,9 +46,7 @@ def fixed(body: str) -> str:
     source = program(body)
     for _ in range(10):
         found = engine.analyze([Source("train.py", source)], EngineSettings()).findings
-        sure = [
-            one for one in found if one.confidence is not Confidence.LOW and one.span.line > BEFORE.count("\n")
-        ]
+        sure = [one for one in found if one.confidence is not Confidence.LOW and one.span.line > BEFORE.count("\n")]
         codemod = Codemod(source)
         chosen = apply.choose(sure, lambda one, codemod=codemod: codemod.edits(one.operations), unsafe=True)
         if not chosen.fixes:

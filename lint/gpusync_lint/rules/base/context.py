@@ -137,8 +137,8 @@ class RuleContext:
         """The lines of the file with reports so far."""
         self.waiting: set[ast.expr] = set()
         """The expressions of the file that are reported as waits so far, with any confidence."""
-        self.races: dict[FunctionDef, dict[ast.expr, list[Any]]] = {}
-        """The races of functions, by expression, as `rules.ordering` finds them."""
+        self.races: dict[ast.expr, list[Any]] | None = None
+        """The races of the file, by expression, as `rules.ordering` finds them; None before they are looked for."""
         self._inference = inference
         self._has_reports = has_reports
         self._definite_waits = definite_waits

@@ -40,7 +40,7 @@ def wait_for_copy(race: Race, context: RuleContext) -> Fix | None:
 
 def wait_for_stream(race: Race, context: RuleContext) -> Fix | None:
     """Let the stream of the later access wait for that of the earlier one."""
-    if not race.waits or not race.waits_for or not _imports_torch(context):
+    if not race.waits or not race.waits_for or not _imports_torch(context) or not _is_here(race, context):
         return None
     place = race.block or race.statement
     if race.block is None and not _always_before(race.earlier.statement, place, context):
@@ -53,7 +53,7 @@ def record_stream(race: Race, context: RuleContext) -> Fix | None:
     """Tell the allocator which stream uses the memory."""
     use = race.statement
     name = race.memory.name
-    if not name.isidentifier() or not _imports_torch(context):
+    if not name.isidentifier() or not _imports_torch(context) or not _is_here(race, context):
         return None
     if not any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(use)):
         return None
@@ -67,6 +67,12 @@ def wait_for_collective(race: Race, context: RuleContext) -> Fix | None:
         return None
     wait = InsertBefore(context.span(race.statement), Template(f"{race.waits_for}.wait()"))
     return _fix("Wait for the collective", [wait], race.statement, context)
+
+
+def _is_here(race: Race, context: RuleContext) -> bool:
+    """Whether both accesses are in the function, and not in one that it calls."""
+    statements = [race.statement, race.earlier.statement, *([race.block] if race.block is not None else [])]
+    return all(around(context.function, one) for one in statements)
 
 
 def _fix(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.domain import python_api, torch_api
@@ -11,16 +10,13 @@ from gpusync_lint.domain.values import Device, Kind
 from gpusync_lint.rules.base.context import arguments, is_constant, keyword, positional
 from gpusync_lint.rules.ordering.clocks import COLLECTIVES, HOST, Snapshot
 from gpusync_lint.rules.ordering.memory import NONE, Place, View, Views
-from gpusync_lint.rules.ordering.names import CURRENT_STREAMS, EVENTS, NEW_STREAMS, last_name, path_of
+from gpusync_lint.rules.ordering.names import CURRENT_STREAMS, EVENTS, NEW_STREAMS, ORDERS, last_name
 from gpusync_lint.rules.ordering.state import escape, is_uncertain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpusync_lint.rules.ordering.expressions import Expressions
-
-_ORDERS = re.compile(r"\b(?:wait|synchroni[sz]e|query|stream|event|barrier|join)", re.IGNORECASE)
-"""Words of functions of the project that may order something."""
 
 _VIEWS = frozenset(
     {
@@ -121,7 +117,7 @@ def _until(run: Expressions, node: ast.expr | None) -> Snapshot:
     """What an event or stream comes after; everything if it is unknown."""
     if node is None:
         return run.state.clocks.now()
-    known = run.state.events.get(path_of(node) or "")
+    known = run.event_at(run.path(node))
     if known is None and isinstance(node, ast.Call):
         known = run.snapshots.get(node)
     return run.state.clocks.now() if known is None else known
@@ -130,7 +126,7 @@ def _until(run: Expressions, node: ast.expr | None) -> Snapshot:
 def _is_stream(run: Expressions, node: ast.expr) -> bool:
     if isinstance(node, ast.Call):
         return last_name(node.func) in CURRENT_STREAMS
-    return path_of(node) in run.state.streams or run.value(node).kind is Kind.STREAM
+    return run.path(node) in run.state.streams or run.value(node).kind is Kind.STREAM
 
 
 def _synchronize(run: Expressions, node: ast.Call, receiver: ast.expr) -> Views:
@@ -160,14 +156,14 @@ def _wait_event(run: Expressions, node: ast.Call, receiver: ast.expr) -> Views:
 
 def _record_event(run: Expressions, node: ast.Call, receiver: ast.expr) -> Views:
     run.snapshots[node] = snapshot = run.certain_snapshot(run.stream_of(receiver))
-    path = path_of(next(iter(node.args), None))
+    path = run.path(next(iter(node.args), None))
     if path is not None:
         run.state.events[path] = snapshot
     return NONE
 
 
 def _record(run: Expressions, node: ast.Call, receiver: ast.expr) -> Views:
-    path = path_of(receiver)
+    path = run.path(receiver)
     given = next(iter(arguments(node)), None)
     if path is not None:
         stream = run.state.current if given is None else run.stream_of(given)
@@ -200,7 +196,7 @@ def _set_stream(run: Expressions, node: ast.Call, receiver: ast.expr) -> Views:
 
 
 def _replay(run: Expressions, node: ast.Call, receiver: ast.expr) -> Views:
-    for view, writes in run.graphs.get(path_of(receiver) or "", ()):
+    for view, writes in run.graphs.get(run.path(receiver) or "", ()):
         run.stream_accesses([view], node, writes)
     return NONE
 
@@ -329,7 +325,7 @@ def _to_host(run: Expressions, node: ast.Call, source: Views, free: bool | None)
 
 def _move_module(run: Expressions, node: ast.Call, module: Views, target: str) -> Views:
     """Move the parameters of a module."""
-    path = path_of(node.func.value) if isinstance(node.func, ast.Attribute) else None
+    path = run.path(node.func.value) if isinstance(node.func, ast.Attribute) else None
     for parameter in [one for one in run.state.views if path is not None and one.startswith(f"{path}.")]:
         del run.state.views[parameter]
     for view in module:
@@ -401,7 +397,7 @@ def _tensor_method(run: Expressions, node: ast.Call, receiver: ast.expr, views: 
         return views
     operands = [run.operands(argument) for argument in arguments(node)]
     if name in _VIEWS:
-        return frozenset(view._replace(part=None) if name != "detach" else view for view in views)
+        return views if name == "detach" else frozenset(view._replace(is_indexed=False) for view in views)
     if name == "numpy":
         return frozenset(view._replace(array=True) for view in views)
     if name in _NO_ACCESS or name in _NEW_LIKE:
@@ -493,11 +489,15 @@ def _other(run: Expressions, node: ast.Call, name: str) -> Views:
     run.host_reads([view for view in operands if view.array], node)
     if called.kind is Kind.MODULE:
         forward = run.context.method_of(called, "forward")
-        if forward is None or not run.context.may_wait(forward, _ORDERS):
+        if forward is None or not run.context.may_wait(forward, ORDERS):
             run.reads(operands, node)
             return run.result(node, operands)
+    if called.kind is Kind.FUNCTION:
+        returned = run.inline(called.ref, node)
+        if returned is not None:
+            return returned
     escape(operands)
-    is_known = called.kind is Kind.FUNCTION and not run.context.may_wait(called.ref, _ORDERS)
+    is_known = called.kind is Kind.FUNCTION and not run.context.may_wait(called.ref, ORDERS)
     if not is_known:
         run.order_everything()
     return NONE

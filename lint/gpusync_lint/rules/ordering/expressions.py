@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from gpusync_lint.domain.values import NEW_STREAM, Device, Kind
 from gpusync_lint.rules.ordering.clocks import NOTHING
+from gpusync_lint.rules.ordering.indices import Indices
 from gpusync_lint.rules.ordering.memory import NONE, Memory, Place, View, Views
 from gpusync_lint.rules.ordering.names import (
     CURRENT_STREAMS,
@@ -15,7 +17,6 @@ from gpusync_lint.rules.ordering.names import (
     NEW_STREAMS,
     ORDERING,
     last_name,
-    path_of,
 )
 from gpusync_lint.rules.ordering.state import NAMED, Accesses, escape, is_uncertain, uncertain_stream
 from gpusync_lint.syntax.names import dotted_path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from gpusync_lint.domain.values import Value
+    from gpusync_lint.project.symbols import FunctionDef
     from gpusync_lint.rules.base.context import RuleContext
     from gpusync_lint.rules.ordering.clocks import Snapshot
 
@@ -44,6 +46,9 @@ class Expressions(Accesses):
         self.graphs: dict[str, list[tuple[View, bool]]] = {}
         """By path, the accesses of captured graphs."""
         self._streams = 0
+        self._unknown = 0
+        self.bound: Counter[str] = Counter()
+        """By name, how often it was bound so far."""
 
     def value(self, node: ast.expr | None) -> Value:
         """What the inference knows about an expression."""
@@ -58,7 +63,35 @@ class Expressions(Accesses):
             self.host_waits_for_current()
         return views
 
+    def inline(self, fn: FunctionDef, node: ast.Call) -> Views | None:
+        """Run the body of a function of the project for a call; None if that is not possible."""
+        return None
+
     # streams and paths
+
+    @property
+    def indices(self) -> Indices:
+        """What is known about numbers."""
+        return Indices(self.state.numbers, self.bound)
+
+    def path(self, node: ast.AST | None) -> str | None:
+        """The path of an expression; None if it has none."""
+        return self.indices.path(node)
+
+    def select(self, views: Views, index: ast.expr) -> Views:
+        """A part of memory, or an element of a list of tensors."""
+        selected: set[View] = set()
+        for view in views:
+            found = self.indices.part(index, "" if view.is_indexed else "reshaped ")
+            if found is None:
+                self._unknown += 1
+                found = (f"unknown {self._unknown}",), False
+            part, is_element = found
+            if view.is_indexed:
+                selected.add(view._replace(part=(*view.part, *part), is_indexed=is_element))
+            else:
+                selected.add(view if view.part else view._replace(part=part))
+        return frozenset(selected)
 
     def stream_of(self, node: ast.expr | None) -> str:
         """The stream that an expression refers to."""
@@ -71,7 +104,7 @@ class Expressions(Accesses):
             if name in NEW_STREAMS:
                 self._streams += 1
                 return f"stream {self._streams}"
-        path = path_of(node)
+        path = self.path(node)
         if path is None:
             return uncertain_stream("")
         known = self.state.streams.get(path)
@@ -95,7 +128,7 @@ class Expressions(Accesses):
 
     def views_at(self, node: ast.expr) -> Views:
         """The memory of a path that the function was given; it is the same each time."""
-        path = path_of(node)
+        path = self.path(node)
         if path is None:
             return NONE
         views = self.state.views.get(path)
@@ -170,14 +203,12 @@ class Expressions(Accesses):
         return self.views_at(node) if not views and self.value(node).kind is Kind.TENSOR else NONE
 
     def _subscript(self, node: ast.Subscript) -> Views:
-        path = path_of(node)
+        path = self.path(node)
         if path is not None and path in self.state.views:
             return self.state.views[path]
         if not isinstance(node.slice, ast.Slice):
             self.reads(self.evaluate(node.slice), node)
-        views = self.evaluate(node.value)
-        part = _rows(node.slice)
-        return frozenset(view._replace(part=part) if view.part is None else view for view in views)
+        return self.select(self.evaluate(node.value), node.slice)
 
     def _binary(self, node: ast.BinOp) -> Views:
         operands = self.evaluate(node.left) | self.evaluate(node.right)
@@ -239,10 +270,14 @@ class Expressions(Accesses):
             self.bind(generator.target, NONE, None)
             for condition in generator.ifs:
                 self.truth(condition)
-        elements = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
-        for element in elements:
-            self._keep(element)
-        return NONE
+        if isinstance(node, ast.DictComp):
+            self._keep(node.key)
+            self._keep(node.value)
+            return NONE
+        views = self.evaluate(node.elt)
+        escape(views)
+        is_new = isinstance(node.elt, ast.Call) and all(not view.part for view in views)
+        return views if isinstance(node, ast.ListComp) and is_new else NONE
 
     def _suspend(self, node: ast.Await | ast.Yield | ast.YieldFrom) -> Views:
         if node.value is not None:
@@ -274,15 +309,25 @@ class Expressions(Accesses):
             self.bind(target.value, NONE, None)
             return
         if isinstance(target, ast.Subscript):
-            self._store(target, views)
+            self._store(target, views, value)
             return
-        path = path_of(target)
+        path = self.path(target)
         if path is None:
             escape(views)
             return
-        stream, event = self._stream_value(value), self._event_value(value)
+        self.bind_path(target, path, views, value)
+
+    def bind_path(self, target: ast.expr, path: str, views: Views, value: ast.expr | None) -> None:
+        """Assign memory to a path."""
+        number = self.indices.number(value)
+        stream, event = self.stream_value(value), self._event_value(value)
         self.unbind(path)
-        if isinstance(target, ast.Attribute) or (isinstance(target, ast.Name) and target.id in self.shared_names):
+        self.bound[path] += 1
+        if number is not None and isinstance(target, ast.Name):
+            self.state.numbers[path] = number
+        if isinstance(target, (ast.Attribute, ast.Subscript)) or (
+            isinstance(target, ast.Name) and target.id in self.shared_names
+        ):
             escape(views)
         if views:
             for view in views:
@@ -292,13 +337,15 @@ class Expressions(Accesses):
             self.state.streams[path] = stream
         if event is not None:
             self.state.events[path] = event
+        if isinstance(value, ast.ListComp) and self._event_value(value.elt) is NOTHING:
+            self.state.events[f"{path}[*]"] = NOTHING
 
     @property
     def shared_names(self) -> Collection[str]:
         """The names that other functions see."""
         return ()
 
-    def _stream_value(self, value: ast.expr | None) -> str | None:
+    def stream_value(self, value: ast.expr | None) -> str | None:
         """The stream that an assigned expression refers to; None if it is none."""
         if value is None:
             return None
@@ -306,34 +353,37 @@ class Expressions(Accesses):
             name = last_name(value.func)
             is_stream = name in CURRENT_STREAMS or name in NEW_STREAMS
         else:
-            is_stream = self.value(value).kind is Kind.STREAM or path_of(value) in self.state.streams
+            is_stream = self.value(value).kind is Kind.STREAM or self.path(value) in self.state.streams
         return self.stream_of(value) if is_stream else None
+
+    def event_at(self, path: str | None) -> Snapshot | None:
+        """What the event at a path comes after; None if that is unknown."""
+        if path is None:
+            return None
+        known = self.state.events.get(path)
+        return known if known is not None or "[" not in path else self.state.events.get(f"{path.rpartition('[')[0]}[*]")
 
     def _event_value(self, value: ast.expr | None) -> Snapshot | None:
         """What an event or the work of a collective comes after, if an assigned expression is one."""
         if not isinstance(value, ast.Call):
-            return self.state.events.get(path_of(value) or "")
+            return self.event_at(self.path(value))
         is_event = last_name(value.func) in EVENTS
         if is_event and not self.context.qualified_name(value.func).startswith(HOST_EVENTS):
             return NOTHING
         return self.snapshots.get(value)
 
-    def _store(self, target: ast.Subscript, views: Views) -> None:
+    def _store(self, target: ast.Subscript, views: Views, value: ast.expr | None) -> None:
         """`target[...] = value`."""
         base = self.evaluate(target.value)
-        if not base and self.value(target.value).kind is Kind.TENSOR:
-            base = self.views_at(target.value)
-        if base:
+        held = self.value(target.value)
+        if base and (held.certain or not any(view.memory.escapes for view in base)):
             self.reads(views, target)
-            part = _rows(target.slice)
-            self.writes(frozenset(view._replace(part=part) for view in base), target)
+            self.writes(self.select(base, target.slice), target)
         else:
+            path = self.path(target)
             escape(views)
-            path = path_of(target)
             if path is not None:
-                self.unbind(path)
-                if views:
-                    self.state.views[path] = views
+                self.bind_path(target, path, views, value)
         if target in self.waits:
             self.host_waits_for_current()
 
@@ -346,29 +396,10 @@ def orders(node: ast.expr) -> bool:
 def place_of(value: Value) -> Place:
     """Where the memory of a value is."""
     if value.kind is not Kind.TENSOR or not value.certain:
-        return Place.PINNED if value.kind is Kind.TENSOR and value.pinned else Place.UNKNOWN
+        return Place.UNKNOWN
     if value.device is Device.CPU:
         return Place.PINNED if value.pinned else Place.HOST
     return Place.DEVICE if value.device >= Device.ASSUMED else Place.UNKNOWN
-
-
-def _rows(index: ast.expr) -> tuple[int, int] | None:
-    """The rows that an index selects; None for all, or if they are not constants."""
-    if isinstance(index, ast.Tuple):
-        return _rows(index.elts[0]) if index.elts else None
-    if isinstance(index, ast.Constant) and type(index.value) is int and index.value >= 0:
-        return index.value, index.value + 1
-    if not isinstance(index, ast.Slice) or index.step is not None:
-        return None
-    bounds = []
-    for bound, default in ((index.lower, 0), (index.upper, 1 << 62)):
-        if bound is None:
-            bounds.append(default)
-        elif isinstance(bound, ast.Constant) and type(bound.value) is int and bound.value >= 0:
-            bounds.append(bound.value)
-        else:
-            return None
-    return bounds[0], bounds[1]
 
 
 _EVALUATE: dict[type, Callable[[Expressions, Any], Views]] = {

@@ -13,6 +13,12 @@ Conditions = frozenset[tuple[str, bool]]
 """The tests of the branches around a statement, as source, each with its outcome."""
 
 
+EVERYTHING = (0, 1 << 62)
+"""The indices of a whole dimension."""
+Part = tuple[tuple[int, int] | str, ...]
+"""For each dimension, the indices from and to, or the source of an unknown one. Missing dimensions are whole."""
+
+
 class Place(Enum):
     """Where memory is."""
 
@@ -38,8 +44,7 @@ class Access(NamedTuple):
     node: ast.expr
     statement: ast.stmt
     conditions: Conditions
-    part: tuple[int, int] | None
-    """The rows that are accessed, from and to; None for all, or for unknown ones."""
+    part: Part
 
 
 @dataclass(eq=False, slots=True)
@@ -60,9 +65,9 @@ class Memory:
     accesses: list[Access] = field(default_factory=list)
 
     def record(self, access: Access) -> None:
-        """Add an access. A newer one of the same expression replaces the old one."""
-        same = (access.node, access.stream, access.writes)
-        self.accesses = [old for old in self.accesses if (old.node, old.stream, old.writes) != same]
+        """Add an access. A newer one of the same expression and part replaces the old one."""
+        same = (access.node, access.stream, access.writes, access.part)
+        self.accesses = [old for old in self.accesses if (old.node, old.stream, old.writes, old.part) != same]
         self.accesses.append(access)
 
 
@@ -70,7 +75,9 @@ class View(NamedTuple):
     """An allocation, or a part of it, as an expression refers to it."""
 
     memory: Memory
-    part: tuple[int, int] | None = None
+    part: Part = ()
+    is_indexed: bool = True
+    """Whether further indices add to those of the part: it is the whole, or one element, in its own shape."""
     array: bool = False
     """Whether it is a NumPy array."""
 
@@ -79,9 +86,15 @@ Views = frozenset[View]
 NONE: Views = frozenset()
 
 
-def overlap(a: tuple[int, int] | None, b: tuple[int, int] | None) -> bool:
-    """Whether two parts may have rows in common."""
-    return a is None or b is None or (a[0] < b[1] and b[0] < a[1])
+def overlap(a: Part, b: Part) -> bool:
+    """Whether two parts have elements in common. Two unknown indices are taken to differ, unless they are the same."""
+    return all(_meet(one, other) for one, other in zip(a, b, strict=False))
+
+
+def _meet(a: tuple[int, int] | str, b: tuple[int, int] | str) -> bool:
+    if isinstance(a, str) or isinstance(b, str):
+        return a == b or EVERYTHING in (a, b)
+    return a[0] < b[1] and b[0] < a[1]
 
 
 def contradict(a: Conditions, b: Conditions) -> bool:

@@ -48,13 +48,17 @@ class UnorderedRule(Rule):
 
 
 def _races(context: RuleContext) -> dict[ast.expr, list[tuple[Race, bool]]]:
-    """The races of the function, by the expression to underline, each with whether it is the first of its access."""
-    known = context.races.get(context.function)
+    """The races of the file, by the expression to underline, each with whether it is the first of its access."""
+    known: dict[ast.expr, list[tuple[Race, bool]]] | None = context.races
     if known is None:
-        known = context.races[context.function] = {}
-        earlier: set[tuple[Kind, ast.expr]] = set()
-        for race in races_of(context.function, context):
-            cause = (race.kind, race.earlier.node)
-            known.setdefault(race.node, []).append((race, cause not in earlier))
-            earlier.add(cause)
+        known = context.races = {}
+        causes: set[tuple[Kind, ast.expr]] = set()
+        seen: set[tuple[Kind, ast.expr]] = set()
+        for fn in context.file.all_functions:
+            for race in races_of(fn, context):
+                if (race.kind, race.node) not in seen:
+                    seen.add((race.kind, race.node))
+                    cause = (race.kind, race.earlier.node)
+                    known.setdefault(race.node, []).append((race, cause not in causes))
+                    causes.add(cause)
     return known

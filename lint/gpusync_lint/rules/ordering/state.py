@@ -72,6 +72,8 @@ class State:
     streams: dict[str, str] = field(default_factory=dict)
     events: dict[str, Snapshot] = field(default_factory=dict)
     """By dotted path, what an event, or the work of a collective, comes after."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """By name, the value of a counter."""
     clocks: Clocks = field(default_factory=Clocks)
     current: str = CURRENT
     freed: tuple[tuple[Memory, Access], ...] = ()
@@ -79,9 +81,8 @@ class State:
 
     def copy(self) -> State:
         """A copy for another path."""
-        return State(
-            dict(self.views), dict(self.streams), dict(self.events), self.clocks.copy(), self.current, self.freed
-        )
+        names = dict(self.views), dict(self.streams), dict(self.events), dict(self.numbers)
+        return State(*names, self.clocks.copy(), self.current, self.freed)
 
     def merge(self, other: State) -> None:
         """Join two paths that meet."""
@@ -96,12 +97,14 @@ class State:
             self.events[path] = Snapshot(reached, max(a.everything, b.everything))
         for path in self.events.keys() ^ other.events.keys():
             self.events.pop(path, None)  # then it may come after anything
+        self.numbers = {name: one for name, one in self.numbers.items() if other.numbers.get(name) == one}
         self.clocks.merge(other.clocks)
         self.freed = tuple(dict.fromkeys((*self.freed, *other.freed)))
 
     def forget(self, path: str) -> list[Memory]:
         """Unbind a path and what is below it; return the memory that it referred to."""
         gone: list[Memory] = []
+        self.numbers.pop(path, None)
         for known in (self.views, self.streams, self.events):
             for one in [one for one in known if one == path or one.startswith((f"{path}.", f"{path}["))]:
                 old = known.pop(one)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpusync_lint.domain.values import Kind
 from gpusync_lint.rules.ordering.calls import call
 from gpusync_lint.rules.ordering.expressions import Expressions
 from gpusync_lint.rules.ordering.memory import NONE
-from gpusync_lint.rules.ordering.names import last_name, path_of
+from gpusync_lint.rules.ordering.names import ORDERS, last_name
+from gpusync_lint.rules.ordering.state import escape
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from gpusync_lint.project.symbols import FunctionDef
     from gpusync_lint.rules.base.context import RuleContext
+    from gpusync_lint.rules.ordering.memory import Views
     from gpusync_lint.rules.ordering.state import Race, State
+
+_T = TypeVar("_T")
 
 WORDS = re.compile(
     r"non_blocking\s*=\s*True|\.copy_\([^\n]*True|\bStream\(|\.stream\(|async_op\s*=\s*True|\bi(?:send|recv)\("
@@ -25,6 +30,9 @@ WORDS = re.compile(
 """What the source of a function contains that can have a race; most functions do not."""
 _ITERATIONS = 3
 """How often the body of a loop runs: what one iteration frees, the next but one may be given."""
+_MAX_ITERATIONS = 6
+_MAX_CALLS = 3
+"""The most calls that are followed into each other."""
 _MAX_STATEMENTS = 4000
 """How many statements are run for one function, at most."""
 _ENTER_STREAM = ("stream", "StreamContext")
@@ -61,6 +69,10 @@ class _Statements(Expressions):
         super().__init__(context, call)
         self._fn = fn
         self._loops: list[_Loop] = []
+        self._stack = [fn]
+        """The functions that are being run."""
+        self._calls: list[list[tuple[State, Views]]] = []
+        """By call that is being run, the states in which it returns, with what it returns."""
         self._left = _MAX_STATEMENTS
         self._shared = frozenset(
             name for node in ast.walk(fn.node) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names
@@ -92,7 +104,8 @@ class _Statements(Expressions):
         return True
 
     def _assign(self, node: ast.Assign) -> bool:
-        if len(node.targets) == 1 and self._pairs(node.targets[0], node.value):
+        target = node.targets[0]
+        if len(node.targets) == 1 and (self._pairs(target, node.value) or self._list(target, node.value)):
             return True
         views = self.evaluate(node.value)
         for target in node.targets:
@@ -110,6 +123,20 @@ class _Statements(Expressions):
             self.bind(element, views, one)
         return True
 
+    def _list(self, target: ast.expr, value: ast.expr) -> bool:
+        """`a = [b, c]`; returns whether the assignment has this form."""
+        if not isinstance(value, (ast.List, ast.Tuple)) or not isinstance(target, (ast.Name, ast.Attribute)):
+            return False
+        path = self.path(target)
+        values = [(one, self.evaluate(one)) for one in value.elts]
+        self.bind(target, NONE, None)
+        for index, (one, views) in enumerate(values):
+            element = ast.Subscript(target, ast.Constant(index), ast.Load())
+            escape(views)
+            if path is not None and not isinstance(one, ast.Starred):
+                self.bind_path(element, f"{path}[{index}]", views, one)
+        return True
+
     def _annotated(self, node: ast.AnnAssign) -> bool:
         if node.value is not None:
             self.bind(node.target, self.evaluate(node.value), node.value)
@@ -118,13 +145,97 @@ class _Statements(Expressions):
     def _augmented(self, node: ast.AugAssign) -> bool:
         self.reads(self.evaluate(node.value), node.value)
         target = node.target
-        base = self.evaluate(target.value if isinstance(target, ast.Subscript) else target)
-        self.writes(base, target)
+        self.writes(self.evaluate(target), target)
+        if isinstance(target, ast.Name):
+            number = self.indices.number(ast.BinOp(target, node.op, node.value))
+            self.bound[target.id] += 1
+            self.state.numbers.pop(target.id, None)
+            if number is not None:
+                self.state.numbers[target.id] = number
         return True
 
     def _return(self, node: ast.Return) -> bool:
-        self.evaluate(node.value)  # the caller may wait before it reads what is returned
+        views = self.evaluate(node.value)  # the caller may wait before it reads what is returned
+        if self._calls:
+            self._calls[-1].append((self.state, views))
         return False
+
+    # calls
+
+    def inline(self, fn: FunctionDef, node: ast.Call) -> Views | None:
+        """Run the body of a function of the same file for a call; None if that is not possible."""
+        parameters = getattr(fn.node, "args", None)
+        if fn.file is not self._fn.file or parameters is None or fn in self._stack or len(self._stack) > _MAX_CALLS:
+            return None
+        source = fn.file.source_of(fn.node)
+        if isinstance(fn.node, ast.AsyncFunctionDef) or not (WORDS.search(source) or ORDERS.search(source)):
+            return None
+        if "yield" in source or any(isinstance(one, ast.Starred) for one in node.args):
+            return None
+        names = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
+        owner, prefix = None, ""
+        if fn.cls is not None and fn.kind == "function":
+            owner = self.path(node.func.value) if isinstance(node.func, ast.Attribute) else None
+            if owner is None or not names:
+                return None
+            prefix = names.pop(0)
+        given = {
+            **dict(zip(names, node.args, strict=False)),
+            **{one.arg: one.value for one in node.keywords if one.arg},
+        }
+        inside = self._seen_in(fn, owner, prefix)
+        for name, argument in given.items():
+            self._hand_over(inside, name, argument)
+        return self._run_call(fn, inside, owner, prefix)
+
+    def _seen_in(self, fn: FunctionDef, owner: str | None, prefix: str) -> State:
+        """The state in which a function is called: of names, it sees those around it, and what its object holds."""
+        sees_all = fn.outer is not None and fn.outer in self._stack
+        inside = self.state.copy()
+        for known in (inside.views, inside.streams, inside.events, inside.numbers):
+            before = dict(known)
+            if not sees_all:
+                known.clear()
+            if owner is not None:
+                for path, one in before.items():
+                    if path.startswith(f"{owner}."):
+                        known[f"{prefix}{path[len(owner) :]}"] = one  # type: ignore[assignment]
+        return inside
+
+    def _hand_over(self, inside: State, name: str, argument: ast.expr) -> None:
+        """Bind a parameter."""
+        inside.forget(name)
+        views = self.operands(argument)
+        if views:
+            inside.views[name] = views
+        stream = self.stream_value(argument)
+        if stream is not None:
+            inside.streams[name] = stream
+        event = self.event_at(self.path(argument))
+        if event is not None:
+            inside.events[name] = event
+        number = self.indices.number(argument)
+        if number is not None:
+            inside.numbers[name] = number
+
+    def _run_call(self, fn: FunctionDef, inside: State, owner: str | None, prefix: str) -> Views:
+        """Run the body of a function; return what it returns."""
+        outside, statement, loops = self.state, self.statement, self._loops
+        self.state, self._loops = inside, []
+        self._stack.append(fn)
+        self._calls.append([])
+        reached = self.block(fn.node.body)
+        returned = self._calls.pop()
+        self._stack.pop()
+        self._meet(self.state if reached else None, *(state for state, _ in returned))
+        end = self.state
+        self.state, self.statement, self._loops = outside, statement, loops
+        outside.clocks, outside.freed = end.clocks, end.freed
+        if owner is not None:
+            _take_back(outside.views, end.views, owner, prefix)
+            _take_back(outside.streams, end.streams, owner, prefix)
+            _take_back(outside.events, end.events, owner, prefix)
+        return NONE.union(*(views for _, views in returned))
 
     def _raise(self, node: ast.Raise) -> bool:
         self.evaluate(node.exc)
@@ -132,7 +243,7 @@ class _Statements(Expressions):
 
     def _delete(self, node: ast.Delete) -> bool:
         for target in node.targets:
-            path = path_of(target)
+            path = self.path(target)
             if path is not None:
                 self.unbind(path)
         return True
@@ -179,6 +290,9 @@ class _Statements(Expressions):
 
     def _if(self, node: ast.If) -> bool:
         self.truth(node.test)
+        known = self.indices.outcome(node.test)
+        if known is not None:
+            return self.block(node.body if known else node.orelse)
         text, outcome = _condition(node.test)
         other = self.state.copy()
         statement = self.statement
@@ -192,30 +306,80 @@ class _Statements(Expressions):
     def _for(self, node: ast.For | ast.AsyncFor) -> bool:
         views = self.evaluate(node.iter)
         self.host_reads([view for view in views if view.array], node.iter)
+        counted = self._counted(node)
 
-        def bind() -> None:
+        def bind(iteration: int) -> None:
             self.bind(node.target, NONE, None)
+            for name, start in counted:
+                self.state.numbers[name] = start + iteration
+            for target, several in self._elements_of(node):
+                index = ast.Constant(iteration)
+                self.bind(target, self.select(several, index), None)
 
-        return self._loop(node, bind, may_skip=True)
+        return self._loop(node, bind, self._length(node), may_skip=True)
+
+    def _counted(self, node: ast.For | ast.AsyncFor) -> list[tuple[str, int]]:
+        """The counters of a loop, each with its first value: of `range(n)`, and of `enumerate(...)`."""
+        called = node.iter
+        if not isinstance(called, ast.Call):
+            return []
+        name, target = last_name(called.func), node.target
+        if name == "range" and isinstance(target, ast.Name) and 1 <= len(called.args) <= 2:
+            start = self.indices.number(called.args[0]) if len(called.args) == 2 else 0
+            return [] if start is None else [(target.id, start)]
+        if name == "enumerate" and isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name):
+            return [(target.elts[0].id, 0)] if len(called.args) == 1 and not called.keywords else []
+        return []
+
+    def _elements_of(self, node: ast.For | ast.AsyncFor) -> list[tuple[ast.expr, Views]]:
+        """The targets of a loop over lists of tensors, each with its list."""
+        called, target = node.iter, node.target
+        if not isinstance(called, ast.Call):
+            return [(target, self.evaluate(called))] if isinstance(called, ast.Name) else []
+        name = last_name(called.func)
+        if name not in ("zip", "enumerate") or not isinstance(target, ast.Tuple):
+            return []
+        targets = target.elts[1:] if name == "enumerate" else target.elts
+        return [
+            (one, self.evaluate(given))
+            for one, given in zip(targets, called.args, strict=False)
+            if isinstance(given, ast.Name)
+        ]
+
+    def _length(self, node: ast.For | ast.AsyncFor) -> int:
+        """How often a loop is run: as often as it runs, if that is known, but not too often."""
+        most = _ITERATIONS if len(self._loops) < 2 else _ITERATIONS - 1
+        moduli = [
+            self.indices.number(one.right)
+            for one in walk_block(node.body)
+            if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod)
+        ]
+        most = min(max([most, *(modulus + 2 for modulus in moduli if modulus is not None)]), _MAX_ITERATIONS)
+        length: int | None = None
+        if isinstance(node.iter, (ast.List, ast.Tuple)):
+            length = len(node.iter.elts)
+        elif isinstance(node.iter, ast.Call) and last_name(node.iter.func) == "range" and len(node.iter.args) == 1:
+            length = self.indices.number(node.iter.args[0])
+        return most if length is None else min(most, length)
 
     def _while(self, node: ast.While) -> bool:
         endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
 
-        def test() -> None:
+        def test(iteration: int) -> None:
             self.truth(node.test)
 
-        return self._loop(node, test, may_skip=not endless)
+        return self._loop(node, test, _ITERATIONS if len(self._loops) < 2 else _ITERATIONS - 1, may_skip=not endless)
 
-    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, start: Callable[[], None], may_skip: bool) -> bool:
+    def _loop(
+        self, node: ast.For | ast.AsyncFor | ast.While, start: Callable[[int], None], length: int, may_skip: bool
+    ) -> bool:
         loop = _Loop()
         self._loops.append(loop)
-        start()
         skipped = self.state.copy() if may_skip else None
         reached = True
-        for iteration in range(_ITERATIONS if len(self._loops) <= 2 else _ITERATIONS - 1):
-            if iteration:
-                self.statement = node
-                start()
+        for iteration in range(length):
+            self.statement = node
+            start(iteration)
             reached = self._meet(self._branch(node.body, [], self.state), *loop.continues)
             loop.continues.clear()
             if not reached:
@@ -224,6 +388,9 @@ class _Statements(Expressions):
         end = self.state if reached else None
         if not self._meet(end, skipped if end is None else None, *loop.breaks):
             return False
+        for target in ast.walk(node.target) if not isinstance(node, ast.While) else ():
+            if isinstance(target, ast.Name):
+                self.state.numbers.pop(target.id, None)  # the loop may go on
         return self.block(node.orelse)
 
     def _with(self, node: ast.With | ast.AsyncWith) -> bool:
@@ -238,7 +405,7 @@ class _Statements(Expressions):
                 self.entered.append(node)
             elif _is_capture(manager):
                 assert isinstance(manager, ast.Call)
-                graph = (path_of(manager.args[0]) if manager.args else None) or ""
+                graph = (self.path(manager.args[0]) if manager.args else None) or ""
                 self.captured = []
             else:
                 self.evaluate(manager)
@@ -263,7 +430,7 @@ class _Statements(Expressions):
             if last_name(manager.func) in _ENTER_STREAM and len(manager.args) == 1:
                 return self.stream_of(manager.args[0])
             return None
-        is_stream = self.value(manager).kind is Kind.STREAM or path_of(manager) in self.state.streams
+        is_stream = self.value(manager).kind is Kind.STREAM or self.path(manager) in self.state.streams
         return self.stream_of(manager) if is_stream else None
 
     def _may_order(self, manager: ast.expr) -> bool:
@@ -293,6 +460,13 @@ class _Statements(Expressions):
         for case in node.cases:
             ends.append(self._branch(case.body, [], before.copy()))
         return self._meet(*ends)
+
+
+def _take_back(known: dict[str, _T], inside: dict[str, _T], owner: str, prefix: str) -> None:
+    """Keep what a method has assigned to its object."""
+    for path, one in inside.items():
+        if path.startswith(f"{prefix}."):
+            known[f"{owner}{path[len(prefix) :]}"] = one
 
 
 def _condition(test: ast.expr) -> tuple[str, bool]:
