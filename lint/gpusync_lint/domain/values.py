@@ -60,6 +60,7 @@ class Kind(_Enumeration):
     DISTRIBUTION: ClassVar[Kind]
     """An object of `torch.distributions`."""
     STREAM: ClassVar[Kind]
+    """A stream. `const` is `NEW_STREAM` if it was created, and is not one that was asked for."""
     EVENT: ClassVar[Kind]
     TUPLE: ClassVar[Kind]
     LIST: ClassVar[Kind]
@@ -186,6 +187,7 @@ GPU_DEVICE = Value(Kind.DEVICE, Device.GPU)
 CPU_DEVICE = Value(Kind.DEVICE, Device.CPU)
 DTYPE = Value(Kind.DTYPE)
 BOOL_DTYPE = Value(Kind.DTYPE, boolean=True)
+NEW_STREAM = "new"
 GPU_PRESENT = Value(Kind.FLAG, const=True)
 """True if there is a GPU: `torch.cuda.is_available()`."""
 GPU_ABSENT = Value(Kind.FLAG, const=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpusync_lint.files.regular_file import MAX_DOCUMENT, NotRegularError, TooLargeError, read_regular
 from gpusync_lint.messages import did_you_mean, wrong_type
 from gpusync_lint.model.findings import UserError
-from gpusync_lint.model.levels import Heat
+from gpusync_lint.model.levels import FREQUENCIES, Heat
 from gpusync_lint.settings import project_barriers
 from gpusync_lint.settings.options import OPTIONS
 from gpusync_lint.settings.selection import Layer, UnknownCodeError, glob_pattern, resolve_all
@@ -200,9 +200,9 @@ class _Reader:
 
     def _heat(self) -> Heat:
         value = self.table.get("heat", Heat.STEP.value)
-        if value in [heat.value for heat in Heat]:
+        if value in [heat.value for heat in FREQUENCIES]:
             return Heat(value)
-        raise self._fail("heat", f"must be one of {', '.join(heat.value for heat in Heat)}, not {value!r}")
+        raise self._fail("heat", f"must be one of {', '.join(heat.value for heat in FREQUENCIES)}, not {value!r}")
 
     def _baseline(self) -> Path | None:
         value = self.table.get("baseline")
