@@ -72,6 +72,8 @@ BORN: Final = -1 << 63
 USED: Final = 1 << 62
 """The further bit of a word that is the first of a record of an operator: ``struct record`` of native_path.cpp."""
 LIBRARY: Final = "simulated/native_path/native_path"
+_PART: Final = 1 << 14
+"""Words of the ring whose memory is given back at once."""
 _ZEROS: Final = memoryview(bytes(8 << 12)).cast("q")
 POINTER_IN_CAPSULE: Final = 2
 """The cell of a ``PyCapsule`` with its pointer, after the two of every object."""
@@ -100,6 +102,7 @@ class Lifetimes:
         memory = mmap.mmap(-1, size + words * 8, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         # Never released: native code may use it after the interpreter has cleared every module.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+        self._memory = memory
         self.context = Context.from_buffer(memory)
         self.context.dlpack_deleter = cells[(structure >> 3) + _DELETER]
         address = ctypes.addressof(self.context)
@@ -178,8 +181,20 @@ class Ring(Lifetimes):
                 part = places.tolist()
             places[:] = _ZEROS[:count]
             words += part
+            self._give_back_pages(start, start + count)
             self._read = self.context.read = self._read + count
         return words
+
+    def _give_back_pages(self, start: int, end: int) -> None:
+        """Let the system have the memory of the parts of the ring that end between two words, which are zero; otherwise
+        a long run would fill the whole ring with memory.
+        """
+        first, last = start // _PART * _PART, end // _PART * _PART
+        if first < last:
+            page = mmap.PAGESIZE
+            offset = ctypes.sizeof(Context)
+            low, high = -(-(offset + first * 8) // page) * page, (offset + last * 8) // page * page
+            self._memory.madvise(mmap.MADV_DONTNEED, low, high - low)
 
     def mark(self, structure: int) -> None:
         """See :meth:`Lifetimes.mark`."""

@@ -63,6 +63,14 @@ _NO_CONTENT: Final = re.compile(
     r"_version|_has_\w+|resize_\w*|set_|record_stream|requires_grad_|retain_grad|rename_?|can_cast)(\.\w+)?$"
 )
 
+
+class _Sweeps:
+    """When pinned memory that no copy uses any more is forgotten: each time that its number has doubled."""
+
+    least = next = 64
+
+
+_sweeps: Final = _Sweeps()
 pending: dict[int, History] = {}
 """Pinned memory that copies may still read or fill, by its first address."""
 _device: dict[int, History] = {}
@@ -293,8 +301,9 @@ def copy_uses_pinned(tensor: Tensor, is_write: bool, stream: Timeline, line: _Li
         return
     history = pending.get(base)
     if history is None:
-        if len(pending) >= _MAX_PENDING:
+        if len(pending) >= _sweeps.next:
             _forget_done()
+            _sweeps.next = max(_sweeps.least, 2 * len(pending))
         history = pending[base] = History(base, None)
     access(history, of_tensor(tensor), is_write, stream, line, what, tensor)
 

@@ -124,6 +124,8 @@ def _key_of(address: int) -> int | None:
 
 
 tracker.hooks.key_of = _key_of
+
+
 def _settle() -> None:
     """Tell who looks for races what native code did since the last time."""
     global _settled_calls
