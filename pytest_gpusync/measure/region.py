@@ -123,6 +123,7 @@ class Region:
                 step_ends=log.step_ends(),
                 step_source=log.step_source,
                 warmup=DEFAULT_WARMUP if log.warmup is None else log.warmup,
+                checks_races=self.result().races is not None,
             )
         )
 
