@@ -399,6 +399,8 @@ class Recording:
                 logged = self._alike.setdefault(logged, logged)
             for region in self._regions:
                 region.syncs.append(logged)
+                if region.executions is not None:
+                    region.executions.waited(frame, site)
             if self._optimizer_steps.handle is None:
                 self._optimizer_steps.attach()
         except Exception as error:  # must not reach the driver's callback or the user's operator

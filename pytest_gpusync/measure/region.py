@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
     from pytest_gpusync.model.measurement import Disturbance, Measurement, Race, SiteCount, StepTime
+    from pytest_gpusync.source.line_executions import LineExecutions
 
 text_renderer: Callable[[Measurement], str] | None = None
 """Returns a measurement as text for ``print()``. Set by ``pytest_gpusync``; None: ``repr()`` is shown."""
@@ -95,6 +96,10 @@ class Region:
         if count < 0:
             raise ValueError(f"warm_up() takes a number of steps of at least 0, not {count}")
         self._log.warmup = count
+
+    def count_executions(self, executions: LineExecutions) -> None:
+        """Let `executions` count how often the lines that wait from now on are executed."""
+        self._log.executions = executions
 
     def result(self) -> Measurement:
         """Return what was measured: final once the region is closed, before that what was seen so far."""

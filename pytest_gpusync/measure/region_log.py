@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Site,
         StepTime,
     )
+    from pytest_gpusync.source.line_executions import LineExecutions
 
 DEFAULT_WARMUP: Final = 1
 """Steps left out of budgets in a region that has steps, unless told otherwise."""
@@ -104,6 +105,8 @@ class RegionLog:
         """As :attr:`Region.on_step <pytest_gpusync.measure.region.Region.on_step>`."""
         self.follower: StepEndFollower | None = None
         """What ends steps, if the caller says so."""
+        self.executions: LineExecutions | None = None
+        """Counts the executions of lines that waited, if the caller asks for it."""
         self.timing: tuple[StepTime, ...] | None = None
         self.disturbance: Disturbance | None = None
         self.problem: str | None = None
@@ -264,6 +267,7 @@ class RegionLog:
             races=tuple(replace(race, times=times) for race, times in self._races.items())
             if finds_races and self.wants_races
             else None,
+            executions=None if self.executions is None else self.executions.counts(),
         )
 
     def _in_steps(self, ends: Sequence[StepEnd], counts: Sequence[bool]) -> list[Sync]:

@@ -113,6 +113,13 @@ def test_the_run_is_written_as_json(program, tmp_path):
     assert {(site["path"], site["line"]) for site in region["sites"]} == {("train.py", 1), ("train.py", 2)}
 
 
+def test_the_executions_of_a_line_are_written_where_python_can_count_them(program, tmp_path):
+    program("for step in range(4):\n    sync() if step else None\nsync()", "--json", "run.json")
+    sites = json.loads((tmp_path / "run.json").read_text())["regions"][0]["sites"]
+    found = {site["line"]: (site["syncs"], site["executions"]) for site in sites}
+    assert found == ({2: (3, 3), 3: (1, 1)} if sys.version_info >= (3, 12) else {2: (3, None), 3: (1, None)})
+
+
 @pytest.mark.parametrize(("flags", "lines"), [((), None), (("--lines",), {"train.py": [[1, 2], [4, 4]]})])
 def test_the_lines_that_ran_are_written_when_asked_for(program, tmp_path, flags, lines):
     program("sync()\nif False or sync():\n    sync()\nsync()", "--json", "run.json", *flags)
