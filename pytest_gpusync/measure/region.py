@@ -133,6 +133,13 @@ class Region:
         )
 
     @property
+    def steps_ended(self) -> int:
+        """Steps that have ended so far and count as such, warm-up included: 0 before the second ``optimizer.step()``,
+        since one call does not repeat.
+        """
+        return self._log.steps_ended()
+
+    @property
     def opened_ns(self) -> int:
         """When the region opened, by the clock of ``time.perf_counter_ns()``: its times count from here."""
         return self._log.opened_ns

@@ -199,6 +199,10 @@ class RegionLog:
         if self.wants_races:
             self._races[race] = self._races.get(race, 0) + 1
 
+    def steps_ended(self) -> int:
+        """Return how many steps have ended that count as such."""
+        return len(self._boundary_calls() if self.explicit_ends is None else self.explicit_ends)
+
     def step_ends(self) -> list[int]:
         """Return when the steps ended, by the clock of ``time.perf_counter_ns()``; empty for a region without steps."""
         if self.explicit_ends is not None:

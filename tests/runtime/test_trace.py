@@ -310,6 +310,16 @@ def test_a_program_is_stopped_after_the_steps(program, tmp_path, capsys, optimiz
     assert (region["steps"], region["warmup"], region["syncs_per_step"]["max"]) == (5, 1, optimizers)
 
 
+def test_the_set_up_of_a_second_training_is_not_one_of_the_steps(program, tmp_path, capsys):
+    source = textwrap.dedent(TRAINING).replace("range(1000)", "range(4)") + "train()\ntrain()\nprint('not reached')"
+    assert program(source, "--steps", "5", "--json", "run.json") == 0
+    captured = capsys.readouterr()
+    assert "stopped the program after 5 measured steps (--steps), at train.py:10" in captured.err
+    assert "not reached" not in captured.out
+    (region,) = json.loads((tmp_path / "run.json").read_text())["regions"]
+    assert len(region["per_step"]) == 5
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Python itself says nothing
 def test_a_training_on_another_thread_is_stopped_after_the_steps(program, capsys):
     source = textwrap.dedent(TRAINING) + "t = threading.Thread(target=train)\nt.start()\nt.join()\nprint('not reached')"
