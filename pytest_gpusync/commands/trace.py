@@ -22,6 +22,7 @@ from pytest_gpusync.measure.region import record
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.reporting.files import path_of_rank, why_unavailable
 from pytest_gpusync.source.line_coverage import CoverageUnavailable, LineCoverage
+from pytest_gpusync.source.line_executions import LineExecutions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -135,12 +136,14 @@ def main(argv: Sequence[str]) -> int:
     except MeasurementError as error:
         return _refuse(str(error))
     name = f"-m {target}" if options.is_module else target
-    lines = LineCoverage() if options.lines else None
+    lines, executions = LineCoverage() if options.lines else None, LineExecutions()
     try:
         with (
             lines.recording() if lines is not None else nullcontext(),
+            executions.counting(),
             record(name, all_threads=options.all_threads) as region,
         ):
+            region.count_executions(executions)
             code = _run(options, output, region)
     except CoverageUnavailable as error:
         return _refuse(f"--lines: {error}")

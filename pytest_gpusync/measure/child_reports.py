@@ -18,13 +18,14 @@ import shutil
 import tempfile
 import threading
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpusync.machine.child_environment import PATH, REPORTS, STARTUP
 from pytest_gpusync.measure import step_boundaries
-from pytest_gpusync.model.measurement import Measurement, Site, Sync
+from pytest_gpusync.model.measurement import Measurement, Race, Site, Sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -48,6 +49,9 @@ class _Process:
     syncs: list[dict[str, Any]] = field(default_factory=list)
     steps: list[tuple[int, int]] = field(default_factory=list)
     """Time and optimizer of each ``optimizer.step()``."""
+    races: list[Race] = field(default_factory=list)
+    raced: list[tuple[int, int]] = field(default_factory=list)
+    """When a race happened, and its place in ``races``."""
     stepping: set[tuple[int, str]] = field(default_factory=set)
     """The threads that called them, with their names."""
     read: int = 0
@@ -69,6 +73,12 @@ class _Process:
         elif "step" in entry:
             self.steps.append((entry["step"], entry["optimizer"]))
             self.stepping.add(tuple(entry["thread"]))
+        elif "raced" in entry:
+            self.raced.append((entry["at"], entry["raced"]))
+        elif "race" in entry:
+            race = entry["race"]
+            places = {name: Site(*race[name]) for name in ("site", "other")}
+            self.races.append(Race(**{**race, **places, "shape": tuple(race["shape"])}))
         elif "unseen" in entry:
             self.unseen = entry["unseen"]
         else:
@@ -87,6 +97,8 @@ class Window:
     """When its steps ended; empty for a region without steps."""
     step_source: str
     warmup: int
+    checks_races: bool
+    """It looks for races."""
 
 
 class ChildReports:
@@ -209,7 +221,8 @@ def _measurement(process: _Process, window: Window) -> Measurement | None:
 
     syncs = [sync for sync in process.syncs if inside(sync["began"])]
     steps = [step for step in process.steps if inside(step[0])]
-    if not syncs and not steps and not inside(process.used_ns):
+    raced = Counter(number for at, number in process.raced if inside(at))
+    if not syncs and not steps and not raced and not inside(process.used_ns):
         return None
     ends: Sequence[int] = [
         steps[index][0] for index in step_boundaries.boundaries([(n, step[1]) for n, step in enumerate(steps)])
@@ -224,6 +237,9 @@ def _measurement(process: _Process, window: Window) -> Measurement | None:
         ends,
         source,
         problem=_why_unseen(process.name, process.unseen) if process.unseen is not None else None,
+        races=tuple(replace(process.races[number], times=times) for number, times in raced.items())
+        if window.checks_races and process.unseen is None
+        else None,
     )
 
 
@@ -234,7 +250,13 @@ def _unreported(pid: int, window: Window) -> Measurement:
 
 
 def _made(
-    window: Window, process: str, syncs: list[Sync], ends: Sequence[int], source: str, problem: str | None
+    window: Window,
+    process: str,
+    syncs: list[Sync],
+    ends: Sequence[int],
+    source: str,
+    problem: str | None,
+    races: tuple[Race, ...] | None = None,
 ) -> Measurement:
     return Measurement(
         name=f"{window.name} in {process}",
@@ -246,6 +268,7 @@ def _made(
         complete=problem is None,
         problem=problem,
         process=process,
+        races=races,
     )
 
 

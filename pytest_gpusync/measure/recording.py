@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.measurement import Environment, Race, RawSync
     from pytest_gpusync.recorders import Recorder
 
+_MAX_ALIKE: Final = 1 << 12
 _JAX_NOT_SEEN: Final = "cannot see waits of JAX, which is loaded: this version does not wait in the known places"
 _COUNTED_AT_THE_DRIVER: Final = {"cupy": "CuPy", "numba.cuda": "Numba"}
 """Frameworks other than torch that wait by calls of the driver, by module."""
@@ -137,6 +138,8 @@ class Recording:
         self.finds_races = False
         """True if the recorder that was started last can look for races."""
         self._looks_for_races = False
+        self._alike: dict[LoggedSync, LoggedSync] = {}
+        """Syncs without a time of their own, of which the logs hold one object for each line."""
         self._verified: set[str] = set()
         """Recorders that have seen a planted sync in this process."""
         self._planting: tuple[int, list[RawSync]] | None = None
@@ -414,8 +417,15 @@ class Recording:
             name = _thread_name(owner)
             values = (kind, site, direction, nbytes, blocked, phase, owner, name, device, allowed)
             logged = tuple.__new__(LoggedSync, (*values, began, sequence, stream, held))  # in a third of the time
+            if began is None and sequence is None:
+                # Nothing tells it from the same line's next one: keep one object for all of them.
+                if len(self._alike) >= _MAX_ALIKE:
+                    self._alike.clear()
+                logged = self._alike.setdefault(logged, logged)
             for region in self._regions:
                 region.syncs.append(logged)
+                if region.executions is not None:
+                    region.executions.waited(frame, site)
             if self._optimizer_steps.handle is None:
                 self._optimizer_steps.attach()
         except Exception as error:  # must not reach the driver's callback or the user's operator

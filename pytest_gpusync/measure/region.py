@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
     from pytest_gpusync.model.measurement import Disturbance, Measurement, Race, SiteCount, StepTime
+    from pytest_gpusync.source.line_executions import LineExecutions
 
 text_renderer: Callable[[Measurement], str] | None = None
 """Returns a measurement as text for ``print()``. Set by ``pytest_gpusync``; None: ``repr()`` is shown."""
@@ -98,6 +99,10 @@ class Region:
             raise ValueError(f"warm_up() takes a number of steps of at least 0, not {count}")
         self._log.warmup = count
 
+    def count_executions(self, executions: LineExecutions) -> None:
+        """Let `executions` count how often the lines that wait from now on are executed."""
+        self._log.executions = executions
+
     def result(self) -> Measurement:
         """Return what was measured: final once the region is closed, before that what was seen so far."""
         if self._log.result is not None:
@@ -125,8 +130,16 @@ class Region:
                 step_ends=log.step_ends(),
                 step_source=log.step_source,
                 warmup=DEFAULT_WARMUP if log.warmup is None else log.warmup,
+                checks_races=self.result().races is not None,
             )
         )
+
+    @property
+    def steps_ended(self) -> int:
+        """Steps that have ended so far and count as such, warm-up included: 0 before the second ``optimizer.step()``,
+        since one call does not repeat.
+        """
+        return self._log.steps_ended()
 
     @property
     def opened_ns(self) -> int:

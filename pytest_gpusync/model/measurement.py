@@ -7,7 +7,7 @@ quantity that was not measured is ``None``, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -286,6 +286,8 @@ class Measurement:
     disturbance: Disturbance | None = None
     """What NVML saw of throttling and other processes while the steps were timed; None if it was not queried."""
     races: tuple[Race, ...] | None = None
+    executions: Mapping[tuple[str, int], int] | None = None
+    """Executions of the lines that waited, from the first wait of each on, by path and line; None if not counted."""
     """Pairs of accesses that nothing orders, in the order in which they were first seen; None if the recorder does not
     look for them, as on a real GPU."""
     times: RegionTimes | None = None

@@ -536,7 +536,7 @@ class _Reporter:
         if gpu is None or gpu.is_forked:
             return
         self._annotate(terminalreporter, gpu)
-        shown = terminalreporter.verbosity >= 0 and not terminalreporter.config.option.collectonly
+        shown = terminalreporter.verbosity >= -1 and not terminalreporter.config.option.collectonly
         lines = gpu.summary() if shown else []
         if shown:
             lines += gpu.notes

@@ -208,8 +208,12 @@ def test_the_header_is_left_out_on_request(run, quiet):
     run("--gpu-sync-budget=3", quiet, test_a=THREE_SYNCS).stdout.no_fnmatch_line("gpusync: *")
 
 
-def test_quiet_leaves_the_summary_out(run):
-    run("--gpu-sync-budget=3", "-q", test_a=THREE_SYNCS).stdout.no_fnmatch_line("*= gpusync =*")
+def test_quiet_keeps_the_summary(run):
+    run("--gpu-sync-budget=3", "-q", test_a=THREE_SYNCS).stdout.fnmatch_lines(["*= gpusync =*"])
+
+
+def test_more_than_quiet_leaves_the_summary_out(run):
+    run("--gpu-sync-budget=3", "-qq", test_a=THREE_SYNCS).stdout.no_fnmatch_line("*= gpusync =*")
 
 
 def test_a_conftest_that_asks_for_a_gpu_finds_the_simulated_one(run_apart):

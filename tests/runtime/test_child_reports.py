@@ -54,8 +54,9 @@ def step(ended, optimizer=1, thread=1):
     return {"step": ended, "optimizer": optimizer, "thread": [thread, "MainThread"]}
 
 
-def measured(reports, step_ends=(), warmup=1):
-    return reports.measured(Window("test_it", SIMULATED, 10, 100, step_ends, "optimizer.step()", warmup))
+def measured(reports, step_ends=(), warmup=1, checks_races=True):
+    window = Window("test_it", SIMULATED, 10, 100, step_ends, "optimizer.step()", warmup, checks_races)
+    return reports.measured(window)
 
 
 def test_without_a_report_there_is_no_measurement(reports):
@@ -72,6 +73,36 @@ def test_a_process_that_used_the_device_and_did_not_wait_made_no_sync(reports):
         True,
     )
     assert judge(found, Budget(max=0)).outcome == "passed"
+
+
+RACE = {
+    "race": {
+        "kind": "host-read",
+        "site": ["worker.py", 7, "work", None],
+        "stream": "host",
+        "other": ["worker.py", 6, "work", None],
+        "other_stream": "default stream",
+        "tensor": "host",
+        "shape": [4],
+        "nbytes": 16,
+        "message": "worker.py:7 reads host",
+        "times": 1,
+    }
+}
+
+
+def test_a_race_belongs_to_the_regions_in_which_it_happened(reports):
+    raced = [{"raced": 0, "at": at} for at in (9, 10, 100, 101)]
+    write(reports, {**HEADER, "used": 2}, RACE, *raced)
+    (found,) = measured(reports)
+    (race,) = found.races
+    assert (race.site.line, race.other.line, race.shape, race.times) == (7, 6, (4,), 2)
+
+
+def test_a_region_that_does_not_look_for_races_has_none_of_its_processes(reports):
+    write(reports, HEADER, RACE, {"raced": 0, "at": 20})
+    (found,) = measured(reports, checks_races=False)
+    assert found.races is None
 
 
 def test_only_what_lies_within_the_region_belongs_to_it(reports):
@@ -185,5 +216,5 @@ def test_a_running_process_that_uses_a_gpu_and_does_not_report_satisfies_no_budg
     monkeypatch.setattr(child_reports, "_users_of_a_gpu", lambda pid: [7, 42])
     write(reports, {**HEADER, "used": 2})
     on_gpu = Environment("2.13.0", "3.11.9", "cuda", "GPU", "1", "cupti", "driver")
-    (found,) = reports.measured(Window("test_it", on_gpu, 10, 100, (), "whole region", 0))
+    (found,) = reports.measured(Window("test_it", on_gpu, 10, 100, (), "whole region", 0, checks_races=False))
     assert found.problem.startswith("process 42, which the test started, used the device unseen")

@@ -137,6 +137,13 @@ def test_the_run_is_written_as_json(program, tmp_path):
     assert {(site["path"], site["line"]) for site in region["sites"]} == {("train.py", 1), ("train.py", 2)}
 
 
+def test_the_executions_of_a_line_are_written_where_python_can_count_them(program, tmp_path):
+    program("for step in range(4):\n    sync() if step else None\nsync()", "--json", "run.json")
+    sites = json.loads((tmp_path / "run.json").read_text())["regions"][0]["sites"]
+    found = {site["line"]: (site["syncs"], site["executions"]) for site in sites}
+    assert found == ({2: (3, 3), 3: (1, 1)} if sys.version_info >= (3, 12) else {2: (3, None), 3: (1, None)})
+
+
 @pytest.mark.parametrize(("flags", "lines"), [((), None), (("--lines",), {"train.py": [[1, 2], [4, 4]]})])
 def test_the_lines_that_ran_are_written_when_asked_for(program, tmp_path, flags, lines):
     program("sync()\nif False or sync():\n    sync()\nsync()", "--json", "run.json", *flags)
@@ -325,6 +332,16 @@ def test_a_program_is_stopped_after_the_steps(program, tmp_path, capsys, optimiz
     assert "not reached" not in captured.out
     (region,) = json.loads((tmp_path / "run.json").read_text())["regions"]
     assert (region["steps"], region["warmup"], region["syncs_per_step"]["max"]) == (5, 1, optimizers)
+
+
+def test_the_set_up_of_a_second_training_is_not_one_of_the_steps(program, tmp_path, capsys):
+    source = textwrap.dedent(TRAINING).replace("range(1000)", "range(4)") + "train()\ntrain()\nprint('not reached')"
+    assert program(source, "--steps", "5", "--json", "run.json") == 0
+    captured = capsys.readouterr()
+    assert "stopped the program after 5 measured steps (--steps), at train.py:10" in captured.err
+    assert "not reached" not in captured.out
+    (region,) = json.loads((tmp_path / "run.json").read_text())["regions"]
+    assert len(region["per_step"]) == 5
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Python itself says nothing
