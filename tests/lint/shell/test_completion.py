@@ -33,7 +33,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         ("gpusync lint --extend", {"--extend-select"}),
         ("gpusync lint --output-format rd", {"rdjson"}),
         ("gpusync lint --heat g", {"guarded"}),
-        ("gpusync rule GS70", {"GS701", "GS702", "GS703", "GS704", "GS705"}),
+        ("gpusync rule GS71", {"GS710", "GS711", "GS712", "GS713"}),
         ("gpusync trace --st", {"--steps"}),
         ("gpusync report m", {"merge", "md"}),
         ("gpusync report html -", {"-o", "-h", "--help"}),
