@@ -1,11 +1,11 @@
-"""Parts of messages about wrong input: suggestions, and the types of TOML values."""
+"""Parts of messages: suggestions and the types of TOML values for wrong input, and whether to color."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -48,3 +48,17 @@ def wrong_type(expected: str, value: object) -> str:
         return f"must be {expected}, not a boolean"
     names = {str: "a string", int: "an integer", float: "a float", dict: "a table", list: "a list"}
     return f"must be {expected}, not {names.get(type(value), f'a {type(value).__name__}')}"
+
+
+def wants_color(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether to color what is written to a stream.
+
+    `NO_COLOR` (https://no-color.org) says no and `FORCE_COLOR` (https://force-color.org) says yes, with any value but
+    an empty one; if both are set, `NO_COLOR` counts, as in Python and pytest. Otherwise a terminal is colored, unless
+    it is a dumb one.
+    """
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and environ.get("TERM") != "dumb"

@@ -49,7 +49,7 @@ class _Refusal(Exception):
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    options = _parser().parse_args(list(argv))
+    options = command_parser().parse_args(list(argv))
     try:
         if options.action == "merge":
             _merge(Path(options.out), options.files)
@@ -64,7 +64,8 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(
         prog="gpusync report",
         description="Merge the files of several runs, or show a run from its file in another format.",

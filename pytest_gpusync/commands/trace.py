@@ -22,6 +22,7 @@ from pytest_gpusync.measure.region import record
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.reporting.files import path_of_rank, why_unavailable
 from pytest_gpusync.source.line_coverage import CoverageUnavailable, LineCoverage
+from pytest_gpusync.source.line_executions import LineExecutions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,7 +77,9 @@ class _Output:
     @property
     def color(self) -> bool:
         """True if a report may be colored."""
-        return not self._out.closed and self._out.isatty() and "NO_COLOR" not in os.environ
+        from gpusync_lint.messages import wants_color
+
+        return not self._out.closed and wants_color(self._out, os.environ)
 
     def report(self, rows: Sequence[str]) -> None:
         """Print a report after what the program has printed; to standard error if standard output is closed."""
@@ -108,7 +111,7 @@ class _Output:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    parser = _parser()
+    parser = command_parser()
     options = parser.parse_args(_split_module(argv))
     if options.target is None:
         parser.error("the program is missing: give SCRIPT, or -m MODULE")
@@ -133,12 +136,14 @@ def main(argv: Sequence[str]) -> int:
     except MeasurementError as error:
         return _refuse(str(error))
     name = f"-m {target}" if options.is_module else target
-    lines = LineCoverage() if options.lines else None
+    lines, executions = LineCoverage() if options.lines else None, LineExecutions()
     try:
         with (
             lines.recording() if lines is not None else nullcontext(),
+            executions.counting(),
             record(name, all_threads=options.all_threads) as region,
         ):
+            region.count_executions(executions)
             code = _run(options, output, region)
     except CoverageUnavailable as error:
         return _refuse(f"--lines: {error}")
@@ -149,7 +154,8 @@ def main(argv: Sequence[str]) -> int:
     return _report(region.result(), code, options, output, lines)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(
         prog="gpusync trace",
         usage="gpusync trace [OPTION...] SCRIPT [ARG...]\n       gpusync trace [OPTION...] -m MODULE [ARG...]",
@@ -207,7 +213,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
     parser.add_argument("target", nargs="?", metavar="SCRIPT|MODULE", help="the program")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
+    parser.add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="ARG",
+        help="its arguments: all that follows the program, also options; the options above go before it",
+    )
     return parser
 
 
@@ -317,7 +328,10 @@ def _run(options: argparse.Namespace, output: _Output, region: Region | None) ->
                 runpy.run_path(options.target, run_name="__main__")
     except SystemExit as leave:
         if stops is None or stops.reason is None:
-            return _exit_code(leave)
+            code = _exit_code(leave)
+            if code == USAGE_ERROR and (misplaced := _own_options(options.arguments)):
+                output.note(f"passed to the program: {misplaced}; an option of gpusync trace goes before the program")
+            return code
         output.note(f"stopped the program {stops.reason}")
         return 0
     except KeyboardInterrupt:
@@ -332,6 +346,13 @@ def _run(options: argparse.Namespace, output: _Output, region: Region | None) ->
     if stops is not None and stops.ended_early:
         output.note(f"--steps: {stops.ended_early}")
     return 0
+
+
+def _own_options(arguments: Sequence[str]) -> str:
+    """The options among a program's arguments that this command has, too."""
+    known = command_parser()._option_string_actions
+    words = (argument.partition("=")[0] for argument in arguments if argument.startswith("--"))
+    return " and ".join(dict.fromkeys(word for word in words if word in known))
 
 
 @contextmanager

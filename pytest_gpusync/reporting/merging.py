@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.model.document import Document
 
-_COVERAGES: Final = ("simulated", "torch", "driver")
+_COVERAGES: Final = ("simulated", "dispatcher", "torch", "driver")
 """From least to most: the coverage of a merged run is the least of its parts."""
 
 _COMPARED: Final = ("device", "gpu", "driver", "recorder", "coverage", "torch", "python")

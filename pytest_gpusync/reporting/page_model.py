@@ -34,6 +34,7 @@ SOURCE_AROUND: Final = 4
 COVERAGE_TEXTS: Final = {
     "driver": "The recorder saw every synchronize call of the process, from any library.",
     "torch": "The recorder saw only the syncs that torch itself makes; other libraries may have made more.",
+    "dispatcher": "The recorder saw only reads, copies and synchronize calls, in torch's dispatcher.",
     "simulated": "Counted on a simulated CUDA device. It makes the same syncs, but not in the time a GPU takes.",
 }
 

@@ -28,7 +28,7 @@ from pytest_gpusync.reporting.rule_names import rule_for
 from pytest_gpusync.reporting.sync_sequence import sequence_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpusync.model.budgets import Verdict
     from pytest_gpusync.model.document import Document
@@ -83,7 +83,7 @@ def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) 
         "per_step": per_step,
         "devices": None if per_step is None else [count._asdict() for count in device_counts(measurement)],
         "not_counted": not_counted_document(measurement),
-        "sites": [_site(count) for count in counts],
+        "sites": [_site(count, measurement.executions) for count in counts],
         "races": None if measurement.races is None else [_race(race) for race in measurement.races],
         "order": sequence_document(measurement, counts),
         "memory": memory_document(measurement),
@@ -183,7 +183,7 @@ def _counted(measurement: Measurement) -> int:
     return sum(1 for sync in measurement.all_syncs if sync.allowed is None and not sync.background)
 
 
-def _site(count: SiteCount) -> Document:
+def _site(count: SiteCount, executions: Mapping[tuple[str, int], int] | None) -> Document:
     return {
         "path": count.site.path,
         "line": count.site.line,
@@ -204,6 +204,7 @@ def _site(count: SiteCount) -> Document:
         "allowed": count.allowed,
         "background": count.background,
         "devices": [found._asdict() for found in count.devices],
+        "executions": None if executions is None else executions.get((count.site.path, count.site.line)),
     }
 
 
