@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from gpusync_lint import output
+from gpusync_lint.escaping import escaped, escaped_lines, masked
 from gpusync_lint.files.discovery import Found, discover, display_path
 from gpusync_lint.messages import nearest
 from gpusync_lint.model import codes
@@ -72,7 +73,7 @@ class _Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        self.exit(FAILED, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        self.exit(FAILED, f"{self.prog}: error: {escaped(message)} (see {self.prog} --help)\n")
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """As `parse_args`, but the error for an unknown option suggests the nearest known one."""
@@ -183,18 +184,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _lint(arguments)
     except UserError as error:
-        emit(sys.stderr, f"gpusync lint: error: {error}\n")
+        emit(sys.stderr, f"gpusync lint: error: {escaped(str(error))}\n")
         return FAILED
     except BrokenPipeError:
         raise
     except Exception as error:
         from gpusync_lint.run.schedule import internal_error
 
-        emit(sys.stderr, f"gpusync lint: {internal_error(error)}\n")
+        emit(sys.stderr, f"gpusync lint: {escaped(internal_error(error))}\n")
         if arguments.verbose:
             import traceback
 
-            traceback.print_exc()
+            emit(sys.stderr, escaped_lines(traceback.format_exc()))
         return FAILED
     finally:
         if collects:
@@ -216,6 +217,8 @@ def _lint(arguments: argparse.Namespace) -> int:
     def unneeded(listed: Sequence[Listed]) -> frozenset[str]:
         nonlocal cache
         cache = _cache(arguments, paths, config, request.settings, cwd, listed)
+        if cache is not None and cache.note:
+            emit(sys.stderr, f"gpusync lint: {escaped(cache.note)}\n")
         return frozenset() if cache is None else cache.unread
 
     found = discover(
@@ -227,7 +230,9 @@ def _lint(arguments: argparse.Namespace) -> int:
         unneeded=unneeded,
     )
     for folder in found.empty:
-        emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {folder}\n")
+        emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {escaped(folder)}\n")
+    if found.abandoned:
+        _clean_up(found.abandoned, removes=(arguments.fix or arguments.add_ignores is not None) and not arguments.diff)
     reference = _baseline(arguments, config, cwd)
     runs = None
     if arguments.observed:
@@ -262,6 +267,17 @@ def _lint(arguments: argparse.Namespace) -> int:
         outcome = replace(outcome, reported=seen.reported, observed=seen)
     _report(arguments, found, outcome, cwd)
     return _exit_code(arguments, outcome)
+
+
+def _clean_up(abandoned: Sequence[str], *, removes: bool) -> None:
+    """Remove the temporary files of a run that was killed while it changed files, or name one of them."""
+    from gpusync_lint.files.atomic_write import remove_if_abandoned
+
+    files = f"{len(abandoned)} temporary file{'' if len(abandoned) == 1 else 's'} of an interrupted --fix"
+    if not removes:
+        emit(sys.stderr, f"gpusync lint: found {files}, such as {escaped(abandoned[0])}; the next --fix removes them\n")
+    elif removed := remove_if_abandoned(abandoned):
+        emit(sys.stderr, f"gpusync lint: removed {len(removed)} of {files}\n")
 
 
 def _cache(
@@ -351,7 +367,7 @@ def _write_baseline(arguments: argparse.Namespace, config: Config, reference: Ba
     how = ""
     if arguments.baseline is None and config.baseline is None:
         how = f'; use it with --baseline, or with baseline = "{reference.location.name}" in [tool.gpusync]'
-    emit(sys.stderr, f"Wrote {_warnings(len({entry.key for entry in entries}))} to {reference.name}{how}.\n")
+    emit(sys.stderr, f"Wrote {_warnings(len({entry.key for entry in entries}))} to {escaped(reference.name + how)}.\n")
     return accept_all(outcome)
 
 
@@ -384,10 +400,10 @@ def _report(arguments: argparse.Namespace, found: Found, outcome: Outcome, cwd: 
     for error in outcome.errors:
         cell = "" if error.cell is None else f":cell {error.cell}"
         place = f"{error.path}{cell}{'' if error.line is None else f':{error.line}'}"
-        emit(sys.stderr, f"{place}: error: {error.message}\n")
+        emit(sys.stderr, f"{escaped(place)}: error: {escaped(error.message)}\n")
     if arguments.verbose:
         for trace in outcome.tracebacks:
-            emit(sys.stderr, trace)
+            emit(sys.stderr, escaped_lines(trace))
     if arguments.diff:
         _print_diff(outcome, cwd)
         return
@@ -414,7 +430,9 @@ def _print_diff(outcome: Outcome, cwd: Path) -> None:
 
     for change in outcome.changes:
         file = change.file
-        emit(sys.stdout, diff(document(file, file.raw), document(file, change.raw), display_path(file.location, cwd)))
+        text = diff(document(file, file.raw), document(file, change.raw), display_path(file.location, cwd))
+        # `patch` needs the diff as it is; a terminal shows what a control character would hide.
+        emit(sys.stdout, "\n".join(map(masked, text.split("\n"))) if sys.stdout.isatty() else text)
     for verb, count in (("fix", outcome.fixed), ("allow", outcome.allowed)):
         if count:
             emit(sys.stderr, f"Would {verb} {_warnings(count)}.\n")
@@ -454,7 +472,7 @@ def rule(argv: Sequence[str] | None = None) -> int:
     try:
         prefix = "GS" if word is None else resolve(word, names)
     except UnknownCodeError as error:
-        emit(sys.stderr, f"gpusync rule: error: {error}\n")
+        emit(sys.stderr, f"gpusync rule: error: {escaped(str(error))}\n")
         return FAILED
     if prefix in names:
         from gpusync_lint import rule_pages
