@@ -65,7 +65,7 @@ def test_github_escapes_properties_and_messages() -> None:
     finding = replace(FINDING, path="a:b,c%.py", message="50%, a: b\r\nc")
     line = render("github", _outcome(finding))
     assert line.startswith("::warning file=a%3Ab%2Cc%25.py,line=1,")
-    assert line.endswith("::50%25, a: b%0D%0Ac%0Aremedy: keep it on the device\n")
+    assert line.endswith("::50%25, a: b\\r%0Ac%0Aremedy: keep it on the device\n")
     assert line.count("\n") == 1
 
 
