@@ -62,6 +62,7 @@ class Kind(_Enumeration):
     STREAM: ClassVar[Kind]
     EVENT: ClassVar[Kind]
     TUPLE: ClassVar[Kind]
+    """A tuple. `ref` of a named tuple are the names of its fields."""
     LIST: ClassVar[Kind]
     """A list, a set, an iterator or another iterable with one value for all its elements, `elem`."""
     DICT: ClassVar[Kind]
