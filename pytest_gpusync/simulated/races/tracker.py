@@ -221,19 +221,23 @@ def write(tensor: Tensor, stream: Timeline, place: _Line, what: str) -> None:
 
 
 def _touch(tensor: Tensor, is_write: bool, stream: Timeline, line: _Line, what: str) -> None:
-    if tensor.numel():
-        history = _history(base_of(tensor))
-        base, default = history.base, timeline(tensor.get_device(), 0)
-        access(history, of_tensor(tensor), is_write, stream, line, what, tensor)
-        if history.storage is None and stream is not (history.owner or timeline(stream.device, 0)):
+    count = tensor.numel()
+    if count:
+        # This runs for each tensor of each operator on a side stream.
+        start, item = tensor.data_ptr(), tensor.element_size()
+        base = start - int(tensor.storage_offset()) * item
+        extent = (start, start + count * item, None) if tensor.is_contiguous() else of_tensor(tensor)
+        history = _device.get(base) or _history(base)
+        default = stream.default if tensor.get_device() == stream.device else timeline(tensor.get_device(), 0)
+        access(history, extent, is_write, stream, line, what, tensor)
+        if history.storage is None and stream is not (history.owner or stream.default):
             history.storage = StorageWeakRef(tensor.untyped_storage())
             if history.key is None:
                 history.key = hooks.key_of(base)
             if history.key is not None:
                 _bases[history.key] = base
                 _suspects[base] = history
-        if history.shared or stream is not default:
-            _set_shared(history, _is_shared(history, default))
+        _update_shared(history, stream, default)
 
 
 def _history(base: int) -> History:
@@ -243,6 +247,14 @@ def _history(base: int) -> History:
         history = _device[base] = History(base, None)
         history.recorded |= _recorded.pop(base, set())
     return history
+
+
+def _update_shared(history: History, stream: Timeline, default: Timeline) -> None:
+    """Set whether memory is shared, after work on `stream` has used it."""
+    if stream is not default:
+        _set_shared(history, True)
+    elif history.shared:
+        _set_shared(history, _is_shared(history, default))
 
 
 def _is_shared(history: History, default: Timeline) -> bool:
@@ -624,8 +636,7 @@ def replay(accesses: Iterable[Captured]) -> None:
         elif process.tracking:
             stream, history = launch(device), _history(base)
             access(history, extent, is_write, stream, line, GRAPH)
-            if history.shared or stream is not timeline(device, 0):
-                _set_shared(history, _is_shared(history, timeline(device, 0)))
+            _update_shared(history, stream, timeline(device, 0))
 
 
 # ---- reports ----
