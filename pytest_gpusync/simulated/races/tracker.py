@@ -229,7 +229,11 @@ def _touch(tensor: Tensor, is_write: bool, stream: Timeline, line: _Line, what: 
         extent = (start, start + count * item, None) if tensor.is_contiguous() else of_tensor(tensor)
         history = _device.get(base) or _history(base)
         default = stream.default if tensor.get_device() == stream.device else timeline(tensor.get_device(), 0)
-        access(history, extent, is_write, stream, line, what, tensor)
+        if history.only is stream:
+            new = tuple.__new__(Access, (extent, stream, stream.clock, line.place, what, False))
+            history.add(new, is_write)  # in a third of the time
+        else:
+            access(history, extent, is_write, stream, line, what, tensor)
         if history.storage is None and stream is not (history.owner or stream.default):
             history.storage = StorageWeakRef(tensor.untyped_storage())
             if history.key is None:
@@ -237,7 +241,8 @@ def _touch(tensor: Tensor, is_write: bool, stream: Timeline, line: _Line, what: 
             if history.key is not None:
                 _bases[history.key] = base
                 _suspects[base] = history
-        _update_shared(history, stream, default)
+        if stream is default or not history.shared:
+            _update_shared(history, stream, default)
 
 
 def _history(base: int) -> History:
@@ -440,7 +445,7 @@ def born(
             start, end, layout = access.extent
             if start + shift < base + nbytes and end + shift > base:
                 moved = access._replace(extent=(start + shift, end + shift, layout), freed=True)
-                (history.writes if is_write else history.reads).append(moved)
+                history.take_over(moved, is_write)
                 _set_shared(history, True)
         if not still_used:
             _freed.remove(freed)
@@ -532,6 +537,7 @@ def before(schema: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -
         return
     line = _Line.of(sys._getframe(2))
     given, written, name = len(arguments), schema.written, schema.name
+    use = _capture if conditions.capturing else _touch
     streams: dict[int, Timeline] = {}
     for position in (*schema.tensors, *schema.lists):
         value = arguments[position] if position < given else keywords.get(schema.arguments[position])
@@ -541,7 +547,7 @@ def before(schema: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -
                 stream = streams.get(index)
                 if stream is None:
                     stream = streams[index] = launch(index)
-                _use(tensor, position in written, stream, line, name)
+                use(tensor, position in written, stream, line, name)
 
 
 def after(schema: Any, result: Any) -> None:
@@ -556,11 +562,12 @@ def after(schema: Any, result: Any) -> None:
 
 
 def _use(tensor: Tensor, is_write: bool, stream: Timeline, line: _Line, what: str) -> None:
-    if conditions.capturing:
-        if captured.accesses is not None and tensor.numel():
-            captured.accesses.append(Captured(base_of(tensor), of_tensor(tensor), is_write, stream.device, False))
-    else:
-        _touch(tensor, is_write, stream, line, what)
+    (_capture if conditions.capturing else _touch)(tensor, is_write, stream, line, what)
+
+
+def _capture(tensor: Tensor, is_write: bool, stream: Timeline, line: _Line, what: str) -> None:
+    if captured.accesses is not None and tensor.numel():
+        captured.accesses.append(Captured(base_of(tensor), of_tensor(tensor), is_write, stream.device, False))
 
 
 # ---- collectives ----
