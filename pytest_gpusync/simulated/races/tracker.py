@@ -51,6 +51,7 @@ _OPERATOR: Final = "operator"
 _IS_WRITE, _HAS_GAPS, _ADDRESS = 1 << 62, 1 << 61, (1 << 48) - 1
 """Bits of the first word of an access in a record of the native path."""
 _SHARED_SLOTS: Final = 1 << 12
+"""``SHARED`` of native_path.cpp."""
 _MAX_PENDING: Final = 4096
 """Pinned memory with copies under way that is remembered; the oldest is dropped beyond."""
 _MAX_FREED: Final = 4096
