@@ -9,6 +9,7 @@ usage: python docs/generate.py
 from __future__ import annotations
 
 import ast
+import json
 import re
 import runpy
 import sys
@@ -28,6 +29,8 @@ sys.path.insert(0, str(ROOT / "lint"))
 from gpusync_lint import output, rule_pages  # noqa: E402 - it may not be installed
 from gpusync_lint.catalogue import registry, schema  # noqa: E402
 from gpusync_lint.catalogue.loading import toml_type  # noqa: E402
+from gpusync_lint.model import codes  # noqa: E402
+from gpusync_lint.settings import json_schema  # noqa: E402
 
 CATALOGUE_HEAD = """\
 # Catalogue files
@@ -41,7 +44,7 @@ value of the wrong type, is an error that names the file, the entry and the near
 """
 
 
-ADDRESSED = ("README.md", "mkdocs.yml", "ci/gitlab.yml", "docs/ci.md", "docs/linter.md")
+ADDRESSED = ("README.md", "mkdocs.yml", "ci/buildkite.yml", "ci/gitlab.yml", "docs/ci.md", "docs/linter.md")
 """The files with the address of the repository."""
 
 _ADDRESS = re.compile(r"https://(?!pypi\.org/|img\.shields\.io/)[\w./-]*?/pytest-gpusync(?![\w-])")
@@ -85,9 +88,17 @@ def generated() -> dict[Path, str]:
     idioms = (DOCS / "idioms.md").read_text(encoding="utf-8")
     counts = runpy.run_path(str(ROOT / "benchmarks" / "idioms.py"))["table_of_results"]()
     found[DOCS / "idioms.md"] = with_part(idioms, "idioms", counts)
+    found[DOCS / "schemas" / "partial-gpusync.json"] = json.dumps(json_schema.schema(codes.names()), indent=2) + "\n"
+    found[ROOT / "lint" / "gpusync_lint" / "_address.py"] = address_module()
     found[DOCS / "waits.svg"] = runpy.run_path(str(DOCS / "write_waits.py"))["picture"]()
     found[ROOT / "mkdocs.yml"] = with_rules((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     return found
+
+
+def address_module() -> str:
+    """The module with the addresses of the project, from `[project.urls]`."""
+    head = "Where the project is on the web. docs/generate.py writes this file from [project.urls] in pyproject.toml."
+    return f'"""{head}"""\n\nSOURCE = "{urls()["Source"]}"\nDOCUMENTATION = "{urls()["Documentation"]}"\n'
 
 
 def catalogue_page() -> str:

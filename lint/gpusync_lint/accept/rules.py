@@ -69,8 +69,8 @@ RULES = {
             "or is gone and its code is enabled. For files that are given by name, as by a pre-commit hook, it is "
             "reported only with `--confidence low`, because the wait may be visible only together with their callers.",
             why="The wait is gone. If the entry stays, it hides the same wait when it comes back.",
-            example="gpusync lint --baseline gpusync-baseline.json",
-            use_instead="gpusync lint --baseline gpusync-baseline.json --write-baseline",
+            example="gpusync lint --baseline gpusync-lint-baseline.json",
+            use_instead="gpusync lint --baseline gpusync-lint-baseline.json --write-baseline",
             fix_safety="No fix; `--write-baseline` removes the entry.",
             ignore_when="You clean up the baseline from time to time; `ignore` in [tool.gpusync] disables the rule.",
             frequency="any line",

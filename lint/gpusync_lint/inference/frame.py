@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.domain.environment import Environment
 from gpusync_lint.domain.lattice import join
-from gpusync_lint.domain.values import HOST, Value, any_tensor
+from gpusync_lint.domain.values import HOST, UNKNOWN, Value, any_tensor
 from gpusync_lint.inference.tables import EXPRESSIONS, STATEMENTS
+from gpusync_lint.project.class_hierarchy import is_stub
 from gpusync_lint.project.effects import Effects
+from gpusync_lint.project.symbols import TOO_DEEP
 
 if TYPE_CHECKING:
     import ast
@@ -101,6 +102,8 @@ class Frame:
         """Whether the body has to be executed again, because an iteration of a loop reads a value of the one before."""
         self.lambdas: list[ast.Lambda] = []
         """The lambdas that are being called, to stop recursion."""
+        self.nested_lambdas = 0
+        """The number of calls of lambdas in the current call of a lambda, at any depth."""
         self.evidence = evidence
         self._returns: Value | None = None
 
@@ -112,23 +115,23 @@ class Frame:
             self.summary.effects = Effects()
             self._returns = None
             self.is_incomplete = False
-            if self.fn.is_module:
-                for statement in body:
-                    with suppress(RecursionError):  # nested too deeply to follow; continue with the next statement
-                        self.execute([statement])
-            else:
-                self.execute(body)
+            self.execute(body)
             self.analysis.scopes.publish(self.summary, self.names)
             if not self.is_incomplete:
                 break
         self.summary.values = self.values
-        self.summary.returns = self._returns if self._returns is not None else HOST
+        # A method without a body of its own is overridden in classes that are not known here.
+        nothing = UNKNOWN if self.fn.cls is not None and is_stub(self.fn.node) else HOST
+        self.summary.returns = self._returns if self._returns is not None else nothing
 
     def execute(self, body: list[ast.stmt]) -> None:
         """Execute the statements of a block in order."""
         for statement in body:
             self.statement = statement
-            STATEMENTS[statement.__class__](self, statement)
+            try:
+                STATEMENTS[statement.__class__](self, statement)
+            except RecursionError:  # continue with the next statement
+                self.fn.file.limits.setdefault(TOO_DEEP, statement.lineno)
 
     def eval(self, node: ast.expr) -> Value:
         """Evaluate an expression. Its value is stored for the rules, unless it is unknown."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusync_lint.accept.observed_runs import Evidence
+from gpusync_lint.escaping import escaped, masked
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.output.base.format import Format, Shows
 from gpusync_lint.settings.selection import Level
@@ -24,6 +26,9 @@ WIDTH = 140
 """The maximum number of columns of a source line."""
 
 TAB = "    "
+
+_NOQA = re.compile(r"#\s*noqa\b(?!\s*:(?!.*\bGS\d))", re.IGNORECASE)
+"""A comment that accepts everything on its line for other linters, or names one of our codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +75,26 @@ class Text(Format):
                 blocks.append(_finding(one, outcome, source, style))
             if previous is not None:
                 blocks.append("\n")
-        blocks.append(_closing(outcome, style, options))
+        blocks.append(closing(outcome, style, options))
         return "".join(blocks)
 
 
 def _finding(reported: Reported, outcome: Outcome, source: list[str], style: Style) -> str:
     finding = reported.finding
-    place = f"{outcome.place(finding)}:"
-    lines = [f"{style(place, '1')} {style(finding.code, '1;31')} [{finding.name}] {finding.message}"]
+    place = f"{escaped(outcome.place(finding))}:"
+    lines = [f"{style(place, '1')} {style(finding.code, '1;31')} [{finding.name}] {escaped(finding.message)}"]
     lines += [f"    {line}" for line in _excerpt(source, finding.span, style)]
-    lines.append(f"    remedy: {finding.remedy}")
+    lines.append(f"    remedy: {escaped(finding.remedy)}")
     if finding.fix is not None:
         how = "--fix" if finding.fix.safe else "--fix --unsafe-fixes"
         hazard = f"; {finding.fix.hazard}" if finding.fix.hazard else ""
-        lines.append(f"    fix: {finding.fix.title} ({how}{hazard})")
+        lines.append(f"    fix: {escaped(f'{finding.fix.title} ({how}{hazard})')}")
     if outcome.observed is not None and finding.key in outcome.observed.observations:
         lines.append(f"    observed: {_observed(outcome.observed.observations[finding.key])}")
     if reported.accepted is not None:
-        lines.append(f"    {reported.accepted}")
+        lines.append(f"    {escaped(reported.accepted)}")
+    elif any(_NOQA.search(line) for line in source[finding.span.line - 1 : finding.span.end_line]):
+        lines.append(f"    hint: `# noqa` does not accept it; `# gpusync: allow[{finding.code}] REASON` does")
     return "\n".join(lines) + "\n"
 
 
@@ -116,13 +123,14 @@ def _gaps(observed: Observed, style: Style) -> list[str]:
         Evidence.UNRECORDED: "without a recorded sync",
     }
     summary = ", ".join(f"{counts[evidence]} {word}" for evidence, word in words.items() if counts[evidence])
-    lines = [f"Observed in {', '.join(observed.runs)}: {summary or 'no findings'}"]
+    lines = [f"Observed in {escaped(', '.join(observed.runs))}: {summary or 'no findings'}"]
     if observed.gaps:
         lines.append(f"{_count(len(observed.gaps), 'line')} waited without a finding:")
     for gap in observed.gaps:
         known = f" ({gap.code} at a lower heat or confidence)" if gap.code is not None else ""
         measured = _measured(gap.syncs, gap.per_step_max, gap.blocked_ms)
-        lines.append(f"  {style(f'{gap.path}:{gap.line}', '1')} {gap.function}: {measured}{known}")
+        place = style(escaped(f"{gap.path}:{gap.line}"), "1")
+        lines.append(f"  {place} {escaped(gap.function)}: {measured}{escaped(known)}")
     return lines
 
 
@@ -135,7 +143,9 @@ def _excerpt(lines: list[str], span: Span, style: Style) -> list[str]:
     start = min(max(span.column - 1, indent), len(line))
     end = min(span.end_column - 1, len(line)) if span.end_line == span.line else len(line.rstrip())
     end = max(end, start)
-    before, marked, after = (_printable(part) for part in (line[indent:start], line[start:end], line[end:].rstrip()))
+    line = masked(line.rstrip())  # the whole line, because a command may extend beyond a part
+    parts = (line[indent:start], line[start:end], line[end:])
+    before, marked, after = (part.replace("\t", TAB) for part in parts)
     if len(before) + len(marked) > WIDTH and len(before) > WIDTH // 2:
         before = "..." + before[-(WIDTH // 2) :]
     room = max(WIDTH - len(before), 8)
@@ -145,15 +155,6 @@ def _excerpt(lines: list[str], span: Span, style: Style) -> list[str]:
         after = after[: room - len(marked)] + "..."
     carets = "^" * max(_cells(marked), 1)
     return [before + marked + after, " " * _cells(before) + style(carets, "31")]
-
-
-def _printable(text: str) -> str:
-    """Text without characters that control a terminal or have no fixed width."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else TAB if char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text
-    )
 
 
 def _cells(text: str) -> int:
@@ -174,7 +175,8 @@ def _statistics(outcome: Outcome, style: Style) -> str:
     return "".join(lines)
 
 
-def _closing(outcome: Outcome, style: Style, options: Options) -> str:
+def closing(outcome: Outcome, style: Style, options: Options) -> str:
+    """The lines with counts at the end; empty if no file was linted."""
     if not outcome.files:
         return ""
     lines = []
@@ -186,11 +188,15 @@ def _closing(outcome: Outcome, style: Style, options: Options) -> str:
     accepted = f", {len(outcome.suppressed)} allowed" if outcome.suppressed else ""
     if outcome.baselined:
         accepted += f", {len(outcome.baselined)} in the baseline"
+    errors = f", {_count(len(outcome.errors), 'error')}" if outcome.errors else ""
     if warnings:
         found = style(f"Found {_count(len(warnings), 'warning')}", "1")
-        lines.append(f"{found}{_fixable(warnings)}{accepted}")
+        lines.append(f"{found}{_fixable(warnings)}{accepted}{errors}")
     else:
-        lines.append(f"No warnings in {_count(outcome.files, 'file')}{accepted}")
+        # A file with an error does not count as free of warnings.
+        linted = outcome.files - sum(path in outcome.texts for path in {error.path for error in outcome.errors})
+        none = f"No warnings in {_count(linted, 'file')}{accepted}{errors}"
+        lines.append(none if linted else errors.removeprefix(", "))
     if outcome.notes:
         lines.append(f"(+{_count(len(outcome.notes), 'note')}: {_heats(outcome.notes)})")
     if outcome.observed is not None:

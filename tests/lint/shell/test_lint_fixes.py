@@ -282,7 +282,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     file = decode(b"old\n", "a.py", path)
     path.write_bytes(b"newer\n")
     with pytest.raises(apply.WriteError, match="it has changed since it was read; run again"):
-        apply.write(file, "fixed\n")
+        apply.write(file, "fixed\n", [])
     assert path.read_bytes() == b"newer\n"
 
 
@@ -291,7 +291,7 @@ def test_a_fix_that_the_encoding_cannot_hold_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"# coding: ascii\n")
     file = decode(path.read_bytes(), "a.py", path)
     with pytest.raises(apply.WriteError, match="the new text cannot be encoded as ascii"):
-        apply.write(file, "# coding: ascii\n# \xe4\n")
+        apply.write(file, "# coding: ascii\n# \xe4\n", [])
     assert os.listdir(tmp_path) == ["a.py"]
 
 
