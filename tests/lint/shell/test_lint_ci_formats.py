@@ -297,7 +297,9 @@ def test_the_help_describes_every_format(capsys: Captured) -> None:
 @pytest.mark.parametrize("name", formats.names())
 def test_what_a_format_has_no_place_for_is_refused(project: Project, capsys: Captured, name: str) -> None:
     root = project({"a.py": "item()\n"})
-    (root / "run.json").write_text('{"schema": "gpusync.run/1", "regions": []}')
+    unknown = dict.fromkeys(("torch", "device", "gpu", "driver", "recorder", "coverage", "note"))
+    run = {"schema": "gpusync.run/1", "environment": {**unknown, "python": "3.13.1"}, "regions": []}
+    (root / "run.json").write_text(json.dumps(run))
     shows = formats.named(name).shows
     for option, shown in ((["--statistics"], shows.statistics), (["--observed", "run.json"], shows.observed)):
         assert main(["--exit-zero", "--output-format", name, *option]) == (0 if shown else 2)
