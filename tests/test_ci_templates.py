@@ -38,7 +38,7 @@ def shell(tmp_path, monkeypatch):
     plugin = "" if _is_installed() else "-p pytest_gpusync.plugin "
     scripts = {
         "python": f'case "$2" in pytest) shift 2; set -- -m pytest {plugin}"$@";; esac; exec {sys.executable} "$@"',
-        "gpusync": f'exec {sys.executable} -m pytest_gpusync "$@"',
+        "gpusync": f'PYTHONPATH={ROOT}:{ROOT / "lint"} exec {sys.executable} -P -m pytest_gpusync "$@"',
         "pip": 'echo "pip $*" >> "$CALLS"',
         "buildkite-agent": 'echo "buildkite-agent $*" >> "$CALLS"; [ "$1" = artifact ] || cat > "$CALLS.$1"',
     }
@@ -79,6 +79,22 @@ def test_gitlab_lint_fails_with_a_report_and_lines_in_the_log(shell, tmp_path):
         "train.py"
     }
     assert "train.py:4:" in ended.stdout
+
+
+def test_no_template_lints_with_code_of_the_checkout():
+    for job in (*GITLAB.values(), *BUILDKITE["steps"]):
+        lines = job.get("script") or job["command"].splitlines()
+        assert any("pytest " in line or "gpusync " in line for line in lines)
+        # `python -m` looks for modules in the working directory first.
+        assert not any(re.search(r"python3? -m (pip|pytest_gpusync|gpusync_lint)", line) for line in lines)
+
+
+def test_no_template_installs_by_a_name_alone():
+    """The package is on no index: whoever takes its name there would run code in the jobs of others."""
+    for text in ("ci/gitlab.yml", "ci/buildkite.yml", "action.yml"):
+        for line in (ROOT / text).read_text().splitlines():
+            if "pip install" in line or "GPUSYNC_INSTALL:" in line:
+                assert not re.search(r"pytest-gpusync(?!@git\+https)(\s|$)", line), line
 
 
 def test_gitlab_lint_passes_where_there_is_nothing(shell):

@@ -12,14 +12,17 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpusync_lint.messages import printable
+
 from pytest_gpusync.commands import trace_launcher
 from pytest_gpusync.commands.trace_stop import limits
 from pytest_gpusync.distributed.rank_exchange import rank
 from pytest_gpusync.machine import devices
 from pytest_gpusync.measure.region import record
 from pytest_gpusync.model.measurement import MeasurementError
-from pytest_gpusync.reporting.files import path_of_rank
+from pytest_gpusync.reporting.files import path_of_rank, why_unavailable
 from pytest_gpusync.source.line_coverage import CoverageUnavailable, LineCoverage
+from pytest_gpusync.source.line_executions import LineExecutions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -88,7 +91,7 @@ class _Output:
     def note(self, message: str) -> None:
         """Print a line for the user to standard error."""
         if not self.is_forked:
-            self._try_print(self._err, f"gpusync: {message}")
+            self._try_print(self._err, "\n".join(map(printable, f"gpusync: {message}".split("\n"))))
 
     @staticmethod
     def _try_print(stream: TextIO, text: str) -> bool:
@@ -120,6 +123,8 @@ def main(argv: Sequence[str]) -> int:
             return _refuse(f"{flag} {path}: the folder does not exist; create it first")
         if Path(path).is_dir():
             return _refuse(f"{flag} {path} is a folder; name a file")
+        if (why := why_unavailable(_ENDINGS[flag])) is not None:
+            return _refuse(f"{flag}: {why}")
     # The program may change the working directory before its report is written.
     for flag, path in _reports(options):
         setattr(options, flag.lstrip("-"), str(path_of_rank(Path(path).absolute())))
@@ -131,12 +136,14 @@ def main(argv: Sequence[str]) -> int:
     except MeasurementError as error:
         return _refuse(str(error))
     name = f"-m {target}" if options.is_module else target
-    lines = LineCoverage() if options.lines else None
+    lines, executions = LineCoverage() if options.lines else None, LineExecutions()
     try:
         with (
             lines.recording() if lines is not None else nullcontext(),
+            executions.counting(),
             record(name, all_threads=options.all_threads) as region,
         ):
+            region.count_executions(executions)
             code = _run(options, output, region)
     except CoverageUnavailable as error:
         return _refuse(f"--lines: {error}")
@@ -437,7 +444,7 @@ def _write_reports(document: Document, options: argparse.Namespace, output: _Out
 
     for flag, path in _reports(options):
         try:
-            write_atomic(path, render(document, _ENDINGS[flag]))
+            write_atomic(path, render(document, _ENDINGS[flag], Path(path).parent))
         except OSError as error:
             output.note(f"{flag} {path}: cannot be written ({error.strerror})")
             code = code or USAGE_ERROR
@@ -451,5 +458,5 @@ def _reports(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _refuse(message: str) -> int:
-    print(f"gpusync trace: {message}", file=sys.stderr)
+    print(printable(f"gpusync trace: {message}"), file=sys.stderr)
     return USAGE_ERROR

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.accept.rules import FRAMEWORK, RULES
 from gpusync_lint.files.atomic_write import replace_file
+from gpusync_lint.files.regular_file import MAX_DOCUMENT, read_regular
 from gpusync_lint.model.findings import Finding, UserError
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.spans import Span
@@ -120,7 +121,7 @@ def load(location: Path, name: str) -> Baseline:
         BaselineError: it does not exist, cannot be read, or is not a baseline.
     """
     try:
-        text = location.read_text(encoding="utf-8-sig")
+        text = read_regular(location, MAX_DOCUMENT).decode("utf-8-sig")
     except FileNotFoundError:
         raise BaselineError(f"{name}: no such baseline; --write-baseline creates it") from None
     except OSError as error:
@@ -134,6 +135,8 @@ def load(location: Path, name: str) -> Baseline:
         raise BaselineError(f"{name}:{error.lineno}: not valid JSON ({error.msg}); {remedy}") from None
     except RecursionError:
         raise BaselineError(f"{name}: not a gpusync baseline: nested too deeply") from None
+    except ValueError:
+        raise BaselineError(f"{name}: not a gpusync baseline: an integer has too many digits") from None
     return Baseline(location, name, text, _entries(document, name))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 from gpusync_lint import output
 from gpusync_lint._version import __version__
 from gpusync_lint.messages import nearest
-from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.levels import FREQUENCIES, Confidence
 from gpusync_lint.settings.options import OPTIONS
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def lint_parser() -> Parser:
         metavar="CODES",
         help="report these, too: added to --select or, without it, to the configured rules",
     )
-    heats = [heat.value for heat in Heat]
+    heats = [heat.value for heat in FREQUENCIES]
     add("--heat", choices=heats, help="warn about lines that run at least this often (default: step)")
     confidences = [confidence.value for confidence in Confidence]
     add("--confidence", choices=confidences, default="medium", help="least confidence to report (default: %(default)s)")

@@ -248,7 +248,7 @@ _JOINS: dict[Kind, Callable[[Value, Value, int], Value]] = {
     Kind.FOREIGN: _join_foreign,
     Kind.NAME: _join_names,
     **dict.fromkeys((Kind.HOST, Kind.FLAG), _join_to_host),
-    **dict.fromkeys((Kind.ARRAY, Kind.OPTIMIZER, Kind.DTYPE, Kind.SCALER), _join_to_kind),
+    **dict.fromkeys((Kind.ARRAY, Kind.OPTIMIZER, Kind.DTYPE, Kind.SCALER, Kind.STREAM), _join_to_kind),
 }
 """By kind, the join of two values of that kind that differ; unknown for other kinds."""
 

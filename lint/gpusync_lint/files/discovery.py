@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.files.gitignore import Level, level_above
+from gpusync_lint.files.regular_file import MAX_DOCUMENT, MAX_SOURCE, TooLargeError, read_regular
 from gpusync_lint.model.findings import FileError, Source
 
 if TYPE_CHECKING:
@@ -239,7 +240,11 @@ class _Walk:
     def read(self, listed: Listed) -> None:
         """Read a file that was listed."""
         try:
-            data = listed.location.read_bytes()
+            data = read_regular(listed.at, MAX_DOCUMENT if listed.notebook else MAX_SOURCE)
+        except TooLargeError as error:
+            message = f"not read, because it is {error.strerror}; to leave it out, add it to exclude in [tool.gpusync]"
+            self.errors.append(FileError(listed.path, None, message))
+            return
         except OSError as error:
             self.errors.append(FileError(listed.path, None, f"cannot be read: {error.strerror or error}"))
             return
@@ -259,12 +264,10 @@ class _Walk:
             file = self._notebook(data, name, path) if path.suffix == SUFFIX else decode(data, name, path)
             if file is not None:
                 self.files.append(replace(file, stdin=stdin, named=named))
-        except UnicodeDecodeError as error:
-            line = error.object.count(b"\n", 0, error.start) + 1
-            message = f"cannot be decoded: byte {error.object[error.start]:#04x} is not {error.encoding}"
-            self.errors.append(FileError(name, line, message))
-        except SyntaxError as error:
-            self.errors.append(FileError(name, None, f"cannot be decoded: {error.msg}"))
+        except DecodeError as error:
+            self.errors.append(FileError(name, error.line, f"cannot be decoded: {error}"))
+        except (RecursionError, MemoryError):
+            self.errors.append(FileError(name, None, "nested too deeply to read"))
 
     def _notebook(self, data: bytes, name: str, path: Path) -> SourceFile | None:
         """Read a notebook; None if it is not a notebook, or in another language."""
@@ -272,7 +275,7 @@ class _Walk:
 
         bom = data.startswith(codecs.BOM_UTF8)
         try:
-            notebook = Notebook(data[len(codecs.BOM_UTF8) * bom :].decode("utf-8"))
+            notebook = Notebook(_decoded(data[len(codecs.BOM_UTF8) * bom :], "utf-8"))
         except OtherLanguageError:
             return None
         except NotebookError as error:
@@ -282,12 +285,19 @@ class _Walk:
         return SourceFile(Source(name, notebook.text), path, notebook.source, "utf-8", bom, notebook=notebook)
 
 
+class DecodeError(ValueError):
+    """The bytes of a file are not text. The message is one line for the user."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
 def decode(data: bytes, name: str, path: Path) -> SourceFile:
     """Decode a file as Python does: by its byte-order mark or encoding line, else as UTF-8.
 
     Raises:
-        SyntaxError: the encoding is unknown.
-        UnicodeDecodeError: the bytes do not fit the encoding.
+        DecodeError: the encoding is unknown or cannot be used for source code, or the bytes do not fit it.
     """
     bom = data.startswith(codecs.BOM_UTF8)
     encoding = "utf-8"
@@ -296,13 +306,32 @@ def decode(data: bytes, name: str, path: Path) -> SourceFile:
 
         try:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        except SyntaxError:
+        except SyntaxError as error:
             # Python raises this for an unknown encoding, and for a first line that is not UTF-8, which has a position.
-            data.decode("utf-8")
-            raise
-    raw = data[len(codecs.BOM_UTF8) :].decode("utf-8") if bom else data.decode(encoding)
+            _decoded(data, "utf-8")
+            raise DecodeError(error.msg) from None
+    raw = _decoded(data[len(codecs.BOM_UTF8) :], "utf-8") if bom else _decoded(data, encoding)
     text = raw.replace("\r\n", "\n").replace("\r", "\n") if "\r" in raw else raw
     return SourceFile(Source(name, text), path, raw, "utf-8" if bom else encoding, bom)
+
+
+_NOT_OF_SOURCE = frozenset({"idna", "punycode", "undefined"})
+"""Codecs that take quadratic time, or exist only to raise errors. No source code is written in them."""
+
+
+def _decoded(data: bytes, encoding: str) -> str:
+    """Decode bytes. Raises DecodeError, whatever the codec raises."""
+    try:
+        if encoding not in ("utf-8", "utf-8-sig") and codecs.lookup(encoding).name in _NOT_OF_SOURCE:
+            raise DecodeError(f"{encoding} is not an encoding of source code")
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DecodeError(f"byte {data[error.start]:#04x} is not {error.encoding}", line) from None
+    except DecodeError:
+        raise
+    except Exception as error:  # a codec may raise anything: it may not be one of text, or come from another package
+        raise DecodeError(f"{encoding}: {' '.join(str(error).split())}") from None
 
 
 def _has_python_shebang(path: Path) -> bool:

@@ -8,9 +8,10 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpusync_lint.files.regular_file import MAX_DOCUMENT, NotRegularError, TooLargeError, read_regular
 from gpusync_lint.messages import did_you_mean, wrong_type
 from gpusync_lint.model.findings import UserError
-from gpusync_lint.model.levels import Heat
+from gpusync_lint.model.levels import FREQUENCIES, Heat
 from gpusync_lint.settings import project_barriers
 from gpusync_lint.settings.options import OPTIONS
 from gpusync_lint.settings.selection import Layer, UnknownCodeError, glob_pattern, resolve_all
@@ -64,7 +65,9 @@ def find(start: Path) -> Path | None:
     for folder in (start, *start.parents):
         candidate = folder / "pyproject.toml"
         try:
-            raw = candidate.read_bytes()
+            raw = read_regular(candidate, MAX_DOCUMENT)
+        except (NotRegularError, TooLargeError) as error:
+            raise ConfigError(f"{candidate}: cannot be read: {error.strerror}") from None
         except OSError:
             continue
         # A file without the word has no such table. It is not parsed, so it may even be invalid.
@@ -89,7 +92,7 @@ def load(path: Path, names: Mapping[str, str]) -> Config:
         ConfigError: the file cannot be read, or a key or a value is wrong.
     """
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path, MAX_DOCUMENT)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     table = _table(_parse(path, raw), path)
@@ -105,6 +108,10 @@ def _parse(path: Path, raw: bytes) -> dict[str, Any]:
         document: dict[str, Any] = tomllib.loads(raw.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    except ValueError:  # an integer of thousands of digits
+        raise ConfigError(f"{path}: not valid TOML: an integer has too many digits") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not valid TOML: nested too deeply") from None
     return document
 
 
@@ -193,9 +200,9 @@ class _Reader:
 
     def _heat(self) -> Heat:
         value = self.table.get("heat", Heat.STEP.value)
-        if value in [heat.value for heat in Heat]:
+        if value in [heat.value for heat in FREQUENCIES]:
             return Heat(value)
-        raise self._fail("heat", f"must be one of {', '.join(heat.value for heat in Heat)}, not {value!r}")
+        raise self._fail("heat", f"must be one of {', '.join(heat.value for heat in FREQUENCIES)}, not {value!r}")
 
     def _baseline(self) -> Path | None:
         value = self.table.get("baseline")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpusync_lint.model.levels import Heat
+from gpusync_lint.model.levels import FREQUENCIES
 from gpusync_lint.settings import project_barriers
 from gpusync_lint.settings.options import OPTIONS, Kind
 
@@ -51,7 +51,7 @@ def _property(option: Option) -> dict[str, Any]:
         Kind.CODES: {"$ref": "#/definitions/rules"},
         Kind.PATTERNS: strings,
         Kind.CODES_BY_PATTERN: {"type": "object", "additionalProperties": {"$ref": "#/definitions/rules"}},
-        Kind.HEAT: {"enum": [heat.value for heat in Heat]},
+        Kind.HEAT: {"enum": [heat.value for heat in FREQUENCIES]},
         Kind.PATH: {"type": "string", "minLength": 1},
         Kind.SWITCH: {"type": "boolean"},
         Kind.NAMES: strings,

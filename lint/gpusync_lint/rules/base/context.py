@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gpusync_lint.catalogue import foreign, registry
 from gpusync_lint.domain import python_api
@@ -23,6 +23,7 @@ from gpusync_lint.rules.base.blocks import around
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpusync_lint.catalogue.schema import Barrier, Catalogue
@@ -43,6 +44,10 @@ _CONTAINERS = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT})
 _F_STRINGS_HAVE_POSITIONS = sys.version_info >= (3, 12)
 
 
+Body = TypeVar("Body", list[ast.stmt], ast.Module)
+Result = TypeVar("Result")
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """A barrier that a rule reports."""
@@ -54,6 +59,8 @@ class Report:
     highlight_name: bool = False
     """Whether to underline only the last name of a call and its arguments."""
     fix: Fix | None = None
+    message: str = ""
+    """A message for this place, instead of that of the catalogue; empty for none."""
     remedy: str = ""
     """A remedy for this place, instead of that of the catalogue; empty for none."""
     heat_statement: ast.stmt | None = None
@@ -130,12 +137,28 @@ class RuleContext:
         for fn in file.all_functions:
             self.values.update(inference.values(fn))
         self._shown: dict[FunctionDef, dict[str, str]] = {}
+        self._computed: dict[tuple[object, int], Any] = {}
         self.reported_lines: set[int] = set()
         """The lines of the file with reports so far."""
+        self.waiting: set[ast.expr] = set()
+        """The expressions of the file that are reported as waits so far, with any confidence."""
+        self.races: dict[ast.expr, list[Any]] | None = None
+        """The races of the file, by expression, as `rules.ordering` finds them; None before they are looked for."""
         self._inference = inference
         self._has_reports = has_reports
         self._definite_waits = definite_waits
         self._heat = heat
+
+    def once(self, compute: Callable[[Body], Result], body: Body) -> Result:
+        """What a function computes from a part of the tree of the file. It is called once for each part.
+
+        Rules use it for what they look up in a whole block for each of its nodes, which would take quadratic time.
+        """
+        key = (compute, id(body))
+        if key not in self._computed:
+            self._computed[key] = compute(body)
+        result: Result = self._computed[key]
+        return result
 
     @property
     def function(self) -> FunctionDef:
@@ -296,14 +319,16 @@ class RuleContext:
         """Whether another framework traces the function instead of running it line by line."""
         return self._inference.tracing.is_traced(self.function)
 
-    def may_wait(self, fn: FunctionDef) -> bool:
-        """Whether a project function, or one that it calls, may contain a barrier."""
+    def may_wait(self, fn: FunctionDef, words: re.Pattern[str] | None = None) -> bool:
+        """Whether a project function, or one that it calls, may contain a barrier, or contains one of the words."""
         seen = {fn}
         queue = [fn]
         while queue:
             fn = queue.pop()
             effects = self._inference.effects(fn)
             if self._inference.returns(fn) is None or effects.calls_unknown or self._has_reports(fn):
+                return True
+            if words is not None and words.search(fn.file.source_of(fn.node)):
                 return True
             queue += fn.nested.values()
             for site in effects.calls:
