@@ -44,7 +44,7 @@ value of another type are refused with the file, the entry and the nearest known
 """
 
 
-ADDRESSED = ("README.md", "mkdocs.yml", "ci/gitlab.yml", "docs/ci.md", "docs/linter.md")
+ADDRESSED = ("README.md", "mkdocs.yml", "ci/buildkite.yml", "ci/gitlab.yml", "docs/ci.md", "docs/linter.md")
 """The files with the address of the repository."""
 
 _ADDRESS = re.compile(r"https://(?!pypi\.org/|img\.shields\.io/)[\w./-]*?/pytest-gpusync(?![\w-])")
