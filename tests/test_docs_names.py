@@ -114,7 +114,7 @@ def unknown_options(text):
     for words in commands(text):
         command, own = own_options(words)
         if command not in {"pytest", *SUBCOMMANDS}:
-            if command in {"report", "", "--version", "COMMAND", "-V"}:
+            if command in {"report", "", "COMMAND"} or command in re.findall(r"-[\w-]+", help_of("")):
                 continue
             found.append(" ".join(words))
             continue
