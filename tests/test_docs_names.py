@@ -117,6 +117,8 @@ def unknown_options(text):
     for words in commands(text):
         command, own = own_options(words)
         if command not in {"pytest", "report", *SUBCOMMANDS}:
+            if command in {"", "COMMAND"} or command in re.findall(r"-[\w-]+", help_of("")):
+                continue
             found.append(" ".join(words))
             continue
         known = options_of(command) | (set(OTHERS) if command == "pytest" else set())

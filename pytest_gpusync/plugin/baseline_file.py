@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+
+import msgspec
 
 from pytest_gpusync.model.line_counts import measured_steps
 from pytest_gpusync.reporting.site_rows import source_text
@@ -43,6 +45,17 @@ class Key(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path} in {self.function}: {self.source or self.kind}"
+
+
+class _Entry(msgspec.Struct):
+    """An entry as it is in the file."""
+
+    test: str
+    path: str
+    function: str
+    kind: str
+    source: str
+    syncs_per_step: Annotated[int, msgspec.Meta(ge=0)]
 
 
 Counts = dict[Key, int]
@@ -110,12 +123,12 @@ def read_baseline(path: Path) -> Baseline:
         raise BaselineError(f"{path} is not a baseline of this version ({SCHEMA}); give another file")
     tests: dict[str, Counts] = {}
     for number, row in enumerate(rows[1:], start=1):
-        entry = _entry(row)
-        if entry is None:
-            raise BaselineError(f"{path}: entry {number} is not a baseline entry")
-        test, key, syncs = entry
-        counts = tests.setdefault(test, {})
-        counts[key] = min(syncs, counts.get(key, syncs))
+        try:
+            entry = msgspec.convert(row, _Entry)
+        except msgspec.ValidationError as error:
+            raise BaselineError(f"{path}: entry {number}: {error}; delete the file to write it again") from None
+        counts, key = tests.setdefault(entry.test, {}), Key(entry.path, entry.function, entry.kind, entry.source)
+        counts[key] = min(entry.syncs_per_step, counts.get(key, entry.syncs_per_step))
     return Baseline(tests, head.get("coverage"))
 
 
@@ -173,13 +186,3 @@ def _portable(file: Path, root: Path) -> str:
         if name in file.parts:
             return Path(*file.parts[file.parts.index(name) :]).as_posix()
     return file.relative_to(root).as_posix() if file.is_relative_to(root) else file.as_posix()
-
-
-def _entry(row: Any) -> tuple[str, Key, int] | None:
-    if not isinstance(row, dict):
-        return None
-    names = [row.get(name) for name in ("test", *Key._fields)]
-    syncs = row.get("syncs_per_step")
-    if not all(isinstance(name, str) for name in names) or isinstance(syncs, bool) or not isinstance(syncs, int):
-        return None
-    return str(names[0]), Key(*(str(name) for name in names[1:])), syncs

@@ -88,8 +88,11 @@ def test_the_file_has_one_entry_per_line_sorted_by_test_and_line():
         ("[]", "is not a baseline of this version"),
         ('[{"schema": "gpusync.test-baseline/2"}]', "is not a baseline of this version"),
         ('{"schema": "gpusync.run/1"}', "is not a baseline of this version"),
-        ('[{"schema": "gpusync.test-baseline/1"}, 3]', "entry 1 is not a baseline entry"),
-        ('[{"schema": "gpusync.test-baseline/1"}, {"test": "a"}]', "entry 1 is not a baseline entry"),
+        (
+            '[{"schema": "gpusync.test-baseline/1"}, 3]',
+            "entry 1: Expected `object`, got `int`; delete the file to write it again",
+        ),
+        ('[{"schema": "gpusync.test-baseline/1"}, {"test": "a"}]', "entry 1: Object missing required field `path`"),
         ('[{"schema": "gpusync.lint-baseline/1"}]', "is a baseline of the linter; use it with gpusync lint --baseline"),
         ("<<<<<<< HEAD\n[]", "has conflict markers"),
         (b"\xff\xfe\xff", "cannot be read: it is not text"),

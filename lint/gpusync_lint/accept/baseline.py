@@ -151,12 +151,14 @@ def _entries(document: object, name: str) -> tuple[Entry, ...]:
         raise BaselineError(f"{name}: not a gpusync baseline, which is a list that starts with the schema {SCHEMA!r}")
     if schema != SCHEMA:
         raise BaselineError(f"{name}: its schema is {schema!r}, but this version of gpusync reads {SCHEMA!r}")
+    import msgspec  # only a run with a baseline needs it
+
     entries: dict[str, Entry] = {}
     for number, one in enumerate(document[1:], 1):
-        values = [one.get(name) for name in ("key", "code", "source")] if isinstance(one, dict) else [None]
-        if not all(isinstance(value, str) for value in values):
-            raise BaselineError(f"{name}: entry {number} needs the strings key, code and source")
-        entry = Entry(*values)
+        try:
+            entry = msgspec.convert(one, Entry)
+        except msgspec.ValidationError as error:
+            raise BaselineError(f"{name}: entry {number}: {error}; write it again with --write-baseline") from None
         entries.setdefault(entry.key, entry)  # a merge of branches may leave an entry twice
     return tuple(sorted(entries.values()))
 

@@ -113,7 +113,9 @@ def _lint(arguments: argparse.Namespace) -> int:
 
     found = _found(arguments, paths, cwd, config, unneeded)
     for folder in found.empty:
-        emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {escaped(folder)}\n")
+        ignores = _respects_gitignore(arguments, config) and _finds_ignored(folder, cwd, config)
+        hint = "; git ignores those that are there, and --no-respect-gitignore lints them" if ignores else ""
+        emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {escaped(folder)}{hint}\n")
     if found.abandoned:
         _clean_up(found.abandoned, removes=(arguments.fix or arguments.add_ignores is not None) and not arguments.diff)
     reference = _baseline(arguments, config, cwd)
@@ -160,16 +162,33 @@ def _found(
     unneeded: Callable[[Sequence[Listed]], frozenset[str]],
 ) -> Found:
     """The files to lint. `unneeded` returns the paths of those that need not be read."""
-    respected = config.respect_gitignore if arguments.respect_gitignore is None else arguments.respect_gitignore
     return discover(
         paths,
         cwd=cwd,
         excludes=config.excludes,
         stdin=lambda: sys.stdin.buffer.read(),
         stdin_filename=arguments.stdin_filename,
-        respect_gitignore=respected,
+        respect_gitignore=_respects_gitignore(arguments, config),
         unneeded=unneeded,
     )
+
+
+def _respects_gitignore(arguments: argparse.Namespace, config: Config) -> bool:
+    given: bool | None = arguments.respect_gitignore
+    return config.respect_gitignore if given is None else given
+
+
+def _finds_ignored(folder: str, cwd: Path, config: Config) -> bool:
+    """Whether a folder without files to lint contains some that git ignores."""
+    found = discover(
+        [folder],
+        cwd=cwd,
+        excludes=config.excludes,
+        stdin=bytes,
+        respect_gitignore=False,
+        unneeded=lambda listed: frozenset(one.path for one in listed),
+    )
+    return bool(found.unread)
 
 
 def _show_files(found: Found) -> int:

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from gpusync_lint.model import codes
 
 from pytest_gpusync.commands import cli
 
@@ -33,7 +34,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         ("gpusync lint --extend", {"--extend-select"}),
         ("gpusync lint --output-format rd", {"rdjson"}),
         ("gpusync lint --heat g", {"guarded"}),
-        ("gpusync rule GS71", {"GS710", "GS711", "GS712", "GS713"}),
+        ("gpusync rule GS70", {code for code in codes.names() if code.startswith("GS70")}),
         ("gpusync trace --st", {"--steps"}),
         ("gpusync report m", {"merge", "md"}),
         ("gpusync report html -", {"-o", "-h", "--help"}),

@@ -114,10 +114,13 @@ def test_no_temporary_file_is_left(project: Project) -> None:
             '[{"schema": "gpusync.lint-baseline/2"}]',
             "b.json: its schema is 'gpusync.lint-baseline/2', but this version of gpusync ",
         ),
-        ('[{"schema": "gpusync.lint-baseline/1"}, 3]', "b.json: entry 1 needs the strings key, code and source"),
+        (
+            '[{"schema": "gpusync.lint-baseline/1"}, 3]',
+            "b.json: entry 1: Expected `object`, got `int`; write it again with --write-baseline",
+        ),
         (
             '[{"schema": "gpusync.lint-baseline/1"}, {"key": "a"}]',
-            "b.json: entry 1 needs the strings key, code and source",
+            "b.json: entry 1: Object missing required field `code`",
         ),
         ('[{"schema": "gpusync.test-baseline/1"}]', "b.json: this is a baseline of the pytest plugin; use it with "),
         (b"\xff\xfe", "b.json: not a gpusync baseline: it is not UTF-8"),

@@ -297,9 +297,10 @@ def test_the_help_describes_every_format(capsys: Captured) -> None:
 @pytest.mark.parametrize("name", formats.names())
 def test_what_a_format_has_no_place_for_is_refused(project: Project, capsys: Captured, name: str) -> None:
     root = project({"a.py": "item()\n"})
-    unknown = dict.fromkeys(("torch", "device", "gpu", "driver", "recorder", "coverage", "note"))
-    run = {"schema": "gpusync.run/1", "environment": {**unknown, "python": "3.13.1"}, "regions": []}
-    (root / "run.json").write_text(json.dumps(run))
+    nothing = ("torch", "device", "gpu", "driver", "recorder", "coverage", "note")
+    environment = {"python": "3.12.1", **dict.fromkeys(nothing)}
+    document = {"schema": "gpusync.run/1", "environment": environment, "regions": []}
+    (root / "run.json").write_text(json.dumps(document))
     shows = formats.named(name).shows
     for option, shown in ((["--statistics"], shows.statistics), (["--observed", "run.json"], shows.observed)):
         assert main(["--exit-zero", "--output-format", name, *option]) == (0 if shown else 2)
@@ -324,7 +325,7 @@ def test_azure_gets_an_issue_per_warning_and_error(project: Project, capsys: Cap
 def test_azure_escapes_properties_and_messages() -> None:
     line = render("azure", _outcome(replace(FINDING, path="a;b]%.py", message="50%;\r\n##vso[task.complete]")))
     assert line.startswith("##vso[task.logissue type=warning;sourcepath=a%3Bb%5D%AZP25.py;linenumber=1;")
-    assert "]50%AZP25;%0D%0A##vso[task.complete]; remedy" in line
+    assert r"]50%AZP25;\r\n#\x23vso[task.complete]; remedy" in line
     assert line.count("\n") == 1
 
 
@@ -380,6 +381,13 @@ def test_concise_is_one_line_per_warning_and_the_closing_line(project: Project, 
     allowed = "b.py:1:1: GS202 [tolist-read] `tolist()` waits for the GPU (allowed: why)"
     assert _out(capsys, "concise", "--show-suppressed").splitlines() == [*lines, allowed, *closing]
     assert "1 GS201 [item-read]" in _out(capsys, "concise", "--statistics").splitlines()
+
+
+def test_concise_writes_nothing_that_a_terminal_obeys() -> None:
+    finding = replace(FINDING, path="a\x1b[31m.py", message="waits\n::error::")
+    assert render("concise", _outcome(finding)).splitlines()[0] == (
+        r"a\x1b[31m.py:1:5: GS201 [item-read] waits\n::error::"
+    )
 
 
 def test_concise_is_colored_where_that_is_asked_for() -> None:

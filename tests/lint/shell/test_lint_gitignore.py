@@ -111,6 +111,18 @@ def test_it_is_an_option_and_a_setting(
     assert capsys.readouterr().out.splitlines() == files
 
 
+@pytest.mark.parametrize(
+    ("patterns", "hint"),
+    [("*.py\n", "; git ignores those that are there, and --no-respect-gitignore lints them"), ("gen\n", "")],
+)
+def test_a_folder_of_which_everything_is_ignored_is_told_of(
+    project: Project, capsys: Captured, patterns: str, hint: str
+) -> None:
+    project({".git/HEAD": "", ".gitignore": patterns, "src/a.txt": "", **({"src/a.py": ""} if hint else {})})
+    assert main(["src"]) == 0
+    assert capsys.readouterr().err == f"gpusync lint: no Python files or notebooks in src{hint}\n"
+
+
 def test_a_project_without_patterns_does_not_load_pathspec(tmp_path: Path) -> None:
     tree(tmp_path, {"a.py": "", ".gitignore": "# nothing\n"})
     code = (
