@@ -195,9 +195,13 @@ def test_a_reader_asks_for_what_the_schema_publishes(kind):
     asked = msgspec.json.schema(kind)["$defs"][kind.__name__]
     published = OBJECTS[kind]
     assert set(asked["properties"]) <= set(published["properties"])
+    constants = {"schema": {"gpusync.run/1"}} if kind is run_files.Run else {}
     # What later versions added was not written by earlier ones.
     added = {"origin"} if kind is run_files.Part else set()
     assert set(asked["required"]) | added == set(published["required"]) | added
+    # Names that reports distinguish; another one would be refused.
+    closed = {name: set(value["enum"]) for name, value in asked["properties"].items() if "enum" in value}
+    assert closed == {name: set(published["properties"][name].get("enum", ())) for name in closed} | constants
 
 
 def test_every_kind_of_object_that_a_reader_asks_for_is_compared_with_the_schema():

@@ -45,11 +45,11 @@ class Environment(msgspec.Struct, gc=False):
 
     torch: str | None
     python: str
-    device: Literal["cuda", "simulated", "none"] | None
+    device: str | None
     gpu: str | None
     driver: str | None
     recorder: str | None
-    coverage: Literal["driver", "torch", "simulated"] | None
+    coverage: Literal["driver", "torch", "dispatcher", "simulated"] | None
     note: str | None
 
     def __post_init__(self) -> None:
@@ -98,6 +98,7 @@ class Site(msgspec.Struct, gc=False):
     silent: str | None = None
     cause: str | None = None
     devices: list[DeviceCount] | None = None
+    executions: Count | None = None
 
 
 class Place(msgspec.Struct, gc=False):
