@@ -37,9 +37,6 @@ DETAILS_SHOWN: Final = 40
 LINES_SHOWN: Final = 200
 """What is left out is counted on the page and is in the JSON report."""
 
-LINKS_SHOWN: Final = 3
-"""Most regions of a line that are named with a link."""
-
 SYNCS_SENT: Final = 40_000
 """Most syncs, over all regions, that the script can draw one by one. They take about 10 bytes each."""
 
@@ -186,7 +183,6 @@ _CONTEXT: Final = {
     "lane_height": html_charts.LANE_HEIGHT,
     "details_shown": DETAILS_SHOWN,
     "lines_shown": LINES_SHOWN,
-    "links_shown": LINKS_SHOWN,
     "limit": limit,
     "place_text": place_text,
     "source_text": source_text,
