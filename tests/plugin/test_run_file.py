@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -161,11 +162,11 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "run.json"
     path.write_text("old")
 
-    def break_off(self, target):
-        assert self.read_text() == "new"
+    def break_off(name, target):
+        assert Path(name).read_text() == "new"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", break_off)
+    monkeypatch.setattr(os, "replace", break_off)
     with pytest.raises(KeyboardInterrupt):
         write_atomic(path, "new")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("run.json", "old")]
