@@ -109,16 +109,28 @@ def _merge(out: Path, names: Sequence[str]) -> None:
 
         _write(out, _rendered(merge_runs(documents), out))
         return
+    _write(out, json.dumps(_merged_findings(kind, documents), indent=2) + "\n")
+
+
+def _merged_findings(kind: str, documents: Sequence[tuple[str, Document]]) -> Any:
+    """Return outputs of the linter as one; the refusal names every one that is damaged."""
     from gpusync_lint.output import mergeable
     from gpusync_lint.output.base.merging import MergeError
 
+    merge = next(each for each in mergeable() if each.kind == kind).merge
     try:
-        merged = next(each for each in mergeable() if each.kind == kind).merge(documents)
-    except MergeError as error:
-        raise _Refusal(str(error)) from None
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
-        raise _Refusal(f"{', '.join(names)}: not all of them are valid {kind}; write them again") from None
-    _write(out, json.dumps(merged, indent=2) + "\n")
+        return merge(documents)
+    except (MergeError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        problems = [str(error)] if isinstance(error, MergeError) else []
+    found = []
+    for name, document in documents:
+        try:
+            merge([(name, document)])
+        except MergeError as error:
+            found.append(str(error))
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+            found.append(f"{name}: damaged {kind}; write the file again")
+    raise _Refusal(*(found or problems or [f"the files cannot be merged as {kind}; write them again"]))
 
 
 def _say(message: str) -> None:

@@ -37,8 +37,8 @@ DETAILS_SHOWN: Final = 40
 LINES_SHOWN: Final = 200
 """What is left out is counted on the page and is in the JSON report."""
 
-LINKS_SHOWN: Final = 3
-"""Most regions of a line that are named with a link."""
+NAMES_SOUGHT: Final = 20
+"""Most regions of a line by whose names the filter finds it."""
 
 SYNCS_SENT: Final = 40_000
 """Most syncs, over all regions, that the script can draw one by one. They take about 10 bytes each."""
@@ -186,7 +186,7 @@ _CONTEXT: Final = {
     "lane_height": html_charts.LANE_HEIGHT,
     "details_shown": DETAILS_SHOWN,
     "lines_shown": LINES_SHOWN,
-    "links_shown": LINKS_SHOWN,
+    "names_sought": NAMES_SOUGHT,
     "limit": limit,
     "place_text": place_text,
     "source_text": source_text,

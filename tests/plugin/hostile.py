@@ -95,7 +95,7 @@ def _change(document: Any, path: tuple[Any, ...], random: Random) -> None:
     elif isinstance(holder, dict):
         holder[random.choice(list(holder))] = old
         holder[random.choice((MARKUP, TERMINAL, "unknown"))] = old
-    else:
+    elif isinstance(holder, list):
         random.shuffle(holder)
 
 

@@ -89,7 +89,9 @@ def test_the_complete_run_is_accepted_by_every_command(folder, capsys):
         pytest.param('{"a":' * 200_000, "nested too deeply", id="a deep object"),
         pytest.param('{"schema": "gpusync.run/1", "x": NaN}', "NaN is not a JSON number", id="NaN"),
         pytest.param('{"schema": "gpusync.run/1", "x": -Infinity}', "-Infinity is not a JSON", id="infinity"),
-        pytest.param('{"schema": "gpusync.run/1", "x": ' + "9" * 5000 + "}", "too many digits", id="5,000 digits"),
+        pytest.param(
+            '{"schema": "gpusync.run/1", "x": ' + "9" * 5000 + "}", "an integer has 5000 digits", id="5,000 digits"
+        ),
         pytest.param('{"schema": 1, "schema": "gpusync.run/1"}', "has the key 'schema' twice", id="a key twice"),
         pytest.param('{"schema": "gpusync.run/2"}', "this version reads gpusync.run/1; install", id="a later schema"),
         pytest.param('{"schema": "gpusync.run/' + "9" * 9000 + '"}', "9…, and this version", id="a long schema"),
@@ -109,10 +111,10 @@ def test_a_file_that_cannot_be_parsed_is_refused_in_one_line(folder, capsys, tex
     [
         (("regions", 0, "sites", 1, "line"), "3", "expected `int`, got `str`, at regions[0].sites[1].line"),
         (("regions", 0, "sites", 1, "line"), True, "expected `int`, got `bool`"),
-        (("regions", 0, "sites", 1, "line"), 10**30, "expected `int` <= 2147483647"),
+        (("regions", 0, "sites", 1, "line"), 10**18, "expected `int` <= 2147483647"),
         (("regions", 0, "sites", 1, "line"), -1, "expected `int` >= 0"),
         (("regions", 0, "sites", 1, "code"), "GS201 | <b>", "expected `str` matching regex"),
-        (("regions", 0, "sites", 1, "blocked_ms"), 10**400, "number out of range"),
+        (("regions", 0, "sites", 1, "blocked_ms"), 1e300, "expected `float` <= 1e+18"),
         (("regions", 0, "outcome"), MARKUP, "invalid enum value"),
         (("regions", 0, "warmup"), 99, "no steps after warm-up, at regions[0]"),
         (("regions", 0, "steps"), None, "no steps after warm-up, at regions[0]"),

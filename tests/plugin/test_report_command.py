@@ -137,6 +137,21 @@ def test_kinds_are_not_mixed(folder, capsys):
     assert "a.json is a run file and lint.json is findings as JSON; merge one kind at a time" in line
 
 
+def test_every_output_of_the_linter_that_is_damaged_is_named(folder, capsys):
+    good = '{"schema": "gpusync.lint/1", "findings": [], "errors": [], "files": 0}'
+    for name, text in (
+        ("a.json", good),
+        ("b.json", good.replace("[]", "[{}]", 1)),
+        ("c.json", good.replace("[]", "3")),
+    ):
+        (folder / name).write_text(text)
+    assert report.main(["merge", "all.json", "a.json", "b.json", "c.json"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("gpusync report: b.json: ")
+    assert second.startswith("gpusync report: c.json: ")
+    assert not (folder / "all.json").exists()
+
+
 def test_a_file_given_twice_is_refused(folder, capsys):
     a = write(folder, "a.json")
     assert "./a.json is given twice" in refused(capsys, "merge", "all.json", a, "./a.json")

@@ -470,6 +470,13 @@ def test_a_run_that_two_ranks_made_has_the_title_of_its_program():
     assert "<title>GPU syncs of train.py</title>" in pages(*regions)[1]
 
 
+def test_a_line_links_to_the_region_in_which_it_waited_most():
+    regions = [region(stepped([1, number], name=f"a.py::test_{number}")) for number in (2, 9, 5)]
+    page = pages(*regions)[1]
+    assert '<a href="#region-0">a.py::test_9</a> and 2 more' in page
+    assert re.search(r'<details class="region" id="region-0" open>\s*<summary>a.py::test_9</summary>', page)
+
+
 def test_the_page_says_where_it_comes_from():
     document = run_document(SIMULATED, [region(whole(sync()))])
     document["origin"] = {"command": "gpusync trace a.py", "commit": "0123456789abcdef" * 2, "version": "9.8.7"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -161,11 +162,11 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "run.json"
     path.write_text("old")
 
-    def break_off(self, target):
-        assert self.read_text() == "new"
+    def break_off(name, target):
+        assert Path(name).read_text() == "new"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "replace", break_off)
+    monkeypatch.setattr(os, "replace", break_off)
     with pytest.raises(KeyboardInterrupt):
         write_atomic(path, "new")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("run.json", "old")]
@@ -195,9 +196,13 @@ def test_a_reader_asks_for_what_the_schema_publishes(kind):
     asked = msgspec.json.schema(kind)["$defs"][kind.__name__]
     published = OBJECTS[kind]
     assert set(asked["properties"]) <= set(published["properties"])
+    constants = {"schema": {"gpusync.run/1"}} if kind is run_files.Run else {}
     # What later versions added was not written by earlier ones.
     added = {"origin"} if kind is run_files.Part else set()
     assert set(asked["required"]) | added == set(published["required"]) | added
+    # Names that reports distinguish; another one would be refused.
+    closed = {name: set(value["enum"]) for name, value in asked["properties"].items() if "enum" in value}
+    assert closed == {name: set(published["properties"][name].get("enum", ())) for name in closed} | constants
 
 
 def test_every_kind_of_object_that_a_reader_asks_for_is_compared_with_the_schema():

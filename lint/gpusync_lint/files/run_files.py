@@ -26,6 +26,9 @@ SIZE_LIMIT: Final = 256 * 2**20
 _QUOTE_LIMIT: Final = 120
 """Longest part of a message that quotes the file, in characters."""
 
+_DIGITS: Final = 20
+"""Most characters of an integer: those of 2**63, with its sign."""
+
 _REMEDY: Final = "write the file again with gpusync trace --json or pytest --gpu-sync-report"
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -98,6 +101,7 @@ class Site(msgspec.Struct, gc=False):
     silent: str | None = None
     cause: str | None = None
     devices: list[DeviceCount] | None = None
+    executions: Count | None = None
 
 
 class Place(msgspec.Struct, gc=False):
@@ -279,7 +283,7 @@ def read_json(name: str, cwd: str | os.PathLike[str] = ".") -> Any:
     """
     try:
         data = read_regular(os.path.join(cwd, name), SIZE_LIMIT)
-        return json.loads(data, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
+        return json.loads(data, object_pairs_hook=_distinct, parse_int=_integer, parse_constant=_refuse)
     except RecursionError:
         raise _error(name, "not JSON that can be read: nested too deeply") from None
     except TooLargeError as error:
@@ -291,8 +295,7 @@ def read_json(name: str, cwd: str | os.PathLike[str] = ".") -> Any:
     except UnicodeDecodeError as error:
         raise _error(name, f"not JSON (not {error.encoding} at byte {error.start})") from None
     except ValueError as error:
-        reason = "an integer has too many digits" if str(error).startswith("Exceeds the limit") else str(error)
-        raise _error(name, f"not JSON ({reason})") from None
+        raise _error(name, f"not JSON ({error})") from None
 
 
 def is_run(document: Any) -> bool:
@@ -339,7 +342,14 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_constant(text: str) -> Any:
+def _integer(text: str) -> int:
+    # Python limits the number of digits too, at 4,300; msgspec before 0.22 fails at numbers that no float can hold.
+    if len(text) > _DIGITS:
+        raise ValueError(f"an integer has {len(text)} digits")
+    return int(text)
+
+
+def _refuse(text: str) -> Any:
     raise ValueError(f"{text} is not a JSON number")
 
 

@@ -7,7 +7,7 @@ every("[data-script]").forEach(element => { element.hidden = false; });
 // Filter: rows and lines that contain every word.
 const filter = document.getElementById("filter");
 if (filter) {
-  const items = every("[data-filter]").map(element => [element, element.textContent.toLowerCase()]);
+  const items = every("[data-filter]").map(element => [element, `${element.dataset.filter} ${element.textContent}`.toLowerCase()]);
   const shown = document.getElementById("shown");
   filter.addEventListener("input", () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
