@@ -76,18 +76,18 @@ def _commit(repository: Path) -> str | None:
     try:
         git = repository / ".git"
         if git.is_file():  # a worktree or a submodule
-            git = repository / git.read_text().removeprefix("gitdir:").strip()
-        head = (git / "HEAD").read_text().strip()
+            git = repository / git.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
+        head = (git / "HEAD").read_text(encoding="utf-8").strip()
         if not head.startswith("ref:"):
             return head if _COMMIT.match(head) else None
         name = head.removeprefix("ref:").strip()
         common = git / "commondir"
-        shared = git / common.read_text().strip() if common.is_file() else git
+        shared = git / common.read_text(encoding="utf-8").strip() if common.is_file() else git
         for folder in (git, shared):
             if (folder / name).is_file():
-                found = (folder / name).read_text().strip()
+                found = (folder / name).read_text(encoding="utf-8").strip()
                 return found if _COMMIT.match(found) else None
-        packed = (line.split(" ", 1) for line in (shared / "packed-refs").read_text().splitlines())
+        packed = (line.split(" ", 1) for line in (shared / "packed-refs").read_text(encoding="utf-8").splitlines())
         return next((row[0] for row in packed if row[1:] == [name] and _COMMIT.match(row[0])), None)
     except (OSError, ValueError):
         return None
