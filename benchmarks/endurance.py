@@ -163,7 +163,7 @@ def xdist(tests: int, chance: random.Random, failures: list[str]) -> dict[str, A
         with log.open("w") as output:
             session = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
             while session.poll() is None:
-                time.sleep(chance.uniform(1, 8))
+                time.sleep(chance.uniform(5, 25))
                 working = [path for path in sorted(workers.iterdir()) if path.stat().st_size >= TESTS_OF_A_WORKER]
                 if working:
                     victim = chance.choice(working)
