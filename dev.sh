@@ -69,6 +69,10 @@ prepare() {
         cp constraints.txt "$constraints"
     fi
     echo "installing pytest-gpusync and $torch into $VENV"
+    if [ -z "${PIP_EXTRA_INDEX_URL:-}" ] && [ "$(uname)" = Linux ]; then
+        echo "(PyPI's torch for Linux is a CUDA build of several gigabytes. The CPU build:" \
+            "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu sh dev.sh ...)"
+    fi
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
         -c "$constraints" -e ".[test]" "$torch"
     echo "$stamped" >"$stamp"

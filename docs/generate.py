@@ -35,12 +35,12 @@ from gpusync_lint.settings import json_schema  # noqa: E402
 CATALOGUE_HEAD = """\
 # Catalogue files
 
-Everything that the linter knows about a framework stands in one TOML file of `lint/gpusync_lint/catalogue/frameworks`.
+Everything that the linter knows about a framework is in one TOML file of `lint/gpusync_lint/catalogue/frameworks`.
 `torch.toml` describes torch. A file with `on = "torch"` describes a library on top of torch, whose values are torch's
 tensors. Every other file describes a framework with values of its own.
 
-This page is written from `lint/gpusync_lint/catalogue/schema.py`, by which the files are read. An unknown key and a
-value of another type are refused with the file, the entry and the nearest known key.
+This page is generated from `lint/gpusync_lint/catalogue/schema.py`, which also reads the files. An unknown key, or a
+value of the wrong type, is an error that names the file, the entry and the nearest known key.
 """
 
 

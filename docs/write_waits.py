@@ -24,12 +24,14 @@ _COMPARED = re.compile(
 _WIDTH, _LEFT, _BAR, _SCALE_END = 720, 96, 26, 620
 _STYLE = """\
   text { font: 14px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif; fill: #1f2328 }
+  .page { fill: #ffffff }
   .small { font-size: 12px; fill: #59636e }
   .bold { font-weight: 600 }
   .waits { fill: #bc4c00 }
   .pinned { fill: #0969da }
   @media (prefers-color-scheme: dark) {
     text { fill: #f0f6fc }
+    .page { fill: #0d1117 }
     .small { fill: #9198a1 }
     .waits { fill: #db6d28 }
     .pinned { fill: #4493f8 }
@@ -68,6 +70,8 @@ def picture() -> str:
     rows = comparisons()
     longest = max(row.waits for row in rows)
     lines = [
+        # Of its own: a page's toggle may make the page dark where the system is light.
+        '<rect class="page" x="-16" y="-16" width="100%" height="100%"/>',
         f'<text class="bold" x="0" y="18">Time per batch of {BATCH} images on an NVIDIA H200: inference</text>',
         '<rect class="waits" x="0" y="34" width="12" height="12"/>',
         '<text class="small" x="18" y="44">pageable copies: the host waits twice per batch</text>',
@@ -89,6 +93,6 @@ def picture() -> str:
     body = "\n".join(f"  {line}" for line in lines)
     title = "; ".join(f"{row.network}: {row.waits:.1f} ms with waits, {row.pinned:.1f} ms without" for row in rows)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top - 14}" width="{_WIDTH}" role="img">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-16 -16 {_WIDTH} {top + 8}" width="{_WIDTH}" role="img">\n'
         f"  <title>{title}</title>\n  <style>\n{_STYLE}\n  </style>\n{body}\n</svg>\n"
     )

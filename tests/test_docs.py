@@ -92,3 +92,10 @@ def test_links_of_the_package_index_lead_to_the_site_and_the_repository():
     )
     readme = made((ROOT / "README.md").read_text(encoding="utf-8"), urls)
     assert [link for link in LINK.findall(readme) if not link.startswith(("https://", "#"))] == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "index.md"], ids=lambda page: page.name)
+def test_the_text_of_the_picture_has_the_times_that_it_shows(page):
+    text = re.search(r"!\[([^\]]*)\]\((?:docs/)?waits\.svg\)", page.read_text(encoding="utf-8"))[1]
+    shown = re.findall(r">([\d.]+ ms)<", (DOCS / "waits.svg").read_text(encoding="utf-8"))
+    assert re.findall(r"[\d.]+ ms", text) == shown

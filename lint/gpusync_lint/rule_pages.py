@@ -74,8 +74,7 @@ def page(doc: RuleDoc) -> str:
             if barrier.code == doc.code and (barrier.waits or barrier.silent)
         ]
         if entries and framework != doc.framework:
-            title = catalogue.title[:1].upper() + catalogue.title[1:]
-            entries = [f'<details markdown="1">\n<summary>{title}</summary>', *entries, "</details>"]
+            entries = [f'<details markdown="1">\n<summary>{catalogue.title}</summary>', *entries, "</details>"]
         examples += entries
     return "\n\n".join([*parts, *(["## More examples"] if examples else []), *examples]) + "\n"
 
