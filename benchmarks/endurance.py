@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,6 +32,8 @@ from typing import Any
 PARTS = 10
 STEP_KIB = 0.25
 """Growth per step that is taken for noise, in KiB. The log of a region needs some bytes for each sync."""
+TESTS_OF_A_WORKER = 30
+"""A worker is killed once it has run this many tests."""
 ATTEMPT_SECONDS = 180.0
 """An attempt of the ranks that takes longer hangs."""
 
@@ -44,6 +47,8 @@ def test_reads(number):
     for _ in range(1 + number % 3):
         x.sum().item()
     time.sleep({seconds})
+    with open({folder!r} + f"/{{os.getpid()}}", "a") as done:
+        done.write(".")
 """
 PROJECT_CONFTEST = """
 import os, pathlib
@@ -143,21 +148,29 @@ def regions(count: int, failures: list[str]) -> dict[str, Any]:
 
 
 def xdist(tests: int, chance: random.Random, failures: list[str]) -> dict[str, Any]:
-    """Run `tests` tests in two workers, and kill one of them every few seconds."""
+    """Run `tests` tests in two workers, and kill one of them every few seconds.
+
+    A worker is killed after it has run some tests: pytest-xdist itself loses tests if a worker dies before that.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        (folder / "test_many.py").write_text(PROJECT_TESTS.format(tests=tests, seconds=0))
+        workers = folder / "workers"
+        workers.mkdir()
+        (folder / "test_many.py").write_text(PROJECT_TESTS.format(tests=tests, seconds=0, folder=str(workers)))
         command = pytest_command("-n", "2", "--max-worker-restart=100000", "--gpu-sync-report=run.json")
         log = folder / "log"
         began, killed = time.monotonic(), 0
         with log.open("w") as output:
             session = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
             while session.poll() is None:
-                time.sleep(chance.uniform(4, 12))
-                workers = children(session.pid)
-                if len(workers) >= 2:
-                    os.kill(chance.choice(workers), signal.SIGKILL)
-                    killed += 1
+                time.sleep(chance.uniform(5, 25))
+                working = [path for path in sorted(workers.iterdir()) if path.stat().st_size >= TESTS_OF_A_WORKER]
+                if working:
+                    victim = chance.choice(working)
+                    with suppress(ProcessLookupError):
+                        os.kill(int(victim.name), signal.SIGKILL)
+                        killed += 1
+                    victim.unlink()
         took = time.monotonic() - began
         found = json.loads((folder / "run.json").read_text())["regions"]
         lines = log.read_text().splitlines()
@@ -179,7 +192,9 @@ def ranks(seconds: float, chance: random.Random, failures: list[str]) -> dict[st
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "pids").mkdir()
-        (folder / "test_ranks.py").write_text(PROJECT_TESTS.format(tests=200, seconds=0.05))
+        (folder / "done").mkdir()
+        source = PROJECT_TESTS.format(tests=200, seconds=0.05, folder=str(folder / "done"))
+        (folder / "test_ranks.py").write_text(source)
         (folder / "conftest.py").write_text(PROJECT_CONFTEST.format(folder=str(folder / "pids")))
         log = folder / "log"
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=100000"]
@@ -222,15 +237,6 @@ def wait_for_ranks(folder: Path, attempt: int) -> float | None:
 
 def pytest_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--gpu-sync-budget=3", *arguments]
-
-
-def children(parent: int) -> list[int]:
-    """Return the running children of a process."""
-    try:
-        tasks = list(Path(f"/proc/{parent}/task").iterdir())
-        return sorted({int(pid) for task in tasks for pid in (task / "children").read_text().split()})
-    except OSError:
-        return []
 
 
 def device() -> Any:

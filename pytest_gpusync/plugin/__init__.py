@@ -461,6 +461,8 @@ class _Reporter:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
+        self._without_result: dict[str, None] | None = None
+        """The tests that pytest-xdist has collected and that have no result yet; None before that."""
 
     @property
     def _gpu(self) -> GpuSession | None:
@@ -468,6 +470,8 @@ class _Reporter:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._without_result:
+            self._without_result.pop(report.nodeid, None)
         failure = getattr(report, "gpusync_failure", None)
         if failure is not None and isinstance(report.longrepr, str):  # as received from a worker
             from pytest_gpusync.reporting.failure import BudgetFailure
@@ -488,6 +492,12 @@ class _Reporter:
             gpu.take_tear_down(report.nodeid, json.loads(tear_down))
 
     @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Remember what the first worker has collected: the others collect the same."""
+        if self._without_result is None and self._gpu is not None and self._gpu.options.measures_every_test:
+            self._without_result = dict.fromkeys(ids)
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem: str) -> None:
         """Report that a pytest-xdist worker crashed in a test; what it had measured of the test is lost."""
         if self._gpu is not None and self._gpu.options.measures_every_test:
@@ -506,6 +516,10 @@ class _Reporter:
         gpu.claim_report()
         passed = session.exitstatus == pytest.ExitCode.OK
         is_interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED and gpu.ended is None
+        if self._without_result and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            gpu.take_lost(list(self._without_result))
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            passed = False
         if not self.finish(passed=passed, meet=not is_interrupted) and passed:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -150,6 +150,16 @@ class GpuSession:
 
         self.tests[nodeid] = [unmeasured_document(nodeid, "the worker crashed while it ran this test")]
 
+    def take_lost(self, nodeids: list[str]) -> None:
+        """Add tests that were collected and have no result, although the session was not interrupted."""
+        from pytest_gpusync.reporting.run_file import unmeasured_document
+
+        problem = "pytest-xdist collected the test and has no result of it: a worker that died may have lost it"
+        for nodeid in nodeids:
+            self.tests[nodeid] = [unmeasured_document(nodeid, problem)]
+        more = f" and {len(nodeids) - 1} more" if len(nodeids) > 1 else ""
+        self.errors.append(f"{nodeids[0]}{more}: {problem}; run the tests again")
+
     def annotations(self, base: Path, root: Path) -> list[str]:
         """Return the budgets broken by failed tests as commands for a GitHub job; none outside of one.
 

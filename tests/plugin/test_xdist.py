@@ -51,6 +51,7 @@ def no_gpu():
 def run_file(pytester, name="run.json"):
     document = json.loads((pytester.path / name).read_text())
     document["regions"].sort(key=lambda region: region["name"])
+    del document["origin"]  # the command and the time differ
     for region in document["regions"]:
         if region["memory"]:
             del region["memory"]["host"]  # the resident set of a process is its own
@@ -112,3 +113,20 @@ def test_a_worker_that_dies_takes_no_other_result_with_it(run_apart, pytester):
         "test_c.py::test_reads": 2,
     }
     assert regions["test_b.py::test_dies"]["problem"] == "the worker crashed while it ran this test"
+
+
+LOSES = """
+def pytest_runtest_protocol(item):
+    return True if item.name == "test_lost" else None  # as a worker that died without a crash item
+"""
+
+
+def test_a_test_that_has_no_result_fails_the_session_and_is_in_the_report(run_apart, pytester):
+    pytester.makeconftest(LOSES)
+    files = {"test_a": READS.format(1), "test_b": "def test_lost(): pass"}
+    result = run_apart("--gpu-sync-budget=1", "-n1", "--gpu-sync-report=run.json", **files)
+    result.assert_outcomes(passed=1)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["test_b.py::test_lost: pytest-xdist collected the test and has no result of it*"])
+    outcomes = {region["name"]: region["outcome"] for region in run_file(pytester)["regions"]}
+    assert outcomes == {"test_a.py::test_reads": "passed", "test_b.py::test_lost": "not_measured"}
