@@ -192,8 +192,8 @@ class FreedOnAnotherStream(UnorderedRule):
             "with torch.cuda.stream(side):\n    y = t + 1\nt = x + 1\nz = torch.zeros(4, device=dev)"
         ),
         (
-            f"{_SIDE}for h in (p, p, p):\n    with torch.cuda.stream(side):\n        d = h.to(dev, non_blocking=True)\n"
-            "    torch.cuda.current_stream().wait_stream(side)\n    y = d * 2"
+            f"{_SIDE}for h in (p, p):\n    with torch.cuda.stream(side):\n        d = h.to(dev, non_blocking=True)\n"
+            "    torch.cuda.current_stream().wait_stream(side)\n    y = d * 2\n    del d"
         ),
     )
 
