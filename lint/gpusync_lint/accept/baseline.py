@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.accept.rules import FRAMEWORK, RULES
 from gpusync_lint.files.atomic_write import replace_file
+from gpusync_lint.files.regular_file import MAX_DOCUMENT, read_regular
 from gpusync_lint.model.findings import Finding, UserError
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.spans import Span
@@ -25,13 +26,18 @@ from gpusync_lint.model.spans import Span
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-SCHEMA = "gpusync.baseline/1"
+SCHEMA = "gpusync.lint-baseline/1"
 
-DEFAULT_NAME = "gpusync-baseline.json"
+PLUGIN_SCHEMA = "gpusync.test-baseline/"
+"""The beginning of the schema of the pytest plugin's baseline, which is given here by mistake."""
+
+DEFAULT_NAME = "gpusync-lint-baseline.json"
 
 STALE = "GS905"
 
 _KEY = re.compile(r'"key":\s*("(?:[^"\\]|\\.)*")')
+
+_FAMILY = SCHEMA.partition("/")[0] + "/"
 
 MAX_SOURCE = 120
 """The maximum length, in characters, of the source line in an entry."""
@@ -115,7 +121,7 @@ def load(location: Path, name: str) -> Baseline:
         BaselineError: it does not exist, cannot be read, or is not a baseline.
     """
     try:
-        text = location.read_text(encoding="utf-8-sig")
+        text = read_regular(location, MAX_DOCUMENT).decode("utf-8-sig")
     except FileNotFoundError:
         raise BaselineError(f"{name}: no such baseline; --write-baseline creates it") from None
     except OSError as error:
@@ -129,13 +135,20 @@ def load(location: Path, name: str) -> Baseline:
         raise BaselineError(f"{name}:{error.lineno}: not valid JSON ({error.msg}); {remedy}") from None
     except RecursionError:
         raise BaselineError(f"{name}: not a gpusync baseline: nested too deeply") from None
+    except ValueError:
+        raise BaselineError(f"{name}: not a gpusync baseline: an integer has too many digits") from None
     return Baseline(location, name, text, _entries(document, name))
 
 
 def _entries(document: object, name: str) -> tuple[Entry, ...]:
     head = document[0] if isinstance(document, list) and document else None
     schema = head.get("schema") if isinstance(head, dict) else None
-    if not isinstance(document, list) or not isinstance(schema, str) or not schema.startswith("gpusync.baseline/"):
+    if isinstance(schema, str) and schema.startswith(PLUGIN_SCHEMA):
+        raise BaselineError(
+            f"{name}: this is a baseline of the pytest plugin; use it with pytest --gpu-sync-baseline, and give the "
+            f"linter a file of its own, such as {DEFAULT_NAME}"
+        )
+    if not isinstance(document, list) or not isinstance(schema, str) or not schema.startswith(_FAMILY):
         raise BaselineError(f"{name}: not a gpusync baseline, which is a list that starts with the schema {SCHEMA!r}")
     if schema != SCHEMA:
         raise BaselineError(f"{name}: its schema is {schema!r}, but this version of gpusync reads {SCHEMA!r}")

@@ -67,6 +67,8 @@ class RuleDoc:
     """What `--fix` does: whether the fix is safe and why, or that there is none."""
     ignore_when: str
     """When the wait does not matter."""
+    frequency: str = "every step"
+    """How often a line has to run to be reported: "every step", "every iteration" of any loop, or "any line"."""
     timing: bool = False
     """Whether such a wait next to a clock is on purpose, because it ends what is timed. Its confidence is then low."""
     framework: str = field(default="", metadata=_NOT_A_KEY)

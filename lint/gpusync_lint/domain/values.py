@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 class _Enumeration(int):
@@ -195,6 +195,8 @@ GPU_ABSENT = Value(Kind.FLAG, const=False)
 
 MAX_DEPTH = 4
 """The nesting of containers beyond which their contents are not looked at."""
+_MAX_SIZE = 500
+"""The maximum number of values in a container."""
 _MAX_STRING = 24
 """The longest string that is shared."""
 _MAX_SHARED = 40_000
@@ -251,17 +253,38 @@ def tensor_like(other: Value, certain: bool, zero_dim: bool | None, boolean: boo
 
 def tuple_of(items: Iterable[Value]) -> Value:
     """A tuple with these elements."""
-    return Value(Kind.TUPLE, items=tuple(items))
+    known = tuple(items)
+    return Value(Kind.TUPLE, items=known if _is_small(known) else (UNKNOWN,) * len(known))
 
 
 def list_of(elem: Value | None) -> Value:
     """A list, set or iterator with one value for all its elements; None if it is empty."""
-    return Value(Kind.LIST, elem=elem)
+    return Value(Kind.LIST, elem=elem if elem is None or _is_small((elem,)) else UNKNOWN)
 
 
 def dict_of(pairs: tuple[tuple[str, Value], ...], rest: Value | None) -> Value:
     """A dict with these keys, and one value for all other keys; None if there are no other keys."""
+    values = [value for _, value in pairs]
+    if not _is_small(values if rest is None else [*values, rest]):
+        return Value(Kind.DICT, elem=UNKNOWN)
     return Value(Kind.DICT, elem=rest, items=pairs)
+
+
+def _is_small(values: Sequence[Value]) -> bool:
+    """Whether containers among some values hold at most `_MAX_SIZE` values, at any depth.
+
+    What is in a container several times counts as often, because that is how often it is compared and joined. Without
+    the limit, `x = (x, x)` in a row would take exponential time.
+    """
+    stack = [value for value in values if value.items or value.elem is not None]
+    size = 0
+    while stack:
+        inside = contents(stack.pop())
+        size += len(inside)
+        if size > _MAX_SIZE:
+            return False
+        stack += [value for value in inside if value.items or value.elem is not None]
+    return True
 
 
 def foreign_value(type_name: str) -> Value:
@@ -314,21 +337,37 @@ def contents(value: Value) -> list[Value]:
     return inside
 
 
-def foreign_inside(value: Value, depth: int = 0) -> Value | None:
+def foreign_inside(value: Value) -> Value | None:
     """The first value of a framework other than torch in a value, at any depth; None if there is none."""
     if value.kind is Kind.FOREIGN:
         return value
-    if depth > MAX_DEPTH:
-        return None
-    candidates = (foreign_inside(item, depth + 1) for item in contents(value))
-    return next((item for item in candidates if item is not None), None)
+    if value.items or value.elem is not None:
+        return next((item for item in _inside(value, 0) if item.kind is Kind.FOREIGN), None)
+    return None
 
 
 def has_tensor(value: Value, depth: int = 0) -> bool:
     """Whether a value is or contains, at any depth, a tensor that is, or is assumed to be, on the device."""
     if value.on_device:
         return True
-    return depth <= MAX_DEPTH and any(has_tensor(item, depth + 1) for item in contents(value))
+    if value.items or value.elem is not None:
+        return any(item.on_device for item in _inside(value, depth))
+    return False
+
+
+def _inside(value: Value, depth: int) -> Iterator[Value]:
+    """A value and those in it, containers before their contents, up to `MAX_DEPTH`.
+
+    Containers may share their contents, so a value is visited again only if it is less deep than before.
+    """
+    depths: dict[int, int] = {}
+    stack = [(value, depth)]
+    while stack:
+        value, depth = stack.pop()
+        yield value
+        if depth <= MAX_DEPTH and depths.get(id(value), depth + 1) > depth and (value.items or value.elem is not None):
+            depths[id(value)] = depth
+            stack += [(item, depth + 1) for item in reversed(contents(value))]
 
 
 def any_tensor(args: Iterable[Value], kwargs: Mapping[str, Value]) -> bool:

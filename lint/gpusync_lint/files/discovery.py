@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpusync_lint.files.gitignore import Level, level_above
+from gpusync_lint.files.regular_file import MAX_DOCUMENT, MAX_SOURCE, TooLargeError, read_regular
 from gpusync_lint.model.findings import FileError, Source
 
 if TYPE_CHECKING:
@@ -101,15 +103,18 @@ def discover(
     excludes: Callable[[str], bool],
     stdin: Callable[[], bytes],
     stdin_filename: str | None = None,
+    respect_gitignore: bool = True,
     unneeded: Callable[[Sequence[Listed]], frozenset[str]] = lambda listed: frozenset(),
 ) -> Found:
     """Find and read the Python files and notebooks among `paths` and below the folders among them.
 
     Other files, and notebooks in other languages, are ignored, so that a hook can be given any list of files. A file
     that does not exist or cannot be read becomes an error; the others are still returned. A file that is reached twice
-    is read once. `unneeded` gets the files that were found, and returns the paths of those that need not be read.
+    is read once. Files that git ignores are left out below folders, unless `respect_gitignore` is False; a path that is
+    given is linted in any case. `unneeded` gets the files that were found, and returns the paths of those that need not
+    be read.
     """
-    walk = _Walk(cwd, excludes)
+    walk = _Walk(cwd, excludes, respect_gitignore=respect_gitignore)
     for given in paths:
         if given == "-":
             walk.add_stdin(stdin(), stdin_filename)
@@ -147,9 +152,10 @@ def _may_enter(name: str) -> bool:
 
 
 class _Walk:
-    def __init__(self, cwd: Path, excludes: Callable[[str], bool]) -> None:
+    def __init__(self, cwd: Path, excludes: Callable[[str], bool], *, respect_gitignore: bool = False) -> None:
         self.cwd = cwd
         self.excludes = excludes
+        self.respect_gitignore = respect_gitignore
         self.files: list[SourceFile] = []
         self.listed: dict[str, Listed] = {}
         """The files by real path, so that no file is read twice."""
@@ -177,16 +183,30 @@ class _Walk:
         """List the files below a folder, and return whether there are any. Paths are joined as strings, for speed."""
         above = display_path(top, self.cwd)
         reached = False
-        folders = [(str(top), os.path.realpath(top), "" if above == "." else f"{above}/")]
+        ignored = level_above(str(top)) if self.respect_gitignore else Level()
+        folders = [(str(top), os.path.realpath(top), "" if above == "." else f"{above}/", ignored)]
         while folders:
-            here, real, above = folders.pop()
+            here, real, above, ignored = folders.pop()
             at, real = (name if name.endswith(os.sep) else name + os.sep for name in (here, real))
-            for entry in self._entries(here, above, is_top=here == str(top)):
+            entries = self._entries(here, above, is_top=here == str(top))
+            if self.respect_gitignore:
+                ignored = ignored.entered(here, [entry.name for entry in entries])
+            for entry in entries:
                 name = entry.name
                 if entry.is_dir():
-                    if _may_enter(name) and not entry.is_symlink() and not self.excludes(at + name):
-                        folders.append((at + name, real + name, f"{above}{name}/"))
-                elif name.endswith(SUFFIXES) and not name.startswith(".") and not self.excludes(at + name):
+                    if (
+                        _may_enter(name)
+                        and not entry.is_symlink()
+                        and not self.excludes(at + name)
+                        and not ignored.ignores(at + name, name, is_folder=True)
+                    ):
+                        folders.append((at + name, real + name, f"{above}{name}/", ignored))
+                elif (
+                    name.endswith(SUFFIXES)
+                    and not name.startswith(".")
+                    and not self.excludes(at + name)
+                    and not ignored.ignores(at + name, name, is_folder=False)
+                ):
                     reached = True
                     target = os.path.realpath(at + name) if entry.is_symlink() else real + name
                     self._list(target, above + name, at + name, entry.stat, named=False)
@@ -220,7 +240,11 @@ class _Walk:
     def read(self, listed: Listed) -> None:
         """Read a file that was listed."""
         try:
-            data = listed.location.read_bytes()
+            data = read_regular(listed.at, MAX_DOCUMENT if listed.notebook else MAX_SOURCE)
+        except TooLargeError as error:
+            message = f"not read, because it is {error.strerror}; to leave it out, add it to exclude in [tool.gpusync]"
+            self.errors.append(FileError(listed.path, None, message))
+            return
         except OSError as error:
             self.errors.append(FileError(listed.path, None, f"cannot be read: {error.strerror or error}"))
             return
@@ -240,12 +264,10 @@ class _Walk:
             file = self._notebook(data, name, path) if path.suffix == SUFFIX else decode(data, name, path)
             if file is not None:
                 self.files.append(replace(file, stdin=stdin, named=named))
-        except UnicodeDecodeError as error:
-            line = error.object.count(b"\n", 0, error.start) + 1
-            message = f"cannot be decoded: byte {error.object[error.start]:#04x} is not {error.encoding}"
-            self.errors.append(FileError(name, line, message))
-        except SyntaxError as error:
-            self.errors.append(FileError(name, None, f"cannot be decoded: {error.msg}"))
+        except DecodeError as error:
+            self.errors.append(FileError(name, error.line, f"cannot be decoded: {error}"))
+        except (RecursionError, MemoryError):
+            self.errors.append(FileError(name, None, "nested too deeply to read"))
 
     def _notebook(self, data: bytes, name: str, path: Path) -> SourceFile | None:
         """Read a notebook; None if it is not a notebook, or in another language."""
@@ -253,7 +275,7 @@ class _Walk:
 
         bom = data.startswith(codecs.BOM_UTF8)
         try:
-            notebook = Notebook(data[len(codecs.BOM_UTF8) * bom :].decode("utf-8"))
+            notebook = Notebook(_decoded(data[len(codecs.BOM_UTF8) * bom :], "utf-8"))
         except OtherLanguageError:
             return None
         except NotebookError as error:
@@ -263,12 +285,19 @@ class _Walk:
         return SourceFile(Source(name, notebook.text), path, notebook.source, "utf-8", bom, notebook=notebook)
 
 
+class DecodeError(ValueError):
+    """The bytes of a file are not text. The message is one line for the user."""
+
+    def __init__(self, message: str, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
 def decode(data: bytes, name: str, path: Path) -> SourceFile:
     """Decode a file as Python does: by its byte-order mark or encoding line, else as UTF-8.
 
     Raises:
-        SyntaxError: the encoding is unknown.
-        UnicodeDecodeError: the bytes do not fit the encoding.
+        DecodeError: the encoding is unknown or cannot be used for source code, or the bytes do not fit it.
     """
     bom = data.startswith(codecs.BOM_UTF8)
     encoding = "utf-8"
@@ -277,13 +306,32 @@ def decode(data: bytes, name: str, path: Path) -> SourceFile:
 
         try:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
-        except SyntaxError:
+        except SyntaxError as error:
             # Python raises this for an unknown encoding, and for a first line that is not UTF-8, which has a position.
-            data.decode("utf-8")
-            raise
-    raw = data[len(codecs.BOM_UTF8) :].decode("utf-8") if bom else data.decode(encoding)
+            _decoded(data, "utf-8")
+            raise DecodeError(error.msg) from None
+    raw = _decoded(data[len(codecs.BOM_UTF8) :], "utf-8") if bom else _decoded(data, encoding)
     text = raw.replace("\r\n", "\n").replace("\r", "\n") if "\r" in raw else raw
     return SourceFile(Source(name, text), path, raw, "utf-8" if bom else encoding, bom)
+
+
+_NOT_OF_SOURCE = frozenset({"idna", "punycode", "undefined"})
+"""Codecs that take quadratic time, or exist only to raise errors. No source code is written in them."""
+
+
+def _decoded(data: bytes, encoding: str) -> str:
+    """Decode bytes. Raises DecodeError, whatever the codec raises."""
+    try:
+        if encoding not in ("utf-8", "utf-8-sig") and codecs.lookup(encoding).name in _NOT_OF_SOURCE:
+            raise DecodeError(f"{encoding} is not an encoding of source code")
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DecodeError(f"byte {data[error.start]:#04x} is not {error.encoding}", line) from None
+    except DecodeError:
+        raise
+    except Exception as error:  # a codec may raise anything: it may not be one of text, or come from another package
+        raise DecodeError(f"{encoding}: {' '.join(str(error).split())}") from None
 
 
 def _has_python_shebang(path: Path) -> bool:

@@ -28,7 +28,14 @@ _BLANK = re.compile(r"[ \t\n\r]*")
 _ESCAPE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\.|.", re.DOTALL)
 _UNICODE_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\u(?!00[0-7])[0-9a-fA-F]{4}")
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
-_DECODER = json.JSONDecoder()
+
+
+def _integer(digits: str) -> float:
+    """An integer in a notebook. Python refuses to convert integers of thousands of digits."""
+    return int(digits) if len(digits) < 20 else float(digits)
+
+
+_DECODER = json.JSONDecoder(parse_int=_integer)
 
 
 class NotebookError(ValueError):
@@ -262,7 +269,7 @@ def _mark(sources: Sequence[str]) -> str:
 
 def _code_cells(document: str) -> Iterator[_Cell]:
     try:
-        content = json.loads(document)
+        content = _DECODER.decode(document)
     except json.JSONDecodeError as error:
         raise NotebookError(f"not a notebook: not valid JSON: {error.msg}", error.lineno) from None
     except RecursionError:

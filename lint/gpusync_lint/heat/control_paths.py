@@ -63,24 +63,22 @@ class ControlPaths:
 
     def _find(self, statement: ast.stmt) -> tuple[_Block, int] | None:
         """The block that contains a statement, and the index of the statement in it."""
-        line = statement.lineno
+        line, position = statement.lineno, (statement.lineno, statement.col_offset)
         for length in range(len(self._last), 0, -1):
             stack = [self._last[:length]]
             while stack:
                 nested = stack.pop()
                 block = nested[-1]
-                index = bisect_right(block.lines, line)
-                while index:  # several statements may be on one line
-                    index -= 1
-                    candidate = block.body[index]
-                    if candidate is statement:
-                        self._last = nested
-                        return block, index
-                    if _last_line(candidate) < line:
-                        break
-                    for number, part in enumerate(_parts(candidate)):
-                        if part[0].lineno <= line <= _last_line(part[-1]):
-                            stack.append([*nested, block.inner(index, number)])
+                index = bisect_right(block.positions, position) - 1
+                if index < 0:
+                    continue
+                candidate = block.body[index]
+                if candidate is statement:
+                    self._last = nested
+                    return block, index
+                for number, part in enumerate(_parts(candidate)):
+                    if part[0].lineno <= line <= _last_line(part[-1]):
+                        stack.append([*nested, block.inner(index, number)])
         return None
 
 
@@ -100,7 +98,7 @@ class _Function:
 class _Block:
     """A list of statements, and the path to each of them."""
 
-    __slots__ = ("_assignments", "_function", "_in_loop", "_inner", "_kept", "_lines", "_paths", "body")
+    __slots__ = ("_assignments", "_function", "_in_loop", "_inner", "_kept", "_paths", "_positions", "body")
 
     def __init__(self, body: list[ast.stmt], path: Path, in_loop: bool, function: _Function) -> None:
         last = body[-1] if body else None
@@ -109,7 +107,7 @@ class _Block:
         elif in_loop and isinstance(last, (ast.Return, ast.Break)):
             path = (*path, _EXIT)
         self.body = body
-        self._lines: list[int] | None = None
+        self._positions: list[tuple[int, int]] | None = None
         self._in_loop = in_loop
         """Whether a return or break in the block leaves a loop."""
         self._function = function
@@ -120,11 +118,11 @@ class _Block:
         self._inner: dict[tuple[int, int], _Block] = {}
 
     @property
-    def lines(self) -> list[int]:
-        """The first line of each statement."""
-        if self._lines is None:
-            self._lines = [statement.lineno for statement in self.body]
-        return self._lines
+    def positions(self) -> list[tuple[int, int]]:
+        """The line and column at which each statement starts."""
+        if self._positions is None:
+            self._positions = [(statement.lineno, statement.col_offset) for statement in self.body]
+        return self._positions
 
     def path_to(self, index: int) -> Path:
         """The path to a statement. The test of a `while` runs as often as its body."""

@@ -26,6 +26,7 @@ from gpusync_lint.inference.summaries import FunctionState, FunctionSummary
 from gpusync_lint.inference.tracing import Tracing
 from gpusync_lint.inference.usage_evidence import UsageEvidence
 from gpusync_lint.project.effects import CallSite, Effects
+from gpusync_lint.project.symbols import TOO_DEEP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -218,7 +219,8 @@ class Inference:
         try:
             summary.entry = self._entries.of(state, arguments, summary.reader)
             Frame(self, fn, summary, self.evidence.of(fn)).run(fn.node.body)
-        except RecursionError:  # the syntax is nested too deeply to follow
+        except RecursionError:
+            fn.file.limits.setdefault(TOO_DEEP, getattr(fn.node, "lineno", 1))
             summary.returns = summary.returns or UNKNOWN
         finally:
             state.running = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.domain.environment import Environment
@@ -10,6 +9,7 @@ from gpusync_lint.domain.lattice import join
 from gpusync_lint.domain.values import HOST, Value, any_tensor
 from gpusync_lint.inference.tables import EXPRESSIONS, STATEMENTS
 from gpusync_lint.project.effects import Effects
+from gpusync_lint.project.symbols import TOO_DEEP
 
 if TYPE_CHECKING:
     import ast
@@ -101,6 +101,8 @@ class Frame:
         """Whether the body has to be executed again, because an iteration of a loop reads a value of the one before."""
         self.lambdas: list[ast.Lambda] = []
         """The lambdas that are being called, to stop recursion."""
+        self.nested_lambdas = 0
+        """The number of calls of lambdas in the current call of a lambda, at any depth."""
         self.evidence = evidence
         self._returns: Value | None = None
 
@@ -112,12 +114,7 @@ class Frame:
             self.summary.effects = Effects()
             self._returns = None
             self.is_incomplete = False
-            if self.fn.is_module:
-                for statement in body:
-                    with suppress(RecursionError):  # nested too deeply to follow; continue with the next statement
-                        self.execute([statement])
-            else:
-                self.execute(body)
+            self.execute(body)
             self.analysis.scopes.publish(self.summary, self.names)
             if not self.is_incomplete:
                 break
@@ -128,7 +125,10 @@ class Frame:
         """Execute the statements of a block in order."""
         for statement in body:
             self.statement = statement
-            STATEMENTS[statement.__class__](self, statement)
+            try:
+                STATEMENTS[statement.__class__](self, statement)
+            except RecursionError:  # continue with the next statement
+                self.fn.file.limits.setdefault(TOO_DEEP, statement.lineno)
 
     def eval(self, node: ast.expr) -> Value:
         """Evaluate an expression. Its value is stored for the rules, unless it is unknown."""

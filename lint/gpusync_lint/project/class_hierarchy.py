@@ -25,6 +25,8 @@ class _Names(Protocol):
         """Whether a file uses a framework, itself or through its imports."""
 
 
+MAX_LINEAGE = 500
+"""The maximum number of bases of a class. Thousands of them would take quadratic time and memory."""
 _MAX_OVERRIDES = 6
 """Overrides of a method without a body that are all taken for what a call may run."""
 
@@ -51,19 +53,39 @@ class ClassHierarchy:
         self._methods_by_name: dict[str, list[FunctionDef]] | None = None
 
     def lineage(self, cls: ClassDef) -> tuple[ClassDef | str, ...]:
-        """A class and its bases, nearest first; bases outside the project as dotted names."""
+        """A class and its bases, nearest first; bases outside the project as dotted names.
+
+        Bases beyond the first `MAX_LINEAGE` are left out, which the limits of the file say.
+        """
         known = self._lineages.get(cls)
-        if known is None:
-            self._lineages[cls] = (cls,)  # ends cycles of bases
-            line: list[ClassDef | str] = [cls]
-            for base in cls.node.bases:
-                value = self._names.static(cls.file, base)
-                if value.kind is Kind.CLASS:
-                    line.extend(item for item in self.lineage(value.ref) if item not in line)
-                elif value.kind is Kind.NAME and isinstance(value.ref, str):
-                    line.append(value.ref)
-            known = self._lineages[cls] = tuple(line)
-        return known
+        if known is not None:
+            return known
+        stack = [(cls, self._bases(cls))]
+        self._lineages[cls] = (cls,)  # ends cycles of bases
+        while stack:
+            top, bases = stack[-1]
+            waiting = next((base for base in bases if isinstance(base, ClassDef) and base not in self._lineages), None)
+            if waiting is not None:
+                self._lineages[waiting] = (waiting,)
+                stack.append((waiting, self._bases(waiting)))
+                continue
+            line: dict[ClassDef | str, None] = {top: None}
+            for base in bases:
+                line.update(dict.fromkeys([base] if isinstance(base, str) else self._lineages[base]))
+            if len(line) > MAX_LINEAGE:
+                message = f"a class has more than {MAX_LINEAGE} base classes; the others are left out"
+                top.file.limits.setdefault(message, top.node.lineno)
+            self._lineages[top] = tuple(line)[:MAX_LINEAGE]
+            stack.pop()
+        return self._lineages[cls]
+
+    def _bases(self, cls: ClassDef) -> list[ClassDef | str]:
+        values = [self._names.static(cls.file, base) for base in cls.node.bases]
+        return [
+            value.ref
+            for value in values
+            if value.kind is Kind.CLASS or (value.kind is Kind.NAME and isinstance(value.ref, str))
+        ]
 
     def project_lineage(self, cls: ClassDef) -> tuple[ClassDef, ...]:
         """A class and its bases in the project, nearest first."""

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import roots
-from gpusync_lint.files.discovery import SUFFIXES, decode, display_path, enters
+from gpusync_lint.files.discovery import SUFFIXES, DecodeError, decode, display_path, enters
+from gpusync_lint.files.regular_file import MAX_SOURCE, read_regular
 from gpusync_lint.project.imports import dotted, lookup, modules_in
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def context_of(files: Sequence[SourceFile], *, cwd: Path, excludes: Callable[[st
     for path in search.found:
         try:
             found.append(decode(search.texts[path], display_path(path, cwd), path).source)
-        except (SyntaxError, UnicodeDecodeError):
+        except DecodeError:
             continue  # errors in the context are not reported
     return tuple(found)
 
@@ -241,6 +242,6 @@ def _imports_framework(text: bytes) -> bool:
 
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_regular(path, MAX_SOURCE)
     except OSError:
         return None

@@ -20,10 +20,14 @@ Module = tuple[str, ...]
 """The path of a module without its suffix, as parts. A package and its `__init__` are the same module."""
 
 _IMPORT = re.compile(
-    r"(?:from[ \t]+(\.*[\w.]*)[ \t]+import\b[ \t]*(\((?:[^)#]|\#[^\n]*)*\)|(?:[^\n#;\\]|\\\n)*)"
+    r"(?:from[ \t]+([\w.]*)[ \t]+import\b[ \t]*(\((?:[^)#]|\#[^\n]*(?:\n|\Z))*\)?|(?:[^\n#;\\]|\\\n)*)"
     r"|import\b[ \t]*((?:[^\n#;\\]|\\\n)*))"
 )
-_BEGIN = re.compile(r"(?:^|[;:])[ \t]*((?:from[ \t]+\.*[\w.]*[ \t]+)?import\b)", re.MULTILINE)
+"""An import statement. A parenthesis that is not closed extends to the end of the text, so that every text is matched
+in linear time."""
+_BEGIN = re.compile(r"(?:^|[;:])[ \t]*((?:from[ \t]+[\w.]*[ \t]+)?import\b)", re.MULTILINE)
+_BEFORE = 400
+"""The maximum number of characters, in its line, between the beginning of an import statement and the word `import`."""
 _COMMENT = re.compile(r"#[^\n]*")
 
 
@@ -75,7 +79,8 @@ def in_text(text: str) -> Iterator[Import]:
         if word < 0:
             return
         start = word + len("import")
-        begin = _BEGIN.search(text, max(text.rfind("\n", 0, word) + 1, done), start + 1)
+        earliest = max(done, word - _BEFORE)
+        begin = _BEGIN.search(text, max(text.rfind("\n", earliest, word) + 1, earliest), start + 1)
         match = _IMPORT.match(text, begin.start(1)) if begin is not None else None
         if match is not None:
             yield from _imported(match)

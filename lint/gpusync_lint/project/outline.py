@@ -36,13 +36,14 @@ follows, whether it is longer than this number of characters."""
 _MARGIN = re.compile(
     r'''"""[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""'''
     r"""|'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''"""
-    r"""|"[^"\\\n]*(?:\\.[^"\\\n]*)*"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'|\#[^\n]*"""
+    r"""|"[^"\\\n]*(?:\\.[^"\\\n]*)*"?|'[^'\\\n]*(?:\\.[^'\\\n]*)*'?|\#[^\n]*"""
     r"""|\n(?:(@)|(?:async[ \t]+def|def|class)[ \t]+(\w+)[ \t]*[:(\[]|(?=([^\s#)\]}])))""",
     re.DOTALL,
 )
 """The ends of lines after which a decorator, a definition or something else starts at the margin.
 
-Strings and comments are matched in order to skip them. Every alternative starts with a character, not with `^`, so that
+Strings and comments are matched in order to skip them; a string without an end extends to the end of its line, so that
+the time is linear. Every alternative starts with a character, not with `^`, so that
 the regex engine can search for these characters, which takes less than half the time.
 """
 _LEAST = 2048

@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     from gpusync_lint.project.lazy_modules import Component
 
 
+_MAX_NESTED = 50
+"""How deeply the resolution of a name may be nested in that of others before it is put off."""
+
+
+class _PutOffError(Exception):
+    """A name has to be resolved first, because its resolution would be nested too deeply."""
+
+    def __init__(self, file: ModuleDef, dotted: str) -> None:
+        super().__init__(dotted)
+        self.file = file
+        self.dotted = dotted
+
+
 class Project:
     """Files that are analyzed together."""
 
@@ -43,6 +56,8 @@ class Project:
         names = self.lazy.beginnings if self.lazy is not None else beginnings(self._index)
         self._may_exist = names.__contains__
         self._resolved: dict[tuple[tuple[str, ...], str], Value] = {}
+        self._nested = 0
+        """How deeply the current resolution is nested in others."""
         self._names: dict[ModuleDef, dict[str, Value | None]] = {}
         self._resolving: set[tuple[ModuleDef, str]] = set()
         """The names that are being resolved."""
@@ -103,19 +118,54 @@ class Project:
             return None
         cycles = self._cycles
         self._resolving.add(key)
-        found = self._exported(file, identifier, set())
-        self._resolving.discard(key)
+        try:
+            found = self._exported(file, identifier)
+        finally:
+            self._resolving.discard(key)
         if self._cycles == cycles or not self._resolving:  # within a cycle, the result may be incomplete
             known[identifier] = found
         return found
 
     def resolve(self, file: ModuleDef, dotted: str) -> Value:
-        """What an imported dotted name refers to: a file, class or function of the project, or a name outside."""
+        """What an imported dotted name refers to: a file, class or function of the project, or a name outside.
+
+        Modules may pass a name on in chains of any length, so the recursion is limited: a name that is nested too
+        deeply is resolved first, on its own, and then the names that need it once more.
+        """
+        found = self._resolved.get((file.folder, dotted))
+        if found is not None:
+            return found
+        if self._nested:
+            return self._resolve_nested(file, dotted)
+        stack = [(file, dotted)]
+        while True:
+            file, dotted = stack[-1]
+            self._nested = 1
+            try:
+                found = self._resolve_nested(file, dotted)
+            except _PutOffError as deeper:
+                self._resolved[file.folder, dotted] = UNKNOWN  # still ends cycles
+                stack.append((deeper.file, deeper.dotted))
+                continue
+            finally:
+                self._nested = 0
+            stack.pop()
+            if not stack:
+                return found
+
+    def _resolve_nested(self, file: ModuleDef, dotted: str) -> Value:
+        if self._nested > _MAX_NESTED:
+            raise _PutOffError(file, dotted)
         key = (file.folder, dotted)
-        found = self._resolved.get(key)
-        if found is None:
-            self._resolved[key] = UNKNOWN  # ends cycles of imports
+        self._resolved[key] = UNKNOWN  # ends cycles of imports
+        self._nested += 1
+        try:
             found = self._resolved[key] = self._resolve(file, dotted)
+        except _PutOffError:
+            del self._resolved[key]
+            raise
+        finally:
+            self._nested -= 1
         return found
 
     def member(self, file: ModuleDef, attribute: str) -> Value:
@@ -129,8 +179,34 @@ class Project:
         child = self._file_of((*file.parts, attribute))
         return Value(Kind.NAME, ref=child) if child is not None else UNKNOWN
 
-    def _exported(self, file: ModuleDef, identifier: str, seen: set[ModuleDef]) -> Value | None:
-        """What a file binds a name to by `def`, `class` or import. `seen` are the files whose star imports led here."""
+    def _exported(self, file: ModuleDef, identifier: str) -> Value | None:
+        """What a file binds a name to by `def`, `class` or import, itself or through star imports."""
+        found = self._defined(file, identifier)
+        if found is not None:
+            return found
+        seen = {file}
+        stack = [(file, reversed(file.stars))]
+        while stack:
+            file, stars = stack[-1]
+            star = next(stars, None)
+            if star is None:
+                stack.pop()
+                continue
+            if self.lazy is not None and not self._may_export(file, star, identifier, len(seen)):
+                continue
+            target = self.resolve(file, star)
+            if target.kind is not Kind.NAME or not isinstance(target.ref, ModuleDef) or target.ref in seen:
+                continue
+            found = self._defined(target.ref, identifier)
+            if found is None:
+                seen.add(target.ref)
+                stack.append((target.ref, reversed(target.ref.stars)))
+            elif found.kind:  # it is unknown in a cycle of imports
+                return found
+        return None
+
+    def _defined(self, file: ModuleDef, identifier: str) -> Value | None:
+        """What a file binds a name to by `def`, `class` or import, without star imports."""
         if file.outline is not None and self.lazy is not None and not self.lazy.define(file, identifier):
             return self._unread(file.parts, identifier, ".".join((*file.parts, identifier)))
         if identifier in file.functions:
@@ -139,15 +215,6 @@ class Project:
             return Value(Kind.CLASS, ref=file.classes[identifier])
         if identifier in file.imports:
             return self.resolve(file, file.imports[identifier])
-        seen.add(file)
-        for star in reversed(file.stars):
-            if self.lazy is not None and not self._may_export(file, star, identifier, len(seen)):
-                continue
-            target = self.resolve(file, star)
-            if target.kind is Kind.NAME and isinstance(target.ref, ModuleDef) and target.ref not in seen:
-                found = self._exported(target.ref, identifier, seen)
-                if found is not None and found.kind:  # it is unknown in a cycle of imports
-                    return found
         return None
 
     def _may_export(self, file: ModuleDef, star: str, identifier: str, depth: int) -> bool:

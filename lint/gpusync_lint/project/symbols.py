@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Literal
 from gpusync_lint.catalogue import foreign, roots
 from gpusync_lint.project.imports import module_of, of_statement
 from gpusync_lint.syntax.blocks import blocks
-from gpusync_lint.syntax.traversal import walk_block
+from gpusync_lint.syntax.traversal import walk, walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpusync_lint.domain.values import Value
     from gpusync_lint.project.outline import Outline
+
+TOO_DEEP = "a statement is nested too deeply to analyze; it is left out"
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
 Binding = Literal["function", "static", "class", "property"]
@@ -143,6 +145,8 @@ class ModuleDef:
     """Whether its functions are run only where others call them: it uses no framework, or was read on demand."""
     outline: Outline | None = None
     """For a file that was read on demand, its outline, from which definitions are read; None if all have been read."""
+    limits: dict[str, int] = field(default_factory=dict)
+    """What was not analyzed because of a limit, as messages, each with the first line that it is about."""
     pieces: dict[str, FunctionDef] = field(default_factory=dict)
     """For a file that was read on demand, the statements that bind a name, as module bodies of their own."""
 
@@ -153,6 +157,11 @@ class ModuleDef:
     @cached_property
     def _line_starts(self) -> list[int]:
         return [0, *(match.end() for match in _LINE_END.finditer(self.text)), len(self.text)]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names in its code."""
+        return frozenset(node.id for node in walk(self.tree) if isinstance(node, ast.Name))
 
     @cached_property
     def binding_statements(self) -> dict[str, list[ast.stmt]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.training_idioms import backward_of
@@ -73,22 +75,11 @@ class KeptGraph(Rule):
         inside = holders[loops[-1] + 1 :]
         block, at = holders[loops[-1]]
         body = block[at].body  # type: ignore[attr-defined]
-        if not _steps(body) or not any(_goes_backward(other, path) for block, _ in inside for other in block):
+        if not context.once(_steps, body):
             return False
-        return not self._may_be_used(context.function.node.body, body, target, path, context.statement)
-
-    def _may_be_used(
-        self, whole: list[ast.stmt], body: list[ast.stmt], target: str, path: str, statement: ast.stmt
-    ) -> bool:
-        """Whether the loop resets the sum, limits the list, detaches the loss, or calls `backward()` on the sum."""
-        for node in walk_block(body):
-            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Delete)) and node is not statement:
-                paths = _assigned_paths(node)
-                if target in paths or (path in paths and _detaches(getattr(node, "value", None))):
-                    return True
-            if isinstance(node, ast.Attribute) and node.attr in _ENDS and dotted_path(node.value) in {path, target}:
-                return True
-        return any(isinstance(node, ast.Call) and _limits_or_differentiates(node, target) for node in walk_block(whole))
+        if not any(_goes_backward(other, path) for block, _ in inside for other in block):
+            return False
+        return not _may_be_used(target, path, body, context)
 
     def _fix(self, value: ast.expr, carrier: ast.expr, context: RuleContext) -> Fix | None:
         if value is not carrier:
@@ -160,22 +151,66 @@ def _without_gradient(statement: ast.stmt) -> bool:
     )
 
 
-def _assigned_paths(node: ast.Assign | ast.AnnAssign | ast.Delete) -> set[str | None]:
+def _may_be_used(target: str, path: str, body: list[ast.stmt], context: RuleContext) -> bool:
+    """Whether the loop resets the sum, limits the list, detaches the loss, or calls `backward()` on the sum."""
+    uses = context.once(_Uses.in_body, body)
+    others = uses.assigned.get(target, 0) - (target in _assigned_by(context.statement))
+    detached = uses.detached.get(path, 0) - (path in _detached_by(context.statement))
+    if others > 0 or detached > 0 or not uses.ended.isdisjoint({path, target}):
+        return True
+    differentiated = context.once(_differentiated, context.function.node.body)
+    return differentiated is None or target in differentiated
+
+
+@dataclass(slots=True)
+class _Uses:
+    """What the statements of a block do to names and dotted paths."""
+
+    assigned: Counter[str | None] = field(default_factory=Counter)
+    """By path, the number of statements that assign or delete it."""
+    detached: Counter[str | None] = field(default_factory=Counter)
+    """By path, the number of statements that assign something detached to it."""
+    ended: set[str | None] = field(default_factory=set)
+    """The paths on which a method of `_ENDS` is called."""
+
+    @classmethod
+    def in_body(cls, body: list[ast.stmt]) -> _Uses:
+        uses = cls()
+        for node in walk_block(body):
+            if isinstance(node, ast.stmt):
+                uses.assigned.update(_assigned_by(node))
+                uses.detached.update(_detached_by(node))
+            elif isinstance(node, ast.Attribute) and node.attr in _ENDS:
+                uses.ended.add(dotted_path(node.value))
+        return uses
+
+
+def _assigned_by(node: ast.stmt) -> set[str | None]:
+    """The paths that a statement assigns or deletes."""
+    if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.Delete)):
+        return set()
     targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
     return {dotted_path(item) for target in targets for item in ast.walk(target) if isinstance(item, ast.expr)}
 
 
-def _limits_or_differentiates(call: ast.Call, target: str) -> bool:
-    """Whether a call creates a `deque`, or a function for the backward pass gets a name."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-    return name == "deque" or (("backward" in name or name == "grad") and _mentions(call, target))
+def _detached_by(node: ast.stmt) -> set[str | None]:
+    """The paths to which a statement assigns something detached."""
+    value = getattr(node, "value", None)
+    if value is None or not any(
+        isinstance(one, ast.Attribute) and one.attr in ("detach", "item", "data") for one in ast.walk(value)
+    ):
+        return set()
+    return _assigned_by(node)
 
 
-def _detaches(value: ast.expr | None) -> bool:
-    if value is None:
-        return False
-    return any(isinstance(node, ast.Attribute) and node.attr in ("detach", "item", "data") for node in ast.walk(value))
-
-
-def _mentions(node: ast.AST, label: str) -> bool:
-    return any(isinstance(item, ast.Name) and item.id == label for item in ast.walk(node))
+def _differentiated(body: list[ast.stmt]) -> frozenset[str] | None:
+    """The names in calls of functions for the backward pass; None if a `deque` is created, which limits a list."""
+    names: set[str] = set()
+    for node in walk_block(body):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name == "deque":
+                return None
+            if "backward" in name or name == "grad":
+                names.update(item.id for item in ast.walk(node) if isinstance(item, ast.Name))
+    return frozenset(names)

@@ -71,7 +71,7 @@ class CopyToDevice(Rule):
             yield Report("factory-then-move", node, confidence, fix=fix)
         elif value.pinned:
             fix = call_edits.add_non_blocking(node, context) if called in ("to", "cuda") else None
-            remedy = _REFILLED if call_edits.is_changed_in_place(receiver, context.file.tree) else _PINNED
+            remedy = _REFILLED if call_edits.is_changed_in_place(receiver, context) else _PINNED
             yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, fix=fix, remedy=remedy)
         else:
             is_created = value.kind is Kind.TENSOR and value.certain  # not a batch of a loader

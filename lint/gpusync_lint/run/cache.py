@@ -330,7 +330,8 @@ class Cache:
             folder = self.location.parent
             if not folder.is_dir():
                 folder.mkdir()
-                (folder / ".gitignore").write_text("# Made by gpusync lint; may be deleted at any time.\n*\n")
+                note = "# Made by gpusync lint; may be deleted at any time.\n*\n"
+                (folder / ".gitignore").write_text(note, encoding="utf-8")
             for component, heat in self._heats.items():
                 stamp = document.stamps[component] = f"{now}-{component}"
                 heat.write(_component_file(self.location, component), stamp)

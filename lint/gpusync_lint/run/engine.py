@@ -101,6 +101,7 @@ def _analyze(
         if component is not None:
             places = tuple(place for _, place in found)
             links = PartLinks(heat.own, places, project.lazy.dependencies() if project.lazy is not None else {})
+    errors += [FileError(file.path, line, message) for file in files for message, line in file.limits.items()]
     inference.release()
     project.release()
     errors.sort(key=lambda error: error.path)

@@ -8,10 +8,12 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpusync_lint.files.regular_file import MAX_DOCUMENT, NotRegularError, TooLargeError, read_regular
 from gpusync_lint.messages import did_you_mean, wrong_type
 from gpusync_lint.model.findings import UserError
 from gpusync_lint.model.levels import FREQUENCIES, Heat
 from gpusync_lint.settings import project_barriers
+from gpusync_lint.settings.options import OPTIONS
 from gpusync_lint.settings.selection import Layer, UnknownCodeError, glob_pattern, resolve_all
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class Config:
     """The folder that patterns are relative to; None without a configuration file."""
     codes: Layer = field(default_factory=Layer)
     exclude: tuple[re.Pattern[str], ...] = ()
+    respect_gitignore: bool = True
+    """Whether files that git ignores are left out."""
     per_file_ignores: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = ()
     heat: Heat = Heat.STEP
     step_functions: tuple[str, ...] = ()
@@ -61,13 +65,20 @@ def find(start: Path) -> Path | None:
     for folder in (start, *start.parents):
         candidate = folder / "pyproject.toml"
         try:
-            raw = candidate.read_bytes()
+            raw = read_regular(candidate, MAX_DOCUMENT)
+        except (NotRegularError, TooLargeError) as error:
+            raise ConfigError(f"{candidate}: cannot be read: {error.strerror}") from None
         except OSError:
             continue
         # A file without the word has no such table. It is not parsed, so it may even be invalid.
         if b"gpusync" in raw and _table(_parse(candidate, raw), candidate) is not None:
             return candidate
     return None
+
+
+def table_of(path: Path) -> dict[str, Any]:
+    """The table in a file that was loaded before, as it is written there."""
+    return _table(_parse(path, path.read_bytes()), path) or {}
 
 
 def load(path: Path, names: Mapping[str, str]) -> Config:
@@ -81,7 +92,7 @@ def load(path: Path, names: Mapping[str, str]) -> Config:
         ConfigError: the file cannot be read, or a key or a value is wrong.
     """
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path, MAX_DOCUMENT)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
     table = _table(_parse(path, raw), path)
@@ -97,6 +108,10 @@ def _parse(path: Path, raw: bytes) -> dict[str, Any]:
         document: dict[str, Any] = tomllib.loads(raw.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    except ValueError:  # an integer of thousands of digits
+        raise ConfigError(f"{path}: not valid TOML: an integer has too many digits") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not valid TOML: nested too deeply") from None
     return document
 
 
@@ -117,7 +132,10 @@ class _Reader:
         self.names = names
 
     def config(self) -> Config:
-        self._refuse_unknown_keys()
+        for key in self.table:
+            if key not in OPTIONS:
+                hint = did_you_mean(key.replace("_", "-").lower(), OPTIONS, f"the keys are {', '.join(OPTIONS)}")
+                raise self._fail(key, f"unknown key; {hint}")
         select = self._codes("select")
         version = self.table.get("torch-version")
         return Config(
@@ -125,6 +143,7 @@ class _Reader:
             codes=Layer(select=select, ignore=self._codes("ignore") or ()),
             exclude=tuple(self._pattern("exclude", pattern) for pattern in self._strings("exclude") or ()),
             per_file_ignores=self._per_file_ignores(),
+            respect_gitignore=self._switch("respect-gitignore", default=True),
             heat=self._heat(),
             baseline=self._baseline(),
             step_functions=tuple(self._strings("step-functions") or ()),
@@ -134,13 +153,6 @@ class _Reader:
 
     def _fail(self, key: str, problem: str) -> ConfigError:
         return ConfigError(f"{self.path}: {TABLE}.{key}: {problem}")
-
-    def _refuse_unknown_keys(self) -> None:
-        for key in self.table:
-            if key in KEYS:
-                continue
-            hint = did_you_mean(key.replace("_", "-").lower(), KEYS, f"the keys are {', '.join(KEYS)}")
-            raise self._fail(key, f"unknown key; {hint}")
 
     def _strings(self, key: str) -> list[str] | None:
         value = self.table.get(key)
@@ -180,6 +192,12 @@ class _Reader:
             result.append((self._pattern(key, pattern), self._resolve(key, words)))
         return tuple(result)
 
+    def _switch(self, key: str, *, default: bool) -> bool:
+        value = self.table.get(key, default)
+        if not isinstance(value, bool):
+            raise self._fail(key, wrong_type("true or false", value))
+        return value
+
     def _heat(self) -> Heat:
         value = self.table.get("heat", Heat.STEP.value)
         if value in [heat.value for heat in FREQUENCIES]:
@@ -202,9 +220,3 @@ class _Reader:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             raise self._fail("torch-version", f'must be a string; write torch-version = "{value}"')
         raise self._fail("torch-version", f'must be a version like "2.11", not {value!r}')
-
-
-KEYS = (
-    "select", "ignore", "exclude", "per-file-ignores", "heat", "baseline", "step-functions", "barriers",
-    "torch-version",
-)  # fmt: skip

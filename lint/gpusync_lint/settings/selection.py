@@ -63,6 +63,8 @@ class Layer:
     select: tuple[str, ...] | None = None
     """Code prefixes; None for those of the layer below."""
     ignore: tuple[str, ...] = ()
+    extend: tuple[str, ...] = ()
+    """Code prefixes that are added to what this layer, or the layers below it, select."""
 
 
 def _reach(prefixes: Iterable[str], code: str) -> int:
@@ -75,7 +77,7 @@ class Selection:
     """Decides which codes are enabled in which files."""
 
     layers: tuple[Layer, ...] = ()
-    """Lowest priority first. A `select` replaces the layers below it; an `ignore` narrows them."""
+    """Lowest priority first. A `select` replaces the layers below it; `ignore` and `extend` change them."""
     per_file: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = ()
     """Path patterns, and the code prefixes that are ignored in matching files."""
     root: PurePosixPath | None = None
@@ -88,10 +90,9 @@ class Selection:
         """
         on = True
         for layer in self.layers:
-            if layer.select is not None:
-                on = _reach(layer.select, code) > _reach(layer.ignore, code)
-            elif _reach(layer.ignore, code):
-                on = False
+            chosen, dropped = _reach((*(layer.select or ()), *layer.extend), code), _reach(layer.ignore, code)
+            if layer.select is not None or chosen or dropped:
+                on = chosen > dropped
         return on and not self._ignored_in_file(code, location)
 
     def _ignored_in_file(self, code: str, location: PurePosixPath | None) -> bool:
@@ -115,26 +116,74 @@ def glob_pattern(pattern: str) -> re.Pattern[str]:
         ValueError: a character range runs backwards.
     """
     body = pattern.removeprefix("./").rstrip("/")
-    anywhere = "/" not in body
-    parts: list[str] = []
-    for piece in re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]/]+\])", body.lstrip("/")):
+    text = _Glob()
+    if "/" not in body:
+        text.begin(r"(?:[^/]*/)*?")
+    for piece in re.split(r"((?:(?<=/)|(?<![\s\S]))\*\*/|\*\*|\*|\?|\[[^\]/]+\])", body.lstrip("/")):
         if piece == "**/":
-            parts.append("(?:[^/]+/)*")
+            text.begin(r"(?:[^/]+/)*?")
         elif piece == "**":
-            parts.append(".*")
+            text.begin(r".*?")
         elif piece == "*":
-            parts.append("[^/]*")
+            text.star()
         elif piece == "?":
-            parts.append("[^/]")
+            text.fixed += "[^/]"
         elif piece.startswith("["):
-            parts.append("[^" + piece[2:] if piece.startswith("[!") else piece)
+            text.fixed += "[^" + piece[2:] if piece.startswith("[!") else piece
         else:
-            parts.append(re.escape(piece))
-    start = "(?:.*/)?" if anywhere else ""
+            text.fixed += re.escape(piece)
     try:
-        return re.compile(f"{start}{''.join(parts)}(?:/.*)?$", re.DOTALL)
+        return re.compile(text.end(), re.DOTALL)
     except re.error as error:
         raise ValueError(f"not a path pattern: {pattern!r} ({error})") from None
+
+
+class _Glob:
+    """The regular expression of a path pattern, whose time is polynomial whatever the pattern.
+
+    If a gap of any length is followed by a fixed part and another gap of the same kind, the first place where the fixed
+    part matches is as good as any other. So both are an atomic group, which is never tried again; without that,
+    `*a*a*a*b` would take exponential time. An atomic group is a lookahead with a reference, as before Python 3.11.
+    """
+
+    def __init__(self) -> None:
+        self.fixed = ""
+        """A part of fixed length, after the last gap."""
+        self._done = ""
+        self._across = ""
+        """The last gap that extends across path components."""
+        self._inside: list[str] = []
+        """The fixed parts since then, with a gap within a path component before each but the first."""
+        self._groups = 0
+
+    def star(self) -> None:
+        """Add a gap within a path component."""
+        self._inside.append(self.fixed)
+        self.fixed = ""
+
+    def begin(self, gap: str) -> None:
+        """Add a gap across path components."""
+        self._close("")
+        self._across = gap
+
+    def end(self) -> str:
+        """The complete expression. It matches whole path components."""
+        self._close(r"(?=/|\Z)")
+        return self._done
+
+    def _close(self, anchor: str) -> None:
+        first, *rest = [*self._inside, self.fixed]
+        if rest:
+            rest[-1] += anchor
+        else:
+            first += anchor
+        inside = first + "".join(self._atomic(f"[^/]*?{part}") for part in rest)
+        self._done += self._atomic(self._across + inside) if self._across else inside
+        self._across, self._inside, self.fixed = "", [], ""
+
+    def _atomic(self, expression: str) -> str:
+        self._groups += 1
+        return f"(?=(?P<g{self._groups}>{expression}))(?P=g{self._groups})"
 
 
 def level_of(finding: Finding, heat: Heat, confidence: Confidence) -> Level | None:

@@ -15,8 +15,12 @@ from dataclasses import dataclass
 _MAX_BRACKETS = 100
 _MAX_CHAIN = 1000
 _STRINGS = re.compile(
-    r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"|#[^\n]*", re.S
+    r"""'{3}(?:[^\\']+|\\.|'(?!''))*(?:'{3})?|"{3}(?:[^\\"]+|\\.|"(?!""))*(?:"{3})?"""
+    r"""|'(?:[^'\\\n]+|\\.)*'?|"(?:[^"\\\n]+|\\.)*"?|\#[^\n]*""",
+    re.DOTALL,
 )
+"""Strings and comments. A string without an end extends as far as it could: a pattern that failed there would be tried
+again from every quote in it, which takes quadratic time."""
 
 
 @dataclass(frozen=True, slots=True)

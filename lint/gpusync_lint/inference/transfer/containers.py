@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 @evaluates(ast.Tuple)
 def tuple_display(frame: Frame, node: ast.Tuple) -> Value:
-    """`(a, b)`."""
-    return tuple_of([frame.eval(item) for item in node.elts])
+    """`(a, b)`. The elements of a long tuple are not told apart."""
+    values = [frame.eval(item) for item in node.elts]
+    return tuple_of(values) if len(values) <= MAX_KEYS else list_of(join_all(values))
 
 
 @evaluates(ast.List, ast.Set)
@@ -41,7 +42,7 @@ def dict_display(frame: Frame, node: ast.Dict) -> Value:
         value = frame.eval(item)
         if key is None:
             if value.kind is Kind.DICT:
-                pairs.extend(value.items or ())
+                pairs = list(dict([*pairs, *(value.items or ())]).items())[:MAX_KEYS]
             continue
         label = frame.eval(key).const
         if isinstance(label, str) and len(pairs) < MAX_KEYS:

@@ -40,6 +40,11 @@ def formatted_value(frame: Frame, node: ast.FormattedValue) -> Value:
     return HOST
 
 
+_MAX_NESTED_LAMBDAS = 100
+"""The maximum number of calls of lambdas, at any depth, that are followed in the call of a lambda."""
+_TOO_MANY_LAMBDAS = "lambdas call each other more often than is followed; some calls are left out"
+
+
 @evaluates(ast.Lambda)
 def lambda_function(frame: Frame, node: ast.Lambda) -> Value:
     """A lambda. Its body is evaluated with unknown parameters."""
@@ -56,6 +61,10 @@ def call_lambda(frame: Frame, call: Call) -> Value:
     """Call a lambda, if the names around it are visible here."""
     node, fn = call.callee.ref
     if not (fn is frame.fn or (fn.is_module and fn.file is frame.fn.file)) or node in frame.lambdas:
+        return UNKNOWN
+    frame.nested_lambdas = frame.nested_lambdas + 1 if frame.lambdas else 0
+    if frame.nested_lambdas > _MAX_NESTED_LAMBDAS:
+        frame.fn.file.limits.setdefault(_TOO_MANY_LAMBDAS, frame.statement.lineno)
         return UNKNOWN
     frame.lambdas.append(node)
     mark = frame.store.mark()

@@ -21,16 +21,13 @@ def around(fn: FunctionDef, statement: ast.stmt) -> list[tuple[list[ast.stmt], i
 
 
 def _descend(body: list[ast.stmt], wanted: ast.stmt) -> list[tuple[list[ast.stmt], int]] | None:
-    place = bisect_right(body, wanted.lineno, key=_first_line)
-    while place:  # a line may contain several statements
-        place -= 1
-        statement = body[place]
-        if statement is wanted:
-            return [(body, place)]
-        if (statement.end_lineno or statement.lineno) < wanted.lineno:
-            break
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
+    place = bisect_right(body, _position(wanted), key=_position) - 1
+    if place < 0:
+        return None
+    statement = body[place]
+    if statement is wanted:
+        return [(body, place)]
+    if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
         for block in blocks(statement):
             found = _descend(block, wanted)
             if found is not None:
@@ -38,8 +35,8 @@ def _descend(body: list[ast.stmt], wanted: ast.stmt) -> list[tuple[list[ast.stmt
     return None
 
 
-def _first_line(statement: ast.stmt) -> int:
-    return statement.lineno
+def _position(statement: ast.stmt) -> tuple[int, int]:
+    return statement.lineno, statement.col_offset
 
 
 def bound_names(statement: ast.stmt) -> set[str]:

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gpusync_lint.catalogue import foreign, registry
 from gpusync_lint.domain import python_api
@@ -42,6 +42,10 @@ _COUNTS = ("builtins.range", "itertools.count", "tqdm.trange", "tqdm.auto.trange
 _KIND = itemgetter(Value._fields.index("kind"))
 _CONTAINERS = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT})
 _F_STRINGS_HAVE_POSITIONS = sys.version_info >= (3, 12)
+
+
+Body = TypeVar("Body", list[ast.stmt], ast.Module)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,7 @@ class RuleContext:
         for fn in file.all_functions:
             self.values.update(inference.values(fn))
         self._shown: dict[FunctionDef, dict[str, str]] = {}
+        self._computed: dict[tuple[object, int], Any] = {}
         self.reported_lines: set[int] = set()
         """The lines of the file with reports so far."""
         self.waiting: set[ast.expr] = set()
@@ -143,6 +148,17 @@ class RuleContext:
         self._has_reports = has_reports
         self._definite_waits = definite_waits
         self._heat = heat
+
+    def once(self, compute: Callable[[Body], Result], body: Body) -> Result:
+        """What a function computes from a part of the tree of the file. It is called once for each part.
+
+        Rules use it for what they look up in a whole block for each of its nodes, which would take quadratic time.
+        """
+        key = (compute, id(body))
+        if key not in self._computed:
+            self._computed[key] = compute(body)
+        result: Result = self._computed[key]
+        return result
 
     @property
     def function(self) -> FunctionDef:

@@ -10,6 +10,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from gpusync_lint.project.symbols import TOO_DEEP
 from gpusync_lint.rewrite.layout import MAX_DEPTH
 from gpusync_lint.syntax.blocks import blocks
 
@@ -102,7 +103,7 @@ class _Walk(Generic[_Rules]):
         self._string: ast.expr | None = None
 
     def visit(self, statement: ast.stmt) -> None:
-        """Traverse the expressions of a statement. A statement that is nested too deeply is skipped."""
+        """Traverse the expressions of a statement. A statement that is nested too deeply is skipped, which is said."""
         handler = STATEMENTS.get(statement.__class__)
         if handler is None:
             return
@@ -112,8 +113,9 @@ class _Walk(Generic[_Rules]):
             self._record(statement)
         try:
             handler(self, statement)
-        except _TooDeepError:
+        except (_TooDeepError, RecursionError):
             del self.found[before:]
+            self._fn.file.limits.setdefault(TOO_DEEP, statement.lineno)
             self._depth = self._repeated = self._deferred = 0
             self._calls_back, self._string = False, None
 

@@ -99,20 +99,19 @@ def _advise(reads: list[_Read], found: Found) -> None:
 def _stack_statements(reads: list[_Read], found: Found, context: RuleContext) -> None:
     """`a = x.item()` and later `b = y.item()`: keep both on the device, and read them after the last statement."""
     wanted = [read for read in reads if _assigned(found[read[1]]) is not None and _scalar(found[read[1]], context)]
-    while len(wanted) > 1:
-        site = found[wanted[0][1]][0]
-        block = around(site.fn, site.statement)[-1][0]
-        kind = _kind(found[wanted[0][1]], context)
-        together = [wanted[0]]
-        for read in wanted[1:]:
-            group = [*together, read]
-            if kind is None or _kind(found[read[1]], context) is not kind or not _may_wait(group, block, found):
+    start = 0
+    while len(wanted) - start > 1:
+        site = found[wanted[start][1]][0]
+        group = _Group(around(site.fn, site.statement)[-1][0], found)
+        kind = _kind(found[wanted[start][1]], context)
+        for read in wanted[start:]:
+            if kind is None or _kind(found[read[1]], context) is not kind or not group.add(read):
                 break
-            together = group
+        together = group.reads or [wanted[start]]
         if len(together) > 1:
             fix = _at_once(together, found, context) or _after_the_last(together, found, context)
             _give(together, found, fix)
-        wanted = wanted[len(together) :]
+        start += len(together)
 
 
 def _stack_displays(reads: list[_Read], found: Found, context: RuleContext) -> None:
@@ -178,15 +177,16 @@ def _combine(node: ast.BinOp, numbers: list[int], found: Found, context: RuleCon
 
 def _stack_expressions(reads: list[_Read], found: Found, context: RuleContext) -> None:
     """`print(x.item(), y.item())`: insert a statement that reads both tensors into new names."""
-    for statement in _statements(reads, found):
-        numbers = [
-            number for _, number in reads if found[number][0].statement is statement and found[number][1].fix is None
-        ]
+    by_statement: dict[ast.stmt, list[int]] = {}
+    for _, number in reads:
+        if found[number][1].fix is None:
+            by_statement.setdefault(found[number][0].statement, []).append(number)
+    for statement, numbers in by_statement.items():
         names = _names_of_receivers(numbers, statement, found) if len(numbers) > 1 else []
         if not names or not _can_be_stacked(numbers, found, context):
             continue
         fresh = [f"{name}_value" for name in names]
-        if any(isinstance(node, ast.Name) and node.id in fresh for node in ast.walk(context.file.tree)):
+        if not context.file.names.isdisjoint(fresh):
             continue
         stacked = f"torch.stack([{', '.join(names)}]).tolist()"
         operations: list[Operation] = [
@@ -272,26 +272,44 @@ def _kind(one: tuple[Occurrence, Report], context: RuleContext) -> type | None:
     return kind if kind in (float, int) else None
 
 
-def _may_wait(group: list[_Read], block: list[ast.stmt], found: Found) -> bool:
-    """Whether all tensors may be read after the last statement: no statement in between uses or changes one."""
-    last = group[-1][0]
-    names = [_assigned(found[number]) for _, number in group]
-    if len(set(names)) < len(names):
-        return False
-    for place, number in group[:-1]:
-        receiver = _receiver(found[number])
-        own = _assigned(found[number])
-        fresh = isinstance(receiver, ast.Call)
-        watched = {node.id for node in ast.walk(receiver) if isinstance(node, ast.Name)} if receiver else set()
-        for statement in block[place + 1 : last + 1]:
+class _Group:
+    """Reads of a block that may all be made after the last one: no statement in between uses or changes a tensor."""
+
+    def __init__(self, block: list[ast.stmt], found: Found) -> None:
+        self.reads: list[_Read] = []
+        self._block = block
+        self._found = found
+        self._own: set[str | None] = set()
+        """The names that the numbers are assigned to."""
+        self._watched: set[str] = set()
+        """The names in the expressions of the tensors, except those that are computed by a call."""
+        self._is_watching = False
+
+    def add(self, read: _Read) -> bool:
+        """Add the next read of the block, if possible."""
+        place, number = read
+        own = _assigned(self._found[number])
+        if own in self._own or (self.reads and not self._may_pass(self._block[self.reads[-1][0] + 1 : place + 1])):
+            return False
+        self.reads.append(read)
+        self._own.add(own)
+        receiver = _receiver(self._found[number])
+        if not isinstance(receiver, ast.Call):
+            self._is_watching = True
+            self._watched |= set() if receiver is None else _names(receiver)
+        return True
+
+    def _may_pass(self, statements: list[ast.stmt]) -> bool:
+        """Whether the reads may be made after these statements."""
+        for statement in statements:
             for node in ast.walk(statement):
-                if isinstance(node, ast.Name) and node.id == own:
+                if isinstance(node, ast.Name) and node.id in self._own:
                     return False
                 if isinstance(node, (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.Yield, ast.Await)):
                     return False
-                if not fresh and _changes(node, watched):
+                if self._is_watching and _changes(node, self._watched):
                     return False
-    return True
+        return True
 
 
 def _changes(node: ast.AST, names: set[str]) -> bool:

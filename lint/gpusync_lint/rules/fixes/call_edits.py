@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.operations import AddFirstArgument, AddKeyword, RenameCalled, ReplaceExpression, Template
+from gpusync_lint.rewrite.layout import MAX_DEPTH
 from gpusync_lint.rules.base.context import keyword, positional
 from gpusync_lint.rules.fixes.known_sizes import classes_of, total_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpusync_lint.model.findings import Fix
     from gpusync_lint.model.operations import Operation
     from gpusync_lint.rules.base.context import RuleContext
@@ -38,50 +41,54 @@ def add_non_blocking(node: ast.Call, context: RuleContext) -> Fix | None:
 
     The copy reads `x` later: a program that refills it in the next step would race with it.
     """
-    if isinstance(node.func, ast.Attribute) and is_changed_in_place(node.func.value, context.file.tree):
+    if isinstance(node.func, ast.Attribute) and is_changed_in_place(node.func.value, context):
         return None
     added = AddKeyword(context.span(node), "non_blocking", Template("True"))
     return context.fix("Copy without blocking the host", added, hazard=_RACE)
 
 
-def is_changed_in_place(tensor: ast.expr, tree: ast.Module) -> bool:
-    """Whether a file may write to the memory of `tensor`, a name or an attribute: by a method in place, through an
+def is_changed_in_place(tensor: ast.expr, context: RuleContext) -> bool:
+    """Whether the file may write to the memory of `tensor`, a name or an attribute: by a method in place, through an
     element or a part, as an `out=`, or through an array.
     """
     while isinstance(tensor, ast.Subscript):
         tensor = tensor.value
     if not isinstance(tensor, (ast.Name, ast.Attribute)):
         return False  # made by the expression itself
-    wanted = ast.dump(tensor)
+    return ast.dump(tensor) in context.once(_changed_in_place, context.file.tree)
 
-    def is_part(expression: ast.AST) -> bool:
-        while isinstance(expression, (ast.Attribute, ast.Subscript, ast.Call)):
-            if _same(expression, wanted):
-                return True
-            expression = expression.func if isinstance(expression, ast.Call) else expression.value
-        return _same(expression, wanted)
 
+def _changed_in_place(tree: ast.Module) -> frozenset[str]:
+    """The expressions to whose memory a file may write, as `ast.dump` writes them."""
+    changed: list[ast.expr] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
             in_place = (name.endswith("_") and not name.endswith("__")) or name in ("numpy", "data_ptr", "copyto")
-            if in_place and isinstance(node.func, ast.Attribute) and is_part(node.func.value):
-                return True
-            if name == "copyto" and node.args and is_part(node.args[0]):
-                return True
-            if any(keyword.arg == "out" and is_part(keyword.value) for keyword in node.keywords):
-                return True
+            if in_place and isinstance(node.func, ast.Attribute):
+                changed.append(node.func.value)
+            if name == "copyto":
+                changed += node.args[:1]
+            changed += [keyword.value for keyword in node.keywords if keyword.arg == "out"]
         elif isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if any(isinstance(target, ast.Subscript) and is_part(target.value) for target in targets):
-                return True
-            if isinstance(node, ast.AugAssign) and is_part(node.target):
-                return True
-    return False
+            changed += [target.value for target in targets if isinstance(target, ast.Subscript)]
+            if isinstance(node, ast.AugAssign):
+                changed.append(node.target)
+    return frozenset(part for expression in changed for part in _parts_of(expression))
 
 
-def _same(expression: ast.AST, wanted: str) -> bool:
-    return ast.dump(expression).replace("ctx=Store()", "ctx=Load()") == wanted
+def _parts_of(expression: ast.expr) -> Iterator[str]:
+    """The names and attributes that an expression is a part of, and itself."""
+    for _ in range(MAX_DEPTH):
+        if isinstance(expression, (ast.Name, ast.Attribute)):
+            yield ast.dump(expression).replace("ctx=Store()", "ctx=Load()")
+        if isinstance(expression, ast.Call):
+            expression = expression.func
+        elif isinstance(expression, (ast.Attribute, ast.Subscript)):
+            expression = expression.value
+        else:
+            return
 
 
 def add_num_classes(node: ast.Call, context: RuleContext) -> Fix | None:
