@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 WORDS = re.compile(
-    r"non_blocking\s*=\s*True|\.copy_\([^\n]*True|\bStream\(|\.stream\(|async_op\s*=\s*True|\bi(?:send|recv)\("
+    r"non_blocking\s*=\s*True|\.copy_\([^\n]*True|\bStream\(|\.stream\((?!\s*[\"'])|async_op\s*=\s*True|\bi(?:send|recv)\("
 )
 """What the source of a function contains that can have a race; most functions do not."""
 _ITERATIONS = 3
