@@ -31,6 +31,7 @@ WORDS = re.compile(
 _ITERATIONS = 3
 """How often the body of a loop runs: what one iteration frees, the next but one may be given."""
 _MAX_ITERATIONS = 6
+"""The most iterations of a loop with indices such as `step % 4`."""
 _MAX_CALLS = 3
 """The most calls that are followed into each other."""
 _MAX_STATEMENTS = 4000
