@@ -4,9 +4,9 @@
     python benchmarks/simulated_cost.py --races [ROUNDS] [--json OUT.json]
 
 One thread. Times are CPU times of the process, the least of several rounds: other programs on the machine do not count.
-With --races: what looking for races adds to a recorded step of the examples, with the default stream alone, and with a
-copy on a side stream in every step. Blocks of steps with and without alternate; the ratio is the median over the pairs
-of neighboring blocks, with its quartiles.
+With --races: what looking for races adds to a recorded step of the examples, with the default stream alone, with a copy
+on a side stream in every step, and with all work on a side stream. Blocks of steps with and without alternate; the
+ratio is the median over the pairs of neighboring blocks, with its quartiles.
 
 The examples are those of ``examples/``, with their defaults, the residual network with 18 layers of 16 channels and up.
 
@@ -160,14 +160,15 @@ def races(rounds: int) -> dict[str, dict[str, Any]]:
         "examples/conv_net": lambda: _example("conv_net")(2, "cuda"),
     }
     figures: dict[str, dict[str, Any]] = {}
-    for streams in ("default stream", "side stream in every step"):
-        hook = register_optimizer_step_post_hook(_prefetcher()) if streams.startswith("side") else None
+    for streams in ("default stream", "copy on a side stream", "all on a side stream"):
+        hook = register_optimizer_step_post_hook(_prefetcher()) if streams.startswith("copy") else None
+        current = torch.cuda.Stream() if streams.startswith("all") else torch.cuda.current_stream()
         for name, train in trainings.items():
             pairs = []
             for number in range(rounds):
                 times = {}
                 for looking in (False, True) if number % 2 else (True, False):
-                    with record(races=looking) as seen:
+                    with record(races=looking) as seen, torch.cuda.stream(current):
                         times[looking] = _step_time(train)
                     assert not (looking and seen.races)
                 pairs.append((times[False], times[True]))

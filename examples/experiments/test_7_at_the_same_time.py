@@ -105,6 +105,7 @@ def test_inference_on_several_streams_blocks_none_of_them(gpu_sync, simulated, p
     weight = torch.randn(size, size, device="cuda") / size**0.5
 
     async def answer(stream):
+        stream.wait_stream(torch.cuda.current_stream())  # which made the weight
         with torch.cuda.stream(stream):
             done, value = torch.cuda.Event(), weight
             for _ in range(10):

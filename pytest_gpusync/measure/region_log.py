@@ -366,4 +366,4 @@ class RegionLog:
 
 def _ranks(counts: Sequence[bool]) -> Sequence[int]:
     """Return for each entry how many before it are true."""
-    return [0, *accumulate(counts)][: len(counts)]
+    return list(accumulate(counts, initial=0))[: len(counts)]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 import torch
 from torch.utils import _python_dispatch
 
+from pytest_gpusync.machine.replacements import Replacements
 from pytest_gpusync.model.measurement import PAGEABLE_H2D_WAITS_ABOVE, RawSync
 from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
 
@@ -65,7 +66,7 @@ class DispatcherRecorder(Recorder):
     def __init__(self) -> None:
         self._sink: SyncSink | None = None
         self._mode: _Mode | None = None
-        self._undo: list[Callable[[], None]] = []
+        self._replaced = Replacements()
 
     def start(self, sink: SyncSink) -> None:
         """See :meth:`Recorder.start`."""
@@ -91,8 +92,7 @@ class DispatcherRecorder(Recorder):
 
     def stop(self) -> None:
         """See :meth:`Recorder.stop`."""
-        while self._undo:
-            self._undo.pop()()
+        self._replaced.restore()
         if self._mode is not None:
             _leave(self._mode)
         self._mode = self._sink = None
@@ -120,13 +120,7 @@ class DispatcherRecorder(Recorder):
             finally:
                 _leave(mode)
 
-        printing._str_intern = str_intern
-
-        def undo() -> None:
-            if printing._str_intern is str_intern:
-                printing._str_intern = original
-
-        self._undo.append(undo)
+        self._replaced.put(printing, "_str_intern", str_intern)
 
     def _wrap_backend(self, module: Any) -> None:
         """Wrap what waits in a backend's module, except where it calls a function of ``torch._C`` that is wrapped."""
@@ -148,13 +142,7 @@ class DispatcherRecorder(Recorder):
             self._emit(Wait(_waited_for(arguments), kind=kind), sys._getframe(1))
             return original(*arguments, **options)
 
-        setattr(owner, name, synchronize)
-
-        def undo() -> None:
-            if getattr(owner, name) is synchronize:
-                setattr(owner, name, original)
-
-        self._undo.append(undo)
+        self._replaced.put(owner, name, synchronize)
 
     def _emit(self, wait: Wait, frame: FrameType | None) -> None:
         sink = self._sink

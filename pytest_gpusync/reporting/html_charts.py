@@ -167,7 +167,7 @@ def step_ticks(spans: Sequence[Span]) -> list[Tick]:
     wanted = {int(step) for step in round_numbers(numbers[0], numbers[-1])} if numbers else set()
     ticks: list[Tick] = []
     for span in spans:
-        is_free = not ticks or span.start - ticks[-1].place >= 1 / (2 * TICKS)
+        is_free = not ticks or span.start - ticks[-1].place >= 1 / (2 * TICKS if span.step is not None else TICKS)
         if is_free and (span.step is None or span.step in wanted):
             ticks.append(Tick(span.start, "after" if span.step is None else str(span.step)))
     return ticks

@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import pytest
+from gpusync_lint.files import run_files
 
 from pytest_gpusync.commands import trace
 from pytest_gpusync.machine import devices
@@ -126,6 +127,20 @@ def test_a_limit_that_is_no_time_is_refused(program, capsys, limit):
         program("", "--limit", limit)
     assert leave.value.code == 2
     assert "is not a number of seconds above 0" in capsys.readouterr().err
+
+
+def test_the_run_of_a_training_can_be_read_again(program, tmp_path):
+    source = """
+        import torch
+        weight = torch.nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(4):
+            sync()
+            optimizer.step()
+    """
+    program(source, "--json", "run.json")
+    (region,) = run_files.read_run("run.json", tmp_path).regions
+    assert region.order.steps == [0, 1, 2, 3]
 
 
 def test_the_run_is_written_as_json(program, tmp_path):

@@ -115,6 +115,34 @@ def test_a_race_in_any_single_step_is_found():
     assert race.site.line == line_of(program, "# reads")
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: torch.ones(300_000).to("cuda"),
+        lambda: torch.ones(8).pin_memory().cuda(),
+        lambda: torch.ones(600_000).to("cuda", non_blocking=True),  # pageable, and too large to return at once
+        lambda: torch.tensor([1.0, 2.0], device="cuda"),
+    ],
+)
+def test_what_a_blocking_copy_on_a_side_stream_made_may_be_used_on_another(use):
+    def program(stream):
+        with torch.cuda.stream(stream):
+            x = use()
+        x + 1
+
+    assert races_of(program) == ()
+
+
+def test_what_a_blocking_copy_has_read_may_be_overwritten_on_another_stream():
+    def program(stream):
+        x = torch.ones(8, device="cuda")
+        x.cpu()
+        with torch.cuda.stream(stream):
+            x.fill_(0)
+
+    assert races_of(program) == ()
+
+
 def test_memory_that_the_native_path_frees_and_reuses_is_not_taken_for_the_old_one():
     def program(stream):
         x = torch.ones(1000, device="cuda")

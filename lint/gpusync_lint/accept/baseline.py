@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -196,8 +195,7 @@ def write(baseline: Baseline, entries: Iterable[Entry]) -> None:
         return
     target = Path(os.path.realpath(baseline.location))
     try:
-        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-        replace_file(target, text.encode(), mode)
+        replace_file(target, text.encode())
     except OSError as error:
         raise BaselineError(f"{baseline.name}: cannot be written: {error.strerror or error}") from None
 

@@ -276,6 +276,8 @@ class TensorOperations:
     """Methods that return another tensor of the same kind on the same device."""
     torch_only: frozenset[str]
     """Methods that NumPy and pandas do not have, so that an object with one is a tensor."""
+    evidence: frozenset[str]
+    """Methods that only tensors have, which therefore show that a name of which nothing else is known is a tensor."""
     functions: frozenset[str]
     """Functions that return a tensor, whatever is known of their arguments."""
     zero_dim_losses: frozenset[str]

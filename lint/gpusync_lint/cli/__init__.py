@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gpusync_lint import output
 from gpusync_lint.cli.arguments import lint_parser, rule_parser
 from gpusync_lint.cli.terminal import emit, progress
+from gpusync_lint.escaping import escaped, escaped_lines, masked
 from gpusync_lint.files.discovery import Found, discover, display_path
 from gpusync_lint.messages import wants_color
 from gpusync_lint.model import codes
@@ -65,18 +66,18 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         return _lint(arguments)
     except UserError as error:
-        emit(sys.stderr, f"gpusync lint: error: {error}\n")
+        emit(sys.stderr, f"gpusync lint: error: {escaped(str(error))}\n")
         return FAILED
     except BrokenPipeError:
         raise
     except Exception as error:
         from gpusync_lint.run.schedule import internal_error
 
-        emit(sys.stderr, f"gpusync lint: {internal_error(error)}\n")
+        emit(sys.stderr, f"gpusync lint: {escaped(internal_error(error))}\n")
         if arguments.verbose:
             import traceback
 
-            traceback.print_exc()
+            emit(sys.stderr, escaped_lines(traceback.format_exc()))
         return FAILED
     finally:
         if collects:
@@ -106,11 +107,15 @@ def _lint(arguments: argparse.Namespace) -> int:
     def unneeded(listed: Sequence[Listed]) -> frozenset[str]:
         nonlocal cache
         cache = _cache(arguments, paths, config, request.settings, cwd, listed)
+        if cache is not None and cache.note:
+            emit(sys.stderr, f"gpusync lint: {escaped(cache.note)}\n")
         return frozenset() if cache is None else cache.unread
 
     found = _found(arguments, paths, cwd, config, unneeded)
     for folder in found.empty:
-        emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {folder}\n")
+        emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {escaped(folder)}\n")
+    if found.abandoned:
+        _clean_up(found.abandoned, removes=(arguments.fix or arguments.add_ignores is not None) and not arguments.diff)
     reference = _baseline(arguments, config, cwd)
     runs = None
     if arguments.observed:
@@ -170,7 +175,7 @@ def _found(
 def _show_files(found: Found) -> int:
     """Print the paths of the files, and return the exit code."""
     paths = sorted({one.path for one in found.unread} | {file.source.path for file in found.files})
-    emit(sys.stdout, "".join(f"{path}\n" for path in paths))
+    emit(sys.stdout, "".join(f"{escaped(path)}\n" for path in paths))
     _report_errors(found.errors)
     return FAILED if found.errors else CLEAN
 
@@ -196,6 +201,17 @@ def _watched(arguments: argparse.Namespace) -> frozenset[tuple[str, int, int]]:
             continue
         watched.add((str(path), status.st_size, status.st_mtime_ns))
     return frozenset(watched)
+
+
+def _clean_up(abandoned: Sequence[str], *, removes: bool) -> None:
+    """Remove the temporary files of a run that was killed while it changed files, or name one of them."""
+    from gpusync_lint.files.atomic_write import remove_if_abandoned
+
+    files = f"{len(abandoned)} temporary file{'' if len(abandoned) == 1 else 's'} of an interrupted --fix"
+    if not removes:
+        emit(sys.stderr, f"gpusync lint: found {files}, such as {escaped(abandoned[0])}; the next --fix removes them\n")
+    elif removed := remove_if_abandoned(abandoned):
+        emit(sys.stderr, f"gpusync lint: removed {len(removed)} of {files}\n")
 
 
 def _cache(
@@ -301,7 +317,7 @@ def _write_baseline(arguments: argparse.Namespace, config: Config, reference: Ba
     how = ""
     if arguments.baseline is None and config.baseline is None:
         how = f'; use it with --baseline, or with baseline = "{reference.location.name}" in [tool.gpusync]'
-    emit(sys.stderr, f"Wrote {_warnings(len({entry.key for entry in entries}))} to {reference.name}{how}.\n")
+    emit(sys.stderr, f"Wrote {_warnings(len({entry.key for entry in entries}))} to {escaped(reference.name + how)}.\n")
     return accept_all(outcome)
 
 
@@ -335,14 +351,14 @@ def _report_errors(errors: Sequence[FileError]) -> None:
     for error in errors:
         cell = "" if error.cell is None else f":cell {error.cell}"
         place = f"{error.path}{cell}{'' if error.line is None else f':{error.line}'}"
-        emit(sys.stderr, f"{place}: error: {error.message}\n")
+        emit(sys.stderr, f"{escaped(place)}: error: {escaped(error.message)}\n")
 
 
 def _report(arguments: argparse.Namespace, found: Found, outcome: Outcome, cwd: Path) -> None:
     _report_errors(outcome.errors)
     if arguments.verbose:
         for trace in outcome.tracebacks:
-            emit(sys.stderr, trace)
+            emit(sys.stderr, escaped_lines(trace))
     if arguments.diff:
         _print_diff(outcome, cwd)
         return
@@ -387,7 +403,9 @@ def _print_diff(outcome: Outcome, cwd: Path) -> None:
 
     for change in outcome.changes:
         file = change.file
-        emit(sys.stdout, diff(document(file, file.raw), document(file, change.raw), display_path(file.location, cwd)))
+        text = diff(document(file, file.raw), document(file, change.raw), display_path(file.location, cwd))
+        # `patch` needs the diff as it is; a terminal shows what a control character would hide.
+        emit(sys.stdout, "\n".join(map(masked, text.split("\n"))) if sys.stdout.isatty() else text)
     for verb, count in (("fix", outcome.fixed), ("allow", outcome.allowed)):
         if count:
             emit(sys.stderr, f"Would {verb} {_warnings(count)}.\n")
@@ -421,7 +439,7 @@ def rule(argv: Sequence[str] | None = None) -> int:
     try:
         prefix = "GS" if word is None else resolve(word, names)
     except UnknownCodeError as error:
-        emit(sys.stderr, f"gpusync rule: error: {error}\n")
+        emit(sys.stderr, f"gpusync rule: error: {escaped(str(error))}\n")
         return FAILED
     if prefix in names:
         from gpusync_lint import rule_pages

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from gpusync_lint import output
 from gpusync_lint._version import __version__
+from gpusync_lint.escaping import escaped
 from gpusync_lint.messages import nearest
 from gpusync_lint.model.levels import FREQUENCIES, Confidence
 from gpusync_lint.settings.options import OPTIONS
@@ -50,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with one line and exit code 2."""
-        self.exit(USAGE_ERROR, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        self.exit(USAGE_ERROR, f"{self.prog}: error: {escaped(message)} (see {self.prog} --help)\n")
 
     def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
         """As `parse_args`, but the error for an unknown option suggests the nearest known one."""

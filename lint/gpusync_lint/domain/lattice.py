@@ -182,7 +182,8 @@ def _join_loaders(a: Value, b: Value, depth: int) -> Value:
 def _join_tuples(a: Value, b: Value, depth: int) -> Value:
     first, second = a.items or (), b.items or ()
     if len(first) == len(second):
-        return tuple_of(join(x, y, depth + 1) for x, y in zip(first, second, strict=True))
+        joined = tuple_of(join(x, y, depth + 1) for x, y in zip(first, second, strict=True))
+        return joined if a.ref is None or a.ref != b.ref else joined._replace(ref=a.ref)
     return list_of(join(element(a), element(b), depth + 1))
 
 

@@ -63,6 +63,7 @@ class Kind(_Enumeration):
     """A stream. `const` is `NEW_STREAM` if it was created, and is not one that was asked for."""
     EVENT: ClassVar[Kind]
     TUPLE: ClassVar[Kind]
+    """A tuple. `ref` of a named tuple are the names of its fields."""
     LIST: ClassVar[Kind]
     """A list, a set, an iterator or another iterable with one value for all its elements, `elem`."""
     DICT: ClassVar[Kind]

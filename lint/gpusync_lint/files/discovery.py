@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpusync_lint.files.atomic_write import TEMPORARY
 from gpusync_lint.files.gitignore import Level, level_above
 from gpusync_lint.files.regular_file import MAX_DOCUMENT, MAX_SOURCE, TooLargeError, read_regular
 from gpusync_lint.model.findings import FileError, Source
@@ -86,6 +87,8 @@ class Found:
     """The given folders, as absolute paths."""
     unread: tuple[Listed, ...] = ()
     """Files that were not read because they did not have to be."""
+    abandoned: tuple[str, ...] = ()
+    """Temporary files in the folders, which a killed run that changed files has left; absolute paths."""
 
 
 def display_path(path: Path, cwd: Path) -> str:
@@ -132,6 +135,7 @@ def discover(
         tuple(walk.empty),
         tuple(walk.folders),
         tuple(one for one in listed if one.path in skipped),
+        tuple(walk.abandoned),
     )
 
 
@@ -165,6 +169,7 @@ class _Walk:
         self.excluded = 0
         self.empty: list[str] = []
         self.folders: list[Path] = []
+        self.abandoned: list[str] = []
 
     def add(self, given: str) -> None:
         path = Path(os.path.normpath(self.cwd / given))
@@ -201,9 +206,11 @@ class _Walk:
                         and not ignored.ignores(at + name, name, is_folder=True)
                     ):
                         folders.append((at + name, real + name, f"{above}{name}/", ignored))
+                elif name.startswith("."):
+                    if name.endswith(".gpusync.tmp") and TEMPORARY.fullmatch(name):
+                        self.abandoned.append(at + name)
                 elif (
                     name.endswith(SUFFIXES)
-                    and not name.startswith(".")
                     and not self.excludes(at + name)
                     and not ignored.ignores(at + name, name, is_folder=False)
                 ):

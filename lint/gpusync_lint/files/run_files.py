@@ -45,11 +45,11 @@ class Environment(msgspec.Struct, gc=False):
 
     torch: str | None
     python: str
-    device: Literal["cuda", "simulated", "none"] | None
+    device: str | None
     gpu: str | None
     driver: str | None
     recorder: str | None
-    coverage: Literal["driver", "torch", "simulated"] | None
+    coverage: Literal["driver", "torch", "dispatcher", "simulated"] | None
     note: str | None
 
     def __post_init__(self) -> None:
@@ -223,9 +223,10 @@ class Region(msgspec.Struct, gc=False):
         """Check what depends on several fields."""
         if self.outcome == "not_measured" and self.problem is None:
             raise ValueError("the outcome is not_measured, but problem is null")
-        counted = self.syncs_per_step is not None or self.order is not None
-        if counted and (self.steps is None or self.warmup is None or self.warmup > self.steps):
-            raise ValueError("syncs were counted, but steps and warmup do not say in which steps")
+        if (self.syncs_per_step is not None or self.order is not None) and self.warmup is None:
+            raise ValueError("syncs were counted, but warmup is null")
+        if self.syncs_per_step is not None and (self.steps is None or self.steps < (self.warmup or 0)):
+            raise ValueError("there are syncs_per_step, but no steps after warm-up")
         if self.order is not None and max(self.order.sites, default=-1) >= len(self.sites):
             raise ValueError("order.sites has an index that is not one of sites")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpusync_lint.escaping import escaped, escaped_lines
 from gpusync_lint.output.base.format import Format, Shows
 from gpusync_lint.settings.selection import Level
 
@@ -73,5 +74,8 @@ def _command(kind: str, properties: dict[str, str], message: str) -> str:
 
 
 def _escaped(text: str, *, property_: bool = False) -> str:
+    text = text if property_ else escaped_lines(text)
     text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    # The path has to be that of the file, but a log shows it as well. GitHub decodes only the characters above.
+    text = text if text.isprintable() else escaped(text)
     return text.replace(":", "%3A").replace(",", "%2C") if property_ else text

@@ -6,6 +6,7 @@ import json
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from gpusync_lint.escaping import escaped_json
 from gpusync_lint.output.base.format import MergeableFormat, Shows
 from gpusync_lint.output.base.merging import MergeError
 from gpusync_lint.settings.selection import Level
@@ -41,7 +42,7 @@ class GitLab(MergeableFormat):
             elif options.show_suppressed:
                 issues.append(_issue(finding, "info", f"{finding.message}; {one.accepted}", outcome))
         _make_unique(issues)
-        return json.dumps(issues, indent=2) + "\n"
+        return escaped_json(json.dumps(issues, indent=2)) + "\n"
 
     def recognizes(self, document: Document) -> bool:
         """Whether this is a list of issues."""

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from gpusync_lint.escaping import escaped_json
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.output.base.format import MergeableFormat, Shows
 from gpusync_lint.output.base.merging import MergeError, distinct, once
@@ -63,7 +64,7 @@ class Json(MergeableFormat):
         if options.fixed:
             document["fixed"] = outcome.fixed
         members = ",\n".join(f"  {json.dumps(key)}: {_written(value)}" for key, value in document.items())
-        return f"{{\n{members}\n}}\n"
+        return escaped_json(f"{{\n{members}\n}}\n")
 
     def recognizes(self, document: Document) -> bool:
         """Whether the document names the schema."""

@@ -57,7 +57,11 @@ class JUnit(Format):
                 element.set(attribute, str(sum(1 for _ in suite.iter(tag))))
         suite.set("skipped", str(sum(1 for _ in suite.iter("skipped"))))
         ElementTree.indent(suites)
-        body = ElementTree.tostring(suites, encoding="us-ascii", xml_declaration=False).decode("ascii")
+        body = (
+            ElementTree.tostring(suites, encoding="us-ascii", xml_declaration=False)
+            .decode("ascii")
+            .replace("##", "#&#35;")
+        )  # `##[` is a command in the logs of some CI servers
         return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from gpusync_lint import rule_pages
 from gpusync_lint._address import SOURCE
 from gpusync_lint._version import __version__
+from gpusync_lint.escaping import escaped_json
 from gpusync_lint.model.codes import page_of
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.output.base.format import MergeableFormat, Shows
@@ -59,7 +60,7 @@ class Sarif(MergeableFormat):
 
     def render(self, outcome: Outcome, options: Options) -> str:
         """The log. Statistics and the number of fixes are properties of the run."""
-        return json.dumps(_Log(outcome).document(options), indent=2) + "\n"
+        return escaped_json(json.dumps(_Log(outcome).document(options), indent=2)) + "\n"
 
     def recognizes(self, document: Document) -> bool:
         """Whether this is a log of the version."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpusync_lint.accept.observed_runs import Evidence
+from gpusync_lint.escaping import escaped, masked
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.output.base.format import Format, Shows
 from gpusync_lint.settings.selection import Level
@@ -80,18 +81,18 @@ class Text(Format):
 
 def _finding(reported: Reported, outcome: Outcome, source: list[str], style: Style) -> str:
     finding = reported.finding
-    place = f"{outcome.place(finding)}:"
-    lines = [f"{style(place, '1')} {style(finding.code, '1;31')} [{finding.name}] {finding.message}"]
+    place = f"{escaped(outcome.place(finding))}:"
+    lines = [f"{style(place, '1')} {style(finding.code, '1;31')} [{finding.name}] {escaped(finding.message)}"]
     lines += [f"    {line}" for line in _excerpt(source, finding.span, style)]
-    lines.append(f"    remedy: {finding.remedy}")
+    lines.append(f"    remedy: {escaped(finding.remedy)}")
     if finding.fix is not None:
         how = "--fix" if finding.fix.safe else "--fix --unsafe-fixes"
         hazard = f"; {finding.fix.hazard}" if finding.fix.hazard else ""
-        lines.append(f"    fix: {finding.fix.title} ({how}{hazard})")
+        lines.append(f"    fix: {escaped(f'{finding.fix.title} ({how}{hazard})')}")
     if outcome.observed is not None and finding.key in outcome.observed.observations:
         lines.append(f"    observed: {_observed(outcome.observed.observations[finding.key])}")
     if reported.accepted is not None:
-        lines.append(f"    {reported.accepted}")
+        lines.append(f"    {escaped(reported.accepted)}")
     elif any(_NOQA.search(line) for line in source[finding.span.line - 1 : finding.span.end_line]):
         lines.append(f"    hint: `# noqa` does not accept it; `# gpusync: allow[{finding.code}] REASON` does")
     return "\n".join(lines) + "\n"
@@ -122,13 +123,14 @@ def _gaps(observed: Observed, style: Style) -> list[str]:
         Evidence.UNRECORDED: "without a recorded sync",
     }
     summary = ", ".join(f"{counts[evidence]} {word}" for evidence, word in words.items() if counts[evidence])
-    lines = [f"Observed in {', '.join(observed.runs)}: {summary or 'no findings'}"]
+    lines = [f"Observed in {escaped(', '.join(observed.runs))}: {summary or 'no findings'}"]
     if observed.gaps:
         lines.append(f"{_count(len(observed.gaps), 'line')} waited without a finding:")
     for gap in observed.gaps:
         known = f" ({gap.code} at a lower heat or confidence)" if gap.code is not None else ""
         measured = _measured(gap.syncs, gap.per_step_max, gap.blocked_ms)
-        lines.append(f"  {style(f'{gap.path}:{gap.line}', '1')} {gap.function}: {measured}{known}")
+        place = style(escaped(f"{gap.path}:{gap.line}"), "1")
+        lines.append(f"  {place} {escaped(gap.function)}: {measured}{escaped(known)}")
     return lines
 
 
@@ -141,7 +143,9 @@ def _excerpt(lines: list[str], span: Span, style: Style) -> list[str]:
     start = min(max(span.column - 1, indent), len(line))
     end = min(span.end_column - 1, len(line)) if span.end_line == span.line else len(line.rstrip())
     end = max(end, start)
-    before, marked, after = (_printable(part) for part in (line[indent:start], line[start:end], line[end:].rstrip()))
+    line = masked(line.rstrip())  # the whole line, because a command may extend beyond a part
+    parts = (line[indent:start], line[start:end], line[end:])
+    before, marked, after = (part.replace("\t", TAB) for part in parts)
     if len(before) + len(marked) > WIDTH and len(before) > WIDTH // 2:
         before = "..." + before[-(WIDTH // 2) :]
     room = max(WIDTH - len(before), 8)
@@ -151,15 +155,6 @@ def _excerpt(lines: list[str], span: Span, style: Style) -> list[str]:
         after = after[: room - len(marked)] + "..."
     carets = "^" * max(_cells(marked), 1)
     return [before + marked + after, " " * _cells(before) + style(carets, "31")]
-
-
-def _printable(text: str) -> str:
-    """Text without characters that control a terminal or have no fixed width."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else TAB if char == "\t" else "\N{REPLACEMENT CHARACTER}" for char in text
-    )
 
 
 def _cells(text: str) -> int:

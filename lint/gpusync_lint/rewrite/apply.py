@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusync_lint.files.atomic_write import replace_file
+from gpusync_lint.files.regular_file import MAX_DOCUMENT, read_regular
+from gpusync_lint.syntax.parsing import is_safe_for_libcst
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,11 +112,13 @@ def compiles(text: str) -> bool:
             pass
         else:
             return True
+    if not is_safe_for_libcst(text):
+        return False
     import libcst
 
     try:
         libcst.parse_module(text)
-    except libcst.ParserSyntaxError:
+    except Exception:  # libcst raises many types of errors
         return False
     return True
 
@@ -145,20 +149,29 @@ def encode(file: SourceFile, raw: str) -> bytes:
     return document(file, raw).encode("utf-8-sig" if file.bom else file.encoding)
 
 
-def write(file: SourceFile, raw: str) -> None:
-    """Replace a file atomically, with the same encoding, byte-order mark and permissions. Raises WriteError.
+def write(file: SourceFile, raw: str, within: Sequence[str]) -> None:
+    """Replace a file atomically, with the same encoding, byte-order mark, owner, permissions and attributes.
 
-    The target of a symbolic link is replaced, not the link. A file that is write-protected, or that has changed since
-    it was read, is not replaced.
+    The target of a symbolic link is replaced, not the link. A file that is write-protected, that has changed since it
+    was read, or that is a link to a file elsewhere is not replaced.
+
+    Args:
+        file: the file.
+        raw: its new text.
+        within: the real paths of the folders in which the targets of links have to be.
+
+    Raises:
+        WriteError: it is not replaced.
     """
     target = Path(os.path.realpath(file.location))
     try:
-        if target.read_bytes() != encode(file, file.raw):
+        if file.location.is_symlink() and not any(target.is_relative_to(folder) for folder in within):
+            raise WriteError(f"it is a link to {target}, outside of the linted folder; lint that file by its own name")
+        if read_regular(target, MAX_DOCUMENT) != encode(file, file.raw):
             raise WriteError("it has changed since it was read; run again")
-        mode = stat.S_IMODE(target.stat().st_mode)
-        if not mode & stat.S_IWUSR or not os.access(target, os.W_OK):
+        if not target.stat().st_mode & stat.S_IWUSR or not os.access(target, os.W_OK):
             raise WriteError("it is write-protected")
-        replace_file(target, encode(file, raw), mode)
+        replace_file(target, encode(file, raw))
     except WriteError:
         raise
     except UnicodeEncodeError:

@@ -6,26 +6,32 @@ linter is called in a folder. Findings depend only on these files, the settings,
 identity of the document. For each component that is analyzed in parts, a second document stores what the heat of its
 findings depends on (`component_heat`).
 
-A document that cannot be read, or that has another identity, is ignored. The format is JSON, since a file in the folder
-of a project must not be able to execute code.
+A document that cannot be read, or that has another identity, is ignored. The folder may have come with the project, so
+nothing in it is trusted that the same user has not written (`cache_key`), a folder that is a link or belongs to another
+user is not used, and no file is deleted whose name is not exactly one that the cache gives. The format is JSON, since a
+file in the folder of a project must not be able to execute code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import stat
 import sys
 import time
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from gpusync_lint._version import __version__
+from gpusync_lint.files.atomic_write import remove_abandoned
 from gpusync_lint.files.discovery import read
 from gpusync_lint.model.findings import MARKER, Analysis, Source
 from gpusync_lint.run.cache_file import READ, DamagedError, Document, UnitRow, bits
+from gpusync_lint.run.cache_key import NoKeyError, user_key
 from gpusync_lint.run.cache_validity import (
     Changes,
     keeps_partition,
@@ -50,6 +56,8 @@ if TYPE_CHECKING:
 FOLDER = ".gpusync_cache"
 KEPT = 16
 """The number of documents that are kept. Those that were used longest ago are removed."""
+_NAME = re.compile(r"(?P<document>lint-[0-9a-f]{8})(?:\.part-[0-9]+)?\.jsonl")
+"""The names of the files."""
 
 
 @dataclass(slots=True)
@@ -68,6 +76,8 @@ class Cache:
 
     location: Path | None
     """The path of the document; None for a cache that is kept only during a run."""
+    key: bytes
+    """What the documents are authenticated with."""
     settings: EngineSettings
     identity: str
     listed: Sequence[Listed]
@@ -79,6 +89,8 @@ class Cache:
     """The numbers of the units that have to be analyzed again; None if files have to be divided into units again."""
     changed: bool = True
     """Whether the document has to be written."""
+    note: str = ""
+    """Why an existing document was not used, if that is unusual; one line for the user."""
     _heats: dict[int, ComponentHeat] = field(default_factory=dict)
     """By component, the documents of components that have to be written; all of them if none is written."""
 
@@ -318,7 +330,9 @@ class Cache:
         """The stored heat of a component; None if it is not available."""
         if self.location is None:
             return self._heats.get(component)
-        return ComponentHeat.read(_component_file(self.location, component), members, document.stamps[component])
+        return ComponentHeat.read(
+            _component_file(self.location, component), self.key, members, document.stamps[component]
+        )
 
     def save(self) -> None:
         """Write the documents if they have changed. Errors are ignored."""
@@ -328,14 +342,16 @@ class Cache:
         now = time.time_ns()
         with contextlib.suppress(OSError):
             folder = self.location.parent
-            if not folder.is_dir():
+            with contextlib.suppress(FileExistsError):
                 folder.mkdir()
                 note = "# Made by gpusync lint; may be deleted at any time.\n*\n"
                 (folder / ".gitignore").write_text(note, encoding="utf-8")
+            if _obstacle(folder):  # it was not there when the cache was opened
+                return
             for component, heat in self._heats.items():
                 stamp = document.stamps[component] = f"{now}-{component}"
-                heat.write(_component_file(self.location, component), stamp)
-            document.write(self.location, now)
+                heat.write(_component_file(self.location, component), self.key, stamp)
+            document.write(self.location, self.key, now)
             _prune(folder)
 
 
@@ -376,21 +392,49 @@ def open_cache(root: Path, arguments: Sequence[str], settings: EngineSettings, l
     """
     name = f"{crc32(chr(0).join(arguments).encode(errors='surrogateescape')):08x}"
     location = root / FOLDER / f"lint-{name}.jsonl"
-    cache = Cache(location, settings, _identity(arguments, settings), listed)
     try:
-        document = Document.read(location)
+        key = user_key()
+        obstacle = _obstacle(location.parent)
+    except NoKeyError as error:
+        key, obstacle = b"", str(error)
+    if obstacle:
+        return replace(temporary_cache(settings, listed), note=f"the cache is not used: {obstacle}")
+    cache = Cache(location, key, settings, _identity(arguments, settings), listed)
+    try:
+        document = Document.read(location, key)
         if document.identity == cache.identity:
             cache.document = document
             _compare(cache, document)
-    except (OSError, DamagedError):
+    except FileNotFoundError:
+        pass
+    except (OSError, DamagedError) as error:
         cache.document = cache.outdated = None
         cache.unread = frozenset()
+        reason = "it is damaged, or was not written by you on this machine"
+        cache.note = (
+            f"{location}: ignored, because {(error.strerror or error) if isinstance(error, OSError) else reason}"
+        )
     return cache
 
 
 def temporary_cache(settings: EngineSettings, listed: Sequence[Listed]) -> Cache:
     """An empty cache that is not written, for a run that analyzes its files several times."""
-    return Cache(None, settings, "", listed)
+    return Cache(None, b"", settings, "", listed)
+
+
+def _obstacle(folder: Path) -> str:
+    """Why a folder cannot be used for the cache; empty if it can be, or does not exist."""
+    try:
+        status = folder.lstat()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{folder} cannot be read: {error.strerror}"
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{folder} is not a folder"
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
+        return f"{folder} belongs to another user"
+    return ""
 
 
 def _compare(cache: Cache, document: Document) -> None:
@@ -426,10 +470,15 @@ def _identity(arguments: Sequence[str], settings: EngineSettings) -> str:
 
 
 def _prune(folder: Path) -> None:
-    """Remove the documents that were used longest ago."""
-    documents = sorted(folder.glob("lint-*.json*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    names = dict.fromkeys(path.name.partition(".")[0] for path in documents)
-    kept = set(list(names)[:KEPT])
-    for path in documents:
-        if path.name.partition(".")[0] not in kept:
-            path.unlink()
+    """Remove the documents that were used longest ago, and what was left of a run that was killed."""
+    times: dict[str, int] = {}
+    with os.scandir(folder) as inside:
+        entries = [entry for entry in inside if entry.is_file(follow_symlinks=False)]
+    documents = [(match["document"], entry) for entry in entries if (match := _NAME.fullmatch(entry.name))]
+    for document, entry in documents:
+        times[document] = max(times.get(document, 0), entry.stat(follow_symlinks=False).st_mtime_ns)
+    kept = frozenset(sorted(times, key=times.__getitem__, reverse=True)[:KEPT])
+    for document, entry in documents:
+        if document not in kept:
+            os.unlink(entry.path)
+    remove_abandoned(folder, _NAME)

@@ -1,7 +1,8 @@
 """The format of the cache: lines of JSON that are parsed only when they are needed.
 
-The first lines are columns with a value for each file. A line for each unit follows, and a line for each file with its
-findings. Lines that were not parsed are written back unchanged.
+The first line of a file is the code that authenticates it (`run.cache_key`). The next lines are columns with a value
+for each file. A line for each unit follows, and a line for each file with its findings. Lines that were not parsed are
+written back unchanged.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
+from gpusync_lint.files.regular_file import read_regular
 from gpusync_lint.model.findings import FileError, Finding, Fix
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import Operation, Template
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model.placement import Place
 
-SCHEMA = "gpusync.cache/7"
+SCHEMA = "gpusync.cache/8"
+MAX_SIZE = 500_000_000
+"""The maximum size of a file of the cache, in bytes."""
 _HEATS = tuple(Heat)
 _CONFIDENCES = tuple(Confidence)
 _OPERATIONS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Operation)}
@@ -85,9 +89,9 @@ class Document:
             raise DamagedError
 
     @classmethod
-    def read(cls, location: Path) -> Document:
+    def read(cls, location: Path, key: bytes) -> Document:
         """Read a document. Raises OSError or DamagedError."""
-        return cls(read_lines(location))
+        return cls(read_lines(location, key))
 
     @classmethod
     def new(cls, identity: str, paths: list[str], components: list[int], stamps: list[str]) -> Document:
@@ -101,7 +105,7 @@ class Document:
         )  # fmt: skip
         return cls([*map(line, columns), *([b"[]"] * (len(components) + count))])
 
-    def write(self, location: Path, now: int) -> None:
+    def write(self, location: Path, key: bytes, now: int) -> None:
         """Write the document. Raises OSError."""
         self.written = now
         self._parsed[_HEADER] = {
@@ -109,7 +113,7 @@ class Document:
         }  # fmt: skip
         for number, value in self._parsed.items():
             self._lines[number] = line(value)
-        write_lines(location, self._lines)
+        write_lines(location, key, self._lines)
 
     @property
     def digests(self) -> list[str]:
@@ -249,19 +253,33 @@ def bits(wanted: Callable[[Heat, Confidence], bool]) -> int:
     return sum(bit(heat, confidence) for heat in _HEATS for confidence in _CONFIDENCES if wanted(heat, confidence))
 
 
-def read_lines(location: Path) -> list[bytes]:
-    """The lines of a file. Raises OSError or DamagedError."""
-    lines = location.read_bytes().split(b"\n")
+def read_lines(location: Path, key: bytes) -> list[bytes]:
+    """The lines of a file. Raises OSError or DamagedError, which is also raised if it was written with another key."""
+    code, _, body = read_regular(location, MAX_SIZE, follow=False).partition(b"\n")
+    if code != authentication_code(location.name, key, body):
+        raise DamagedError
+    lines = body.split(b"\n")
     if lines.pop():
         raise DamagedError
     return lines
 
 
-def write_lines(location: Path, lines: Sequence[bytes]) -> None:
+def write_lines(location: Path, key: bytes, lines: Sequence[bytes]) -> None:
     """Write lines to a file. Raises OSError."""
     from gpusync_lint.files.atomic_write import replace_file
 
-    replace_file(location, b"\n".join([*lines, b""]))
+    body = b"\n".join([*lines, b""])
+    replace_file(location, authentication_code(location.name, key, body) + b"\n" + body)
+
+
+def authentication_code(name: str, key: bytes, body: bytes) -> bytes:
+    """The code that authenticates the content of a file, and that it belongs to its name."""
+    from hashlib import blake2b
+
+    code = blake2b(name.encode(), key=key, digest_size=24)
+    code.update(b"\n")
+    code.update(body)
+    return code.hexdigest().encode()
 
 
 def line(value: object) -> bytes:

@@ -33,10 +33,10 @@ class ComponentHeat:
     heats: dict[int, bytes] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, location: Path, members: Sequence[int], stamp: str) -> ComponentHeat | None:
+    def read(cls, location: Path, key: bytes, members: Sequence[int], stamp: str) -> ComponentHeat | None:
         """Read the document of a component; None if it is damaged or does not belong to the stamp."""
         try:
-            header, *lines = read_lines(location)
+            header, *lines = read_lines(location, key)
             if parsed(header, dict).get("stamp") != stamp or len(lines) != 2 * len(members):
                 return None
         except (OSError, DamagedError):
@@ -44,11 +44,11 @@ class ComponentHeat:
         count = len(members)
         return cls(dict(zip(members, lines[:count], strict=True)), dict(zip(members, lines[count:], strict=True)))
 
-    def write(self, location: Path, stamp: str) -> None:
+    def write(self, location: Path, key: bytes, stamp: str) -> None:
         """Write the document of a component. Raises OSError."""
         lines = [self.graphs[unit] for unit in sorted(self.graphs)]
         lines += [self.heats[unit] for unit in sorted(self.heats)]
-        write_lines(location, [line({"stamp": stamp}), *lines])
+        write_lines(location, key, [line({"stamp": stamp}), *lines])
 
     def updated(self, members: Sequence[int], parts: Mapping[int, Part]) -> Update:
         """The heats after some parts have been analyzed again. Raises DamagedError.

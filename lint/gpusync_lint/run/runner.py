@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -425,12 +426,14 @@ class _Run:
         from gpusync_lint.rewrite import apply
 
         refused = False
+        folders = [os.path.realpath(folder) for folder in self.request.folders]
+        own = [*folders, os.path.realpath(".")]
         for file in self.files:
             path = file.source.path
             if file.stdin or self.raws[path] == originals[path]:
                 continue
             try:
-                apply.write(file, self.raws[path])
+                apply.write(file, self.raws[path], own if file.named else folders)
             except apply.WriteError as error:
                 self._refuse(path, originals[path], f"not written: {error}")
                 refused = True

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_CULPRITS = 5
-"""The number of files that fail one by one, from which on the engine is assumed to fail on all files."""
+"""The number of files with internal errors that are named one by one."""
 WORTH_SHARING = 200_000
 """The number of characters of source, about 5,000 lines, from which on a process is worth starting."""
 WORTH_SPAWNING = 1_000_000
 """The same where processes cannot be forked: a new one imports the linter, which takes half a second."""
 _PROJECT = "<project>"
 _FAILED = "internal error"
+_TOO_DEEP = "too deeply nested, or too large, to analyze"
 _TASKS = 512
 """The maximum number of tasks that units are grouped into."""
 
@@ -203,16 +204,18 @@ def heated(placed: Iterable[tuple[Finding, Place | None]], heats: Mapping[Key, F
 def combined(analyses: Sequence[Analysis], files: int) -> Analysis:
     """Combine the analyses of units into that of a run, sorted by path and position.
 
-    If the engine failed on many files, it is assumed to fail on all, and only the first ones are named.
+    If the engine failed on many files, only the first ones are named, and the others are counted.
     """
     findings = sorted(
         (finding for each in analyses for finding in each.findings), key=lambda one: (one.path, one.span, one.code)
     )
     errors = sorted((error for each in analyses for error in each.errors), key=lambda error: error.path)
     failed = [error for error in errors if error.message.startswith(_FAILED) and error.path != _PROJECT]
-    if len(failed) > MAX_CULPRITS and not any(error.path == _PROJECT for error in errors):
-        kept = [error for error in errors if error not in failed[MAX_CULPRITS:]]
-        errors = [FileError(_PROJECT, None, failed[0].message), *kept]
+    if len(failed) > MAX_CULPRITS:
+        named = failed[:MAX_CULPRITS]
+        others = f"{failed[MAX_CULPRITS].message}, and in {len(failed) - MAX_CULPRITS:,} files more"
+        errors = [error for error in errors if error not in failed or error in named]
+        errors.append(FileError(_PROJECT, None, others))
     return Analysis(tuple(findings), tuple(errors), files)
 
 
@@ -327,7 +330,7 @@ def analyze_isolating_failures(
 ) -> tuple[Analysis, list[str]]:
     """Analyze files. If the engine fails, find the files on which it fails, report them, and analyze the others.
 
-    After `MAX_CULPRITS` such files, the engine is assumed to fail on all files, and nothing is analyzed.
+    If it fails on the files only together, their findings are those of each file alone.
 
     Returns:
         The analysis, and the tracebacks of internal errors.
@@ -344,20 +347,21 @@ def analyze_isolating_failures(
         tracebacks = [_traceback()]
     culprits: list[FileError] = []
     sound: list[Source] = []
+    alone: list[Analysis] = []
     for source in sources:
         try:
-            analyze([source], settings)
+            alone.append(analyze([source], settings))
         except Exception as error:
             culprits.append(FileError(source.path, None, internal_error(error)))
             tracebacks.append(_traceback())
-            if len(culprits) == MAX_CULPRITS:
-                break
         else:
             sound.append(source)
-    if not culprits or len(culprits) == MAX_CULPRITS:
-        return Analysis((), (project, *culprits), len(sources)), tracebacks[:1]
-    rest, more = analyze_isolating_failures(sound, settings)
-    return Analysis(rest.findings, (*rest.errors, *culprits), len(sources)), tracebacks[1:] + more
+    if culprits and sound:
+        rest, more = analyze_isolating_failures(sound, settings)
+        return Analysis(rest.findings, (*rest.errors, *culprits), len(sources)), tracebacks[1:] + more
+    errors = [error for one in alone for error in one.errors]
+    findings = [finding for one in alone for finding in one.findings]
+    return Analysis(tuple(findings), (*(culprits or [project]), *errors), len(sources)), tracebacks[:1]
 
 
 def _traceback() -> str:
@@ -369,5 +373,7 @@ def _traceback() -> str:
 
 def internal_error(error: Exception) -> str:
     """The message about a bug of the linter, in one line."""
+    if isinstance(error, (RecursionError, MemoryError)):
+        return f"{_TOO_DEEP} ({type(error).__name__})"
     lines = str(error).splitlines() or [""]
     return f"{_FAILED}, a bug in gpusync: {type(error).__name__}: {lines[0]} (--verbose shows the traceback)"

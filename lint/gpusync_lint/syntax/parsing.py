@@ -63,18 +63,19 @@ def _ast(text: str) -> ast.Module:
 
 def _parse_newer_syntax(text: str) -> ast.Module | None:
     """Split a file into statements with libcst, and keep those that this interpreter's grammar knows."""
-    if not _safe_for_libcst(text):
+    if not is_safe_for_libcst(text):
         return None
     import libcst as cst
 
     try:
         module = cst.parse_module(text)
+        # Converting nodes back to text is recursive, too, and fails for trees that have just been parsed.
+        parts = [module.code_for_node(statement) for statement in module.body]
+        line = 1 + sum(1 for _ in module.header)
     except Exception:
         return None
     tree = ast.Module(body=[], type_ignores=[])
-    line = 1 + sum(1 for _ in module.header)
-    for statement in module.body:
-        code = module.code_for_node(statement)
+    for code in parts:
         try:
             part = _ast(code)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -87,7 +88,7 @@ def _parse_newer_syntax(text: str) -> ast.Module | None:
     return tree
 
 
-def _safe_for_libcst(text: str) -> bool:
+def is_safe_for_libcst(text: str) -> bool:
     """Whether brackets, operator chains and `elif` chains are nested too little to crash libcst. A rough bound."""
     bare = _STRINGS.sub("''", text)
     if bare.count("elif") > _MAX_BRACKETS:

@@ -115,6 +115,8 @@ def to_copy(
         ensure_usable()
     options: dict[str, Any] = {"dtype": dtype, "layout": layout, "memory_format": memory_format}
     if device is not None and device.type == "cpu":
+        if process.tracking or conditions.capturing:
+            _follow_read(source, "copy")
         if source.numel() and not non_blocking:
             sync_events.announce(
                 "stream",
@@ -124,8 +126,6 @@ def to_copy(
             )
         if not process.values:
             unknown_values.refuse("a copy to the host")
-        if process.tracking or conditions.capturing:
-            _follow_read(source, "copy")
         result: Tensor = aten._to_copy.default(as_cpu(source), **options)
         if not non_blocking:
             return pinned.mark(result) if pin_memory else result
@@ -142,16 +142,19 @@ def to_copy(
         index = current_device()
     check_ordinal(index)
     values = source
+    announced = False
+    straight = dtype in (None, source.dtype) and source.is_contiguous()
     if source.is_cuda:
         values = as_cpu(source)
         if source.get_device() != index and tracker.is_listening():
             return _copy_to_other_device(source, index, options)
     else:
-        straight = dtype in (None, source.dtype) and source.is_contiguous()
         if (tracker.is_listening() or conditions.capturing) and source.numel():
             is_direct = pinned.is_pinned(source) and source.is_contiguous() and (straight or non_blocking)
             tracker.copies(source, False, tracker.launch(index), tracker.Line.of(sys._getframe(1)), is_direct)
-        _announce_inbound(source, dtype or source.dtype, straight, non_blocking, index)
+        if conditions.capturing:  # which may refuse it
+            _announce_inbound(source, dtype or source.dtype, straight, non_blocking, index)
+            announced = True
         if not process.values:
             values = unknown_values.meta_of(source)
     if conditions.capturing and process.values:
@@ -163,6 +166,9 @@ def to_copy(
         if source.is_cuda:
             _follow_read(source, "copy")
         tracker.after(_TO_COPY, result)
+    if not (source.is_cuda or announced):
+        # The host waits for the copy, so what the copy wrote is ordered before what the host does next.
+        _announce_inbound(source, dtype or source.dtype, straight, non_blocking, index)
     return result
 
 

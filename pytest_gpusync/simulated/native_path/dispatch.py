@@ -91,7 +91,9 @@ class _NativePath:
         return True
 
     def learn_codes(self, frame: FrameType | None) -> None:
-        """Let native calls know the code from `frame` to the user's innermost frame."""
+        """Let native calls know the code from `frame` to the user's innermost frame, unless there are none now."""
+        if streams.any_side_stream():
+            return
         found = attribution.user_instruction(frame)
         users = None if found is None else found[0]
         while frame is not None:

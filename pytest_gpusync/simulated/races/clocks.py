@@ -42,11 +42,13 @@ def settle() -> None:
 class Timeline:
     """The clock of one stream, and what it has waited for."""
 
-    __slots__ = ("_host_version", "clock", "device", "forgotten", "handles", "name", "seen")
+    __slots__ = ("_host_version", "clock", "default", "device", "forgotten", "handles", "name", "seen")
 
-    def __init__(self, device: int, name: str) -> None:
+    def __init__(self, device: int, name: str, default: Timeline | None = None) -> None:
         self.device = device
         self.name = name
+        self.default = default or self
+        """That of the default stream of the device."""
         self.clock = 1
         self.seen: dict[Timeline, int] = {}
         """The clock of each other stream up to which it has waited."""
@@ -125,7 +127,7 @@ def timeline(device: int, stream: object) -> Timeline:
         if len(_timelines) >= _MAX_TIMELINES:
             _forget_ended()
         name = stream if isinstance(stream, str) else f"stream {stream}" if stream else "default stream"
-        found = _timelines[device, stream] = Timeline(device, name)
+        found = _timelines[device, stream] = Timeline(device, name, timeline(device, 0) if stream else None)
     return found
 
 

@@ -38,7 +38,7 @@ class Access(NamedTuple):
 class History:
     """One piece of memory: a storage of the device, or of pinned memory."""
 
-    __slots__ = ("base", "born", "key", "owner", "reads", "recorded", "shared", "storage", "writes")
+    __slots__ = ("base", "born", "key", "only", "owner", "reads", "recorded", "shared", "storage", "writes")
 
     def __init__(self, base: int, owner: Timeline | None) -> None:
         self.base = base
@@ -46,6 +46,8 @@ class History:
         """The stream that allocated it; None for pinned memory, and for what was made before anybody looked."""
         self.writes: list[Access] = []
         self.reads: list[Access] = []
+        self.only: Timeline | None = None
+        """The stream of all kept accesses; None if there may be several, or none: an access on it races with none."""
         self.recorded: set[Timeline] = set()
         """Streams given to ``record_stream``: the allocator waits for their work before it reuses the memory."""
         self.key: int | None = None
@@ -70,6 +72,8 @@ class History:
     def add(self, access: Access, write: bool) -> None:
         """Keep an access, and drop those that it stands for: whoever races with them races with it."""
         start, end, layout = access[0]
+        if self.only is not access[1]:
+            self.only = None if self.writes or self.reads else access[1]
         if write:
             if layout is None:
                 if self.writes:
@@ -85,8 +89,15 @@ class History:
                     del kept[index]
                     break
         kept.append(access)
+        if write and self.only is None and len(kept) == 1 and not self.reads:
+            self.only = access[1]
         if len(kept) > _MAX_KEPT:
             del kept[: _MAX_KEPT // 2]
+
+    def take_over(self, access: Access, write: bool) -> None:
+        """Keep an access that somebody else's memory left here."""
+        self.only = None
+        (self.writes if write else self.reads).append(access)
 
     def all(self) -> Iterator[tuple[Access, bool]]:
         """Yield the kept accesses, each with whether it is a write."""

@@ -51,6 +51,7 @@ _OPERATOR: Final = "operator"
 _IS_WRITE, _HAS_GAPS, _ADDRESS = 1 << 62, 1 << 61, (1 << 48) - 1
 """Bits of the first word of an access in a record of the native path."""
 _SHARED_SLOTS: Final = 1 << 12
+"""``SHARED`` of native_path.cpp."""
 _MAX_PENDING: Final = 4096
 """Pinned memory with copies under way that is remembered; the oldest is dropped beyond."""
 _MAX_FREED: Final = 4096
@@ -221,19 +222,28 @@ def write(tensor: Tensor, stream: Timeline, place: _Line, what: str) -> None:
 
 
 def _touch(tensor: Tensor, is_write: bool, stream: Timeline, line: _Line, what: str) -> None:
-    if tensor.numel():
-        history = _history(base_of(tensor))
-        base, default = history.base, timeline(tensor.get_device(), 0)
-        access(history, of_tensor(tensor), is_write, stream, line, what, tensor)
-        if history.storage is None and stream is not (history.owner or timeline(stream.device, 0)):
+    count = tensor.numel()
+    if count:
+        # This runs for each tensor of each operator on a side stream.
+        start, item = tensor.data_ptr(), tensor.element_size()
+        base = start - int(tensor.storage_offset()) * item
+        extent = (start, start + count * item, None) if tensor.is_contiguous() else of_tensor(tensor)
+        history = _device.get(base) or _history(base)
+        default = stream.default if tensor.get_device() == stream.device else timeline(tensor.get_device(), 0)
+        if history.only is stream:
+            new = tuple.__new__(Access, (extent, stream, stream.clock, line.place, what, False))
+            history.add(new, is_write)  # in a third of the time
+        else:
+            access(history, extent, is_write, stream, line, what, tensor)
+        if history.storage is None and stream is not (history.owner or stream.default):
             history.storage = StorageWeakRef(tensor.untyped_storage())
             if history.key is None:
                 history.key = hooks.key_of(base)
             if history.key is not None:
                 _bases[history.key] = base
                 _suspects[base] = history
-        if history.shared or stream is not default:
-            _set_shared(history, _is_shared(history, default))
+        if stream is default or not history.shared:
+            _update_shared(history, stream, default)
 
 
 def _history(base: int) -> History:
@@ -243,6 +253,14 @@ def _history(base: int) -> History:
         history = _device[base] = History(base, None)
         history.recorded |= _recorded.pop(base, set())
     return history
+
+
+def _update_shared(history: History, stream: Timeline, default: Timeline) -> None:
+    """Set whether memory is shared, after work on `stream` has used it."""
+    if stream is not default:
+        _set_shared(history, True)
+    elif history.shared:
+        _set_shared(history, _is_shared(history, default))
 
 
 def _is_shared(history: History, default: Timeline) -> bool:
@@ -428,7 +446,7 @@ def born(
             start, end, layout = access.extent
             if start + shift < base + nbytes and end + shift > base:
                 moved = access._replace(extent=(start + shift, end + shift, layout), freed=True)
-                (history.writes if is_write else history.reads).append(moved)
+                history.take_over(moved, is_write)
                 _set_shared(history, True)
         if not still_used:
             _freed.remove(freed)
@@ -520,6 +538,7 @@ def before(schema: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -
         return
     line = _Line.of(sys._getframe(2))
     given, written, name = len(arguments), schema.written, schema.name
+    use = _capture if conditions.capturing else _touch
     streams: dict[int, Timeline] = {}
     for position in (*schema.tensors, *schema.lists):
         value = arguments[position] if position < given else keywords.get(schema.arguments[position])
@@ -529,7 +548,7 @@ def before(schema: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -
                 stream = streams.get(index)
                 if stream is None:
                     stream = streams[index] = launch(index)
-                _use(tensor, position in written, stream, line, name)
+                use(tensor, position in written, stream, line, name)
 
 
 def after(schema: Any, result: Any) -> None:
@@ -544,11 +563,12 @@ def after(schema: Any, result: Any) -> None:
 
 
 def _use(tensor: Tensor, is_write: bool, stream: Timeline, line: _Line, what: str) -> None:
-    if conditions.capturing:
-        if captured.accesses is not None and tensor.numel():
-            captured.accesses.append(Captured(base_of(tensor), of_tensor(tensor), is_write, stream.device, False))
-    else:
-        _touch(tensor, is_write, stream, line, what)
+    (_capture if conditions.capturing else _touch)(tensor, is_write, stream, line, what)
+
+
+def _capture(tensor: Tensor, is_write: bool, stream: Timeline, line: _Line, what: str) -> None:
+    if captured.accesses is not None and tensor.numel():
+        captured.accesses.append(Captured(base_of(tensor), of_tensor(tensor), is_write, stream.device, False))
 
 
 # ---- collectives ----
@@ -624,8 +644,7 @@ def replay(accesses: Iterable[Captured]) -> None:
         elif process.tracking:
             stream, history = launch(device), _history(base)
             access(history, extent, is_write, stream, line, GRAPH)
-            if history.shared or stream is not timeline(device, 0):
-                _set_shared(history, _is_shared(history, timeline(device, 0)))
+            _update_shared(history, stream, timeline(device, 0))
 
 
 # ---- reports ----

@@ -118,6 +118,14 @@ def _finding(path: str, line: int, match: re.Match[str], ordinal: int) -> Findin
     )
 
 
+@pytest.fixture(autouse=True)
+def cache_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for caches of the user, so that tests do not create the key of whoever runs them."""
+    folder = tmp_path_factory.mktemp("cache_home")
+    monkeypatch.setenv("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", str(folder))
+    return folder
+
+
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put the stand-in in the engine's place; it is asked about files that import no framework, too."""

@@ -13,6 +13,8 @@ from gpusync_lint.cli import main
 from gpusync_lint.files import discovery
 from gpusync_lint.project import partition
 from gpusync_lint.run import cache, engine
+from gpusync_lint.run.cache_file import write_lines
+from gpusync_lint.run.cache_key import user_key
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -281,8 +283,8 @@ def test_a_damaged_document_is_as_good_as_none(root: Path, capsys: pytest.Captur
     document.write_text(damage)
     assert lint(capsys) == expected
     now = document.read_text().splitlines()
-    assert json.loads(now[0])["identity"] == json.loads(kept[0])["identity"]
-    assert now[1:] == kept[1:]
+    assert json.loads(now[1])["identity"] == json.loads(kept[1])["identity"]
+    assert now[2:] == kept[2:]
 
 
 @pytest.mark.parametrize("edited", [False, True])
@@ -304,13 +306,14 @@ def test_no_damaged_line_is_trusted(
     assert len(documents) > 1
     kept = {document: document.read_bytes() for document in documents}
     for document, data in kept.items():
-        lines = data.split(b"\n")[:-1]
+        lines = data.split(b"\n")[1:-1]
         for number, line in enumerate(lines):
             for other, whole in kept.items():
                 other.write_bytes(whole)
             if damage.encode() == line:
                 continue
-            document.write_bytes(b"\n".join([*lines[:number], damage.encode(), *lines[number + 1 :], b""]))
+            # Even what this user wrote: an earlier version may have had a bug.
+            write_lines(document, user_key(), [*lines[:number], damage.encode(), *lines[number + 1 :]])
             for name, text in zip(("train0.py", "pkg0/helper0.py"), after if edited else before, strict=True):
                 tree.write(name, text)
             assert lint(capsys) == expected[0 if edited else 1], (document.name, number, line)

@@ -6,11 +6,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from gpusync_lint import cli
 from gpusync_lint.cli import main, terminal
-from gpusync_lint.model.findings import Analysis
+
+if TYPE_CHECKING:
+    from gpusync_lint.model.findings import Analysis
 
 Project = Callable[..., Path]
 Captured = pytest.CaptureFixture[str]
@@ -207,7 +210,14 @@ def test_an_internal_error_on_every_file_is_not_repeated_for_each(project: Proje
     project({f"{number:02}.py": "boom()\n" for number in range(20)})
     assert main([]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(":")[0] for line in lines] == ["<project>", "00.py", "01.py", "02.py", "03.py", "04.py"]
+    assert [line.partition(":")[0] for line in lines] == ["00.py", "01.py", "02.py", "03.py", "04.py", "<project>"]
+    assert "and in 15 files more" in lines[-1]
+
+
+def test_internal_errors_hide_no_finding_in_other_files(project: Project, capsys: Captured) -> None:
+    project({**{f"{number:02}.py": "boom()\n" for number in range(20)}, "good.py": "item()\n"})
+    assert main([]) == 2
+    assert "good.py:1:1: GS201" in capsys.readouterr().out
 
 
 def test_an_internal_error_of_the_files_together_is_said(
@@ -216,12 +226,15 @@ def test_an_internal_error_of_the_files_together_is_said(
     def analyze(sources: list[object], settings: object, context: object = (), around: object = None) -> Analysis:
         if len(sources) > 1:
             raise RuntimeError("together")
-        return Analysis((), (), 1)
+        return original(sources, settings)
 
+    original = sys.modules["gpusync_lint.run.engine"].analyze
     monkeypatch.setattr(sys.modules["gpusync_lint.run.engine"], "analyze", analyze)
-    project({"a.py": "import b", "b.py": ""})
+    project({"a.py": "import b\nitem()\n", "b.py": ""})
     assert main([]) == 2
-    assert capsys.readouterr().err.startswith("<project>: error: internal error, a bug in gpusync: RuntimeError: ")
+    out, err = capsys.readouterr()
+    assert err.startswith("<project>: error: internal error, a bug in gpusync: RuntimeError: ")
+    assert "a.py:2:1: GS201" in out
 
 
 def test_verbose_shows_the_traceback_of_an_internal_error(project: Project, capsys: Captured) -> None:

@@ -101,7 +101,7 @@ def test_a_rule_has_its_page(project: Project, capsys: Captured) -> None:
     assert rule["shortDescription"]["text"] == "About item-read."
     assert rule["fullDescription"]["text"] == "About item-read. More of it. It waits."
     assert rule["help"]["text"].startswith("GS201 item-read\n\nWhat it does\n")
-    assert "**Example**\n\n```python\nx.item()\n```" in rule["help"]["markdown"]
+    assert "## Example\n\n```python\nx.item()\n```" in rule["help"]["markdown"]
 
 
 def test_warnings_and_notes_have_their_level(project: Project, capsys: Captured) -> None:

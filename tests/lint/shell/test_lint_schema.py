@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,40 +18,13 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+jsonschema = pytest.importorskip("jsonschema")
+
 SCHEMA = json_schema.schema(codes.names())
-TYPES = {"object": dict, "array": list, "string": str, "boolean": bool}
 
 
-def valid(value: object, schema: dict[str, Any]) -> bool:
-    """Whether a value obeys a schema, for the keywords that ours uses; another keyword is an error."""
-    known = {"$ref", "allOf", "anyOf", "enum", "type", "pattern", "minLength", "minItems", "items", "properties"}
-    known |= {"additionalProperties", "required", "description", "default", "$schema", "$id", "title", "definitions"}
-    assert set(schema) <= known
-    if "$ref" in schema:
-        assert set(schema) == {"$ref"}, "in draft 7, what stands beside a reference does not count"
-        return valid(value, SCHEMA["definitions"][schema["$ref"].rpartition("/")[2]])
-    if not all(valid(value, one) for one in schema.get("allOf", [])):
-        return False
-    if "anyOf" in schema and not any(valid(value, one) for one in schema["anyOf"]):
-        return False
-    if "enum" in schema and value not in schema["enum"]:
-        return False
-    if "type" in schema and not isinstance(value, TYPES[schema["type"]]):
-        return False
-    if isinstance(value, str):
-        return len(value) >= schema.get("minLength", 0) and bool(re.search(schema.get("pattern", ""), value))
-    if isinstance(value, list):
-        enough = len(value) >= schema.get("minItems", 0)
-        return enough and all(valid(item, schema.get("items", {})) for item in value)
-    if isinstance(value, dict):
-        others, properties = schema.get("additionalProperties", True), schema.get("properties", {})
-        if not set(schema.get("required", [])) <= set(value):
-            return False
-        for key, item in value.items():
-            described = properties.get(key, others)
-            if described is False or (described is not True and not valid(item, described)):
-                return False
-    return True
+def valid(value: object, schema: dict[str, Any] = SCHEMA) -> bool:
+    return bool(jsonschema.Draft7Validator(schema).is_valid(value))
 
 
 def accepted(table: str, folder: Path) -> tuple[bool, bool]:
@@ -65,14 +37,14 @@ def accepted(table: str, folder: Path) -> tuple[bool, bool]:
         read = False
     else:
         read = True
-    return valid(tomllib.loads(file.read_text(encoding="utf-8"))["tool"]["gpusync"], SCHEMA), read
+    return valid(tomllib.loads(file.read_text(encoding="utf-8"))["tool"]["gpusync"]), read
 
 
 @pytest.mark.parametrize("key", OPTIONS)
 def test_both_accept_the_example_and_the_default_of_each_key(tmp_path: Path, key: str) -> None:
     assert accepted(f"{key} = {OPTIONS[key].example}", tmp_path) == (True, True)
     if OPTIONS[key].default is not None:
-        assert valid(OPTIONS[key].default, SCHEMA["properties"][key])
+        assert valid({key: OPTIONS[key].default})
 
 
 @pytest.mark.parametrize(
@@ -128,13 +100,9 @@ def test_both_refuse_a_wrong_table(tmp_path: Path, table: str) -> None:
 
 
 def test_it_is_in_the_form_that_schemastore_asks_of_a_table_of_pyproject() -> None:
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
     assert SCHEMA["$schema"] == "http://json-schema.org/draft-07/schema#"
     assert SCHEMA["$id"] == "https://json.schemastore.org/partial-gpusync.json"
     assert all(one["description"] for one in SCHEMA["properties"].values())
     published = Path(__file__).parents[3] / "docs/schemas/partial-gpusync.json"
     assert json.loads(published.read_text(encoding="utf-8")) == json.loads(json.dumps(SCHEMA))
-
-
-def test_it_is_a_schema(tmp_path: Path) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    jsonschema.Draft7Validator.check_schema(SCHEMA)
