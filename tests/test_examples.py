@@ -33,6 +33,11 @@ def test_the_trainings_keep_their_budgets_or_break_them_as_expected(tmp_path):
     assert "10 passed, 2 xfailed" in run(tmp_path, "--gpu-sync-budget=5", *trainings)[-1]
 
 
+def test_a_loss_is_read_a_step_later_and_one_that_has_not_arrived_is_a_race(tmp_path):
+    report = run(tmp_path, "--gpu-device=simulated", "-rx", str(ROOT / "examples" / "deferred_read"))
+    assert "1 passed, 1 xfailed" in report[-1]
+
+
 SIMULATED = ("--gpu-device=simulated", "--gpu-simulated-devices=2")
 EXPERIMENTS = (*SIMULATED, "-k", "not ray", str(ROOT / "examples" / "experiments"))
 

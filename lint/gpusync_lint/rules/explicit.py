@@ -11,6 +11,7 @@ from gpusync_lint.model.operations import ReplaceExpression
 from gpusync_lint.rules.base.blocks import around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, method
 from gpusync_lint.syntax.names import dotted_path
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,31 +45,42 @@ class StreamOrEventSynchronize(Rule):
         kind = context.value(node.func.value).kind
         if kind in (Kind.STREAM, Kind.EVENT):
             confidence = Confidence.LOW if context.is_timed() else Confidence.HIGH
-            if kind is Kind.STREAM and _follows_work_on(node.func.value, context):
-                yield Report("side-stream-joined", node, confidence, fix=_fix(node.func.value, context))
+            work = _work_on(node.func.value, context) if kind is Kind.STREAM else None
+            if work is not None:
+                fix = None if _copies_to_host(work) else _fix(node.func.value, context)
+                yield Report("side-stream-joined", node, confidence, fix=fix)
             else:
                 yield Report("stream-or-event-synchronize", node, confidence)
         elif kind is Kind.UNKNOWN and context.uses_device():
             yield Report("stream-or-event-synchronize", node, Confidence.LOW)
 
 
-def _follows_work_on(stream: ast.expr, context: RuleContext) -> bool:
-    """Whether the statement comes right after the `with` block that gives the stream its work."""
+def _work_on(stream: ast.expr, context: RuleContext) -> ast.With | None:
+    """The `with` block that gives the stream its work, if the statement comes right after it."""
     path = dotted_path(stream)
     holders = around(context.function, context.statement)
     if not holders or path is None or not isinstance(context.statement, ast.Expr):
-        return False
+        return None
     block, at = holders[-1]
     before = block[at - 1] if at else None
     if not isinstance(before, ast.With):
-        return False
+        return None
     entered = (item.context_expr for item in before.items)
-    return any(
+    enters = any(
         isinstance(one, ast.Call)
         and context.qualified_name(one.func) in _ENTERS
         and bool(one.args)
         and dotted_path(one.args[0]) == path
         for one in entered
+    )
+    return before if enters else None
+
+
+def _copies_to_host(work: ast.With) -> bool:
+    """Whether a block may copy to the host. The host has to wait before it reads the copy."""
+    return any(
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("copy_", "cpu", "to")
+        for node in walk_block(work.body)
     )
 
 

@@ -118,7 +118,7 @@ class UnorderedStreams(UnorderedRule):
     kind = Kind.STREAM
     barriers = ("unordered-streams",)
     VALID: ClassVar = (
-        f"{_SIDE}y = x * 2\n{_JOIN}with torch.cuda.stream(side):\n    z = y * 2",
+        f"{_SIDE}y = x * 2\n{_JOIN}with torch.cuda.stream(side):\n    z = y * 2\ny.record_stream(side)",
         f"{_SIDE}y = x * 2\ntorch.cuda.synchronize()\nwith torch.cuda.stream(side):\n    z = y * 2",
         (
             f"{_SIDE}with torch.cuda.stream(side):\n    y = x * 2\n"
@@ -192,8 +192,8 @@ class FreedOnAnotherStream(UnorderedRule):
             "with torch.cuda.stream(side):\n    y = t + 1\nt = x + 1\nz = torch.zeros(4, device=dev)"
         ),
         (
-            f"{_SIDE}for h in (p, p, p):\n    with torch.cuda.stream(side):\n        d = h.to(dev, non_blocking=True)\n"
-            "    torch.cuda.current_stream().wait_stream(side)\n    y = d * 2"
+            f"{_SIDE}for h in (p, p):\n    with torch.cuda.stream(side):\n        d = h.to(dev, non_blocking=True)\n"
+            "    torch.cuda.current_stream().wait_stream(side)\n    y = d * 2\n    del d"
         ),
     )
 
@@ -218,16 +218,16 @@ class UnorderedCollective(UnorderedRule):
         f"{_DIST}work = dist.all_reduce(x, async_op=True)\nwork.wait()\ny = x * 1",
         f"{_DIST}dist.all_reduce(x)\ny = x * 1",
         (
-            f"{_DIST}o = torch.zeros(8, device=dev)\nwork = dist.all_gather_into_tensor(o, x, async_op=True)\ndel x\n"
-            "z = torch.zeros(4, device=dev)\nwork.wait()\ny = o * 1"
+            f"{_DIST}t = x * 1\nwork = dist.all_gather_into_tensor(x2, t, async_op=True)\ndel t\n"
+            "z = torch.zeros(4, device=dev)\nwork.wait()\ny = x2 * 1"
         ),
         f"{_DIST}works = [dist.all_reduce(x, async_op=True)]\nfor work in works:\n    work.wait()\ny = x * 1",
-        f"{_DIST}work = dist.all_gather_into_tensor(v, x, async_op=True)\ny = x * 1\nwork.wait()",
+        f"{_DIST}work = dist.all_gather_into_tensor(x2, x, async_op=True)\ny = x * 1\nwork.wait()",
     )
     INVALID: ClassVar = (
         f"{_DIST}work = dist.all_reduce(x, async_op=True)\nx.zero_()\nwork.wait()",
-        f"{_DIST}work = dist.all_gather_into_tensor(v, x, async_op=True)\ny = v * 1\nwork.wait()",
-        f"{_DIST}work = dist.all_gather_into_tensor(v, x, async_op=True)\nx.zero_()\nwork.wait()",
+        f"{_DIST}work = dist.all_gather_into_tensor(x2, x, async_op=True)\ny = x2 * 1\nwork.wait()",
+        f"{_DIST}work = dist.all_gather_into_tensor(x2, x, async_op=True)\nx.zero_()\nwork.wait()",
         f"{_DIST}work = dist.irecv(x, 0)\ny = x * 1\nwork.wait()",
         f"{_DIST}dist.all_reduce(x, async_op=True)\ny = x * 1",
     )

@@ -486,7 +486,6 @@ def _other(run: Expressions, node: ast.Call, name: str) -> Views:
     """A module, a function of the project, or something unknown."""
     called = run.value(node.func)
     operands = NONE.union(*(run.operands(argument) for argument in arguments(node)))
-    run.host_reads([view for view in operands if view.array], node)
     if called.kind is Kind.MODULE:
         forward = run.context.method_of(called, "forward")
         if forward is None or not run.context.may_wait(forward, ORDERS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +112,9 @@ class Expressions(Accesses):
         if known is not None:
             return known
         value = self.value(node)
-        created = value.kind is Kind.STREAM and value.const == NEW_STREAM
+        root = re.split(r"[.\[]", path, maxsplit=1)[0]
+        # An element of a list of streams, or what a loop binds, may be any stream of the list.
+        created = value.kind is Kind.STREAM and value.const == NEW_STREAM and "@" not in path and not self.bound[root]
         return f"{NAMED}{path}" if created else uncertain_stream(path)
 
     def certain_snapshot(self, stream: str) -> Snapshot:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
-from gpusync_lint.rules.ordering.statements import WORDS, races_of
+from gpusync_lint.rules.ordering.statements import WORDS, functions_of, races_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def _races(context: RuleContext) -> dict[ast.expr, list[tuple[Race, bool]]]:
         known = context.races = {}
         causes: set[tuple[Kind, ast.expr]] = set()
         seen: set[tuple[Kind, ast.expr]] = set()
-        for fn in context.file.all_functions:
+        for fn in functions_of(context.file):
             for race in races_of(fn, context):
                 if (race.kind, race.node) not in seen:
                     seen.add((race.kind, race.node))

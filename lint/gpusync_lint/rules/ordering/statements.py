@@ -17,7 +17,7 @@ from gpusync_lint.syntax.traversal import walk_block
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from gpusync_lint.project.symbols import FunctionDef
+    from gpusync_lint.project.symbols import FunctionDef, ModuleDef
     from gpusync_lint.rules.base.context import RuleContext
     from gpusync_lint.rules.ordering.memory import Views
     from gpusync_lint.rules.ordering.state import Race, State
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 WORDS = re.compile(
-    r"non_blocking\s*=\s*True|\.copy_\([^\n]*True|\bStream\(|\.stream\(|async_op\s*=\s*True|\bi(?:send|recv)\("
+    r"non_blocking\s*=\s*True|\.copy_\([^\n]*True|\bStream\(|\.stream\((?!\s*[\"'])|async_op\s*=\s*True|\bi(?:send|recv)\("
 )
 """What the source of a function contains that can have a race; most functions do not."""
 _ITERATIONS = 3
 """How often the body of a loop runs: what one iteration frees, the next but one may be given."""
 _MAX_ITERATIONS = 6
+"""The most iterations of a loop with indices such as `step % 4`."""
 _MAX_CALLS = 3
 """The most calls that are followed into each other."""
 _MAX_STATEMENTS = 4000
@@ -38,10 +39,21 @@ _MAX_STATEMENTS = 4000
 _ENTER_STREAM = ("stream", "StreamContext")
 
 
+def functions_of(file: ModuleDef) -> list[FunctionDef]:
+    """The functions of a file that may have a race: those with such words, those that call one, and the file itself."""
+    sources = {fn: fn.file.source_of(fn.node) for fn in file.all_functions if not fn.is_module}
+    with_words = [fn for fn, source in sources.items() if WORDS.search(source)]
+    names = sorted({fn.name for fn in with_words if not fn.name.startswith("__")})
+    calls = re.compile(rf"\b(?:{'|'.join(names)})\(") if names else None
+    return [
+        fn
+        for fn in file.all_functions
+        if fn.is_module or fn in with_words or (calls is not None and calls.search(sources[fn]))
+    ]
+
+
 def races_of(fn: FunctionDef, context: RuleContext) -> Collection[Race]:
     """The races of a function, or of the body of a module."""
-    if not WORDS.search(fn.file.text if fn.is_module else fn.file.source_of(fn.node)):
-        return ()
     run = _Statements(fn, context)
     try:
         run.block(fn.node.body)
