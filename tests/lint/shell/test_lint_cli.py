@@ -6,11 +6,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from gpusync_lint import cli
 from gpusync_lint.cli import main
-from gpusync_lint.model.findings import Analysis
+
+if TYPE_CHECKING:
+    from gpusync_lint.model.findings import Analysis
 
 Project = Callable[..., Path]
 Captured = pytest.CaptureFixture[str]
