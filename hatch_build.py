@@ -1,4 +1,6 @@
-"""Compile the native libraries while a wheel is built; without a compiler the wheel is pure Python, and works.
+"""Build hooks: the native libraries of a wheel, and README.md as the long description of the package.
+
+Without a compiler the wheel is pure Python, and works.
 
 Each C or C++ file of pytest_gpusync becomes ``libgpusync_STEM.so`` beside it. An editable installation leaves the
 libraries in the checkout; so does ``python hatch_build.py``, for work in a checkout that is not installed. Settings,
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -27,8 +30,9 @@ from typing import Any
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+    from hatchling.metadata.plugin.interface import MetadataHookInterface
 except ModuleNotFoundError:  # run by hand
-    BuildHookInterface = object
+    BuildHookInterface = MetadataHookInterface = object
 
 ROOT = Path(__file__).parent
 OPTIONS = ("-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wl,-z,relro,-z,now,-z,noexecstack")
@@ -66,6 +70,34 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,valid-type]
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """See hatchling."""
         shutil.rmtree(self._folder)
+
+
+class CustomMetadataHook(MetadataHookInterface):  # type: ignore[misc,valid-type]
+    """Adds README.md to the metadata, with links that work on a package index."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """See hatchling."""
+        text = with_absolute_links((ROOT / "README.md").read_text(encoding="utf-8"), metadata["urls"])
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def with_absolute_links(readme: str, urls: dict[str, str]) -> str:
+    """Make the links of README.md absolute: pages of docs/ lead to the site, other files to the repository.
+
+    Args:
+        readme: the text of README.md.
+        urls: ``[project.urls]`` of pyproject.toml, with "Documentation" and "Source".
+    """
+
+    def absolute(match: re.Match[str]) -> str:
+        path, hash_sign, anchor = match["link"].partition("#")
+        if path.startswith("docs/"):
+            page = re.sub(r"(?:(?:^|(?<=/))(?:index|README))?\.md$", "", path.removeprefix("docs/"))
+            page += "/" if path.endswith(".md") and page and not page.endswith("/") else ""
+            return f"]({urls['Documentation']}{page}{hash_sign}{anchor})"
+        return f"]({urls['Source']}/blob/HEAD/{path}{hash_sign}{anchor})"
+
+    return re.sub(r"\]\((?!https?://|#)(?P<link>[^)\s]+)\)", absolute, readme)
 
 
 def sources() -> list[Path]:

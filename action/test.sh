@@ -2,8 +2,10 @@
 # Run pytest under a budget or a baseline, write the reports and show the Markdown one as the step summary. Exits as
 # pytest does.
 set -uo pipefail
-: "${GPUSYNC_PYTHON:=python}" "${GPUSYNC_REPORT:=gpusync-report}"
-. "$(dirname "${BASH_SOURCE[0]}")/split.sh"
+: "${GPUSYNC_REPORT:=gpusync-report}"
+here=$(dirname "${BASH_SOURCE[0]}")
+. "$here/python.sh"
+. "$here/split.sh"
 split GPUSYNC_TEST
 command=("$GPUSYNC_PYTHON" -m pytest "${words[@]+"${words[@]}"}")
 [ -n "${GPUSYNC_BUDGET:-}" ] && command+=("--gpu-sync-budget=$GPUSYNC_BUDGET")

@@ -1,8 +1,13 @@
 """What the simulated device costs: time per operator and per training step beside eager CPU tensors, in one run.
 
     python benchmarks/simulated_cost.py [--json OUT.json]
+    python benchmarks/simulated_cost.py --races [ROUNDS] [--json OUT.json]
 
 One thread. Times are CPU times of the process, the least of several rounds: other programs on the machine do not count.
+With --races: what looking for races adds to a recorded step of the examples, with the default stream alone, and with a
+copy on a side stream in every step. Blocks of steps with and without alternate; the ratio is the median over the pairs
+of neighboring blocks, with its quartiles.
+
 The examples are those of ``examples/``, with their defaults, the residual network with 18 layers of 16 channels and up.
 
 glibc is told to keep memory that was freed. By itself it gives the end of the heap back after one step and takes it
@@ -31,6 +36,7 @@ from torch import nn
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from pytest_gpusync import record
 from pytest_gpusync.simulated import simulated_cuda
 
 Case = Callable[[], object]
@@ -147,6 +153,51 @@ def _step_time(train: Case) -> float:
     return statistics.median(later - earlier for earlier, later in itertools.pairwise(ends[5:])) / 1000
 
 
+def races(rounds: int) -> dict[str, dict[str, Any]]:
+    """What looking for races adds to a step of the examples, by streams and example."""
+    trainings: dict[str, Case] = {
+        "examples/char_gpt": lambda: _example("char_gpt")(30, "cuda"),
+        "examples/conv_net": lambda: _example("conv_net")(2, "cuda"),
+    }
+    figures: dict[str, dict[str, Any]] = {}
+    for streams in ("default stream", "side stream in every step"):
+        hook = register_optimizer_step_post_hook(_prefetcher()) if streams.startswith("side") else None
+        for name, train in trainings.items():
+            pairs = []
+            for number in range(rounds):
+                times = {}
+                for looking in (False, True) if number % 2 else (True, False):
+                    with record(races=looking) as seen:
+                        times[looking] = _step_time(train)
+                    assert not (looking and seen.races)
+                pairs.append((times[False], times[True]))
+            ratios = [with_races / without for without, with_races in pairs]
+            low, middle, high = statistics.quantiles(ratios, n=4)
+            figures[f"{name}, {streams}"] = {
+                "without": round(statistics.median(without for without, _ in pairs), 1),
+                "with": round(statistics.median(with_races for _, with_races in pairs), 1),
+                "ratio": [round(low, 3), round(middle, 3), round(high, 3)],
+                "pairs": rounds,
+            }
+        if hook is not None:
+            hook.remove()
+    return figures
+
+
+def _prefetcher() -> Callable[..., None]:
+    """A hook that copies a batch to the device on a side stream, uses it on the current one, and lets go of it."""
+    stream, batch = torch.cuda.Stream(), torch.ones(64, 64).pin_memory()
+
+    def prefetch(*_: Any) -> None:
+        with torch.cuda.stream(stream):
+            copied = batch.to("cuda", non_blocking=True)
+        torch.cuda.current_stream().wait_stream(stream)
+        copied.record_stream(torch.cuda.current_stream())
+        copied.mul(2)
+
+    return prefetch
+
+
 def microseconds(case: Case, times: int, rounds: int = 7) -> float:
     """CPU time of one call, in the quickest of several rounds."""
     for _ in range(max(3, times // 10)):
@@ -163,10 +214,24 @@ def microseconds(case: Case, times: int, rounds: int = 7) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument(
+        "--races", type=int, nargs="?", const=11, metavar="ROUNDS", help="measure what looking for races adds"
+    )
     options = parser.parse_args()
     if not _KEEPING.keys() <= os.environ.keys():
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**_KEEPING, **os.environ})
     torch.set_num_threads(1)
+    if options.races:
+        with simulated_cuda():
+            found = races(options.races)
+        print(f"{'CPU time of a step in us':50}{'without':>10}{'with':>10}   ratio (quartiles)")
+        for name, row in found.items():
+            low, middle, high = row["ratio"]
+            print(f"{name:50}{row['without']:>10.0f}{row['with']:>10.0f}   {middle:.3f} ({low:.3f} to {high:.3f})")
+        if options.json:
+            document = {"torch": torch.__version__, "python": platform.python_version(), "races": found}
+            options.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        return 0
     figures: dict[str, dict[str, Any]] = {}
     for kind, make in (("operators", operators), ("steps", steps)):
         cpu = {name: microseconds(*case) for name, case in make("cpu").items()}

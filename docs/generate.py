@@ -1,4 +1,7 @@
-"""Write every generated page of docs/: rules, catalogue files, output formats, docstrings, results of experiments.
+"""Write every generated page of docs/, and the address of the repository where it is needed.
+
+The pages are those of rules, catalogue files, output formats and results of experiments. The address is that of
+`[project.urls]` in pyproject.toml.
 
 usage: python docs/generate.py
 """
@@ -6,11 +9,18 @@ usage: python docs/generate.py
 from __future__ import annotations
 
 import ast
+import json
+import re
 import runpy
 import sys
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -19,6 +29,8 @@ sys.path.insert(0, str(ROOT / "lint"))
 from gpusync_lint import output, rule_pages  # noqa: E402 - it may not be installed
 from gpusync_lint.catalogue import registry, schema  # noqa: E402
 from gpusync_lint.catalogue.loading import toml_type  # noqa: E402
+from gpusync_lint.model import codes  # noqa: E402
+from gpusync_lint.settings import json_schema  # noqa: E402
 
 CATALOGUE_HEAD = """\
 # Catalogue files
@@ -32,8 +44,38 @@ value of another type are refused with the file, the entry and the nearest known
 """
 
 
+ADDRESSED = ("README.md", "mkdocs.yml", "ci/buildkite.yml", "ci/gitlab.yml", "docs/ci.md", "docs/linter.md")
+"""The files with the address of the repository."""
+
+_ADDRESS = re.compile(r"https://(?!pypi\.org/|img\.shields\.io/)[\w./-]*?/pytest-gpusync(?![\w-])")
+_ACTION = re.compile(r"(?<=uses: )[\w-]+/pytest-gpusync(?=@)")
+
+
 def pages() -> dict[Path, str]:
     """The text of every generated file."""
+    found = generated()
+    for name in ADDRESSED:
+        path = ROOT / name
+        found[path] = with_address(found.get(path) or path.read_text(encoding="utf-8"))
+    return found
+
+
+def urls() -> dict[str, str]:
+    """The addresses of the project."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found: dict[str, str] = settings["project"]["urls"]
+    return found
+
+
+def with_address(text: str) -> str:
+    """A text with the address of the repository in place of an earlier one."""
+    source = urls()["Source"]
+    text = _ACTION.sub("/".join(source.split("/")[-2:]), _ADDRESS.sub(source, text))
+    return re.sub(r"^site_url: .*$", f"site_url: {urls()['Documentation']}", text, flags=re.MULTILINE)
+
+
+def generated() -> dict[Path, str]:
+    """The text of every file with generated parts, apart from the address."""
     found = {DOCS / "rules" / f"{code}.md": rule_pages.page(doc) for code, doc in rule_pages.docs().items()}
     found[DOCS / "rules" / "README.md"] = rule_pages.index()
     found[DOCS / "catalogue.md"] = catalogue_page()
@@ -46,8 +88,17 @@ def pages() -> dict[Path, str]:
     idioms = (DOCS / "idioms.md").read_text(encoding="utf-8")
     counts = runpy.run_path(str(ROOT / "benchmarks" / "idioms.py"))["table_of_results"]()
     found[DOCS / "idioms.md"] = with_part(idioms, "idioms", counts)
-    found[DOCS / "reference.md"] = runpy.run_path(str(DOCS / "write_reference.py"))["page"]()
+    found[DOCS / "schemas" / "partial-gpusync.json"] = json.dumps(json_schema.schema(codes.names()), indent=2) + "\n"
+    found[ROOT / "lint" / "gpusync_lint" / "_address.py"] = address_module()
+    found[DOCS / "waits.svg"] = runpy.run_path(str(DOCS / "write_waits.py"))["picture"]()
+    found[ROOT / "mkdocs.yml"] = with_rules((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     return found
+
+
+def address_module() -> str:
+    """The module with the addresses of the project, from `[project.urls]`."""
+    head = "Where the project is on the web. docs/generate.py writes this file from [project.urls] in pyproject.toml."
+    return f'"""{head}"""\n\nSOURCE = "{urls()["Source"]}"\nDOCUMENTATION = "{urls()["Documentation"]}"\n'
 
 
 def catalogue_page() -> str:
@@ -116,6 +167,17 @@ def framework_list() -> str:
     return f"- libraries on top of PyTorch: {', '.join(libraries)}\n- other frameworks: {', '.join(others)}\n"
 
 
+def with_rules(settings: str) -> str:
+    """The settings of the site with the pages of the rules in its navigation, by topic."""
+    lines = []
+    for prefix, topic in rule_pages.TOPICS.items():
+        lines.append(f"      - {topic}:")
+        lines += [f"          - rules/{code}.md" for code in rule_pages.docs() if code.startswith(prefix)]
+    before, begin, rest = settings.partition("      # rules\n")
+    _, end, after = rest.partition("      # end of rules\n")
+    return "".join([before, begin, *(f"{line}\n" for line in lines), end, after])
+
+
 def with_part(page: str, name: str, text: str) -> str:
     """A page with a generated part in its place, between two comments."""
     begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
@@ -125,7 +187,7 @@ def with_part(page: str, name: str, text: str) -> str:
 
 
 def main() -> None:
-    """Write the pages, and delete the pages of rules that are gone."""
+    """Write the files, and delete the pages of rules that are gone."""
     written = pages()
     for old in (DOCS / "rules").glob("*.md"):
         if old not in written:

@@ -63,8 +63,12 @@ def _text(measurement: Measurement) -> str:
     return "\n".join(render_measurement(measurement, verbose=True))
 
 
-def _notebook_html(measurement: Measurement) -> str:
-    """Return a measurement as a notebook shows it. The reporting package is imported only then."""
+def _notebook_html(measurement: Measurement) -> str | None:
+    """Return a measurement as a notebook shows it; None without jinja2, and the notebook shows its text."""
+    from importlib.util import find_spec
+
+    if find_spec("jinja2") is None:
+        return None
     from pytest_gpusync.reporting.notebook import to_fragment
 
     return to_fragment(measurement)

@@ -35,11 +35,17 @@ for _ in range(9):
 """
 
 
+def _is_installed():
+    from importlib.metadata import entry_points
+
+    return any(point.value == "pytest_gpusync.plugin" for point in entry_points(group="pytest11"))
+
+
 @pytest.fixture
 def job(tmp_path):
     """Run a script of the action in a job's environment, and return what became of it."""
 
-    def job(script, **inputs):
+    def job(script, variables=None, **inputs):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GPUSYNC_")}
         environment |= {f"GPUSYNC_{name}": value for name, value in inputs.items()}
         environment |= {
@@ -49,6 +55,7 @@ def job(tmp_path):
             "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lint")]),
             "PYTEST_PLUGINS": "" if _is_installed() else "pytest_gpusync.plugin",
+            **(variables or {}),
         }
         command = ["bash", str(ROOT / "action" / script)]
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
@@ -56,15 +63,14 @@ def job(tmp_path):
     return job
 
 
-def _is_installed():
-    from importlib.metadata import entry_points
+needs_installation = pytest.mark.skipif(
+    not _is_installed(), reason="lint.sh ignores PYTHONPATH: the package must be installed"
+)
 
-    return any(point.value == "pytest_gpusync.plugin" for point in entry_points(group="pytest11"))
 
-
-@pytest.mark.parametrize("script", ["lint.sh", "test.sh"])
+@pytest.mark.parametrize("script", ["install.sh", "lint.sh", "test.sh"])
 def test_the_action_sets_every_variable_that_a_script_reads(script):
-    read = set(re.findall(r"GPUSYNC_[A-Z_]+", (ROOT / "action" / script).read_text()))
+    read = set(re.findall(r"GPUSYNC_[A-Z_]+", (ROOT / "action" / script).read_text())) | {"GPUSYNC_PYTHON"}
     step = next(step for step in ACTION.split("- name:") if f"action/{script}" in step)
     assert read == set(re.findall(r"^ +(GPUSYNC_[A-Z_]+):", step, re.MULTILINE))
 
@@ -83,6 +89,7 @@ def test_action_yml_is_a_composite_action():
     assert all(step["shell"] == "bash" for step in action["runs"]["steps"])
 
 
+@needs_installation
 def test_findings_of_the_linter_are_annotations_and_fail_the_step(job, tmp_path):
     (tmp_path / "my train.py").write_text(LOGS)
     ended = job("lint.sh", LINT="'my train.py'", SARIF="out/lint.sarif")
@@ -91,11 +98,87 @@ def test_findings_of_the_linter_are_annotations_and_fail_the_step(job, tmp_path)
     assert json.loads((tmp_path / "out/lint.sarif").read_text())["version"] == "2.1.0"
 
 
+@needs_installation
 def test_arguments_are_words_and_nothing_in_them_is_executed(job, tmp_path):
     (tmp_path / "a.py").write_text("")
     ended = job("lint.sh", LINT="a.py '$(touch bad)' `touch`", LINT_ARGS="--select 'GS2'")
     assert ended.returncode == 2
     assert not (tmp_path / "bad").exists()
+
+
+PLANTED = """\
+import pathlib
+pathlib.Path({folder!r}, {name!r}).touch()
+"""
+MODULES = (
+    *("pytest_gpusync", "gpusync_lint", "libcst", "pip", "pytest", "tomllib", "sitecustomize", "usercustomize"),
+    *("ast", "argparse", "encodings", "json", "multiprocessing", "os", "re", "runpy", "shlex", "tokenize", "typing"),
+)
+
+
+@pytest.fixture
+def executed(tmp_path):
+    """A checkout with a module of every name that a job may import; calling this returns those that were executed."""
+    marks = tmp_path.with_name(f"{tmp_path.name}-executed")
+    marks.mkdir()
+    for name in MODULES:
+        (tmp_path / f"{name}.py").write_text(PLANTED.format(folder=str(marks), name=name))
+    (tmp_path / "train.py").write_text(LOGS)
+    return lambda: sorted(path.name for path in marks.iterdir())
+
+
+def old_python(folder):
+    """An interpreter without the option -P, as Python 3.10 is."""
+    wrapper = folder / "python3.10"
+    wrapper.write_text(
+        f'#!/bin/bash\nfor word; do case $word in -P) exit 2;; -m|-c) break;; esac; done\nexec {sys.executable} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    return str(wrapper)
+
+
+@needs_installation
+@pytest.mark.parametrize("has_safe_path", [True, False])
+@pytest.mark.parametrize("path", ["", "."])
+def test_a_job_that_lints_executes_no_module_of_the_checkout(job, executed, tmp_path, path, has_safe_path):
+    variables = {"PYTHONPATH": path}
+    if not has_safe_path:
+        variables["GPUSYNC_PYTHON"] = old_python(tmp_path)
+    ended = job("lint.sh", variables, LINT="train.py", LINT_ARGS="--no-cache")
+    assert "::warning file=train.py,line=9," in ended.stdout, ended.stderr
+    assert executed() == []
+
+
+@pytest.mark.parametrize("path", ["", "."])
+def test_installing_executes_no_module_of_the_checkout(job, executed, path):
+    ended = job("install.sh", {"PYTHONPATH": path}, INSTALL="--help")
+    assert "pip install" in ended.stdout, ended.stderr
+    assert executed() == []
+
+
+def test_the_action_installs_its_own_checkout(job, tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    declared = re.search(r"^  install:\n.*\n    default: (\S+)$", ACTION, re.MULTILINE)
+    ended = job("install.sh", {"GPUSYNC_PYTHON": str(python)}, INSTALL=declared[1])
+    assert ended.stdout.splitlines()[-1] == f"-P -E -m pip install --quiet {ROOT}"
+
+
+@needs_installation
+def test_links_of_the_checkout_do_not_lead_the_report_elsewhere(job, tmp_path):
+    elsewhere = tmp_path.with_name(f"{tmp_path.name}-home")
+    elsewhere.mkdir()
+    (elsewhere / "profile").write_text("mine")
+    (tmp_path / "a.py").write_text("")
+    (tmp_path / "lint.sarif").symlink_to(elsewhere / "profile")
+    (tmp_path / "out").symlink_to(elsewhere)
+    assert job("lint.sh", LINT="a.py", SARIF="lint.sarif").returncode == 0
+    assert json.loads((tmp_path / "lint.sarif").read_text())["version"] == "2.1.0"
+    refused = job("lint.sh", LINT="a.py", SARIF="out/profile")
+    assert refused.returncode == 2
+    assert "is a link to a place outside the checkout" in refused.stderr
+    assert (elsewhere / "profile").read_text() == "mine"
 
 
 def test_the_tests_are_held_to_the_budget_and_the_summary_is_shown(job, tmp_path):
@@ -134,7 +217,7 @@ def test_every_snippet_of_the_guide_is_yaml():
 
 def test_the_guide_gives_the_action_only_inputs_that_it_has():
     declared = set(re.findall(r"^  ([a-z-]+):$", ACTION.partition("runs:")[0], re.MULTILINE))
-    used = re.findall(r"uses: OWNER/pytest-gpusync@REF\n +with:\n((?: {10}.*\n)+)", _snippets()[0])
+    used = re.findall(r"uses: .*/pytest-gpusync@REF\n +with:\n((?: {10}.*\n)+)", _snippets()[0])
     assert used
     assert set(re.findall(r"^ +([a-z-]+):", "".join(used), re.MULTILINE)) <= declared
 

@@ -38,7 +38,7 @@ def shell(tmp_path, monkeypatch):
     plugin = "" if _is_installed() else "-p pytest_gpusync.plugin "
     scripts = {
         "python": f'case "$2" in pytest) shift 2; set -- -m pytest {plugin}"$@";; esac; exec {sys.executable} "$@"',
-        "gpusync": f'exec {sys.executable} -m pytest_gpusync "$@"',
+        "gpusync": f'PYTHONPATH={ROOT}:{ROOT / "lint"} exec {sys.executable} -P -m pytest_gpusync "$@"',
         "pip": 'echo "pip $*" >> "$CALLS"',
         "buildkite-agent": 'echo "buildkite-agent $*" >> "$CALLS"; [ "$1" = artifact ] || cat > "$CALLS.$1"',
     }
@@ -79,6 +79,22 @@ def test_gitlab_lint_fails_with_a_report_and_lines_in_the_log(shell, tmp_path):
         "train.py"
     }
     assert "train.py:4:" in ended.stdout
+
+
+def test_no_template_lints_with_code_of_the_checkout():
+    for job in (*GITLAB.values(), *BUILDKITE["steps"]):
+        lines = job.get("script") or job["command"].splitlines()
+        assert any("pytest " in line or "gpusync " in line for line in lines)
+        # `python -m` looks for modules in the working directory first.
+        assert not any(re.search(r"python3? -m (pip|pytest_gpusync|gpusync_lint)", line) for line in lines)
+
+
+def test_no_template_installs_by_a_name_alone():
+    """The package is on no index: whoever takes its name there would run code in the jobs of others."""
+    for text in ("ci/gitlab.yml", "ci/buildkite.yml", "action.yml"):
+        for line in (ROOT / text).read_text().splitlines():
+            if "pip install" in line or "GPUSYNC_INSTALL:" in line:
+                assert not re.search(r"pytest-gpusync(?!@git\+https)(\s|$)", line), line
 
 
 def test_gitlab_lint_passes_where_there_is_nothing(shell):
@@ -126,6 +142,14 @@ def test_buildkite_merges_the_runs_of_its_jobs_into_a_page_and_an_annotation(she
     assert "test_1" in Path("gpusync/all.html").read_text()
     assert "Merged from 2 runs" in (tmp_path / "calls.annotate").read_text()
     assert "buildkite-agent artifact download gpusync/run-*.json ." in (tmp_path / "calls").read_text()
+
+
+def test_every_test_that_the_template_for_other_systems_runs_exists():
+    text = (ROOT / "ci/other-systems.yml").read_text()
+    named = re.findall(r"tests/[\w/.]+", text)
+    assert len(named) > 3
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    assert {step for job in yaml.safe_load(text)["jobs"].values() for step in job} >= {"runs-on", "steps"}
 
 
 def test_every_option_of_the_templates_exists():

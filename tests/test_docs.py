@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -44,15 +45,16 @@ def test_every_link_leads_somewhere(page):
 
 
 def test_every_page_is_in_the_navigation():
-    listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8")))
+    listed = set(re.findall(r"^ +- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
     pages = {page.relative_to(DOCS).as_posix() for page in PAGES}
-    assert {page for page in pages if not page.startswith("rules/GS")} == listed
+    assert pages == listed
 
 
-GENERATED = runpy.run_path(str(DOCS / "generate.py"))["pages"]()
+GENERATE = runpy.run_path(str(DOCS / "generate.py"))
+GENERATED = GENERATE["pages"]()
 
 
-@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.relative_to(DOCS).as_posix())
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_generated_page_is_up_to_date(path):
     written = path.read_text(encoding="utf-8") if path.exists() else ""
     assert written == GENERATED[path], "run python docs/generate.py"
@@ -61,3 +63,32 @@ def test_a_generated_page_is_up_to_date(path):
 def test_no_page_is_left_of_a_rule_that_is_gone():
     left = {path.name for path in (DOCS / "rules").glob("*.md")} - {path.name for path in GENERATED}
     assert left == set(), "run python docs/generate.py"
+
+
+def test_the_address_of_the_repository_stands_in_one_place():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("this is not a checkout of the repository")
+    texts = {name: ROOT / name for name in listed.stdout.splitlines() if not name.startswith("benchmarks/results/")}
+    holders = {
+        name
+        for name, path in texts.items()
+        if path.suffix in {".md", ".yml", ".yaml", ".toml", ".py", ".sh"}
+        and any(GENERATE[pattern].search(path.read_text(encoding="utf-8")) for pattern in ("_ADDRESS", "_ACTION"))
+    }
+    written = {path.relative_to(ROOT).as_posix() for path in GENERATE["generated"]()}
+    assert holders - {"pyproject.toml"} - written | {"mkdocs.yml", "docs/linter.md"} == set(GENERATE["ADDRESSED"])
+
+
+def test_links_of_the_package_index_lead_to_the_site_and_the_repository():
+    urls = {"Documentation": "https://site/", "Source": "https://host/project"}
+    made = runpy.run_path(str(ROOT / "hatch_build.py"))["with_absolute_links"]
+    text = (
+        "[a](docs/linter.md#codes) ![b](docs/waits.svg) [c](docs/rules/README.md) [d](LICENSE) [e](https://x/) [f](#g)"
+    )
+    assert made(text, urls) == (
+        "[a](https://site/linter/#codes) ![b](https://site/waits.svg) [c](https://site/rules/) "
+        "[d](https://host/project/blob/HEAD/LICENSE) [e](https://x/) [f](#g)"
+    )
+    readme = made((ROOT / "README.md").read_text(encoding="utf-8"), urls)
+    assert [link for link in LINK.findall(readme) if not link.startswith(("https://", "#"))] == []

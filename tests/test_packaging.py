@@ -25,3 +25,14 @@ def test_the_sdist_holds_all_of_the_repository_but_its_own_ci():
     tracked = {path.partition("/")[0] for path in listed.stdout.splitlines()}
     # hatchling always adds the last two.
     assert tracked - {".ci"} == included | {".gitignore", "pyproject.toml"}
+
+
+def test_every_dependency_has_the_lower_bound_that_ci_tests():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    everything = [
+        *project["dependencies"],
+        *(one for extra in project["optional-dependencies"].values() for one in extra),
+    ]
+    unbounded = [one for one in everything if ">=" not in one.partition(";")[0] and not one.startswith(project["name"])]
+    assert unbounded == []
+    assert "--resolution lowest-direct" in (ROOT / "ci/checks.yml").read_text()

@@ -9,6 +9,7 @@ runs in an environment of its own under ``record.py``, for a few training steps,
     {"name", "address", "repo": "OWNER+NAME", "commit", "half", "ended", "torch",
      "steps": measured steps,
      "waits": [{"file": "OWNER+NAME/PATH", "line", "syncs", "steps": in how many it waited, "via"}],
+     "races": [{"kind", "message", "times"}],
      "executed": {"OWNER+NAME/PATH": {LINE: times, at least 3}}}
 
 Runs whose file is there are not made again, so an interrupted command goes on where it stopped. A run that fails is

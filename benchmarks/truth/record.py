@@ -281,6 +281,10 @@ def run(job: Job) -> dict[str, Any]:
         "steps": measurement.steps - measurement.warmup,
         "step_ends_at": measurement.step_source,
         "waits": waits_by_line(measurement, root),
+        "races": [
+            {"kind": race.kind, "message": race.message.replace(f"{root}{os.sep}", ""), "times": race.times}
+            for race in measurement.races or ()
+        ],
         "executed": counts.result(),
     }
 

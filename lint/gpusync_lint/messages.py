@@ -1,11 +1,11 @@
-"""Parts of messages about wrong input: suggestions, and the types of TOML values."""
+"""Parts of messages: suggestions and the types of TOML values for wrong input, and whether to color."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -24,6 +24,22 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     return otherwise or f"known are {', '.join(known)}"
 
 
+def printable(text: str) -> str:
+    """Text that was not written by us, such as a path or a name, as one line that no terminal or CI log interprets.
+
+    Control characters, line separators, invisible and bidirectional formatting characters, and lone surrogates become
+    escapes such as ``\\x1b``. So does the start of what GitHub takes for a command in the log of a job: two colons at
+    the start of a line, ``##[`` anywhere.
+    """
+    if not text.isprintable():
+        text = "".join(
+            char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode() for char in text
+        )
+    text = text.replace("##[", r"\x23#[")
+    command = text.lstrip()
+    return text if not command.startswith("::") else text.replace("::", r"\x3a:", 1)
+
+
 def wrong_type(expected: str, value: object) -> str:
     """The problem with a TOML value that is not `expected`, which is written with an article: `a list of strings`."""
     if isinstance(value, list) and expected.startswith("a list"):
@@ -32,3 +48,17 @@ def wrong_type(expected: str, value: object) -> str:
         return f"must be {expected}, not a boolean"
     names = {str: "a string", int: "an integer", float: "a float", dict: "a table", list: "a list"}
     return f"must be {expected}, not {names.get(type(value), f'a {type(value).__name__}')}"
+
+
+def wants_color(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether to color what is written to a stream.
+
+    `NO_COLOR` (https://no-color.org) says no and `FORCE_COLOR` (https://force-color.org) says yes, with any value but
+    an empty one; if both are set, `NO_COLOR` counts, as in Python and pytest. Otherwise a terminal is colored, unless
+    it is a dumb one.
+    """
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and environ.get("TERM") != "dumb"

@@ -16,25 +16,33 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS = {
-    "lint": ("gpusync_lint.cli", "main", "find the lines that make the host wait for the GPU on every step"),
-    "rule": ("gpusync_lint.cli", "rule", "explain a rule of the linter, or list them all"),
+    "lint": (
+        "gpusync_lint.cli",
+        "main",
+        "lint_parser",
+        "find the lines that make the host wait for the GPU on every step",
+    ),
+    "rule": ("gpusync_lint.cli", "rule", "rule_parser", "explain a rule of the linter, or list them all"),
     "trace": (
         "pytest_gpusync.commands.trace",
         "main",
+        "command_parser",
         "run a program unmodified and report where it waits for the GPU",
     ),
     "report": (
         "pytest_gpusync.commands.report",
         "main",
+        "command_parser",
         "merge the files of several runs, or draw a run from its file",
     ),
     "doctor": (
         "pytest_gpusync.commands.doctor",
         "main",
+        "command_parser",
         "say what can be measured on this machine, and check that it is seen",
     ),
 }
-"""Each subcommand: its module, the function in it, and what it does."""
+"""Each subcommand: its module, the functions in it that run it and make its parser, and what it does."""
 
 INTERRUPTED = 130
 CLOSED_PIPE = 141
@@ -68,15 +76,23 @@ def _dispatch(arguments: list[str]) -> int:
         print(_help(), end="", file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else USAGE_ERROR
     name = arguments[0]
-    if name == "--version":
+    if name in ("-V", "--version"):
         from gpusync_lint import __version__
 
         print(f"gpusync {__version__}")
         return 0
+    if name == "--print-completion":
+        from pytest_gpusync.commands.completion import print_completion
+
+        parsers = {
+            name: (getattr(import_module(module), parser), purpose)
+            for name, (module, _, parser, purpose) in COMMANDS.items()
+        }
+        return print_completion(arguments[1:], parsers)
     if name not in COMMANDS:
         print(f"gpusync: error: {_unknown(name)}", file=sys.stderr)
         return USAGE_ERROR
-    module, function, _ = COMMANDS[name]
+    module, function, _, _ = COMMANDS[name]
     result: int = getattr(import_module(module), function)(arguments[1:])
     return result
 
@@ -85,8 +101,9 @@ def _help() -> str:
     width = max(map(len, COMMANDS))
     lines = ["usage: gpusync COMMAND [ARGUMENT...]", ""]
     lines += ["Find, count and budget the lines that make a GPU training step wait.", ""]
-    lines += [f"  {name:<{width}}  {purpose}" for name, (_, _, purpose) in COMMANDS.items()]
-    lines += ["", "gpusync COMMAND --help describes a command; gpusync --version prints the version."]
+    lines += [f"  {name:<{width}}  {purpose}" for name, (_, _, _, purpose) in COMMANDS.items()]
+    lines += ["", "gpusync COMMAND --help describes a command; gpusync --version (-V) prints the version, and"]
+    lines += ["gpusync --print-completion SHELL a script that completes commands in a shell."]
     return "\n".join(lines) + "\n"
 
 
@@ -94,6 +111,6 @@ def _unknown(name: str) -> str:
     from difflib import get_close_matches
 
     kind = "option" if name.startswith("-") else "command"
-    near = get_close_matches(name, [*COMMANDS, "--help", "--version"], 1)
+    near = get_close_matches(name, [*COMMANDS, "--help", "--version", "--print-completion"], 1)
     hint = f"did you mean {near[0]}?" if near else f"the commands are {', '.join(COMMANDS)}"
     return f"unknown {kind} {name!r}; {hint}"

@@ -11,10 +11,13 @@ from pytest_gpusync.machine import devices
 from pytest_gpusync.measure.region import record
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.model.site_counts import syncs_per_step
+from pytest_gpusync.recorders import candidates
 from pytest_gpusync.recorders.obstacles import Fact, facts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
     from pytest_gpusync.model.measurement import Environment
 
@@ -22,24 +25,27 @@ PLANTED = 3
 """Syncs that the check makes: a scalar read, and a blocking copy in each direction."""
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run the command; return 0 if syncs can be counted here and the planted ones were seen, else 1."""
-    parser = argparse.ArgumentParser(
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
+    return argparse.ArgumentParser(
         prog="gpusync doctor",
         description="Report what can be measured on this machine, plant syncs, and check that each is seen.",
         epilog="exit status: 0 if syncs can be counted on a GPU or on the simulated device, 1 if not.",
         allow_abbrev=False,
     )
-    parser.parse_args(list(argv))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; return 0 if syncs can be counted here and the planted ones were seen, else 1."""
+    command_parser().parse_args(list(argv))
     _describe_machine()
     found = devices.detect()
     build = devices.torch_build()
     if build is None:
         print("\nNothing can be measured: torch is not installed in this environment.")
         return 1
-    if found.kind == "cuda":
-        on_gpu = _check_gpu()
-        return 0 if on_gpu else 1
+    if found.kind != "none":
+        return 0 if _check_device(found) else 1
     print(f"\nno GPU: {found.reason}")
     return 0 if _check_simulated() else 1
 
@@ -52,7 +58,11 @@ def _describe_machine() -> None:
         "not installed" if build is None else f"{build[0]} ({'CPU build' if build[1] is None else 'CUDA ' + build[1]})"
     )
     found = devices.detect()
-    gpu = f"{found.gpu} (driver {found.driver})" if found.kind == "cuda" else f"none: {found.reason}"
+    gpu = {
+        "cuda": f"{found.gpu} (driver {found.driver})",
+        "other": f"{found.gpu}, by the build of torch",
+        "none": f"none: {found.reason}",
+    }[found.kind]
     said = [
         Fact("pytest-gpusync", __version__),
         Fact("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
@@ -66,15 +76,18 @@ def _describe_machine() -> None:
             print(f"{'':<16}to improve: {fact.advice}")
 
 
-def _check_gpu() -> bool:
+def _check_device(found: devices.Device) -> bool:
     import torch
 
+    from pytest_gpusync.recorders.dispatcher import accelerator
+
     good: list[Environment] = []
-    for name in ("cupti", "torch-hooks"):
+    for name in (*candidates(found.kind, "auto"), *(["dispatcher"] if found.kind == "cuda" else [])):
         try:
-            torch.zeros(1, device="cuda")
+            device = accelerator() or "cuda"
+            torch.zeros(1, device=device)
             with record("doctor", recorder=name) as region:
-                _plant()
+                _plant(device)
         except MeasurementError as error:
             print(f"\nrecorder {name}: cannot run: {error}")
             continue
@@ -86,7 +99,8 @@ def _check_gpu() -> bool:
     if not good:
         _describe_use("nothing")
     else:
-        _describe_use(f"a real GPU, with coverage {good[0].coverage}")
+        where = "a real GPU" if found.kind == "cuda" else f"{found.gpu} devices"
+        _describe_use(f"{where}, with coverage {good[0].coverage}")
     return bool(good)
 
 
@@ -108,11 +122,11 @@ def _check_simulated() -> bool:
     return good
 
 
-def _plant() -> None:
+def _plant(device: torch.device | str = "cuda") -> None:
     """Make exactly :data:`PLANTED` syncs."""
     import torch
 
-    value = torch.ones(4).to("cuda")
+    value = torch.ones(4).to(device)
     value.sum().item()
     value.cpu()
 

@@ -6,11 +6,14 @@ import argparse
 import json
 import os
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gpusync_lint.messages import printable
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_gpusync.model.document import Document
 
@@ -36,13 +39,17 @@ the same key become one finding. A run is written in the format of OUT's ending:
 _EPILOG = "exit status: 0, or 2 if a file cannot be read, merged or written; then nothing is written."
 
 
+_REFUSED_SHOWN: Final = 3
+"""Most files named in the note about sources that are not read."""
+
+
 class _Refusal(Exception):
-    """A request that cannot be carried out, in one line."""
+    """A request that cannot be carried out, in one line for each problem."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    options = _parser().parse_args(list(argv))
+    options = command_parser().parse_args(list(argv))
     try:
         if options.action == "merge":
             _merge(Path(options.out), options.files)
@@ -51,12 +58,14 @@ def main(argv: Sequence[str]) -> int:
         else:
             _draw(options.file, _DRAWN[options.action][0], options.output)
     except _Refusal as refusal:
-        print(f"gpusync report: {refusal}", file=sys.stderr)
+        for problem in refusal.args:
+            _say(problem)
         return USAGE_ERROR
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(
         prog="gpusync report",
         description="Merge the files of several runs, or show a run from its file in another format.",
@@ -89,14 +98,16 @@ def _merge(out: Path, names: Sequence[str]) -> None:
         _Refusal: a file cannot be read, the files are of different kinds, or OUT cannot be written.
     """
     _check_distinct(out, names)
-    found = [(name, *_read(name)) for name in names]
+    found = _read_all(names)
     first, _, kind = found[0]
     for name, _, other in found:
         if other != kind:
             raise _Refusal(f"{first} is {kind} and {name} is {other}; merge one kind at a time")
     documents = [(name, document) for name, document, _ in found]
     if kind == _RUN:
-        _write(out, _rendered(_merged_runs(documents), out.name))
+        from pytest_gpusync.reporting.merging import merge_runs
+
+        _write(out, _rendered(merge_runs(documents), out))
         return
     from gpusync_lint.output import mergeable
     from gpusync_lint.output.base.merging import MergeError
@@ -104,8 +115,14 @@ def _merge(out: Path, names: Sequence[str]) -> None:
     try:
         merged = next(each for each in mergeable() if each.kind == kind).merge(documents)
     except MergeError as error:
-        raise _Refusal(error) from None
+        raise _Refusal(str(error)) from None
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        raise _Refusal(f"{', '.join(names)}: not all of them are valid {kind}; write them again") from None
     _write(out, json.dumps(merged, indent=2) + "\n")
+
+
+def _say(message: str) -> None:
+    print(printable(f"gpusync report: {message}"), file=sys.stderr)
 
 
 def _check_distinct(out: Path, names: Sequence[str]) -> None:
@@ -123,54 +140,80 @@ def _show(name: str) -> None:
     """Print a run as pytest's summary does."""
     from pytest_gpusync.reporting.summary import document_lines
 
-    print("\n".join(document_lines(_run(name))))
+    run = _run(name)
+    with _restricted_sources():
+        print("\n".join(document_lines(run)))
 
 
 def _draw(name: str, ending: str, output: str | None) -> None:
-    text = _rendered(_run(name), ending)
+    text = _rendered(_run(name), None if output is None else Path(output), ending)
     if output is None:
         sys.stdout.write(text)
     else:
         _write(Path(output), text)
 
 
-def _rendered(document: Document, name: str) -> str:
-    from pytest_gpusync.reporting.files import ENDINGS, ending_of, render
+def _rendered(document: Document, out: Path | None, ending: str | None = None) -> str:
+    from pytest_gpusync.reporting.files import ENDINGS, ending_of, render, why_unavailable
 
-    ending = ending_of(name)
+    ending = ending or ending_of(out.name if out is not None else "")
     if ending is None:
-        raise _Refusal(f"{name}: a run can be written as {', '.join(ENDINGS)}; give the file one of these endings")
-    return render(document, ending)
+        raise _Refusal(f"{out}: a run can be written as {', '.join(ENDINGS)}; give the file one of these endings")
+    if (why := why_unavailable(ending)) is not None:
+        raise _Refusal(why)
+    with _restricted_sources():
+        return render(document, ending, None if out is None else out.parent)
+
+
+@contextmanager
+def _restricted_sources() -> Iterator[None]:
+    """Read sources below the working directory only, and name those that are not read."""
+    from pytest_gpusync.reporting.sources import restricted
+
+    with restricted(Path.cwd()) as restriction:
+        yield
+    refused = list(restriction.refused)
+    if refused:
+        more = f" and {len(refused) - _REFUSED_SHOWN} more" if len(refused) > _REFUSED_SHOWN else ""
+        _say(
+            f"note: sources are read from Python files below the working directory only; not shown: "
+            f"{', '.join(refused[:_REFUSED_SHOWN])}{more}"
+        )
 
 
 def _run(name: str) -> Document:
-    """Return a run object after checking it."""
+    """Return the run object of a file."""
     document, kind = _read(name)
     if kind != _RUN:
         raise _Refusal(f"{name} is {kind}; give a run file (gpusync trace --json, pytest --gpu-sync-report)")
-    _merged_runs([(name, document)])
     return document
 
 
-def _merged_runs(documents: Sequence[tuple[str, Document]]) -> Document:
-    from pytest_gpusync.reporting.merging import NotARunError, merge_runs
-
-    try:
-        return merge_runs(documents)
-    except NotARunError as error:
-        raise _Refusal(f"{error}: not a valid gpusync.run/1 file; write it again") from None
+def _read_all(names: Sequence[str]) -> list[tuple[str, Document, str]]:
+    """Return the name, document and kind of each file; the refusal names every file that cannot be read."""
+    found: list[tuple[str, Document, str]] = []
+    problems: list[Any] = []
+    for name in names:
+        try:
+            found.append((name, *_read(name)))
+        except _Refusal as refusal:
+            problems += refusal.args
+    if problems:
+        raise _Refusal(*problems)
+    return found
 
 
 def _read(name: str) -> tuple[Document, str]:
-    """Return the document of a file and its kind."""
+    """Return the document of a file and its kind, after checking it if it is a run."""
+    from gpusync_lint.files.run_files import RunFileError, check_run, is_run, read_json
+
     try:
-        document: Any = json.loads(Path(name).read_bytes())
-    except OSError as error:
-        raise _Refusal(f"{name}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise _Refusal(f"{name}: not JSON ({error})") from None
-    if isinstance(document, dict) and document.get("schema") == "gpusync.run/1":
-        return document, _RUN
+        document: Any = read_json(name)
+        if is_run(document):
+            check_run(name, document)
+            return document, _RUN
+    except RunFileError as error:
+        raise _Refusal(str(error)) from None
     from gpusync_lint.output import mergeable
 
     for each in mergeable():

@@ -12,14 +12,17 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpusync_lint.messages import printable
+
 from pytest_gpusync.commands import trace_launcher
 from pytest_gpusync.commands.trace_stop import limits
 from pytest_gpusync.distributed.rank_exchange import rank
 from pytest_gpusync.machine import devices
 from pytest_gpusync.measure.region import record
 from pytest_gpusync.model.measurement import MeasurementError
-from pytest_gpusync.reporting.files import path_of_rank
+from pytest_gpusync.reporting.files import path_of_rank, why_unavailable
 from pytest_gpusync.source.line_coverage import CoverageUnavailable, LineCoverage
+from pytest_gpusync.source.line_executions import LineExecutions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -74,7 +77,9 @@ class _Output:
     @property
     def color(self) -> bool:
         """True if a report may be colored."""
-        return not self._out.closed and self._out.isatty() and "NO_COLOR" not in os.environ
+        from gpusync_lint.messages import wants_color
+
+        return not self._out.closed and wants_color(self._out, os.environ)
 
     def report(self, rows: Sequence[str]) -> None:
         """Print a report after what the program has printed; to standard error if standard output is closed."""
@@ -86,7 +91,7 @@ class _Output:
     def note(self, message: str) -> None:
         """Print a line for the user to standard error."""
         if not self.is_forked:
-            self._try_print(self._err, f"gpusync: {message}")
+            self._try_print(self._err, "\n".join(map(printable, f"gpusync: {message}".split("\n"))))
 
     @staticmethod
     def _try_print(stream: TextIO, text: str) -> bool:
@@ -106,7 +111,7 @@ class _Output:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    parser = _parser()
+    parser = command_parser()
     options = parser.parse_args(_split_module(argv))
     if options.target is None:
         parser.error("the program is missing: give SCRIPT, or -m MODULE")
@@ -118,6 +123,8 @@ def main(argv: Sequence[str]) -> int:
             return _refuse(f"{flag} {path}: the folder does not exist; create it first")
         if Path(path).is_dir():
             return _refuse(f"{flag} {path} is a folder; name a file")
+        if (why := why_unavailable(_ENDINGS[flag])) is not None:
+            return _refuse(f"{flag}: {why}")
     # The program may change the working directory before its report is written.
     for flag, path in _reports(options):
         setattr(options, flag.lstrip("-"), str(path_of_rank(Path(path).absolute())))
@@ -129,12 +136,14 @@ def main(argv: Sequence[str]) -> int:
     except MeasurementError as error:
         return _refuse(str(error))
     name = f"-m {target}" if options.is_module else target
-    lines = LineCoverage() if options.lines else None
+    lines, executions = LineCoverage() if options.lines else None, LineExecutions()
     try:
         with (
             lines.recording() if lines is not None else nullcontext(),
+            executions.counting(),
             record(name, all_threads=options.all_threads) as region,
         ):
+            region.count_executions(executions)
             code = _run(options, output, region)
     except CoverageUnavailable as error:
         return _refuse(f"--lines: {error}")
@@ -145,7 +154,8 @@ def main(argv: Sequence[str]) -> int:
     return _report(region.result(), code, options, output, lines)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = argparse.ArgumentParser(
         prog="gpusync trace",
         usage="gpusync trace [OPTION...] SCRIPT [ARG...]\n       gpusync trace [OPTION...] -m MODULE [ARG...]",
@@ -203,7 +213,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
     parser.add_argument("target", nargs="?", metavar="SCRIPT|MODULE", help="the program")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
+    parser.add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="ARG",
+        help="its arguments: all that follows the program, also options; the options above go before it",
+    )
     return parser
 
 
@@ -313,7 +328,10 @@ def _run(options: argparse.Namespace, output: _Output, region: Region | None) ->
                 runpy.run_path(options.target, run_name="__main__")
     except SystemExit as leave:
         if stops is None or stops.reason is None:
-            return _exit_code(leave)
+            code = _exit_code(leave)
+            if code == USAGE_ERROR and (misplaced := _own_options(options.arguments)):
+                output.note(f"passed to the program: {misplaced}; an option of gpusync trace goes before the program")
+            return code
         output.note(f"stopped the program {stops.reason}")
         return 0
     except KeyboardInterrupt:
@@ -328,6 +346,13 @@ def _run(options: argparse.Namespace, output: _Output, region: Region | None) ->
     if stops is not None and stops.ended_early:
         output.note(f"--steps: {stops.ended_early}")
     return 0
+
+
+def _own_options(arguments: Sequence[str]) -> str:
+    """The options among a program's arguments that this command has, too."""
+    known = command_parser()._option_string_actions
+    words = (argument.partition("=")[0] for argument in arguments if argument.startswith("--"))
+    return " and ".join(dict.fromkeys(word for word in words if word in known))
 
 
 @contextmanager
@@ -419,7 +444,7 @@ def _write_reports(document: Document, options: argparse.Namespace, output: _Out
 
     for flag, path in _reports(options):
         try:
-            write_atomic(path, render(document, _ENDINGS[flag]))
+            write_atomic(path, render(document, _ENDINGS[flag], Path(path).parent))
         except OSError as error:
             output.note(f"{flag} {path}: cannot be written ({error.strerror})")
             code = code or USAGE_ERROR
@@ -433,5 +458,5 @@ def _reports(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _refuse(message: str) -> int:
-    print(f"gpusync trace: {message}", file=sys.stderr)
+    print(printable(f"gpusync trace: {message}"), file=sys.stderr)
     return USAGE_ERROR

@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -38,7 +38,7 @@ class Runs(NamedTuple):
     document: Document | None
     """The runs of all ranks as one; None if no rank wrote one."""
     lost: list[str]
-    """Ranks that were started and wrote nothing, because they were killed."""
+    """Ranks that were started and wrote no run, because they were killed."""
 
 
 def is_launcher(target: str, arguments: Sequence[str], *, is_module: bool) -> bool:
@@ -85,10 +85,16 @@ def _trace_workers(folder: Path, options: Sequence[str]) -> Iterator[None]:
 
 
 def _merged(code: int, folder: Path) -> Runs:
+    from gpusync_lint.files.run_files import RunFileError, check_run, read_json
+
     from pytest_gpusync.reporting.merging import merge_runs
 
-    runs = [(path.name, json.loads(path.read_bytes())) for path in sorted(folder.glob("*.json"))]
-    written = {path.stem for path in folder.glob("*.json")}
+    runs = []
+    for path in sorted(folder.glob("*.json")):
+        with suppress(RunFileError):  # the program has the folder's path, and may have damaged a file
+            check_run(path.name, document := read_json(str(path)))
+            runs.append((path.name, document))
+    written = {Path(name).stem for name, _ in runs}
     lost = sorted(_process_name(path.stem) for path in folder.glob("*.started") if path.stem not in written)
     if not runs:
         return Runs(code, None, lost)

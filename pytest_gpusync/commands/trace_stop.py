@@ -43,7 +43,7 @@ class _Stops:
         """How many steps ran if the program ended before the wanted number, as a sentence; None if it did not."""
         if self._steps is None or self.reason is not None:
             return None
-        measured = max(0, self._counter.ended - DEFAULT_WARMUP)
+        measured = max(0, self._region.steps_ended - DEFAULT_WARMUP)
         return f"the program ended after {measured} of {self._steps} measured steps"
 
     def on_signal(self, _signal: int, frame: FrameType | None) -> None:
@@ -61,7 +61,9 @@ class _Stops:
         """Stop the program if enough steps have ended. Runs on the thread that makes them."""
         if self._steps is None or self.reason is not None:
             return
-        if self._counter.called(optimizer) < self._steps + DEFAULT_WARMUP:
+        wanted = self._steps + DEFAULT_WARMUP
+        # Of a training that follows another, the first step does not count; that is found out only when it is near.
+        if self._counter.called(optimizer) < wanted or self._region.steps_ended < wanted:
             return
         steps = "step" if self._steps == 1 else "steps"
         self.reason = f"after {self._steps} measured {steps} (--steps){_place(sys._getframe())}"

@@ -38,6 +38,13 @@ class TraceUnreadable(RuntimeError):
     """The profiler did not record the steps as they ran; one clause."""
 
 
+class Mark(NamedTuple):
+    """A device synchronize between two steps, by the host's clock in nanoseconds."""
+
+    entered: int
+    left: int
+
+
 class TraceEvent(NamedTuple):
     """One activity as the profiler lists it."""
 
@@ -98,13 +105,15 @@ def trace_steps(step: Callable[[], object], count: int) -> list[TracedStep]:
     from torch.autograd.profiler import profile
 
     with profile(use_cpu=False, use_device="cuda", use_kineto=True) as profiler:
+        # The first calls of each kind include the one-time cost of tracing them.
+        _mark()
+        step()
         marks = [_mark()]
-        for _ in range(count + 1):
+        for _ in range(count):
             step()
             marks.append(_mark())
     listed: Any = profiler.kineto_results
-    # The first step includes the one-time cost of tracing.
-    return split_steps([_event(event) for event in listed.events()], marks)[1:]
+    return split_steps([_event(event) for event in listed.events()], marks)
 
 
 def busy_ms(steps: Sequence[TracedStep]) -> float | None:
@@ -120,11 +129,11 @@ def busy_ms(steps: Sequence[TracedStep]) -> float | None:
     return median(found) if found else None
 
 
-def _mark() -> int:
-    """Leave a device synchronize in the trace, and return the host's wall-clock time of the call."""
-    at = time.time_ns()
+def _mark() -> Mark:
+    """Leave a device synchronize in the trace, and return when it was called."""
+    entered = time.time_ns()
     wait_until_idle()
-    return at
+    return Mark(entered, time.time_ns())
 
 
 def _event(event: Any) -> TraceEvent:
@@ -135,12 +144,12 @@ def _event(event: Any) -> TraceEvent:
     return TraceEvent(event.name(), on_device, start, end, event.correlation_id(), resource)
 
 
-def split_steps(events: Sequence[TraceEvent], marks: Sequence[int]) -> list[TracedStep]:
+def split_steps(events: Sequence[TraceEvent], marks: Sequence[Mark]) -> list[TracedStep]:
     """Return the steps between the marks.
 
     Args:
         events: what the profiler listed.
-        marks: when each device synchronize between steps was called, on a clock that may be off by a constant.
+        marks: the device synchronizes between steps, on a clock that may be off by a constant.
 
     Raises:
         TraceUnreadable: the marks are not among the events.
@@ -159,21 +168,43 @@ def split_steps(events: Sequence[TraceEvent], marks: Sequence[int]) -> list[Trac
     return steps
 
 
-def _find_marks(candidates: Sequence[TraceEvent], marks: Sequence[int]) -> list[TraceEvent]:
-    """Return the synchronizes that are the marks: those with the same distances between them."""
+def _find_marks(candidates: Sequence[TraceEvent], marks: Sequence[Mark]) -> list[TraceEvent]:
+    """Return the synchronizes that are the marks: of all that lie as far apart, those that lie so most exactly, and
+    take as long. A step may itself synchronize right after each mark.
+    """
+    best: tuple[int, list[TraceEvent]] | None = None
+    starts = [event.start for event in candidates]
     for first in candidates:
-        offset = first.start - marks[0]
-        found = []
-        for mark in marks:
-            nearest = min(candidates, key=lambda event: abs(event.start - offset - mark))
-            if abs(nearest.start - offset - mark) > _CLOCKS_AGREE_NS:
-                break
-            found.append(nearest)
-        if len(found) == len(marks) == len({id(event) for event in found}):
-            return found
-    raise TraceUnreadable(
-        f"torch.profiler listed {len(candidates)} device synchronizes, and not those between the steps"
-    )
+        matched = _match(candidates, starts, marks, first.start - marks[0].entered)
+        if matched is not None and (best is None or matched[0] < best[0]):
+            best = matched
+    if best is None:
+        raise TraceUnreadable(
+            f"torch.profiler listed {len(candidates)} device synchronizes, and not those between the steps"
+        )
+    return best[1]
+
+
+def _match(
+    candidates: Sequence[TraceEvent], starts: Sequence[int], marks: Sequence[Mark], offset: int
+) -> tuple[int, list[TraceEvent]] | None:
+    """Return the synchronizes nearest to the marks, if the profiler's clock is ahead by `offset`, after the sum of
+    their distances; None if one is too far away, or two marks have the same.
+    """
+    total, found = 0, set()
+    for entered, left in marks:
+        begin = bisect_left(starts, entered + offset - _CLOCKS_AGREE_NS)
+        end = bisect_left(starts, entered + offset + _CLOCKS_AGREE_NS)
+        near = [
+            (abs(event.start - offset - entered) + abs(event.end - offset - left), index)
+            for index, event in enumerate(candidates[begin:end], begin)
+        ]
+        distance, index = min(near, default=(_CLOCKS_AGREE_NS, 0))
+        if distance >= _CLOCKS_AGREE_NS:
+            return None
+        total += distance
+        found.add(index)
+    return (total, [candidates[index] for index in sorted(found)]) if len(found) == len(marks) else None
 
 
 def _call(event: TraceEvent, work: TraceEvent | None, begin: int) -> Call:

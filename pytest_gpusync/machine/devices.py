@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+_PLUGINS: Final = {"torch_npu": "npu", "habana_frameworks": "hpu", "torch_mlu": "mlu", "torch_musa": "musa"}
+"""Packages that add a backend to a CPU build of torch, with the type of its devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """The GPU that was found, or why there is none."""
+    """The device that was found, or why there is none."""
 
-    kind: Literal["cuda", "none"]
+    kind: Literal["cuda", "other", "none"]
+    """An NVIDIA GPU, another accelerator, or none."""
     gpu: str | None = None
-    """Marketing name of the first visible GPU."""
+    """Marketing name of the first visible GPU; the type of another accelerator, such as "mps"."""
     driver: str | None = None
     """Driver version, as NVML gives it."""
     uuid: str | None = None
@@ -24,12 +29,19 @@ class Device:
 
 
 def detect() -> Device:
-    """Return the GPU that torch would use, or why it would find none."""
+    """Return the device that torch would use, or why it would find none.
+
+    Accelerators other than NVIDIA's are told by the build of torch, not asked: whether they work shows when they are
+    used.
+    """
     build = torch_build()
     if build is None:
         return Device("none", reason="torch is not installed")
     version, cuda = build
     if cuda is None:
+        other = _other_accelerator(version)
+        if other is not None:
+            return Device("other", other)
         return Device("none", reason=f"torch {version} is a CPU build")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
@@ -59,6 +71,12 @@ def simulation_is_on() -> bool:
     return simulated is not None and bool(simulated.is_on())
 
 
+def cuda_is_initialized() -> bool:
+    """Return whether torch has initialized CUDA in this process; does not import torch."""
+    cuda = sys.modules.get("torch.cuda")
+    return cuda is not None and bool(cuda.is_initialized())
+
+
 def torch_build() -> tuple[str, str | None] | None:
     """Return torch's version and the CUDA version it was built for (None for a CPU build); None if it is
     not installed.
@@ -76,6 +94,18 @@ def torch_build() -> tuple[str, str | None] | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     return _read_version_file(os.path.join(next(iter(spec.submodule_search_locations)), "version.py"))
+
+
+def _other_accelerator(version: str) -> str | None:
+    """Return the type of the accelerator that a build of torch without CUDA is for; None for the CPU."""
+    from importlib.util import find_spec
+
+    for build in ("rocm", "xpu"):
+        if f"+{build}" in version:
+            return build
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        return "mps"
+    return next((device for package, device in _PLUGINS.items() if find_spec(package) is not None), None)
 
 
 def _read_version_file(path: str) -> tuple[str, str | None] | None:

@@ -1,7 +1,8 @@
 """Reports what this process does on the device to a region of the process that started it.
 
 Nothing happens before CUDA is initialized here. Then a region is opened that lasts as long as the process, and each
-sync and each ``optimizer.step()`` is written to a file at once; see :mod:`pytest_gpusync.measure.child_reports`.
+sync, each race and each ``optimizer.step()`` is written to a file at once; see
+:mod:`pytest_gpusync.measure.child_reports`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpusync.machine.child_environment import REPORTS
@@ -20,6 +22,8 @@ from pytest_gpusync.model.measurement import MeasurementError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pytest_gpusync.model.measurement import Race, Site
 
 _reporting_pid: int | None = None
 """The process that prepares to report, or reports: this one, or one that it was forked from."""
@@ -122,6 +126,15 @@ class _ReportedLog(RegionLog):
         self.scope.is_immediate = True
         self.syncs = _Written(self._write_sync)
         self._write = write
+        self._numbers: dict[Race, int] = {}
+
+    def raced(self, race: Race) -> None:
+        """Write that a race happened, and when it is new, the race."""
+        number = self._numbers.get(race)
+        if number is None:
+            number = self._numbers[race] = len(self._numbers)
+            self._write({"race": asdict(race) | {"site": _site(race.site), "other": _site(race.other)}})
+        self._write({"raced": number, "at": time.perf_counter_ns()})
 
     def optimizer_stepped(
         self, optimizer: object, number: int, buffered: int, now: int, thread: tuple[int, str]
@@ -134,11 +147,10 @@ class _ReportedLog(RegionLog):
         self._write({"unseen": problem})
 
     def _write_sync(self, logged: LoggedSync) -> None:
-        site = logged.site
         entry = {
             "began": logged.began_ns or time.perf_counter_ns(),
             "kind": logged.kind,
-            "site": [site.path, site.line, site.function, site.via],
+            "site": _site(logged.site),
             "direction": logged.direction,
             "bytes": logged.nbytes,
             "phase": logged.phase,
@@ -149,6 +161,10 @@ class _ReportedLog(RegionLog):
             "allowed": logged.allowed,
         }
         self._write({"sync": entry})
+
+
+def _site(site: Site) -> list[Any]:
+    return [site.path, site.line, site.function, site.via]
 
 
 def _after_fork() -> None:

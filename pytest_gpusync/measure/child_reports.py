@@ -13,25 +13,26 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 import threading
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpusync.machine.child_environment import PATH, REPORTS, STARTUP
 from pytest_gpusync.measure import step_boundaries
-from pytest_gpusync.model.measurement import Measurement, Site, Sync
+from pytest_gpusync.model.measurement import Measurement, Race, Site, Sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpusync.model.measurement import Environment
 
-_GPU: Final = re.compile(r"/dev/nvidia\d+$")
-_HELPERS: Final = (b"multiprocessing.forkserver", b"multiprocessing.resource_tracker")
+_CONTEXT: Final = re.compile(r" rw-s .*/dev/nvidia-uvm$")
 
 
 @dataclass
@@ -48,6 +49,9 @@ class _Process:
     syncs: list[dict[str, Any]] = field(default_factory=list)
     steps: list[tuple[int, int]] = field(default_factory=list)
     """Time and optimizer of each ``optimizer.step()``."""
+    races: list[Race] = field(default_factory=list)
+    raced: list[tuple[int, int]] = field(default_factory=list)
+    """When a race happened, and its place in ``races``."""
     stepping: set[tuple[int, str]] = field(default_factory=set)
     """The threads that called them, with their names."""
     read: int = 0
@@ -69,6 +73,12 @@ class _Process:
         elif "step" in entry:
             self.steps.append((entry["step"], entry["optimizer"]))
             self.stepping.add(tuple(entry["thread"]))
+        elif "raced" in entry:
+            self.raced.append((entry["at"], entry["raced"]))
+        elif "race" in entry:
+            race = entry["race"]
+            places = {name: Site(*race[name]) for name in ("site", "other")}
+            self.races.append(Race(**{**race, **places, "shape": tuple(race["shape"])}))
         elif "unseen" in entry:
             self.unseen = entry["unseen"]
         else:
@@ -87,6 +97,8 @@ class Window:
     """When its steps ended; empty for a region without steps."""
     step_source: str
     warmup: int
+    checks_races: bool
+    """It looks for races."""
 
 
 class ChildReports:
@@ -209,7 +221,8 @@ def _measurement(process: _Process, window: Window) -> Measurement | None:
 
     syncs = [sync for sync in process.syncs if inside(sync["began"])]
     steps = [step for step in process.steps if inside(step[0])]
-    if not syncs and not steps and not inside(process.used_ns):
+    raced = Counter(number for at, number in process.raced if inside(at))
+    if not syncs and not steps and not raced and not inside(process.used_ns):
         return None
     ends: Sequence[int] = [
         steps[index][0] for index in step_boundaries.boundaries([(n, step[1]) for n, step in enumerate(steps)])
@@ -224,17 +237,26 @@ def _measurement(process: _Process, window: Window) -> Measurement | None:
         ends,
         source,
         problem=_why_unseen(process.name, process.unseen) if process.unseen is not None else None,
+        races=tuple(replace(process.races[number], times=times) for number, times in raced.items())
+        if window.checks_races and process.unseen is None
+        else None,
     )
 
 
 def _unreported(pid: int, window: Window) -> Measurement:
-    name = f"process {pid}"
+    name = f"process {pid}{_command(Path('/proc') / str(pid))}"
     problem = _why_unseen(name, "it did not start as a Python process with the environment of this one")
     return _made(window, name, [], (), "whole region", problem=problem)
 
 
 def _made(
-    window: Window, process: str, syncs: list[Sync], ends: Sequence[int], source: str, problem: str | None
+    window: Window,
+    process: str,
+    syncs: list[Sync],
+    ends: Sequence[int],
+    source: str,
+    problem: str | None,
+    races: tuple[Race, ...] | None = None,
 ) -> Measurement:
     return Measurement(
         name=f"{window.name} in {process}",
@@ -246,6 +268,7 @@ def _made(
         complete=problem is None,
         problem=problem,
         process=process,
+        races=races,
     )
 
 
@@ -270,10 +293,10 @@ def _sync(entry: dict[str, Any], ends: Sequence[int], owned: bool) -> Sync:
 
 
 def _users_of_a_gpu(parent: int, proc: Path = Path("/proc")) -> Iterable[int]:
-    """Yield the running processes below `parent` that have a GPU's device file open and CUDA loaded.
+    """Yield the running processes below `parent` that have a CUDA context.
 
-    A fork that has started no other program is not among them: it inherited both, and it reports if it uses the device.
-    Neither are the helper processes of ``multiprocessing``: what runs in them is forked from them.
+    A context maps the device of unified memory. CUDA that is only initialised does not, and a fork does not inherit
+    the mapping, so workers that never use the GPU are not among them.
     """
     try:
         tasks = list((proc / str(parent) / "task").iterdir())
@@ -281,26 +304,25 @@ def _users_of_a_gpu(parent: int, proc: Path = Path("/proc")) -> Iterable[int]:
     except OSError:
         return
     for pid in sorted(children):
-        command = _command(proc / str(pid))
-        is_helper = any(name in command for name in _HELPERS)
-        if not is_helper and command != _command(proc / str(parent)) and _has_gpu_open(proc / str(pid)):
+        if _has_context(proc / str(pid)):
             yield pid
         yield from _users_of_a_gpu(pid, proc)
 
 
-def _has_gpu_open(process: Path) -> bool:
+def _has_context(process: Path) -> bool:
     try:
-        files = [os.readlink(entry) for entry in (process / "fd").iterdir()]
-        return any(_GPU.match(file) for file in files) and "libcuda.so" in (process / "maps").read_text()
+        return any(_CONTEXT.search(line) for line in (process / "maps").read_text().splitlines())
     except OSError:
         return False
 
 
-def _command(process: Path) -> bytes:
+def _command(process: Path) -> str:
+    """Return the beginning of a process's command in parentheses; nothing if it has ended."""
     try:
-        return (process / "cmdline").read_bytes()
+        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
-        return b""
+        return ""
+    return f" ({shlex.join(words[:3])})" if words[0] else ""
 
 
 reports = ChildReports()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 from typing import TYPE_CHECKING, Literal
 
 from pytest_gpusync.machine import devices
@@ -37,6 +36,8 @@ def usable_device(choice: DeviceChoice, *, simulated: bool) -> devices.Device:
             "the simulated CUDA device is not on; open the region under `with simulated_cuda(), record():`"
         )
     found = devices.detect()
+    if choice == "cuda" and found.kind == "other":
+        raise MeasurementError(f"there is no NVIDIA GPU; leave the device to be found, to measure on {found.gpu}")
     if found.kind == "none":
         raise MeasurementError(
             f"no GPU to measure: {found.reason}; "
@@ -62,7 +63,7 @@ def describe_environment(recorder: Recorder, found: devices.Device, refusals: Se
     return Environment(
         torch=build[0] if build else None,
         python=platform.python_version(),
-        device="simulated" if recorder.coverage == "simulated" else "cuda",
+        device=_device_name(recorder, found),
         gpu=found.gpu,
         driver=found.driver,
         recorder=recorder.name,
@@ -71,12 +72,12 @@ def describe_environment(recorder: Recorder, found: devices.Device, refusals: Se
     )
 
 
+def _device_name(recorder: Recorder, found: devices.Device) -> str:
+    if devices.simulation_is_on():
+        return "simulated"
+    return found.gpu or found.kind if found.kind == "other" else "cuda"
+
+
 def unknown_environment() -> Environment:
     """Return the environment of a region in which no recorder ran."""
     return Environment(None, platform.python_version(), "none", None, None, recorder="none", coverage="simulated")
-
-
-def cuda_is_initialized() -> bool:
-    """Return whether torch has initialized CUDA in this process; does not import torch."""
-    cuda = sys.modules.get("torch.cuda")
-    return cuda is not None and bool(cuda.is_initialized())

@@ -14,15 +14,14 @@ from threading import get_ident
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from pytest_gpusync.machine.replacements import Replacements
 
+if TYPE_CHECKING:
     from pytest_gpusync.recorders.base import CallCounter
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _main = threading.main_thread().ident or 0
-_followers = 0
-_restore: list[Callable[[], None]] = []
+_replaced = Replacements()
 open_ranges: dict[int, list[str]] = {}
 """Names of the open ranges by thread, outermost first. Only the thread itself changes its list."""
 _main_ranges: list[str] = []
@@ -37,7 +36,7 @@ _phase_names: list[str | None] = [None]
 
 if hasattr(os, "register_at_fork"):
     # The thread that held the lock does not exist in a forked child.
-    os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.Lock()))
+    os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.RLock()))
 
 
 def current(thread: int) -> str | None:
@@ -64,26 +63,20 @@ def use_call_counter(calls: CallCounter) -> None:
 
 
 def follow() -> None:
-    """Start to follow ranges if torch is loaded; calls nest."""
-    global _followers
+    """Start to follow ranges if torch is loaded. Does nothing if they are followed."""
     with _lock:
-        _followers += 1
-        if not _restore and "torch" in sys.modules:
+        if not _replaced and "torch" in sys.modules:
             _wrap_entry_points()
 
 
 def unfollow() -> None:
-    """Stop following; the last of nested calls restores torch's functions."""
-    global _followers
+    """Restore torch's functions. Does nothing if ranges are not followed; an interrupted call can be repeated."""
     with _lock:
-        _followers -= 1
-        if _followers == 0:
-            while _restore:
-                _restore.pop()()
-            open_ranges.clear()
-            _main_ranges.clear()
-            _phase_ends[:] = [0]
-            _phase_names[:] = [None]
+        _replaced.restore()
+        open_ranges.clear()
+        _main_ranges.clear()
+        _phase_ends[:] = [0]
+        _phase_names[:] = [None]
 
 
 def _push(name: str) -> None:
@@ -152,18 +145,7 @@ def _wrap_entry_points() -> None:
         _pop()
         return pop()
 
-    def replace(owner: Any, name: str, wrapper: Any) -> None:
-        original = getattr(owner, name)
-        setattr(owner, name, wrapper)
-
-        def restore() -> None:
-            # If someone wrapped our wrapper, leave it: restoring the original would undo their work.
-            if getattr(owner, name) is wrapper:
-                setattr(owner, name, original)
-
-        _restore.append(restore)
-
-    replace(record_function, "__enter__", __enter__)
-    replace(record_function, "__exit__", __exit__)
-    replace(nvtx, "range_push", range_push)
-    replace(nvtx, "range_pop", range_pop)
+    _replaced.put(record_function, "__enter__", __enter__)
+    _replaced.put(record_function, "__exit__", __exit__)
+    _replaced.put(nvtx, "range_push", range_push)
+    _replaced.put(nvtx, "range_pop", range_pop)

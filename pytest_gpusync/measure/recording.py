@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.measurement import Environment, Race, RawSync
     from pytest_gpusync.recorders import Recorder
 
+_MAX_ALIKE: Final = 1 << 12
 _JAX_NOT_SEEN: Final = "cannot see waits of JAX, which is loaded: this version does not wait in the known places"
 _COUNTED_AT_THE_DRIVER: Final = {"cupy": "CuPy", "numba.cuda": "Numba"}
 """Frameworks other than torch that wait by calls of the driver, by module."""
@@ -38,7 +39,7 @@ _COUNTED_AT_THE_DRIVER: Final = {"cupy": "CuPy", "numba.cuda": "Numba"}
 _allowed: tuple[tuple[Scope, str], ...] = ()
 """The open allow() blocks with their reasons, in the order in which they were opened. Replaced, never changed in
 place."""
-_allowed_lock = threading.Lock()
+_allowed_lock = threading.RLock()
 _uncounted: set[int] = set()
 """Threads that are measuring: their syncs are not the user's."""
 
@@ -78,16 +79,29 @@ class allow(AbstractContextManager[None], ContextDecorator):  # noqa: N801 (used
         current.update_buffering()
 
     def __exit__(self, *exc: object) -> None:
+        if self._scope is None:  # traced by torch.compile
+            return
+        try:
+            current.flush()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Close the block; an interrupted call can be repeated."""
         global _allowed
         scope = self._scope
-        if scope is None:  # traced by torch.compile
+        if scope is None:
             return
-        self._scope = None
-        current.flush()
         with _allowed_lock:
             _allowed = tuple(entry for entry in _allowed if entry[0] is not scope)
         scope.leave()
         current.update_buffering()
+        self._scope = None
+
+    def __del__(self) -> None:
+        # A signal handler that raises as __exit__() begins leaves the block open: it would allow all later syncs.
+        if getattr(self, "_scope", None) is not None and not sys.is_finalizing():
+            self._leave()
 
 
 @contextmanager
@@ -96,14 +110,16 @@ def uncounted() -> Iterator[None]:
     thread = threading.get_ident()
     current.flush()
     is_outermost = thread not in _uncounted
-    _uncounted.add(thread)
     try:
+        _uncounted.add(thread)
         yield
     finally:
-        # A recorder may have buffered syncs of the block: deliver them now, while they are left out.
-        current.flush()
-        if is_outermost:
-            _uncounted.discard(thread)
+        try:
+            # A recorder may have buffered syncs of the block: deliver them now, while they are left out.
+            current.flush()
+        finally:  # also if a signal handler raises above
+            if is_outermost:
+                _uncounted.discard(thread)
 
 
 class Recording:
@@ -122,6 +138,8 @@ class Recording:
         self.finds_races = False
         """True if the recorder that was started last can look for races."""
         self._looks_for_races = False
+        self._alike: dict[LoggedSync, LoggedSync] = {}
+        """Syncs without a time of their own, of which the logs hold one object for each line."""
         self._verified: set[str] = set()
         """Recorders that have seen a planted sync in this process."""
         self._planting: tuple[int, list[RawSync]] | None = None
@@ -152,11 +170,24 @@ class Recording:
                 self._recorder.watch_device_work(self._device_worked)
             self._look_for_races()
 
-    def close(self, region: RegionLog) -> None:
-        """Stop recording into a region, and make its measurement."""
+    def forget(self, region: RegionLog) -> None:
+        """Stop recording into a region that could not be opened, or was opened in part; can be repeated."""
         with self._lock:
-            if region not in self._regions:  # it was inherited by a forked child
-                self._close(region)
+            region.scope.leave()
+            self._regions = tuple(other for other in self._regions if other is not region)
+            if self._regions:
+                self.update_buffering()
+                self._look_for_races()
+            else:
+                self._stop()
+
+    def close(self, region: RegionLog) -> None:
+        """Stop recording into a region, and make its measurement. An interrupted call can be repeated."""
+        with self._lock:
+            if region not in self._regions:  # it was inherited by a forked child, or closing it was interrupted
+                if region.result is None:
+                    self._close(region)
+                self.forget(region)
                 return
             try:
                 self.flush()
@@ -167,13 +198,7 @@ class Recording:
                 region.fail(f"the recorder failed: {type(error).__name__}: {error}")
             finally:
                 self._close(region)
-                region.scope.leave()
-                self._regions = tuple(other for other in self._regions if other is not region)
-                if self._regions:
-                    self.update_buffering()
-                    self._look_for_races()
-                else:
-                    self._stop()
+                self.forget(region)
 
     def _look_for_races(self) -> None:
         """Look for races as long as a region wants to know of them."""
@@ -260,7 +285,7 @@ class Recording:
         simulated = _simulation_is_on()
         found = device_choice.usable_device(device, simulated=simulated)
         refusals: list[str] = []
-        self._start_first(candidates(simulated, wanted), found, refusals)
+        self._start_first(candidates("simulated" if simulated else found.kind, wanted), found, refusals)
         self._optimizer_steps.attach()
         self._handed_work.attach()
         phases.follow()
@@ -281,6 +306,9 @@ class Recording:
             except RecorderUnavailable as refusal:
                 refusals.append(f"{name}: {refusal}")
                 continue
+            except BaseException:
+                recorder.stop()
+                raise
             self._recorder = recorder
             phases.use_call_counter(recorder.calls)
             self._environment = device_choice.describe_environment(recorder, found, refusals)
@@ -295,7 +323,7 @@ class Recording:
             recorder, self._recorder = self._recorder, None
             if recorder is None:
                 return
-            names = candidates(simulated=False, wanted="auto")
+            names = candidates("cuda", "auto")
             weaker = names[names.index(recorder.name) + 1 :]
             try:
                 recorder.flush()
@@ -308,11 +336,11 @@ class Recording:
                     region.fail(str(error))
 
     def _stop(self) -> None:
-        recorder, self._recorder = self._recorder, None
         self._looks_for_races = False
         self._unwrap()
-        if recorder is not None:
-            recorder.stop()
+        if self._recorder is not None:
+            self._recorder.stop()
+            self._recorder = None
 
     def _unwrap(self) -> None:
         """Restore what was wrapped when the first region opened."""
@@ -327,7 +355,7 @@ class Recording:
         It happens after the user's code, which it must not disturb.
         """
         recorder = self._recorder
-        if recorder is None or recorder.name in self._verified or not device_choice.cuda_is_initialized():
+        if recorder is None or recorder.name in self._verified or not recorder.can_plant():
             return
         seen: list[RawSync] = []
         self._planting = (threading.get_ident(), seen)
@@ -389,8 +417,15 @@ class Recording:
             name = _thread_name(owner)
             values = (kind, site, direction, nbytes, blocked, phase, owner, name, device, allowed)
             logged = tuple.__new__(LoggedSync, (*values, began, sequence, stream, held))  # in a third of the time
+            if began is None and sequence is None:
+                # Nothing tells it from the same line's next one: keep one object for all of them.
+                if len(self._alike) >= _MAX_ALIKE:
+                    self._alike.clear()
+                logged = self._alike.setdefault(logged, logged)
             for region in self._regions:
                 region.syncs.append(logged)
+                if region.executions is not None:
+                    region.executions.waited(frame, site)
             if self._optimizer_steps.handle is None:
                 self._optimizer_steps.attach()
         except Exception as error:  # must not reach the driver's callback or the user's operator

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpusync.machine import devices
+from pytest_gpusync.machine.deferred_signals import finish, with_signals_deferred
 from pytest_gpusync.measure import child_process, child_reports, device_choice, recording, scopes
 from pytest_gpusync.measure.memory_sampler import MemorySampler
 from pytest_gpusync.measure.region_log import DEFAULT_WARMUP, RegionLog, StepEnd
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
     from pytest_gpusync.model.measurement import Disturbance, Measurement, Race, SiteCount, StepTime
+    from pytest_gpusync.source.line_executions import LineExecutions
 
 text_renderer: Callable[[Measurement], str] | None = None
 """Returns a measurement as text for ``print()``. Set by ``pytest_gpusync``; None: ``repr()`` is shown."""
-notebook_renderer: Callable[[Measurement], str] | None = None
+notebook_renderer: Callable[[Measurement], str | None] | None = None
 """Returns the HTML of a measurement for a notebook. Set by ``pytest_gpusync``; None: notebooks show ``repr()``."""
 
 
@@ -62,7 +65,7 @@ class Region:
     @property
     def saw_device(self) -> bool:
         """True once CUDA is initialized in this process or a sync was seen. It reads no recorder."""
-        return device_choice.cuda_is_initialized() or bool(self._log.syncs)
+        return devices.cuda_is_initialized() or bool(self._log.syncs)
 
     def step_on(self, step_on: StepOn) -> None:
         """Say what ends the steps of this region; call it before the first step.
@@ -96,6 +99,10 @@ class Region:
             raise ValueError(f"warm_up() takes a number of steps of at least 0, not {count}")
         self._log.warmup = count
 
+    def count_executions(self, executions: LineExecutions) -> None:
+        """Let `executions` count how often the lines that wait from now on are executed."""
+        self._log.executions = executions
+
     def result(self) -> Measurement:
         """Return what was measured: final once the region is closed, before that what was seen so far."""
         if self._log.result is not None:
@@ -123,8 +130,16 @@ class Region:
                 step_ends=log.step_ends(),
                 step_source=log.step_source,
                 warmup=DEFAULT_WARMUP if log.warmup is None else log.warmup,
+                checks_races=self.result().races is not None,
             )
         )
+
+    @property
+    def steps_ended(self) -> int:
+        """Steps that have ended so far and count as such, warm-up included: 0 before the second ``optimizer.step()``,
+        since one call does not repeat.
+        """
+        return self._log.steps_ended()
 
     @property
     def opened_ns(self) -> int:
@@ -221,7 +236,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         step_on: what ends a step; see :meth:`Region.step_on`.
 
     The value of the ``with`` statement is the open :class:`Region`; its ``syncs``, ``sites`` and ``result()`` are final
-    after the block.
+    after the block. Everything is restored, also if a signal handler raises while the block is left.
 
     Raises:
         MeasurementError: nothing can be measured here.
@@ -252,6 +267,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         self._children = children
         self._step_on = step_on
         self._log: RegionLog | None = None
+        self._asks_children = False
 
     def __enter__(self) -> Region:
         if scopes.traced_by_compiler():
@@ -263,21 +279,50 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         )
         log = RegionLog(self._name, warmup, sampler, all_threads=self._all_threads, races=self._races)
         log.frame = sys._getframe(1)
+        region = Region(log)
+        try:
+            with_signals_deferred(lambda: self._open(log))
+            if follower is not None:
+                region.end_steps_by(follower)
+        except BaseException:
+            self._log = None
+            finish(lambda: self._abandon(log))
+            raise
+        return region
+
+    def _open(self, log: RegionLog) -> None:
+        self._log = log
         recording.current.open(log, self._recorder, self._device)
         if self._children:
             child_reports.reports.open(child_process.report_to)
-        self._log, region = log, Region(log)
-        if follower is not None:
-            region.end_steps_by(follower)
-        return region
+            self._asks_children = True
+
+    def _abandon(self, log: RegionLog) -> None:
+        self._stop_asking()
+        recording.current.forget(log)
 
     def __exit__(self, *exc: object) -> None:
-        log, self._log = self._log, None
-        if log is None:  # traced by torch.compile
-            return
-        if self._children:
+        if self._log is not None:  # else traced by torch.compile
+            finish(self._close)
+
+    def _close(self) -> None:
+        """Close the region; an interrupted call can be repeated."""
+        self._stop_asking()
+        if self._log is not None:
+            recording.current.close(self._log)
+            self._log = None
+
+    def _stop_asking(self) -> None:
+        if self._asks_children:
+            self._asks_children = False
             child_reports.reports.close()
-        recording.current.close(log)
+
+    def __del__(self) -> None:
+        # A signal handler that raises as __exit__() begins leaves the region open, and torch changed.
+        log: RegionLog | None = getattr(self, "_log", None)
+        if log is not None and not sys.is_finalizing():
+            log.fail("the region was dropped before it was closed: keep record() in a with statement")
+            finish(self._close)
 
 
 def _traced_region() -> Region:

@@ -7,6 +7,7 @@ made, because a recorder may deliver a sync after the step that made it has ende
 from __future__ import annotations
 
 import time
+from array import array
 from bisect import bisect_right
 from dataclasses import replace
 from itertools import accumulate
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         Site,
         StepTime,
     )
+    from pytest_gpusync.source.line_executions import LineExecutions
 
 DEFAULT_WARMUP: Final = 1
 """Steps left out of budgets in a region that has steps, unless told otherwise."""
@@ -90,8 +92,8 @@ class RegionLog:
         self.syncs: list[LoggedSync] = []
         self.opened_ns = time.perf_counter_ns()
         self.closed_ns: int | None = None
-        self.optimizer_calls: list[tuple[int, int, int, int]] = []
-        """The fields of an :class:`OptimizerCall`, for each call: a plain tuple is made faster."""
+        self.optimizer_calls = array("q")
+        """The fields of an :class:`OptimizerCall` for each call, one after the other: a quarter of the memory."""
         self.optimizer_samples: list[MemorySample] = []
         """Memory at each ``optimizer.step()``, as long as these calls end steps."""
         self.explicit_ends: list[StepEnd] | None = None
@@ -103,6 +105,8 @@ class RegionLog:
         """As :attr:`Region.on_step <pytest_gpusync.measure.region.Region.on_step>`."""
         self.follower: StepEndFollower | None = None
         """What ends steps, if the caller says so."""
+        self.executions: LineExecutions | None = None
+        """Counts the executions of lines that waited, if the caller asks for it."""
         self.timing: tuple[StepTime, ...] | None = None
         self.disturbance: Disturbance | None = None
         self.problem: str | None = None
@@ -152,7 +156,7 @@ class RegionLog:
         """Let `follower` decide from now on what ends a step; where a function does, it calls `mark_step`."""
         self.stop_following()
         self.follower, self.step_source = follower, follower.name
-        self.optimizer_calls.clear()
+        del self.optimizer_calls[:]
         self.optimizer_samples.clear()
         follower.start(mark_step)
 
@@ -176,8 +180,7 @@ class RegionLog:
         self._stepping.add(thread)
         if not self._may_end_step(optimizer):
             return
-        # This runs in every step, with cold caches: one object fewer saves a microsecond.
-        self.optimizer_calls.append((len(self.syncs), buffered, number, now))
+        self.optimizer_calls.extend((len(self.syncs), buffered, number, now))
         if self.sampler is not None and self.explicit_ends is None:
             self.sampler.take(self.optimizer_samples)
 
@@ -196,11 +199,15 @@ class RegionLog:
         if self.wants_races:
             self._races[race] = self._races.get(race, 0) + 1
 
+    def steps_ended(self) -> int:
+        """Return how many steps have ended that count as such."""
+        return len(self._boundary_calls() if self.explicit_ends is None else self.explicit_ends)
+
     def step_ends(self) -> list[int]:
         """Return when the steps ended, by the clock of ``time.perf_counter_ns()``; empty for a region without steps."""
         if self.explicit_ends is not None:
             return self.explicit_times
-        return [OptimizerCall(*self.optimizer_calls[index]).time_ns for index in self._boundary_calls()]
+        return [self._optimizer_call(index).time_ns for index in self._boundary_calls()]
 
     def fail(self, problem: str) -> None:
         """Keep the first reason why this measurement cannot be trusted."""
@@ -235,7 +242,7 @@ class RegionLog:
             counts = [True] * len(ends)
         else:
             found = self._optimizer_steps()
-            calls = [OptimizerCall(*self.optimizer_calls[index]) for index, _ in found]
+            calls = [self._optimizer_call(index) for index, _ in found]
             ends = [StepEnd(call.delivered, call.buffered) for call in calls]
             counts = step_boundaries.within_trainings([starts for _, starts in found], warmup)
         number = sum(counts)
@@ -264,6 +271,7 @@ class RegionLog:
             races=tuple(replace(race, times=times) for race, times in self._races.items())
             if finds_races and self.wants_races
             else None,
+            executions=None if self.executions is None else self.executions.counts(),
         )
 
     def _in_steps(self, ends: Sequence[StepEnd], counts: Sequence[bool]) -> list[Sync]:
@@ -301,8 +309,12 @@ class RegionLog:
         """Return the indices of the calls of ``optimizer.step()`` that ended a step, and whether that step began
         another training; empty if the region itself is the step, since one call does not repeat.
         """
-        found = step_boundaries.steps([(index, call[2]) for index, call in enumerate(self.optimizer_calls)])
+        found = step_boundaries.steps(list(enumerate(self.optimizer_calls[2 :: len(OptimizerCall._fields)])))
         return found if len(found) > 1 or self.follower is not None else []
+
+    def _optimizer_call(self, index: int) -> OptimizerCall:
+        width = len(OptimizerCall._fields)
+        return OptimizerCall(*self.optimizer_calls[index * width : (index + 1) * width])
 
     def _boundary_calls(self) -> list[int]:
         """Return the indices of the calls of ``optimizer.step()`` that ended a step that counts as one."""
@@ -354,4 +366,4 @@ class RegionLog:
 
 def _ranks(counts: Sequence[bool]) -> Sequence[int]:
     """Return for each entry how many before it are true."""
-    return [0, *accumulate(counts)][: len(counts)]
+    return list(accumulate(counts, initial=0))[: len(counts)]

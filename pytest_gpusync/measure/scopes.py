@@ -24,7 +24,7 @@ _held: ContextVar[tuple[Scope, ...]] = ContextVar("pytest_gpusync_scopes", defau
 """The open blocks that were opened in this context, or in one that it was copied from."""
 _open: tuple[Scope, ...] = ()
 """All open blocks, in the order in which they were opened. Replaced, never changed in place."""
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 _NO_GENERATOR: Final = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
 
@@ -103,7 +103,7 @@ def need_immediate_delivery() -> bool:
 def forget_in_forked_child() -> None:
     """Drop the blocks of the parent process."""
     global _open, _lock
-    _lock = threading.Lock()  # the thread that held it does not exist here
+    _lock = threading.RLock()  # the thread that held it does not exist here
     _open = ()
     _held.set(())
 
@@ -133,8 +133,8 @@ class HandedWork:
             if Pool.submit is submit:
                 Pool.submit = original  # type: ignore[method-assign]
 
-        Pool.submit = submit  # type: ignore[method-assign]
         self._restore = restore
+        Pool.submit = submit  # type: ignore[method-assign]
 
     def detach(self) -> None:
         """Restore the method. Does nothing if not attached."""

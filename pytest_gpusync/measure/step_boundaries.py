@@ -37,7 +37,7 @@ class OptimizerSteps:
     def detach(self) -> None:
         """Remove the hook. Does nothing if not attached."""
         if self.handle is not None:
-            self.handle.remove()
+            self.handle.remove()  # removing it twice does nothing
             self.handle = None
 
 

@@ -7,7 +7,7 @@ quantity that was not measured is ``None``, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -22,8 +22,9 @@ asynchronous copy followed by a stream synchronize: its kind is ``stream``, and 
 
 Direction = Literal["H2D", "D2H", "D2D"]
 
-Coverage = Literal["driver", "torch", "simulated"]
-"""What a recorder can see: every sync call of the process, only torch's own, or those of the simulated device."""
+Coverage = Literal["driver", "torch", "dispatcher", "simulated"]
+"""What a recorder can see: every sync call of the process, only torch's own, only the operators that reach torch's
+dispatcher, or those of the simulated device."""
 
 
 RaceKind = Literal["host-read", "host-write", "stream", "allocator", "graph", "distributed"]
@@ -148,7 +149,8 @@ class Environment:
 
     torch: str | None
     python: str
-    device: Literal["cuda", "simulated", "none"]
+    device: str
+    """An NVIDIA GPU ("cuda"), "simulated", "none", or another accelerator ("rocm", "xpu", "mps")."""
     gpu: str | None
     """Marketing name of the GPU, or None on the simulated device."""
     driver: str | None
@@ -284,6 +286,8 @@ class Measurement:
     disturbance: Disturbance | None = None
     """What NVML saw of throttling and other processes while the steps were timed; None if it was not queried."""
     races: tuple[Race, ...] | None = None
+    executions: Mapping[tuple[str, int], int] | None = None
+    """Executions of the lines that waited, from the first wait of each on, by path and line; None if not counted."""
     """Pairs of accesses that nothing orders, in the order in which they were first seen; None if the recorder does not
     look for them, as on a real GPU."""
     times: RegionTimes | None = None

@@ -13,7 +13,7 @@ import sys
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import pytest
 
@@ -118,7 +118,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     if gpu is None or not gpu.options.any_given:
         return None
     workers = getattr(config.option, "numprocesses", None)
-    return gpu.header(workers if isinstance(workers, int) else 0)
+    return _printable(gpu.header(workers if isinstance(workers, int) else 0))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -144,7 +144,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if asking is not None:
         gpu.measures = True
         if gpu.device.is_late:
-            raise pytest.UsageError(_too_late(asking.nodeid))
+            raise pytest.UsageError(_printable(_too_late(asking.nodeid)))
         gpu.device.switch_on()
     if gpu.measures:  # now, because the set-up of a test may have a time limit
         import_module("pytest_gpusync.plugin.measured_test")
@@ -153,7 +153,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if _is_worker(config):
         return
     if gpu.device.unavailable is not None and gpu.options.must_measure:
-        raise pytest.UsageError(f"nothing can be measured here: {gpu.device.unavailable}")
+        raise pytest.UsageError(_printable(f"nothing can be measured here: {gpu.device.unavailable}"))
     gpu.watch_ranks(lambda: _finish_without_the_test(config))
 
 
@@ -204,7 +204,7 @@ def _begin_test(item: pytest.Item, gpu: GpuSession) -> MeasuredTest:
     except MarkerError as error:
         refusal = f"{item.nodeid}: {error}"
     if refusal is not None:
-        pytest.fail(refusal, pytrace=False)
+        _fail(refusal)
     is_marked = (marked is not None and marked.budget is not None) or growth is not None
     run = item.stash[MEASURED_TEST] = MeasuredTest(
         item.nodeid,
@@ -290,7 +290,7 @@ def _measured_test(request: pytest.FixtureRequest) -> MeasuredTest:
     run: MeasuredTest | None = request.node.stash.get(MEASURED_TEST, None)
     if run is None:  # requested with getfixturevalue(), or by a doctest
         if gpu.device.is_late:
-            pytest.fail(_too_late(request.node.nodeid), pytrace=False)
+            _fail(_too_late(request.node.nodeid))
         gpu.measures = True
         run = _begin_test(request.node, gpu)
     run.device.switch_on()
@@ -501,7 +501,7 @@ class _Reporter:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         gpu = self._gpu
-        if gpu is None or session.config.option.collectonly:
+        if gpu is None or gpu.is_forked or session.config.option.collectonly:
             return
         gpu.claim_report()
         passed = session.exitstatus == pytest.ExitCode.OK
@@ -528,15 +528,15 @@ class _Reporter:
 
     def pytest_unconfigure(self) -> None:
         """Wait until the other ranks have printed: a launcher ends all of them when one has failed."""
-        if self._gpu is not None:
+        if self._gpu is not None and not self._gpu.is_forked:
             self._gpu.leave_ranks()
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         gpu = self._gpu
-        if gpu is None:
+        if gpu is None or gpu.is_forked:
             return
         self._annotate(terminalreporter, gpu)
-        shown = terminalreporter.verbosity >= 0 and not terminalreporter.config.option.collectonly
+        shown = terminalreporter.verbosity >= -1 and not terminalreporter.config.option.collectonly
         lines = gpu.summary() if shown else []
         if shown:
             lines += gpu.notes
@@ -545,10 +545,10 @@ class _Reporter:
         terminalreporter.write_sep("=", "gpusync")
         from pytest_gpusync.reporting.terminal import wrap_line
 
-        for row in (row for line in lines for row in wrap_line(line)):
+        for row in (row for line in lines for row in wrap_line(_printable(line))):
             terminalreporter.write_line(row)
         for error in gpu.errors:  # unbroken: other programs search for them
-            terminalreporter.write_line(error, red=True)
+            terminalreporter.write_line(_printable(error), red=True)
 
     def _annotate(self, terminalreporter: pytest.TerminalReporter, gpu: GpuSession) -> None:
         """Print workflow commands, which GitHub reads at the start of a line."""
@@ -588,12 +588,16 @@ def _begin_session(config: pytest.Config, namespace: argparse.Namespace | None =
         from pytest_gpusync.plugin.options import read_options
         from pytest_gpusync.plugin.session import GpuSession
 
-        options = read_options(config, namespace if namespace is not None else config.option)
+        try:
+            options = read_options(config, namespace if namespace is not None else config.option)
+            baseline = _baseline_check(config, options)
+        except pytest.UsageError as error:  # it quotes the ini file, which may be a stranger's
+            raise pytest.UsageError(*map(_printable, error.args)) from None
         if options.any_given and options.device != "simulated":
             from pytest_gpusync.machine.gpu_lease import take_own_gpu
 
             take_own_gpu()
-        gpu = config.stash[SESSION] = GpuSession(options, _baseline_check(config, options))
+        gpu = config.stash[SESSION] = GpuSession(options, baseline)
         # Not in pytest_unconfigure, which does not run for a configuration that was read but never configured.
         config.add_cleanup(gpu.device.close)
     return gpu
@@ -683,9 +687,42 @@ def _lease(item: pytest.Item) -> AbstractContextManager[None]:
     device = _begin_session(item.config).device
     if device.no_gpu_reason is not None:
         return nullcontext()
-    from pytest_gpusync.machine.gpu_lease import lease
+    return _leased(item, device.found.uuid)
 
-    return lease(device.found.uuid, exclusive=not TIMING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())))
+
+@contextmanager
+def _leased(item: pytest.Item, gpu: str | None) -> Iterator[None]:
+    from pytest_gpusync.machine.gpu_lease import LeaseUnavailable, lease
+
+    exclusive = not TIMING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    with ExitStack() as stack:
+        refusal = None
+        try:
+            stack.enter_context(lease(gpu, exclusive=exclusive, announce=lambda said: _announce(item, said)))
+        except LeaseUnavailable as error:
+            refusal = str(error)
+        if refusal is not None:
+            _fail(refusal)
+        yield
+
+
+def _announce(item: pytest.Item, message: str) -> None:
+    """Show a line at once, although the output of the test is captured; a worker's goes to standard error."""
+    capture: Any = item.config.pluginmanager.get_plugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
+        print(_printable(f"gpusync: {item.nodeid}: {message}"), file=sys.stderr, flush=True)
+
+
+def _printable(text: str) -> str:
+    """Return text that may contain what others have written, such as names and reasons, as one harmless line."""
+    from gpusync_lint.messages import printable
+
+    return printable(text)
+
+
+def _fail(message: str) -> NoReturn:
+    """Fail the test with a message instead of a traceback."""
+    pytest.fail(_printable(message), pytrace=False)
 
 
 def _is_worker(config: pytest.Config) -> bool:
@@ -712,9 +749,10 @@ def _uses_gpu(item: pytest.Item) -> bool:
 def _failure(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> BudgetFailure:
     from pytest_gpusync.reporting.failure import BudgetFailure, Place
 
-    text = str(excinfo.value)
+    text = "\n".join(map(_printable, str(excinfo.value).split("\n")))
     place = _place_in_test(item, excinfo)
     path, line = place if place is not None else (item.location[0], (item.location[1] or 0) + 1)
+    path = _printable(path)
     asserted_at = None if place is None else f"{path}:{line}: {excinfo.typename}"
     return BudgetFailure(text, Place(path, line, text.partition("\n")[0]), asserted_at)
 

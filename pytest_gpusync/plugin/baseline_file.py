@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.model.measurement import Measurement, Site
 
-SCHEMA: Final = "gpusync.baseline/1"
+SCHEMA: Final = "gpusync.test-baseline/1"
+
+LINTER_SCHEMA: Final = "gpusync.lint-baseline/"
+"""The beginning of the schema of the linter's baseline, which is given here by mistake."""
+
+USUAL_NAME: Final = "gpusync-test-baseline.json"
+"""The name of the file in the documentation."""
 
 _PACKAGES: Final = ("site-packages", "dist-packages")
 
@@ -95,6 +101,11 @@ def read_baseline(path: Path) -> Baseline:
             f"{path} is not JSON{place}; repair or delete it to use --gpu-sync-update-baseline"
         ) from None
     head = rows[0] if isinstance(rows, list) and rows else None
+    if isinstance(head, dict) and str(head.get("schema")).startswith(LINTER_SCHEMA):
+        raise BaselineError(
+            f"{path} is a baseline of the linter; use it with gpusync lint --baseline, and give pytest a file of its "
+            f"own, such as {USUAL_NAME}"
+        )
     if not isinstance(head, dict) or head.get("schema") != SCHEMA:
         raise BaselineError(f"{path} is not a baseline of this version ({SCHEMA}); give another file")
     tests: dict[str, Counts] = {}

@@ -208,10 +208,9 @@ class MeasuredTest:
         __tracebackhide__ = True
         record.verdicts.append(verdict)
         failure = self._failure(verdict, record)
-        races = self._race_verdict(record)
-        if races is not None:
-            record.verdicts.append(races)
-            failure = failure or self._failure(races, record)
+        for races, raced in self._race_verdicts(record):
+            raced.verdicts.append(races)
+            failure = failure or self._failure(races, raced)
         if failure is None:
             return
         if not self.defers_failure:
@@ -226,12 +225,17 @@ class MeasuredTest:
             return NotMeasured(self.text(verdict, record))
         return None
 
-    def _race_verdict(self, record: RegionRecord) -> Verdict | None:
-        """Return the verdict about the races of a record under a budget; None if they do not fail it."""
-        if self._races != "fail" or any(verdict.budget.quantity == "races" for verdict in record.verdicts):
-            return None
-        verdict = judge_races(record.measurement, RaceBudget())
-        return verdict if verdict is not None and verdict.outcome == "failed" else None
+    def _race_verdicts(self, record: RegionRecord) -> Iterator[tuple[Verdict, RegionRecord]]:
+        """Yield the verdicts about the races of a record under a budget, and of the processes it started, that fail
+        it.
+        """
+        for one in (record, *record.children):
+            if self._races != "fail" or any(verdict.budget.quantity == "races" for verdict in one.verdicts):
+                continue
+            verdict = judge_races(one.measurement, RaceBudget())
+            if verdict is not None and verdict.outcome == "failed":
+                process = one.measurement.process
+                yield verdict if process is None else replace(verdict, sentence=f"{process}: {verdict.sentence}"), one
 
     def raise_deferred_failure(self) -> None:
         """Fail the test, which has ended, for the first of its regions that broke a budget.
@@ -398,13 +402,14 @@ class MeasuredTest:
         verdicts = []
         for record in self.runs or [call]:
             found = list(self._judge(record.measurement))
-            if self.budget is not None or self.growth is not None or self._has_baseline:
-                races = self._race_verdict(record)
-                found += [races] if races is not None else []
             record.verdicts += found
             verdicts += [(verdict, record) for verdict in found]
             if self.budget is not None:
                 verdicts += [(self._judge_child(child, self.budget), child) for child in record.children]
+            if self.budget is not None or self.growth is not None or self._has_baseline:
+                for races, raced in self._race_verdicts(record):
+                    raced.verdicts.append(races)
+                    verdicts.append((races, raced))
         return verdicts
 
     def _judge(self, measurement: Measurement) -> Iterator[Verdict]:

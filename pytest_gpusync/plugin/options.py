@@ -460,11 +460,14 @@ def _boolean(value: bool | str, source: str) -> bool:
 
 
 def _report(config: pytest.Config, value: str | Path, source: str) -> Path:
-    from pytest_gpusync.reporting.files import ENDINGS, ending_of
+    from pytest_gpusync.reporting.files import ENDINGS, ending_of, why_unavailable
 
     path = config.invocation_params.dir / value
-    if ending_of(path.name) is None:
+    ending = ending_of(path.name)
+    if ending is None:
         raise pytest.UsageError(f"{source}: {value} must end in {' or '.join(ENDINGS)}")
+    if (why := why_unavailable(ending)) is not None:
+        raise pytest.UsageError(f"{source}: {why}")
     if path.is_dir():
         raise pytest.UsageError(f"{source}: {value} is a folder")
     return path

@@ -34,6 +34,7 @@ class GpuSession:
 
     def __init__(self, options: Options, baseline: BaselineCheck | None = None) -> None:
         self.options = options
+        self._process = os.getpid()
         self.baseline = baseline
         """The baseline, if the session has one."""
         self.device = SessionDevice(
@@ -66,6 +67,11 @@ class GpuSession:
         """The rank that reports for all, once they have met."""
         self._merged_run: Document | None = None
         """The run of all ranks, once they have met."""
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a child that a test has forked and that returned from the test: the session is its parent's."""
+        return os.getpid() != self._process
 
     def check(self) -> None:
         """Refuse options that cannot work, before any test runs.
@@ -101,10 +107,10 @@ class GpuSession:
             parts = [f"{name}{why}", "recorder simulated", "coverage simulated"]
         else:
             driver = f" (driver {device.found.driver})" if device.found.driver else ""
-            parts = [
-                f"{device.found.gpu}{driver}",
-                "recorder cupti, coverage driver (else torch-hooks, coverage torch)",
-            ]
+            recorders = "recorder cupti, coverage driver (else torch-hooks, coverage torch)"
+            if device.found.kind == "other":
+                recorders = "recorder dispatcher, coverage dispatcher"
+            parts = [f"{device.found.gpu}{driver}", recorders]
         if self.options.budget is not None:
             noun = "sync" if self.options.budget.max == 1 else "syncs"
             parts.append(f"{self.options.budget} {noun} per step")
@@ -272,7 +278,7 @@ class GpuSession:
     def _own_run(self) -> Document:
         from pytest_gpusync.reporting.run_file import run_document
 
-        regions = [region for found in self.tests.values() for region in found]
+        regions = [{**region, "test": nodeid} for nodeid, found in self.tests.items() for region in found]
         return run_document(self.environment, regions, self.lines)
 
     def write_reports(self) -> bool:

@@ -59,7 +59,9 @@ class SessionDevice:
         """Why a test that needs a real GPU cannot run, as a clause; None if it can."""
         if self.choice == "simulated":
             return "--gpu-device=simulated"
-        return self.found.reason if self.found.kind == "none" else None
+        if self.found.kind == "other":
+            return f"{self.found.gpu} is not an NVIDIA GPU"
+        return self.found.reason
 
     def switch_on_with_torch(self) -> None:
         """Switch the simulated device on as soon as torch is imported; at once if it is already."""

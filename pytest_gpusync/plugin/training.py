@@ -201,7 +201,7 @@ class TrainingRun:
         __tracebackhide__ = True
         budget = checked_budget(DispatchBudget, max, "assert_dispatch_ratio")
         self._require_all_steps()
-        if self.measurement.environment.device == "simulated":
+        if self.measurement.environment.device != "cuda":
             self._run.skip_untimed()
         self._run.apply_verdict(self._record, judge_dispatch(self.measurement, budget))
 
@@ -226,7 +226,7 @@ class TrainingRun:
         __tracebackhide__ = True
         budget = checked_budget(FlightBudget, max, "assert_max_in_flight")
         self._require_all_steps()
-        if self.measurement.environment.device == "simulated":
+        if self.measurement.environment.device != "cuda":
             self._run.skip_untimed()
         self._run.apply_verdict(self._record, judge_in_flight(self.measurement, budget))
 

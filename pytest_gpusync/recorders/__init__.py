@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "Recorder", "RecorderUnavailable", "candidates", "create"]
 
-NAMES: Final = ("cupti", "torch-hooks", "simulated")
+NAMES: Final = ("cupti", "torch-hooks", "dispatcher", "simulated")
 
 
 @cache
@@ -30,6 +30,10 @@ def create(name: str) -> Recorder:
         from pytest_gpusync.recorders.torch_hooks import TorchHooksRecorder
 
         return TorchHooksRecorder()
+    if name == "dispatcher":
+        from pytest_gpusync.recorders.dispatcher import DispatcherRecorder
+
+        return DispatcherRecorder()
     if name == "simulated":
         from pytest_gpusync.recorders.simulated import SimulatedRecorder
 
@@ -37,8 +41,15 @@ def create(name: str) -> Recorder:
     raise ValueError(f"no recorder is named {name!r}; there are {', '.join(NAMES)}")
 
 
-def candidates(simulated: bool, wanted: str) -> Sequence[str]:
-    """Return the names of the recorders to try, the one that sees most first."""
+def candidates(device: str, wanted: str) -> Sequence[str]:
+    """Return the names of the recorders to try, the one that sees most first.
+
+    Args:
+        device: "simulated", "cuda" for an NVIDIA GPU, or "other".
+        wanted: the name of a recorder, or "auto".
+    """
     if wanted != "auto":
         return (wanted,)
-    return ("simulated",) if simulated else ("cupti", "torch-hooks")
+    if device == "simulated":
+        return ("simulated",)
+    return ("cupti", "torch-hooks") if device == "cuda" else ("dispatcher",)

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
+from pytest_gpusync.machine import devices
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -104,6 +106,10 @@ class Recorder(ABC):
         """Call `sink` with each race from now on, on the thread of its later access; None to stop. Called while
         started, by a recorder that finds none without effect.
         """
+
+    def can_plant(self) -> bool:
+        """Return whether the program has initialized the device, so that :meth:`plant` does not."""
+        return devices.cuda_is_initialized()
 
     def plant(self) -> None:
         """Make exactly one known sync for the self-check: wait for the current stream. Called while started."""

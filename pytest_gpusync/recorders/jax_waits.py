@@ -17,6 +17,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpusync.machine.replacements import Replacements
 from pytest_gpusync.model.measurement import RawSync
 
 if TYPE_CHECKING:
@@ -41,18 +42,18 @@ class JaxWaits:
         """
         self._sink = sink
         self._uncounted = uncounted
-        self._undo: list[Callable[[], None]] = []
+        self._replaced = Replacements()
         self._inside: set[int] = set()
         """Threads inside a counted wait: JAX implements some waits by others."""
 
     @property
     def is_attached(self) -> bool:
         """True while the waits of JAX are counted."""
-        return bool(self._undo)
+        return bool(self._replaced)
 
     def attach(self) -> None:
         """Start, if JAX is loaded and laid out as expected. Does nothing if attached."""
-        if self._undo or "jax._src.array" not in sys.modules:
+        if self._replaced or "jax._src.array" not in sys.modules:
             return
         array: Any = getattr(sys.modules["jax._src.array"], "ArrayImpl", None)
         value = getattr(array, "__dict__", {}).get("_value")
@@ -65,7 +66,7 @@ class JaxWaits:
                 return fetch(array)
             return self._wait("copy", (array,), lambda: fetch(array), "D2H")
 
-        self._replace(array, "_value", property(fetched))
+        self._replaced.put(array, "_value", property(fetched))
         self._wrap(array, "block_until_ready", lambda array: (array,))
         several = getattr(sys.modules.get("jax._src.api"), "xc", None)
         self._wrap(several, "batched_block_until_ready", tuple)
@@ -74,8 +75,7 @@ class JaxWaits:
 
     def detach(self) -> None:
         """Restore JAX's functions. Does nothing if not attached."""
-        while self._undo:
-            self._undo.pop()()
+        self._replaced.restore()
 
     def _wrap(self, owner: Any, name: str, values_of: Callable[[Any], tuple[Any, ...]]) -> None:
         original = getattr(owner, name, None)
@@ -85,17 +85,7 @@ class JaxWaits:
         def block_until_ready(what: Any, *rest: Any, **options: Any) -> Any:
             return self._wait("event", values_of(what), lambda: original(what, *rest, **options))
 
-        self._replace(owner, name, block_until_ready)
-
-    def _replace(self, owner: Any, name: str, wrapper: Any) -> None:
-        original = vars(owner)[name]
-        setattr(owner, name, wrapper)
-
-        def restore() -> None:
-            if vars(owner)[name] is wrapper:
-                setattr(owner, name, original)
-
-        self._undo.append(restore)
+        self._replaced.put(owner, name, block_until_ready)
 
     def _wait(
         self, kind: Kind, values: tuple[Any, ...], call: Callable[[], Any], direction: Direction | None = None

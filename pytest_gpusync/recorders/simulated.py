@@ -60,13 +60,6 @@ class SimulatedRecorder(Recorder):
             self._sink = None
             attribution.forward_line_of = None
 
-    def mark(self) -> int:  # noqa: D102
-        if self._race_sink is not None:
-            from pytest_gpusync.simulated.races import tracker
-
-            tracker.step_ended()
-        return super().mark()
-
     def look_for_races(self, sink: Callable[[Race], None] | None) -> None:  # noqa: D102
         from pytest_gpusync.simulated.races import tracker
 

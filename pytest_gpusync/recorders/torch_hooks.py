@@ -15,6 +15,7 @@ import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from pytest_gpusync.machine.replacements import Replacements
 from pytest_gpusync.model.measurement import RawSync
 from pytest_gpusync.recorders.allocation_watch import AllocationWatch
 from pytest_gpusync.recorders.base import FORKED, Recorder, RecorderUnavailable
@@ -42,6 +43,7 @@ class TorchHooksRecorder(Recorder):
     def __init__(self) -> None:
         self._sink: SyncSink | None = None
         self._undo: list[Callable[[], None]] = []
+        self._replaced = Replacements()
         self._allocations = AllocationWatch()
         self._on_replay: Callable[[int], bool] | None = None
 
@@ -80,12 +82,14 @@ class TorchHooksRecorder(Recorder):
     def stop(self) -> None:
         """See :meth:`Recorder.stop`."""
         self._allocations.stop()
+        self._replaced.restore()
         while self._undo:
             self._undo.pop()()
         self._sink = None
 
     def forget_in_forked_child(self) -> None:
         """See :meth:`Recorder.forget_in_forked_child`."""
+        self._replaced.restore()
         while self._undo:
             # torch refuses to set the mode where CUDA cannot be used; the mode has no effect there anyway.
             with suppress(RuntimeError, AssertionError):
@@ -130,13 +134,7 @@ class TorchHooksRecorder(Recorder):
                 self._on_replay(threading.get_ident())
             return original(graph)
 
-        graph.replay = replay
-
-        def undo() -> None:
-            if graph.replay is replay:
-                graph.replay = original
-
-        self._undo.append(undo)
+        self._replaced.put(graph, "replay", replay)
 
     def _wrap(self, owner: Any, name: str, kind: Kind) -> None:
         original = getattr(owner, name, None)
@@ -147,13 +145,7 @@ class TorchHooksRecorder(Recorder):
             self._emit(kind, sys._getframe(1), _waited_for(arguments))
             return original(*arguments, **options)
 
-        setattr(owner, name, synchronize)
-
-        def undo() -> None:
-            if getattr(owner, name) is synchronize:
-                setattr(owner, name, original)
-
-        self._undo.append(undo)
+        self._replaced.put(owner, name, synchronize)
 
     def _emit(self, kind: Kind, frame: FrameType | None, device: int | None = None) -> None:
         sink = self._sink

@@ -12,6 +12,7 @@ import json
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpusync.reporting.run_file import escape_surrogates
 from pytest_gpusync.reporting.site_rows import source_text
 
 if TYPE_CHECKING:
@@ -39,11 +40,11 @@ def to_trace(document: Document) -> str:
     # One event per line: such files are searched and compared.
     lines = ",\n".join(json.dumps(event, ensure_ascii=False, allow_nan=False) for event in events)
     other = json.dumps(environment, ensure_ascii=False, allow_nan=False)
-    return f'{{"displayTimeUnit": "ms", "otherData": {other}, "traceEvents": [\n{lines}\n]}}\n'
+    return escape_surrogates(f'{{"displayTimeUnit": "ms", "otherData": {other}, "traceEvents": [\n{lines}\n]}}\n')
 
 
 def _region(region: Document, process: int) -> Iterator[Event]:
-    order = region["order"]
+    order = region.get("order")
     if not order or not order["sites"]:
         return
     timed = _is_timed(order)

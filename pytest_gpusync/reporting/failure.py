@@ -49,7 +49,7 @@ class BudgetFailure:
         """Write the failure to the terminal, with its sentence highlighted."""
         from pytest_gpusync.reporting.terminal import wrap_line
 
-        sentence, *rest = str(self).splitlines()
+        sentence, *rest = str(self).split("\n")
         for row in wrap_line(sentence):
             writer.line(row, red=True, bold=True)
         for line in rest:

@@ -29,8 +29,14 @@ def path_of_rank(path: Path) -> Path:
     return path.with_name(f"{path.name.removesuffix(ending)}-rank{number}{ending}")
 
 
-def render(document: Document, ending: str) -> str:
-    """Return a run object as the text of a file with this ending."""
+def render(document: Document, ending: str, folder: Path | None = None) -> str:
+    """Return a run object as the text of a file with this ending.
+
+    Args:
+        document: the run object.
+        ending: one of :data:`ENDINGS`.
+        folder: where the file will be, for links to source files; None for the working directory.
+    """
     if ending == ".md":
         from pytest_gpusync.reporting.markdown import to_markdown
 
@@ -38,7 +44,7 @@ def render(document: Document, ending: str) -> str:
     if ending == ".html":
         from pytest_gpusync.reporting.html_page import to_html
 
-        return to_html(document)
+        return to_html(document, folder)
     if ending == ".trace.json":
         from pytest_gpusync.reporting.chrome_trace import to_trace
 
@@ -56,4 +62,13 @@ def write_report(document: Document, path: Path) -> None:
     """
     from pytest_gpusync.reporting.run_file import write_atomic
 
-    write_atomic(path, render(document, ending_of(path.name) or path.suffix))
+    write_atomic(path, render(document, ending_of(path.name) or path.suffix, path.parent))
+
+
+def why_unavailable(ending: str) -> str | None:
+    """Return why files with this ending cannot be written here, with the remedy; None if they can."""
+    from importlib.util import find_spec
+
+    if ending == ".html" and find_spec("jinja2") is None:
+        return 'an HTML page needs jinja2, which is not installed; install it with pip install "pytest-gpusync[html]"'
+    return None

@@ -1,243 +1,215 @@
-"""A run as one self-contained HTML page: no script, no network, for light and dark, wide and narrow screens."""
+"""A run as one self-contained HTML page, from the Jinja templates in ``page/``.
+
+The page loads nothing. Its policy permits only its own style sheet and script, by their hashes, in case a text of the
+run were not escaped. Without the script it shows everything; the script adds filter, sorting and zoom.
+"""
 
 from __future__ import annotations
 
-from html import escape
-from typing import TYPE_CHECKING, Final
+import hashlib
+import os
+from base64 import b64encode
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
-from pytest_gpusync.reporting.by_device import device_label, merged, place_text
-from pytest_gpusync.reporting.html_charts import lanes, steps_chart
-from pytest_gpusync.reporting.html_style import STYLE
-from pytest_gpusync.reporting.page_model import (
-    OUTCOME_NAMES,
-    failed_sentences,
-    format_number,
-    limit,
-    page_model,
-    text_and_code,
-)
+from gpusync_lint import __version__
+from gpusync_lint.model.codes import page_of
+
+from pytest_gpusync.reporting import html_charts
+from pytest_gpusync.reporting.by_device import merged, place_text
+from pytest_gpusync.reporting.page_model import OUTCOME_NAMES, failed_sentences, limit, page_model
 from pytest_gpusync.reporting.site_rows import source_text
+from pytest_gpusync.reporting.sources import OUTSIDE, locate
+from pytest_gpusync.reporting.templates import asset, fill
 from pytest_gpusync.reporting.terminal import plural
 from pytest_gpusync.reporting.timeline import timeline
 
 if TYPE_CHECKING:
     from pytest_gpusync.model.document import Document
-    from pytest_gpusync.model.measurement import DeviceCount
-    from pytest_gpusync.reporting.page_model import LineSummary, PageModel
+    from pytest_gpusync.reporting.page_model import PageModel, RegionGroup
+    from pytest_gpusync.reporting.timeline import Timeline
 
 REGIONS_SHOWN: Final = 500
 DETAILS_SHOWN: Final = 40
 LINES_SHOWN: Final = 200
 """What is left out is counted on the page and is in the JSON report."""
 
+LINKS_SHOWN: Final = 3
+"""Most regions of a line that are named with a link."""
+
+SYNCS_SENT: Final = 40_000
+"""Most syncs, over all regions, that the script can draw one by one. They take about 10 bytes each."""
+
 _MARKS: Final = {"failed": "✗", "not_measured": "?", "undecided": "≈", "measured": "·", "passed": "✓"}
 
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
-"""The page's permissions, in case a path or a source line is not escaped: none."""
+
+@dataclass(frozen=True, slots=True)
+class _Detail:
+    """The charts of one region."""
+
+    region: Document
+    is_nested: bool
+    is_open: bool
+    chart: html_charts.StepsChart | None
+    timeline: Timeline | None
+    data: dict[str, Any] | None
+    """What the script draws; None if the page would become too large."""
+    why_empty: str
 
 
-def to_html(document: Document) -> str:
-    """Return a run object as an HTML page."""
+def to_html(document: Document, folder: Path | None = None) -> str:
+    """Return a run object as an HTML page.
+
+    Args:
+        document: the run object.
+        folder: where the page will be, for links to source files; None for the working directory.
+    """
     run = page_model(document)
-    body = "\n".join(
-        [
-            _header(run),
-            _failed_budgets(run),
-            _races(run),
-            _regions(run),
-            _devices(run),
-            _lines(run),
-            _details(run),
-            _footer(run),
-        ]
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>GPU syncs</title>\n<style>{STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
-
-
-def _header(run: PageModel) -> str:
-    chips = [
-        f'<span class="chip {outcome}">{_MARKS[outcome]} {run.count(outcome)} {OUTCOME_NAMES[outcome]}</span>'
-        for outcome in ("failed", "not_measured", "undecided", "measured", "passed")
-        if run.count(outcome)
-    ]
-    said = run.device or "Nothing was measured: no test used the GPU."
-    notes = "".join(
-        f"<p class=note>{escape(note)}</p>"
-        for note in (run.coverage, run.environment["note"], run.races_not_checked, run.parts)
-        if note
-    )
-    return f"<header><h1>GPU syncs</h1><p>{escape(said)}</p>{notes}<p class=chips>{''.join(chips)}</p></header>"
-
-
-def _failed_budgets(run: PageModel) -> str:
-    items = [
-        f"<li><code>{escape(region['name'])}</code> {escape(sentence)}</li>"
-        for region in run.regions
-        for sentence in failed_sentences(region)
-    ]
-    missed = [
-        f"<li class=unknown><code>{escape(region['name'])}</code> Not measured: {escape(region['problem'])}</li>"
-        for region in run.regions
-        if region["outcome"] == "not_measured"
-    ]
-    found = items + missed
-    if not found:
-        return ""
-    listed = "".join(found[:DETAILS_SHOWN])
-    return f"<ul class=broken>{listed}</ul>{_more(len(found) - DETAILS_SHOWN, 'sentence')}"
-
-
-def _races(run: PageModel) -> str:
-    found = list(run.races.values())
-    if not found:
-        return ""
-    items = "".join(_race(race) for race in found[:LINES_SHOWN])
-    return (
-        f"<section><h2>Races</h2><p class=note>Accesses of the same bytes that nothing orders, at least one of them a "
-        f"write</p><ol class=lines>{items}</ol>{_more(len(found) - LINES_SHOWN, 'race')}</section>"
-    )
-
-
-def _race(race: Document) -> str:
-    places = "".join(
-        f"<div class=where><code>{escape(place['path'])}:{place['line']}</code> in {escape(place['function'])}, "
-        f"{escape(place['stream'])}</div>" + (f"<pre>{escape(source)}</pre>" if source else "")
-        for place in (race, race["other"])
-        for source in (source_text(place["path"], place["line"]),)
-    )
-    times = f"<div class=facts>{plural(race['times'], 'time')}</div>"
-    return f"<li>{places}<div class=said><b class=code>{race['kind']}</b> {escape(race['message'])}</div>{times}</li>"
-
-
-def _regions(run: PageModel) -> str:
-    measured = [region for region in run.regions if region["syncs_per_step"] is not None]
-    if not measured:
-        return ""
+    groups = _limited(run.groups)
+    shown = [(group, region) for group in groups for region in group.regions]
+    measured = [region for group in run.groups for region in group.regions]
+    details = _details(shown[:DETAILS_SHOWN])
+    numbers = {id(detail.region): number for number, detail in enumerate(details)}
     budgets = [budget.number for region in measured if (budget := limit(region)) is not None]
-    scale = max([1, *budgets, *(region["syncs_per_step"]["max"] for region in measured)])
-    rows = "".join(_region_row(region, number, scale) for number, region in enumerate(measured[:REGIONS_SHOWN]))
-    return (
-        "<section><h2>Budget per test</h2><div class=scroll><table class=regions><thead><tr><th>verdict<th>region"
-        "<th class=n>worst<th class=n>median<th class=n>budget<th class=bar>syncs in the worst step"
-        f"<th class=n>steps</tr></thead><tbody>{rows}</tbody></table></div>"
-        f"{_more(len(measured) - REGIONS_SHOWN, 'region')}</section>"
+    devices = run.devices
+    origin = document.get("origin") or {}
+    return fill(
+        "page.html",
+        run=run,
+        title=f"GPU syncs of {run.subject}" if run.regions else "GPU syncs",
+        single=measured[0] if len(run.regions) == len(measured) == 1 and not run.is_of_tests else None,
+        notes=[note for note in (run.coverage, run.environment["note"], run.races_not_checked, run.parts) if note],
+        origin=_origin_rows(origin),
+        has_verdicts=any(region["outcome"] != "measured" for region in run.regions),
+        problems=_problems(run),
+        races=list(run.races.values()),
+        groups=groups,
+        left_out_regions=len(measured) - len(shown),
+        scale=max([1, *budgets, *(region["syncs_per_step"]["max"] for region in measured)]),
+        devices=devices,
+        device_columns=list(
+            dict.fromkeys(count.device for count in merged(region["devices"] for region, _ in devices))
+        ),
+        details=details,
+        left_out_details=len(measured) - len(details),
+        numbers=numbers,
+        by_name={detail.region["name"]: number for number, detail in enumerate(details)},
+        versions=_versions(run, origin),
+        source_address=lambda path, line: _source_address(path, line, origin.get("source_url"), folder or Path.cwd()),
+        regions_shown=REGIONS_SHOWN,
+        **_CONTEXT,
+        **_assets(),
     )
 
 
-def _region_row(region: Document, number: int, scale: int) -> str:
-    most, middle = region["syncs_per_step"]["max"], region["syncs_per_step"]["median"]
-    outcome, budget, name = region["outcome"], limit(region), escape(region["name"])
-    linked = f'<a href="#region-{number}">{name}</a>' if number < DETAILS_SHOWN else name
-    mark = "" if budget is None else f'<i style="left:{100 * budget.number / scale:.2f}%"></i>'
-    return (
-        f'<tr><td><span class="chip {outcome}">{_MARKS[outcome]} {OUTCOME_NAMES[outcome]}</span>'
-        f"<td class=name>{linked}<td class=n>{most}<td class=n>{format_number(middle)}"
-        f"<td class=n>{'' if budget is None else budget}"
-        f'<td class=bar><div class="meter {outcome}"><b style="width:{100 * most / scale:.2f}%"></b>{mark}</div>'
-        f"<td class=n>{region['steps'] - region['warmup']}</tr>"
+def _limited(groups: list[RegionGroup]) -> list[RegionGroup]:
+    """Return the groups of the first regions, as many as are shown."""
+    shown: list[RegionGroup] = []
+    left = REGIONS_SHOWN
+    for group in groups:
+        if left <= 0:
+            break
+        group.regions = group.regions[:left]
+        left -= len(group.regions)
+        shown.append(group)
+    return shown
+
+
+def _problems(run: PageModel) -> list[tuple[str, str, bool]]:
+    """Return the broken budgets, and what was not measured (False), as name and sentence."""
+    found = [(region["name"], sentence, True) for region in run.regions for sentence in failed_sentences(region)]
+    missed = [region for region in run.regions if region["outcome"] == "not_measured"]
+    return found + [(region["name"], f"Not measured: {region['problem']}", False) for region in missed]
+
+
+def _details(shown: list[tuple[RegionGroup, Document]]) -> list[_Detail]:
+    details = []
+    left = SYNCS_SENT
+    for number, (group, region) in enumerate(shown):
+        drawn = timeline(region)
+        data = None
+        if drawn is not None and len(drawn.columns.starts) <= left:
+            left -= len(drawn.columns.starts)
+            data = html_charts.script_data(drawn, region["warmup"])
+        chart = None
+        if region.get("per_step"):
+            chart = html_charts.steps_chart(region["per_step"], first=region["warmup"], budget=limit(region))
+        outside = len((region.get("order") or {}).get("sites", ()))
+        why_empty = (
+            f"No syncs in the measured steps; {plural(outside, 'sync')} outside of them." if outside else "No syncs."
+        )
+        is_open = number == 0 or (region["outcome"] == "failed" and number < 3)
+        details.append(_Detail(region, group.is_nested(region), is_open, chart, drawn, data, why_empty))
+    return details
+
+
+def _origin_rows(origin: Document) -> list[tuple[str, str]]:
+    commit = origin.get("commit")
+    rows = (
+        ("Command", origin.get("command")),
+        ("Commit", commit and commit[:12]),
+        ("Date", (origin.get("date") or "").replace("T", " ").replace("+00:00", " UTC")),
     )
+    return [(name, value) for name, value in rows if value]
 
 
-def _devices(run: PageModel) -> str:
-    """Return a table of the syncs by region and device; empty if all of them are of ``cuda:0``."""
-    found = run.devices
-    if not found:
-        return ""
-    columns = list(dict.fromkeys(count.device for count in merged(region["devices"] for region, _ in found)))
-    head = "".join(f"<th class=n>{escape(device_label(device))}" for device in columns)
-    rows = "".join(_device_row(region, counts, columns) for region, counts in found[:REGIONS_SHOWN])
-    return (
-        "<section><h2>Syncs by device</h2><div class=scroll><table class=devices>"
-        f"<thead><tr><th>region{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-        f"{_more(len(found) - REGIONS_SHOWN, 'region')}</section>"
+def _versions(run: PageModel, origin: Document) -> str:
+    named = (
+        ("pytest-gpusync", origin.get("version")),
+        *((name, run.environment[name.lower()]) for name in ("torch", "Python")),
     )
+    return ", ".join(f"{name} {version}" for name, version in named if version)
 
 
-def _device_row(region: Document, counts: list[DeviceCount], columns: list[int | None]) -> str:
-    by_device = {count.device: count for count in counts}
-    cells = []
-    for device in columns:
-        count = by_device.get(device)
-        time = "" if count is None or count.blocked_ms is None else f" ({format_number(count.blocked_ms)} ms)"
-        cells.append(f"<td class=n>{0 if count is None else count.syncs}{time}")
-    return f"<tr><td class=name>{escape(region['name'])}{''.join(cells)}</tr>"
+def _source_address(path: str, line: int, source_url: str | None, folder: Path) -> str | None:
+    """Return the address of a line: at the host of the repository if the run has it, otherwise the local file's."""
+    pure = PurePosixPath(path)
+    if source_url is not None and not pure.is_absolute() and ".." not in pure.parts and not path.startswith("<"):
+        return f"{source_url}{quote(path, errors='replace')}#L{line}"
+    found = locate(path)
+    if found is None:
+        return None
+    try:
+        return quote(Path(os.path.relpath(found, folder.resolve())).as_posix(), errors="replace")
+    except ValueError:  # on another drive
+        return None
 
 
-def _lines(run: PageModel) -> str:
-    if not run.lines:
-        return ""
-    items = "".join(_line(line) for line in run.lines[:LINES_SHOWN])
-    return (
-        f"<section><h2>Lines that waited</h2><ol class=lines>{items}</ol>"
-        f"{_more(len(run.lines) - LINES_SHOWN, 'line')}</section>"
+_CONTEXT: Final = {
+    "version": __version__,
+    "marks": _MARKS,
+    "outcome_names": OUTCOME_NAMES,
+    "outside": OUTSIDE,
+    "lane_height": html_charts.LANE_HEIGHT,
+    "details_shown": DETAILS_SHOWN,
+    "lines_shown": LINES_SHOWN,
+    "links_shown": LINKS_SHOWN,
+    "limit": limit,
+    "place_text": place_text,
+    "source_text": source_text,
+    "rule_address": page_of,
+    "caption": html_charts.caption,
+    "axis_ticks": html_charts.axis_ticks,
+    "step_ticks": html_charts.step_ticks,
+    "bands": html_charts.bands,
+    "block_class": html_charts.block_class,
+    "block_title": html_charts.block_title,
+}
+"""What the templates use beside the run."""
+
+
+@lru_cache(maxsize=1)
+def _assets() -> dict[str, Any]:
+    """Return the style sheet, the script, and the policy that permits both by their hashes."""
+    style, script = asset("page.css"), asset("page.js")
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
     )
+    return {"style": style, "script": script, "policy": policy}
 
 
-def _line(line: LineSummary) -> str:
-    facts = [
-        f"<b>{line.worst}</b> in the worst step" if line.worst else "only in warm-up or after the last step",
-        f"{plural(line.syncs, 'sync')} in {plural(line.regions, 'region')}",
-    ]
-    facts.append("not timed" if line.blocked_ms is None else f"<b>{format_number(line.blocked_ms)} ms</b> waited")
-    if line.devices:
-        facts.append(escape(place_text(line.devices)))
-    if line.allowed is not None:
-        said = f"allowed: {escape(line.allowed)}"
-    elif line.background:
-        said = "on another thread than the test's: not counted"
-    else:
-        codes = "".join(f"<b class=code>{escape(code)}</b> " for code in line.codes)
-        said = codes + _remedy(line.remedy or "") if codes else "<em>the linter has no rule for this line</em>"
-    via = f" <span class=via>via {escape(line.via)}</span>" if line.via else ""
-    source = f"<pre>{escape(line.source)}</pre>" if line.source else ""
-    excused = " class=excused" if line.allowed is not None or line.background else ""
-    return (
-        f"<li{excused}><div class=where><code>{escape(line.where)}</code> in {escape(line.function)}{via}</div>{source}"
-        f"<div class=said>{said}</div><div class=facts>{' · '.join(facts)}</div></li>"
-    )
-
-
-def _remedy(remedy: str) -> str:
-    return "".join(f"<code>{escape(part)}</code>" if code else escape(part) for part, code in text_and_code(remedy))
-
-
-def _details(run: PageModel) -> str:
-    measured = [region for region in run.regions if region["syncs_per_step"] is not None]
-    parts = [_detail(region, number) for number, region in enumerate(measured[:DETAILS_SHOWN])]
-    if not parts:
-        return ""
-    more = _more(len(measured) - DETAILS_SHOWN, "region")
-    return f"<section><h2>Step by step</h2>{''.join(parts)}{more}</section>"
-
-
-def _detail(region: Document, number: int) -> str:
-    unfolded = " open" if number == 0 or (region["outcome"] == "failed" and number < 3) else ""
-    budget, drawn = limit(region), timeline(region)
-    steps = f"a step ends at {region['step_source']}" if region["step_source"] != "whole region" else "one step"
-    parts = [f"<p class=note>{escape(steps)}, {plural(region['warmup'], 'step')} of warm-up left out</p>"]
-    if region.get("per_step"):
-        parts.append(steps_chart(region["per_step"], first=region["warmup"], budget=budget))
-    parts.append(lanes(drawn, number, region["warmup"]) if drawn is not None else "<p class=note>No syncs.</p>")
-    return (
-        f'<details id="region-{number}"{unfolded}><summary><span class="chip {region["outcome"]}">'
-        f"{_MARKS[region['outcome']]} {OUTCOME_NAMES[region['outcome']]}</span> {escape(region['name'])}</summary>"
-        f"{''.join(parts)}</details>"
-    )
-
-
-def _footer(run: PageModel) -> str:
-    versions = [
-        f"{name} {run.environment[key]}"
-        for name, key in (("torch", "torch"), ("Python", "python"))
-        if run.environment[key]
-    ]
-    return f"<footer>pytest-gpusync, {escape(', '.join(versions))}</footer>"
-
-
-def _more(left_out: int, noun: str) -> str:
-    return f"<p class=note>and {plural(left_out, noun)} more, in the JSON report</p>" if left_out > 0 else ""
+def _hash(content: str) -> str:
+    return f"'sha256-{b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gpusync_lint.messages import printable
+
 from pytest_gpusync.reporting.page_model import failed_sentences, format_number, limit, severity
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ def properties(environment: Document | None, regions: Sequence[Document]) -> lis
     for key in ("device", "gpu", "recorder", "coverage"):
         found[key] = environment[key] if environment is not None else None
     races = [race["message"] for region in regions for race in region.get("races") or ()]
-    named = [(PREFIX + key, str(value)) for key, value in found.items() if value is not None]
-    named += [(PREFIX + "race", message) for message in dict.fromkeys(races)]
-    return named + [(PREFIX + "broken", sentence) for region in regions for sentence in failed_sentences(region)]
+    named = [(key, str(value)) for key, value in found.items() if value is not None]
+    named += [("race", message) for message in dict.fromkeys(races)]
+    named += [("broken", sentence) for region in regions for sentence in failed_sentences(region)]
+    return [(PREFIX + key, printable(value)) for key, value in named]

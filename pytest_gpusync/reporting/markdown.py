@@ -6,6 +6,8 @@ import html
 import re
 from typing import TYPE_CHECKING, Final
 
+from gpusync_lint.messages import printable
+
 from pytest_gpusync.reporting.by_device import counts_text, place_text
 from pytest_gpusync.reporting.page_model import (
     OUTCOME_NAMES,
@@ -26,6 +28,7 @@ LINES_SHOWN: Final = 30
 """GitHub cuts a step summary off at 1 MiB. What is left out is counted, and is in the JSON report."""
 
 _MARKUP: Final = re.compile(r"([\\`*_\[\]|~])")
+_LINKED: Final = re.compile(r"@(?=\w)|https?:(?=//)|\bwww(?=\.)|#(?=\d)", re.IGNORECASE)
 
 
 def to_markdown(document: Document) -> str:
@@ -111,7 +114,7 @@ def _lines(run: PageModel) -> list[str]:
             code(line.source) if line.source else f"in {code(line.function)}",
             str(line.worst) if line.worst else "none",
             *waited,
-            " ".join(line.codes),
+            text(" ".join(line.codes)),
             _remark(line),
         ]
         rows.append(f"| {' | '.join(cells)} |")
@@ -143,12 +146,12 @@ def _where(run: PageModel) -> str:
         f"{name} {environment[key]}" for name, key in (("torch", "torch"), ("Python", "python")) if environment[key]
     )
     parts = [run.device, versions, run.coverage, environment["note"], run.races_not_checked, run.parts]
-    return "\n".join(f"<sub>{html.escape(part, quote=False)}</sub>  " for part in parts if part).rstrip()
+    return "\n".join(f"<sub>{text(part)}</sub>  " for part in parts if part).rstrip()
 
 
 def code(content: str) -> str:
     """Return text as a code span that works in a table cell, whatever it contains."""
-    content = " ".join(content.split()).replace("|", "\\|")
+    content = printable(" ".join(content.split())).replace("|", "\\|")
     ticks = max((len(run) for run in re.findall(r"`+", content)), default=0)
     fence = "`" * (ticks + 1)
     space = " " if content.startswith("`") or content.endswith("`") else ""
@@ -156,8 +159,9 @@ def code(content: str) -> str:
 
 
 def text(content: str) -> str:
-    """Return text with all Markdown and HTML markup escaped."""
-    return _MARKUP.sub(r"\\\1", html.escape(re.sub(r"\s+", " ", content), quote=False))
+    """Return text with all Markdown and HTML markup escaped, including what GitHub makes a link or a mention of."""
+    escaped = html.escape(printable(re.sub(r"\s+", " ", content)), quote=False)
+    return _LINKED.sub("\\g<0>&#8203;", _MARKUP.sub(r"\\\1", escaped))
 
 
 def _more(left_out: int, noun: str, bullet: str = "") -> list[str]:

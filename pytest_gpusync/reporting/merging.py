@@ -12,22 +12,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
+from gpusync_lint.files.line_ranges import merge_ranges
+
 from pytest_gpusync.reporting.run_file import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpusync.model.document import Document
 
-_COVERAGES: Final = ("simulated", "torch", "driver")
+_COVERAGES: Final = ("simulated", "dispatcher", "torch", "driver")
 """From least to most: the coverage of a merged run is the least of its parts."""
 
 _COMPARED: Final = ("device", "gpu", "driver", "recorder", "coverage", "torch", "python")
 """Fields of an environment in which the parts of a run may differ."""
-
-
-class NotARunError(ValueError):
-    """A document that does not match the run schema."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,7 @@ class _Part:
     environment: Document
     regions: list[Document]
     lines: Document | None
+    origin: Document | None
     label: str = field(default="", compare=False)
 
 
@@ -46,10 +45,8 @@ def merge_runs(runs: Sequence[tuple[str, Document]]) -> Document:
     """Return the runs as one run object.
 
     Args:
-        runs: the path of each file, as the user gave it, and its run object; a merged run contributes its parts.
-
-    Raises:
-        NotARunError: a document is not a run; the message is the path of its file.
+        runs: the path of each file, as the user gave it, and its run object, which has been checked if it was read
+            from a file; a merged run contributes its parts.
     """
     parts = sorted((part for file, document in runs for part in _parts(file, document)), key=_order)
     parts = [replace(part, label=label) for part, label in zip(parts, _labels(parts), strict=True)]
@@ -65,54 +62,31 @@ def merge_runs(runs: Sequence[tuple[str, Document]]) -> Document:
         ],
         "lines": _lines(parts),
         "rank": None,
+        "origin": _origin(parts),
         "parts": [
             {"file": part.file, "label": part.label, "rank": part.rank, "environment": part.environment}
-            | {"lines": part.lines}
+            | {"lines": part.lines, "origin": part.origin}
             for part in parts
         ],
     }
 
 
 def _parts(file: str, document: Document) -> list[_Part]:
-    try:
-        merged = document.get("parts")
-        regions = [_checked(region) for region in document["regions"]]
-        if merged is None:
-            rank, environment, lines = document.get("rank"), document["environment"], document.get("lines")
-            return [_Part(file, rank, _checked_environment(environment), regions, lines)]
-        return [
-            _Part(
-                part["file"],
-                part["rank"],
-                _checked_environment(part["environment"]),
-                [_unlabeled(region, part["label"]) for region in regions if region["part"] == number],
-                part["lines"],
-            )
-            for number, part in enumerate(merged)
-        ]
-    except (KeyError, TypeError, AttributeError, ValueError):
-        raise NotARunError(file) from None
-
-
-def _checked(region: Document) -> Document:
-    """Return a region object after checking that it has what the reports read."""
-    for key in ("outcome", "problem", "steps", "warmup", "step_source", "device_used", "syncs_per_step"):
-        region[key]
-    for site in region["sites"]:
-        for key in ("path", "line", "function", "code", "syncs", "per_step_max", "blocked_ms", "allowed", "background"):
-            site[key]
-    for verdict in region["verdicts"]:
-        for key in ("quantity", "outcome", "max", "exact", "sentence"):
-            verdict[key]
-    if not isinstance(region["name"], str):
-        raise TypeError
-    return region
-
-
-def _checked_environment(environment: Document) -> Document:
-    for key in (*_COMPARED, "note"):
-        environment[key]
-    return environment
+    merged = document.get("parts")
+    if merged is None:
+        rank, lines, origin = document.get("rank"), document.get("lines"), document.get("origin")
+        return [_Part(file, rank, document["environment"], document["regions"], lines, origin)]
+    return [
+        _Part(
+            part["file"],
+            part["rank"],
+            part["environment"],
+            [_unlabeled(region, part["label"]) for region in document["regions"] if region["part"] == number],
+            part["lines"],
+            part.get("origin"),
+        )
+        for number, part in enumerate(merged)
+    ]
 
 
 def _unlabeled(region: Document, label: str) -> Document:
@@ -123,8 +97,8 @@ def _unlabeled(region: Document, label: str) -> Document:
 
 def _order(part: _Part) -> tuple[Any, ...]:
     """Return a sort key: ranks in order; files by name, with ``run-10`` after ``run-9``."""
-    pieces = re.split(r"(\d+)", part.file)
-    natural = [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces if piece]
+    pieces = re.findall(r"0*([0-9]+)|([^0-9]+)", part.file)
+    natural = [(len(digits), digits or text) for digits, text in pieces]  # a number of any length
     return part.rank is None, part.rank or 0, natural
 
 
@@ -170,20 +144,20 @@ def _difference(key: str, parts: Sequence[_Part]) -> str:
 
 def _lines(parts: Sequence[_Part]) -> Document | None:
     """Return the lines that ran in any part; None unless every part recorded them."""
-    ran: dict[str, set[int]] = {}
+    ran: dict[str, list[list[int]]] = {}
     for part in parts:
         if part.lines is None:
             return None
-        for path, spans in part.lines.items():
-            ran.setdefault(path, set()).update(line for first, last in spans for line in range(first, last + 1))
-    return {path: _spans(sorted(ran[path])) for path in sorted(ran)}
+        for path, ranges in part.lines.items():
+            ran.setdefault(path, []).extend(ranges)
+    return {path: merge_ranges(ran[path]) for path in sorted(ran)}
 
 
-def _spans(lines: Iterable[int]) -> list[list[int]]:
-    spans: list[list[int]] = []
-    for line in lines:
-        if spans and spans[-1][1] == line - 1:
-            spans[-1][1] = line
-        else:
-            spans.append([line, line])
-    return spans
+def _origin(parts: Sequence[_Part]) -> Document:
+    """Return what the origins of all parts agree on, with the date of the latest one."""
+    origins = [part.origin or {} for part in parts]
+    shared: Document = {}
+    for key in ("command", "commit", "version", "source_url"):
+        values = {origin.get(key) for origin in origins}
+        shared[key] = values.pop() if len(values) == 1 else None
+    return {**shared, "date": max((origin["date"] for origin in origins if origin.get("date")), default=None)}

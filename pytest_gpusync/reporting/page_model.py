@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpusync.reporting.by_device import counts_from, merged, uses_other_devices
 from pytest_gpusync.reporting.rule_names import rules_for
 from pytest_gpusync.reporting.site_rows import source_text
-from pytest_gpusync.reporting.terminal import device_text, environment_from
+from pytest_gpusync.reporting.sources import is_refused, lines_around
+from pytest_gpusync.reporting.terminal import device_text, environment_from, plural
 
 if TYPE_CHECKING:
     from pytest_gpusync.model.document import Document
@@ -26,11 +28,19 @@ OUTCOME_NAMES: Final = {
 
 RACES_NOT_CHECKED: Final = "Races were not checked: they are found on the simulated device."
 
+SOURCE_AROUND: Final = 4
+"""Lines of source kept before and after a line that waited."""
+
 COVERAGE_TEXTS: Final = {
     "driver": "The recorder saw every synchronize call of the process, from any library.",
     "torch": "The recorder saw only the syncs that torch itself makes; other libraries may have made more.",
+    "dispatcher": "The recorder saw only reads, copies and synchronize calls, in torch's dispatcher.",
     "simulated": "Counted on a simulated CUDA device. It makes the same syncs, but not in the time a GPU takes.",
 }
+
+
+_BRACKETS: Final = re.compile(r" \[[^\[\]]*\]\Z")
+"""What merging adds to a region's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,10 @@ class LineSummary:
     function: str
     source: str
     """Text of the line; empty if the file cannot be read."""
+    around: list[tuple[int, str]]
+    """The lines around it and the line itself, with their numbers; empty if the file cannot be read."""
+    is_refused: bool
+    """Whether the file exists but must not be read, see :mod:`.sources`."""
     codes: tuple[str, ...]
     remedy: str | None
     allowed: str | None
@@ -62,7 +76,8 @@ class LineSummary:
     syncs: int = 0
     """In all regions, including warm-up."""
     blocked_ms: float | None = None
-    regions: int = 0
+    regions: list[str] = field(default_factory=list)
+    """The names of the regions in which it waited."""
     via: str | None = None
     devices: list[DeviceCount] = field(default_factory=list)
     """Its syncs by device; empty if the run has none of another device than ``cuda:0``."""
@@ -71,6 +86,30 @@ class LineSummary:
     def where(self) -> str:
         """``path:line``, which editors can open."""
         return f"{self.path}:{self.line}"
+
+
+@dataclass
+class RegionGroup:
+    """The measured regions of one test, or a region that belongs to none."""
+
+    test: str | None
+    """The test's node id."""
+    regions: list[Document]
+    """That of the test itself first, if there is one."""
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the first region is the test's own."""
+        return bool(self.regions[0]["name"] == self.test)
+
+    def is_nested(self, region: Document) -> bool:
+        """Return whether a region is shown below its test."""
+        return len(self.regions) > 1 and region["name"] != self.test
+
+    def shown_name(self, region: Document) -> str:
+        """Return the name of a region, without its test's if it is nested."""
+        name: str = region["name"]
+        return name.removeprefix(f"{self.test} ") if self.is_nested(region) else name
 
 
 @dataclass
@@ -114,6 +153,30 @@ class PageModel:
         found = [(region, counts_from(region.get("devices"))) for region in self.regions]
         used = any(uses_other_devices(counts) for _, counts in found)
         return [(region, counts) for region, counts in found if counts] if used else []
+
+    @property
+    def groups(self) -> list[RegionGroup]:
+        """The measured regions, those of a test together; the worst test first."""
+        found: dict[object, RegionGroup] = {}
+        for number, region in enumerate(self.regions):
+            if region["syncs_per_step"] is not None:
+                test = region.get("test")
+                group = found.setdefault(number if test is None else test, RegionGroup(test, []))
+                group.regions.insert(0 if region["name"] == test else len(group.regions), region)
+        return list(found.values())
+
+    @property
+    def is_of_tests(self) -> bool:
+        """Whether tests were measured, and not a program."""
+        return any(region.get("test") is not None or "::" in region["name"] for region in self.regions)
+
+    @property
+    def subject(self) -> str:
+        """What was measured: the program, or the number of tests."""
+        if self.is_of_tests:
+            return plural(len({region.get("test") or region["name"] for region in self.regions}), "test")
+        names = {_BRACKETS.sub("", region["name"]) for region in self.regions}
+        return names.pop() if len(names) == 1 else plural(len(names), "region")
 
     def count(self, outcome: str) -> int:
         """Return the number of regions with an outcome."""
@@ -185,7 +248,7 @@ def _add_lines(region: Document, lines: dict[tuple[Any, ...], LineSummary]) -> N
             line.blocked_ms = (line.blocked_ms or 0.0) + site["blocked_ms"]
     for key, made in worst.items():
         lines[key].worst = max(lines[key].worst, made)
-        lines[key].regions += 1
+        lines[key].regions.append(region["name"])
 
 
 def _add_devices(run: PageModel) -> None:
@@ -206,6 +269,8 @@ def _line(site: Document) -> LineSummary:
         line=site["line"],
         function=site["function"],
         source=source_text(site["path"], site["line"]),
+        around=lines_around(site["path"], site["line"], SOURCE_AROUND),
+        is_refused=is_refused(site["path"]),
         # If the source file is not available, use the code from the run file.
         codes=tuple(rule.code for rule in rules) or ((site["code"],) if site["code"] else ()),
         remedy=rules[0].remedy if rules else None,

@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpusync.reporting.sources import locate, read_source
+
 if TYPE_CHECKING:
     from gpusync_lint.model.findings import Finding
 
@@ -55,12 +57,12 @@ class Rule:
 
 def rules_for(path: str, line: int) -> tuple[Rule, ...]:
     """Return the rules for a line of the file at `path`, the most certain first, each code once."""
-    resolved = Path(path).resolve()
+    resolved = locate(path)
     try:
-        stamp = resolved.stat().st_mtime_ns
+        stamp = resolved.stat().st_mtime_ns if resolved is not None else None
     except OSError:
         return ()
-    return _rules_by_line(str(resolved), path, stamp).get(line, ())
+    return () if stamp is None else _rules_by_line(str(resolved), path, stamp).get(line, ())
 
 
 def rule_for(path: str, line: int, direction: Direction | None = None) -> Rule | None:
@@ -96,11 +98,12 @@ def _findings(file: Path, shown: str) -> list[Finding]:
     from gpusync_lint.model.findings import EngineSettings, Source
     from gpusync_lint.run.engine import analyze
 
-    sources = [Source(shown, file.read_text(encoding="utf-8"))]
+    sources = [Source(shown, read_source(file))]
     for neighbor in _neighbors(file):
-        with suppress(OSError, UnicodeDecodeError):
-            beside = f"{shown.rpartition('/')[0]}/{neighbor.name}".lstrip("/")
-            sources.append(Source(beside, neighbor.read_text(encoding="utf-8")))
+        beside = f"{shown.rpartition('/')[0]}/{neighbor.name}".lstrip("/")
+        with suppress(OSError):
+            if (found := locate(str(neighbor))) is not None:
+                sources.append(Source(beside, read_source(found)))
     findings = [finding for finding in analyze(sources, EngineSettings()).findings if finding.path == shown]
     return _allowed(findings, shown, sources[0].text)
 

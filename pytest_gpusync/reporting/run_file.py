@@ -22,12 +22,13 @@ from pytest_gpusync.model.budgets import why_not_measured
 from pytest_gpusync.model.line_counts import cause_of
 from pytest_gpusync.model.site_counts import device_counts, site_counts, syncs_per_step
 from pytest_gpusync.reporting.not_counted import not_counted_document
+from pytest_gpusync.reporting.origin import origin_document
 from pytest_gpusync.reporting.quantities import elapsed_document, estimate_document, memory_document, timing_document
 from pytest_gpusync.reporting.rule_names import rule_for
 from pytest_gpusync.reporting.sync_sequence import sequence_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpusync.model.budgets import Verdict
     from pytest_gpusync.model.document import Document
@@ -38,6 +39,8 @@ SCHEMA: Final = "gpusync.run/1"
 
 _COLUMN: Final = re.compile(r"\[\n[-+.\deE,\s]*(?:null[-+.\deE,\s]*)*\n *\]")
 """A list of numbers over several lines of JSON; inside a JSON string there is no line break."""
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def environment_document(environment: Environment | None) -> Document:
@@ -80,7 +83,7 @@ def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) 
         "per_step": per_step,
         "devices": None if per_step is None else [count._asdict() for count in device_counts(measurement)],
         "not_counted": not_counted_document(measurement),
-        "sites": [_site(count) for count in counts],
+        "sites": [_site(count, measurement.executions) for count in counts],
         "races": None if measurement.races is None else [_race(race) for race in measurement.races],
         "order": sequence_document(measurement, counts),
         "memory": memory_document(measurement),
@@ -139,13 +142,20 @@ def run_document(
         "regions": [{**region, "sites": [_named(site) for site in region["sites"]]} for region in regions],
         "lines": lines,
         "rank": rank(),
+        "origin": origin_document(),
     }
 
 
 def to_text(document: Document) -> str:
     """Return a run object as the text of its file."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    return _COLUMN.sub(lambda column: " ".join(column[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
+    text = _COLUMN.sub(lambda column: " ".join(column[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
+    return escape_surrogates(text)
+
+
+def escape_surrogates(text: str) -> str:
+    """Return JSON text that can be encoded as UTF-8: a file name that is not UTF-8 has lone surrogates."""
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def write_atomic(path: Path | str, text: str) -> None:
@@ -173,7 +183,7 @@ def _counted(measurement: Measurement) -> int:
     return sum(1 for sync in measurement.all_syncs if sync.allowed is None and not sync.background)
 
 
-def _site(count: SiteCount) -> Document:
+def _site(count: SiteCount, executions: Mapping[tuple[str, int], int] | None) -> Document:
     return {
         "path": count.site.path,
         "line": count.site.line,
@@ -194,6 +204,7 @@ def _site(count: SiteCount) -> Document:
         "allowed": count.allowed,
         "background": count.background,
         "devices": [found._asdict() for found in count.devices],
+        "executions": None if executions is None else executions.get((count.site.path, count.site.line)),
     }
 
 

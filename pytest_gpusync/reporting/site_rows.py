@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import linecache
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpusync.reporting.by_device import place_text
 from pytest_gpusync.reporting.rule_names import rules_for
+from pytest_gpusync.reporting.sources import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -90,7 +89,7 @@ def codes(rules: Sequence[Rule]) -> str:
 
 def source_text(path: str, line: int) -> str:
     """Return the text of a line without indentation and trailing comment; empty if the file cannot be read."""
-    return _without_comment(_raw(path, line).strip())
+    return _without_comment(line_of(path, line).strip())
 
 
 def shortened_source(path: str, line: int, rules: Sequence[Rule]) -> str:
@@ -98,7 +97,7 @@ def shortened_source(path: str, line: int, rules: Sequence[Rule]) -> str:
 
     The cut keeps the barrier visible if the linter has marked one.
     """
-    raw = _raw(path, line)
+    raw = line_of(path, line)
     indent = len(raw) - len(raw.lstrip())
     text = _without_comment(raw[indent:])
     if len(text) <= SOURCE_WIDTH:
@@ -108,12 +107,6 @@ def shortened_source(path: str, line: int, rules: Sequence[Rule]) -> str:
         return text[: SOURCE_WIDTH - 1] + "…"
     start = end - SOURCE_WIDTH + 2
     return "…" + text[start:end] + ("…" if end < len(text) else "")
-
-
-def _raw(path: str, line: int) -> str:
-    resolved = path if path.startswith("<") else str(Path(path).resolve())
-    linecache.checkcache(resolved)  # an editor, or another session in this process, may have changed the file
-    return linecache.getline(resolved, line).rstrip()
 
 
 def _without_comment(text: str) -> str:

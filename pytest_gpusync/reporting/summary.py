@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+from gpusync_lint.messages import printable
+
 from pytest_gpusync.reporting.by_device import counts_text, merged, uses_other_devices
 from pytest_gpusync.reporting.not_counted import SET_UP, not_counted_lines
 from pytest_gpusync.reporting.rule_names import rules_for
@@ -56,13 +58,15 @@ def summary_lines(environment: Document | None, tests: dict[str, list[Document]]
     lines += not_counted_lines(every_region)
     lines += _undecided(regions)
     lines += _not_measured(regions)
-    return lines
+    return [printable(line) for line in lines]
 
 
 def document_lines(document: Document) -> list[str]:
     """Return the summary of a run object, by region."""
     environment = document["environment"]
-    regions = {region["name"]: [region] for region in document["regions"]}
+    regions: dict[str, list[Document]] = {}
+    for region in document["regions"]:
+        regions.setdefault(region["name"], []).append(region)
     lines = summary_lines(environment if environment["recorder"] is not None else None, regions, noun="region")
     return lines or ["nothing was measured"]
 
@@ -173,7 +177,7 @@ def caught_lines(passed: Iterable[Sequence[Document]]) -> list[str]:
         for verdict in region["verdicts"]
         if verdict["outcome"] in ("failed", "not_measured")
     )
-    return ["caught by the test, which passed:", *rows] if rows else []
+    return ["caught by the test, which passed:", *map(printable, rows)] if rows else []
 
 
 def _not_measured(regions: Sequence[Document]) -> list[str]:

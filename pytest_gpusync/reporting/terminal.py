@@ -7,6 +7,8 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
+from gpusync_lint.messages import printable
+
 from pytest_gpusync.model.budgets import WHOLE_REGION, why_not_measured
 from pytest_gpusync.model.line_counts import counted_per_step, line_counts
 from pytest_gpusync.model.measurement import Environment
@@ -55,7 +57,7 @@ def device_name(environment: Environment) -> str:
 
 def render_verdict(verdict: Verdict, measurement: Measurement, *, limit: int | None = LINES_SHOWN) -> list[str]:
     """Return the sentence of a verdict, the lines that broke it (at most `limit`; None for all), and the device."""
-    return [
+    rows = [
         verdict.sentence,
         *_rows(verdict.offenders, measurement, limit),
         *_grown_rows(verdict, measurement, limit),
@@ -63,6 +65,7 @@ def render_verdict(verdict: Verdict, measurement: Measurement, *, limit: int | N
         *_titled("not counted:", verdict.uncounted, measurement, limit),
         f"  {device_text(measurement.environment)}{_source(verdict)}",
     ]
+    return [printable(row) for row in rows]
 
 
 def _source(verdict: Verdict) -> str:
@@ -143,9 +146,10 @@ def render_measurement(
         tail += f"; {environment.note}"
     if measurement.races is None and environment.device == "cuda":
         tail += f"; {RACES_NOT_CHECKED}"
+    head, *rows, tail = map(printable, [head, *_device_rows(measurement), *rows, tail])
     if color:
         head, tail = f"\x1b[1m{head}\x1b[0m", f"\x1b[2m{tail}\x1b[0m"
-    return [head, *_device_rows(measurement), *rows, tail]
+    return [head, *rows, tail]
 
 
 def _device_rows(measurement: Measurement) -> list[str]:

@@ -3,8 +3,9 @@
 Only what was recorded is drawn. If every sync was timed, the axis is time: a sync starts where it began and is as wide
 as the host waited. Otherwise the axis is the order, and every sync has the same width.
 
-A first step loads libraries and can take a thousand times as long as the others. If the warm-up takes longer than all
-measured steps, the axis starts after it; if what follows the last step does, the axis ends there. The caption says so.
+A first step loads libraries and can take a thousand times as long as the others. If the warm-up is longer than all
+measured steps together (without times: makes more syncs), the axis starts after it; if what follows the last step is,
+the axis ends there. The caption says so.
 """
 
 from __future__ import annotations
@@ -80,9 +81,29 @@ class Timeline:
     grouped: bool
     """True if a block may represent several syncs."""
     warmup_ms: float | None
-    """How much of the warm-up is before the axis; None if it is drawn."""
+    """How much of the warm-up is before the axis; None if it is drawn, or nothing was timed."""
     after_ms: float | None
-    """How much time after the last step is behind the axis; None if it is drawn."""
+    """How much time after the last step is behind the axis; None if it is drawn, or nothing was timed."""
+    warmup_syncs: int
+    """How many syncs of warm-up are not drawn."""
+    after_syncs: int
+    """How many syncs after the last step are not drawn."""
+    columns: Columns
+    """The syncs one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The drawn syncs one by one, in order: what a page needs to draw a part of the axis in detail."""
+
+    starts: list[float]
+    """Position along the axis, from 0 to 1."""
+    ends: list[float]
+    steps: list[int | None]
+    lanes: list[int]
+    """Index of the line's lane."""
+    own: list[bool]
+    """Whether the host's lane has it: False for a sync of another thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +114,8 @@ class _Part:
     first_step: int = 0
     warmup_ms: float | None = None
     after_ms: float | None = None
+    warmup_syncs: int = 0
+    after_syncs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +130,16 @@ class _Axis:
 
 
 def timeline(region: Document) -> Timeline | None:
-    """Return the timeline of a region object; None if there are no syncs or their order is unknown."""
+    """Return the timeline of a region object; None if no sync can be drawn: there are none, their order is unknown, or
+    all of them are in a warm-up that would fill the view.
+    """
     order = region.get("order")
     if not order or not order["sites"]:
         return None
     part = _measured_part(order, region["warmup"])
     order = part.order
+    if not order["sites"]:
+        return None
     axis = _times(order, part.first_step) or _sequence(order)
     timed = axis.length_ms is not None
     own = [not site["background"] for site in region["sites"]]
@@ -129,6 +156,14 @@ def timeline(region: Document) -> Timeline | None:
         for lane in lanes:
             _scale_by_count(lane)
     waited = [wait or 0.0 for wait, site in zip(axis.waits, order["sites"], strict=True) if own[site]]
+    first_lane = 1 if timed else 0
+    columns_of_all = Columns(
+        starts=axis.starts,
+        ends=axis.ends,
+        steps=order["steps"],
+        lanes=[lane_of[site] + first_lane for site in order["sites"]],
+        own=[own[site] for site in order["sites"]],
+    )
     return Timeline(
         lanes=[host, *lanes] if timed else lanes,
         spans=axis.spans,
@@ -140,6 +175,9 @@ def timeline(region: Document) -> Timeline | None:
         grouped=grouped,
         warmup_ms=part.warmup_ms,
         after_ms=part.after_ms,
+        warmup_syncs=part.warmup_syncs,
+        after_syncs=part.after_syncs,
+        columns=columns_of_all,
     )
 
 
@@ -174,26 +212,53 @@ class _BlockBuilder:
 
 
 def _measured_part(order: Document, warmup: int) -> _Part:
-    """Return only the measured steps of a region, if the time outside them would leave no room for them."""
+    """Return only the measured steps of a region, if what is outside them would leave no room for them."""
     began, waits, ends = order.get("began_ms"), order["blocked_ms"], order.get("step_ends_ms") or []
     if began is None or waits is None or None in began or None in waits or None in ends or len(ends) <= warmup:
-        return _Part(order)
+        return _measured_syncs(order, warmup)
     closed = order["closed_ms"]
     start, stop = (ends[warmup - 1] if warmup else 0.0), ends[-1]
     skips, stops = start > stop - start, closed - stop > stop - start
     low, high = (start if skips else 0.0), (stop if stops else float("inf"))
     shown = [number for number, time in enumerate(began) if low <= time < high]
-    if not shown or not (skips or stops):
-        return _Part(order)
-    cut = {column: [order[column][number] for number in shown] for column in ("sites", "steps", "blocked_ms")}
     first = warmup if skips else 0
-    cut |= {
+    cut = _columns_of(order, shown) | {
         "began_ms": [began[number] - low for number in shown],
         "step_ends_ms": [end - low for end in ends[first:]],
         "closed_ms": min(closed, high) - low,
-        "left_out": order["left_out"],
     }
-    return _Part(cut, first, start if skips else None, closed - stop if stops else None)
+    return _Part(
+        cut,
+        first,
+        start if skips else None,
+        closed - stop if stops else None,
+        sum(time < low for time in began),
+        sum(time >= high for time in began),
+    )
+
+
+def _measured_syncs(order: Document, warmup: int) -> _Part:
+    """Return what :func:`_measured_part` does, by the number of syncs."""
+    before = [number for number, step in enumerate(order["steps"]) if step is not None and step < warmup]
+    after = [number for number, step in enumerate(order["steps"]) if step is None]
+    measured = len(order["steps"]) - len(before) - len(after)
+    left_out = {*(before if len(before) > measured else ()), *(after if len(after) > measured and measured else ())}
+    if not left_out:
+        return _Part(order)
+    shown = [number for number in range(len(order["steps"])) if number not in left_out]
+    cut = _columns_of(order, shown) | {"began_ms": None, "step_ends_ms": None, "closed_ms": None}
+    return _Part(
+        cut,
+        warmup_syncs=len(left_out.intersection(before)),
+        after_syncs=len(left_out.intersection(after)),
+    )
+
+
+def _columns_of(order: Document, shown: Sequence[int]) -> Document:
+    """Return the columns that every order has, of some syncs."""
+    columns = ("sites", "steps", "blocked_ms")
+    cut = {name: order[name] and [order[name][number] for number in shown] for name in columns}
+    return {**cut, "left_out": order["left_out"]}
 
 
 def _times(order: Document, first_step: int) -> _Axis | None:

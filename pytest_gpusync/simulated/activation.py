@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, ContextDecorator
+from typing import TYPE_CHECKING, Final
 
+from pytest_gpusync.machine.deferred_signals import finish, with_signals_deferred
 from pytest_gpusync.model.sizes import parse_size
 from pytest_gpusync.simulated.base.versions import SimulationUnavailable, check_supported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pytest_gpusync.simulated.device import SimulatedDevice
 
 _lock = threading.RLock()
-_users = 0
-"""Number of open requests for the device; :func:`switch_on` never closes its own."""
-_on_until_exit = False
+_users: set[object] = set()
+"""The open requests for the device. A set, so that a request that was interrupted can be closed again."""
+_UNTIL_EXIT: Final = "switch_on"
+"""The request of :func:`switch_on`, which is never closed."""
 _inherited = False
 """True if the device is on because the parent process had it, and nobody in this process has requested it yet."""
 _device: SimulatedDevice | None = None
 
 
-@contextmanager
-def simulated_cuda(
-    devices: int | None = None, *, memory: int | str | None = None, values: bool = True
-) -> Iterator[None]:
+class simulated_cuda(AbstractContextManager[None], ContextDecorator):  # noqa: N801 (used like a function)
     """Simulate `devices` CUDA devices within a ``with`` block; None means one, or under torchrun one per local process.
 
     `memory` is the memory of each device, in bytes or as text such as "80 GiB". None means as much as the host has, or
@@ -40,18 +38,44 @@ def simulated_cuda(
     Blocks may be nested and repeated. When the outermost one ends, ``torch.cuda``, ``torch.Tensor`` and everything else
     that was replaced is restored, and tensors of the device refuse further work. The kernels stay registered with
     torch, and refuse: code that uses ``cuda`` afterwards gets torch's own error. A device guard that does nothing stays
-    too.
+    too. That holds also if a signal handler raises meanwhile, as that of Ctrl-C does.
 
     Raises:
         SimulationUnavailable: the device cannot be simulated here, or is on with fewer devices or another amount of
             memory.
         ValueError: `memory` is not a size, or 0.
     """
-    _enter(devices, memory, values)
-    try:
-        yield
-    finally:
-        _leave()
+
+    def __init__(self, devices: int | None = None, *, memory: int | str | None = None, values: bool = True) -> None:
+        self._settings = devices, memory, values
+        self._requests: list[object] = []
+
+    def _recreate_cm(self) -> simulated_cuda:
+        devices, memory, values = self._settings
+        return simulated_cuda(devices, memory=memory, values=values)
+
+    def __enter__(self) -> None:
+        request = object()
+        self._requests.append(request)
+        try:
+            _enter(request, *self._settings)
+        except BaseException:
+            self._leave()
+            raise
+
+    def __exit__(self, *exc: object) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._requests:
+            request = self._requests[-1]
+            finish(lambda: _leave(request))
+            self._requests.pop()
+
+    def __del__(self) -> None:
+        # An interrupt at the very start of __exit__(), which nothing can defer, left the block open.
+        while getattr(self, "_requests", None) and not sys.is_finalizing():
+            self._leave()
 
 
 def switch_on(devices: int | None = None, *, memory: int | str | None = None, values: bool = True) -> None:
@@ -64,13 +88,7 @@ def switch_on(devices: int | None = None, *, memory: int | str | None = None, va
             memory.
         ValueError: `memory` is not a size, or 0.
     """
-    global _on_until_exit
-    with _lock:
-        already = _on_until_exit
-        _enter(devices, memory, values)
-        _on_until_exit = True
-        if already:
-            _leave()
+    _enter(_UNTIL_EXIT, devices, memory, values)
 
 
 def inherit(devices: int, memory: int | None, values: bool) -> None:
@@ -86,7 +104,7 @@ def inherit(devices: int, memory: int | None, values: bool) -> None:
 
 def is_on() -> bool:
     """Return whether the simulated device is on in this process."""
-    return _users > 0
+    return bool(_users)
 
 
 def parse_memory(size: int | str) -> int:
@@ -101,8 +119,8 @@ def parse_memory(size: int | str) -> int:
     return nbytes
 
 
-def _enter(devices: int | None, memory: int | str | None, values: bool) -> None:
-    global _users, _device
+def _enter(request: object, devices: int | None, memory: int | str | None, values: bool) -> None:
+    global _device
     nbytes = None if memory is None else parse_memory(memory)
     if devices is None:
         devices = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
@@ -110,15 +128,21 @@ def _enter(devices: int | None, memory: int | str | None, values: bool) -> None:
         # This imports torch, which may switch the device on by itself (see startup/).
         check_supported()
     with _lock:
-        if not _users:
-            if _device is None:
-                from pytest_gpusync.simulated.device import SimulatedDevice
+        if _device is None:
+            from pytest_gpusync.simulated.device import SimulatedDevice
 
-                _device = SimulatedDevice(inherit)
+            _device = SimulatedDevice(inherit)
+    with_signals_deferred(lambda: _request(request, devices, nbytes, values))
+
+
+def _request(request: object, devices: int, nbytes: int | None, values: bool) -> None:
+    assert _device is not None
+    with _lock:
+        if not _users:
             _device.switch_on(devices, nbytes, values)
-        elif _device is not None:
+        else:
             _require(_device, devices, nbytes, values)
-        _users += 1
+        _users.add(request)
 
 
 def _require(device: SimulatedDevice, devices: int, memory: int | None, values: bool) -> None:
@@ -135,9 +159,18 @@ def _require(device: SimulatedDevice, devices: int, memory: int | None, values: 
     _inherited = False
 
 
-def _leave() -> None:
-    global _users
+def _forget_lock() -> None:
+    global _lock
+    _lock = threading.RLock()  # the thread that held it does not exist in a forked child
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_lock)
+
+
+def _leave(request: object) -> None:
+    """Close a request. Does nothing if it is closed already; continues where an interrupted call ended."""
     with _lock:
-        _users -= 1
+        _users.discard(request)
         if not _users and _device is not None:
             _device.switch_off()

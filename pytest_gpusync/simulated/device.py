@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,7 +24,7 @@ from pytest_gpusync.simulated.tensors.caching_allocator import SHARED
 from pytest_gpusync.simulated.torch_api import compilation, cuda_api, distributed, profiling, refusals, tensor_api
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -40,6 +39,9 @@ class SimulatedDevice:
         self._hooks = AcceleratorHooks()
         self._patches = Patches()
         self._checked = False
+        self._visible: str | None = None
+        """``CUDA_VISIBLE_DEVICES`` of the program, while GPUs are hidden."""
+        self._hides = False
 
     def switch_on(self, devices: int, nbytes: int | None, values: bool) -> None:
         """Make torch see `devices` CUDA devices of `nbytes` bytes each; None for as many as the host has.
@@ -56,9 +58,10 @@ class SimulatedDevice:
             )
         process.devices, process.memory = devices, nbytes
         try:
-            with _hidden_gpu():
-                autograd_engine.start_without_threads()
-                self._guard.install()
+            self._hide_gpus()
+            autograd_engine.start_without_threads()
+            self._guard.install()
+            self._show_gpus()
             self._hooks.install()
             registration.register()
             self._replace()
@@ -96,9 +99,13 @@ class SimulatedDevice:
             )
 
     def switch_off(self) -> None:
-        """Restore everything that was replaced except the device guard. Does nothing if nothing was."""
+        """Restore everything that was replaced except the device guard. Does nothing if nothing was.
+
+        An interrupted call can be repeated.
+        """
         process.on, process.blocked, process.values = False, True, True
         process.changed()
+        self._show_gpus()
         self._patches.undo()
         refusals.reset()
         children.reset()
@@ -109,6 +116,20 @@ class SimulatedDevice:
         compilation.reset()
         autotuning.reset()
         memory.reset()
+
+    def _hide_gpus(self) -> None:
+        """Hide GPUs until :meth:`_show_gpus`: if the driver is first called then, this process will never find any."""
+        self._visible, self._hides = os.environ.get(_VISIBLE), True
+        os.environ[_VISIBLE] = ""
+
+    def _show_gpus(self) -> None:
+        if not self._hides:
+            return
+        if self._visible is not None:
+            os.environ[_VISIBLE] = self._visible
+        elif _VISIBLE in os.environ:
+            del os.environ[_VISIBLE]
+        self._hides = False
 
     def _replace(self) -> None:
         cuda_api.install(self._patches)
@@ -163,17 +184,3 @@ def _gpus_found() -> int:
         return int(count()) if count is not None else 0
     except RuntimeError:
         return 0
-
-
-@contextmanager
-def _hidden_gpu() -> Iterator[None]:
-    """Hide GPUs within the block: if the driver is first called in it, this process will never find any."""
-    before = os.environ.get(_VISIBLE)
-    os.environ[_VISIBLE] = ""
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_VISIBLE]
-        else:
-            os.environ[_VISIBLE] = before

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
 
-_TOOL_IDS = (3, 4, 1, 2, 0)
+TOOL_IDS = (3, 4, 1, 2, 0)
 """Tool ids of sys.monitoring, unassigned ones first."""
 
 
@@ -64,7 +64,7 @@ class LineCoverage:
 
     def _monitor(self) -> Callable[[], None]:
         monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
-        tool = next((number for number in _TOOL_IDS if monitoring.get_tool(number) is None), None)
+        tool = next((number for number in TOOL_IDS if monitoring.get_tool(number) is None), None)
         if tool is None:
             raise CoverageUnavailable("other tools use all tool ids of sys.monitoring")
         monitoring.use_tool_id(tool, "pytest-gpusync")

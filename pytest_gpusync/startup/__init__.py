@@ -36,7 +36,10 @@ def _switch_on() -> None:
     try:
         inherit(devices, settings["memory"], settings["values"])
     except SimulationUnavailable as error:
-        print(f"gpusync: no simulated CUDA device in process {os.getpid()}: {error}", file=sys.stderr)
+        from gpusync_lint.messages import printable
+
+        said = printable(f"gpusync: no simulated CUDA device in process {os.getpid()}: {error}")
+        print(said, file=sys.stderr)
 
 
 def _report() -> None:

@@ -34,6 +34,7 @@ struct tensor : object {
     storage *held;
     u64 dimension;
     u16 type, device;
+    u64 sizes[MOST_DIMENSIONS], strides[MOST_DIMENSIONS], first_element, elements;
 };
 
 static void drop_storage(void *o) noexcept
@@ -93,10 +94,11 @@ static tensor *new_tensor(u64 keys = CUDA_KEYS, u16 device = on_cuda(0), u64 nby
     tensor *t = new tensor{};
     t->methods = of_tensors, t->count = ONE, t->keys = keys, t->dimension = dimension, t->device = device, t->type = 6;
     t->held = new_storage(nbytes, device);
+    t->sizes[0] = t->elements = nbytes / 4, t->strides[0] = 1;
     return t;
 }
 
-static tensor undefined = {{of_tensors, (u64)1 << 40}, 0, nullptr, 0, 0, 0};
+static tensor undefined = {{of_tensors, (u64)1 << 40}, 0, nullptr, 0, 0, 0, {}, {}, 0, 0};
 
 static value of(tensor *t) { return {(u64)t, TENSOR, 0}; }
 static value of(u32 tag, u64 payload) { return {payload, tag, 0}; }
@@ -117,7 +119,7 @@ static owned copy_of(const object *o, const void *version, bool change)
     CHECK(version == &world && !change);
     living++;
     const tensor *from = (const tensor *)o;
-    tensor *t = new tensor{{of_tensors, ONE}, from->keys, from->held, from->dimension, from->type, from->device};
+    tensor *t = new tensor{{of_tensors, ONE}, from->keys, from->held, from->dimension, from->type, from->device, {}, {}, 0, 0};
     if (t->held)
         retain(t->held);
     return {t};
@@ -198,7 +200,7 @@ static int functor_of_op;
 static plan *describe(u32 arguments = 2, u32 results = 1, u32 flags = 0)
 {
     static plan p;
-    p = plan{&host_cell, arguments, results, flags, -1, -1, {-1, -1, -1, -1, -1, -1, -1, -1}};
+    p = plan{&host_cell, arguments, results, flags, 0, -1, -1, {-1, -1, -1, -1, -1, -1, -1, -1}};
     takes = arguments;
     return &p;
 }
@@ -208,7 +210,8 @@ static void start(std::vector<value> (*does)(values *) = fresh)
     world = context{};
     memset((void *)words, 0, sizeof words);
     memset((void *)plans, 0, sizeof plans);
-    planned = 0;
+    memset((void *)codes, 0, sizeof codes);
+    planned = codes_known = 0;
     world.mask = sizeof words / sizeof *words - 1, world.ring = words;
     world.open = 1, world.at_most = 1 << 12, world.devices = 2;
     world.room[0] = world.room[1] = (i64)1 << 40;
@@ -565,6 +568,147 @@ static void a_closed_path_an_unknown_kernel_and_an_unread_ring_go_to_python(void
     }
 }
 
+/* ---- what is written down for who looks for races ---- */
+
+/* An interpreter: a frame is the address of a number in a row of code objects, from the innermost one to 0. */
+static u64 stack_of_code[4];
+static int locks;
+static int take_lock(void) { return ++locks; }
+static void give_lock(int lock) { CHECK(lock == locks--); }
+static void *innermost_frame(void) { return stack_of_code[0] ? stack_of_code : nullptr; }
+static void *caller_of(void *frame) { return ((u64 *)frame)[1] ? (u64 *)frame + 1 : nullptr; }
+static void *code_of(void *frame) { return (void *)*(u64 *)frame; }
+static int instruction_of(void *frame) { return (int)*(u64 *)frame % 100; }
+static void forget(void *) {}
+
+enum : u64 { LIBRARY_CODE = 1011, USERS_CODE = 1022, UNKNOWN_CODE = 1033 };
+
+static void start_following(std::vector<value> (*does)(values *) = fresh)
+{
+    start(does);
+    world.following = 1, world.item_size[6] = 4;
+    world.sizes = offsetof(tensor, sizes), world.strides = offsetof(tensor, strides);
+    world.first_element = offsetof(tensor, first_element), world.elements = offsetof(tensor, elements);
+    world.take_lock = take_lock, world.give_lock = give_lock, world.frame = innermost_frame, world.caller = caller_of;
+    world.code = code_of, world.instruction = instruction_of, world.let_go = forget;
+    CHECK(native_path_code(LIBRARY_CODE, false) && native_path_code(USERS_CODE, true));
+    stack_of_code[0] = LIBRARY_CODE, stack_of_code[1] = USERS_CODE, stack_of_code[2] = UNKNOWN_CODE;
+}
+
+static void what_a_call_reads_and_makes_is_written_with_the_users_line(void)
+{
+    start_following();
+    {
+        tensor *x = new_tensor(), *y = new_tensor();
+        y->first_element = 2, y->elements = y->sizes[0] = 3;
+        u64 first = (u64)x->held->memory, second = (u64)y->held->memory;
+        stack s({of(x), of(y)});
+        enter(s, describe(2, 1, USES | FILLS));
+        CHECK(python_calls == 0 && locks == 0);
+        /* the arguments, the birth of the result, the result, and the deaths of the arguments */
+        CHECK(words[0] == ((u64)3 << 62 | 6) && words[1] == USERS_CODE && words[2] == 22 + 1);
+        CHECK(words[3] == first && words[4] == first && words[5] == first + 32);
+        CHECK(words[6] == second && words[7] == second + 8 && words[8] == second + 20);
+        CHECK(words[9] == ((u64)1 << 63 | 32));
+        u64 made = words[10];
+        CHECK(words[11] == ((u64)3 << 62 | 3) && words[14] == (made | (u64)1 << 62) && words[16] == made + 32);
+    }
+    nothing_is_left();
+}
+
+static void what_is_written_in_place_is_told_from_what_is_read(void)
+{
+    start_following(the_first);
+    {
+        stack s({of(new_tensor()), of({of(new_tensor()), of(INTEGER, 3)})});
+        plan *p = describe(2, 1, WRITES | USES);
+        p->written[0] = 0, p->changed = 1;
+        enter(s, p);
+        CHECK(python_calls == 0 && words[0] == ((u64)3 << 62 | 6));
+        CHECK((words[3] >> 62) == 1 && (words[6] >> 62) == 0);
+    }
+    nothing_is_left();
+}
+
+static void memory_with_gaps_is_written_with_its_sizes_and_strides(void)
+{
+    start_following();
+    {
+        tensor *x = new_tensor(CUDA_KEYS, on_cuda(1), 96, 2);
+        x->sizes[0] = 2, x->sizes[1] = 3, x->strides[0] = 12, x->strides[1] = 0, x->elements = 6;
+        u64 memory = (u64)x->held->memory;
+        stack s({of(x), of(INTEGER, 1)});
+        enter(s, describe(2, 1, USES));
+        CHECK(python_calls == 0 && words[0] == ((u64)3 << 62 | (u64)1 << 48 | 7));
+        CHECK(words[3] == (memory | (u64)1 << 61) && words[4] == memory && words[5] == (2 << 8 | 4));
+        CHECK(words[6] == 2 && words[7] == 3 && words[8] == 12 + 1 && words[9] == 0 + 1);
+    }
+    nothing_is_left();
+}
+
+static void a_long_list_is_written_in_several_records(void)
+{
+    enum { TENSORS = 300 };
+    start_following(the_first);
+    {
+        std::vector<value> many;
+        for (int n = 0; n < TENSORS; n++)
+            many.push_back(of(new_tensor()));
+        stack s({of(new_tensor()), of(many)});
+        plan *p = describe(2, 1, WRITES | USES);
+        p->written[0] = 0;
+        enter(s, p);
+        CHECK(python_calls == 0);
+        u64 accesses = 0, place = 0;
+        while (words[place] >> 62 == 3) {
+            u64 count = words[place] & 0xffff;
+            CHECK(count && count % 3 == 0 && count <= RECORD_WORDS && words[place + 1] == USERS_CODE);
+            accesses += count / 3;
+            place += 3 + count;
+        }
+        CHECK(accesses == TENSORS + 1);
+    }
+    nothing_is_left();
+}
+
+static void a_program_without_code_of_the_user_is_written_without_a_line(void)
+{
+    start_following();
+    {
+        stack_of_code[1] = 0;
+        stack s({of(new_tensor()), of(INTEGER, 1)});
+        enter(s, describe(2, 1, USES));
+        CHECK(python_calls == 0 && words[1] == 1 && words[2] == 1);
+    }
+    nothing_is_left();
+}
+
+static void what_cannot_be_followed_goes_to_python(void)
+{
+    start_following();
+    {
+        tensor *x = new_tensor();
+        u64 slot = shared_slot((u64)x->held->memory);
+        stack s({of(x), of(INTEGER, 1)});
+        const plan *p = describe(2, 1, USES);
+        world.shared[slot] = 1; /* another stream may still use it */
+        enter(s, p);
+        CHECK(python_calls == 1);
+        world.shared[slot] = 0, x->dimension = MOST_DIMENSIONS + 1;
+        enter(s, p);
+        CHECK(python_calls == 2);
+        x->dimension = 1, x->type = 7; /* of unknown size */
+        enter(s, p);
+        CHECK(python_calls == 3);
+        x->type = 6, stack_of_code[0] = UNKNOWN_CODE;
+        enter(s, p);
+        CHECK(python_calls == 4 && host_calls == 0 && world.head == 0 && locks == 0);
+        enter(s, describe(2, 1, 0)); /* uses nothing: its line does not matter */
+        CHECK(python_calls == 4);
+    }
+    nothing_is_left();
+}
+
 /* ---- the rest ---- */
 
 static std::atomic<int> deleted;
@@ -658,6 +802,12 @@ int main()
     RUN(results_that_are_not_fresh_go_to_python);
     RUN(a_result_that_may_not_fit_goes_to_python);
     RUN(a_closed_path_an_unknown_kernel_and_an_unread_ring_go_to_python);
+    RUN(what_a_call_reads_and_makes_is_written_with_the_users_line);
+    RUN(what_is_written_in_place_is_told_from_what_is_read);
+    RUN(memory_with_gaps_is_written_with_its_sizes_and_strides);
+    RUN(a_long_list_is_written_in_several_records);
+    RUN(a_program_without_code_of_the_user_is_written_without_a_line);
+    RUN(what_cannot_be_followed_goes_to_python);
     RUN(the_death_of_a_structure_is_written_and_handed_on);
     RUN(arguments_are_shown);
     RUN(there_is_room_for_half_as_many_plans_as_the_table_has_places);

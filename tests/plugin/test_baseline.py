@@ -86,10 +86,11 @@ def test_the_file_has_one_entry_per_line_sorted_by_test_and_line():
         ("{", "is not JSON"),
         ("{}", "is not a baseline of this version"),
         ("[]", "is not a baseline of this version"),
-        ('[{"schema": "gpusync.baseline/2"}]', "is not a baseline of this version"),
+        ('[{"schema": "gpusync.test-baseline/2"}]', "is not a baseline of this version"),
         ('{"schema": "gpusync.run/1"}', "is not a baseline of this version"),
-        ('[{"schema": "gpusync.baseline/1"}, 3]', "entry 1 is not a baseline entry"),
-        ('[{"schema": "gpusync.baseline/1"}, {"test": "a"}]', "entry 1 is not a baseline entry"),
+        ('[{"schema": "gpusync.test-baseline/1"}, 3]', "entry 1 is not a baseline entry"),
+        ('[{"schema": "gpusync.test-baseline/1"}, {"test": "a"}]', "entry 1 is not a baseline entry"),
+        ('[{"schema": "gpusync.lint-baseline/1"}]', "is a baseline of the linter; use it with gpusync lint --baseline"),
         ("<<<<<<< HEAD\n[]", "has conflict markers"),
         (b"\xff\xfe\xff", "cannot be read: it is not text"),
     ],
@@ -103,9 +104,19 @@ def test_what_is_no_baseline_is_refused_in_one_line(tmp_path, content, complaint
     assert "\n" not in str(refusal.value)
 
 
+def test_each_half_recognizes_the_schema_of_the_other():
+    from gpusync_lint.accept import baseline as of_linter
+
+    from pytest_gpusync.plugin import baseline_file
+
+    assert of_linter.SCHEMA.startswith(baseline_file.LINTER_SCHEMA)
+    assert baseline_file.SCHEMA.startswith(of_linter.PLUGIN_SCHEMA)
+    assert of_linter.DEFAULT_NAME != baseline_file.USUAL_NAME
+
+
 def test_of_an_entry_that_a_merge_doubled_the_stricter_counts(tmp_path):
     texts = [to_text(Baseline({"a": {KEY: syncs}}, None)).splitlines()[1] for syncs in (3, 2)]
-    (tmp_path / "base.json").write_text('[{"schema": "gpusync.baseline/1"}\n' + "\n".join(texts) + "\n]")
+    (tmp_path / "base.json").write_text('[{"schema": "gpusync.test-baseline/1"}\n' + "\n".join(texts) + "\n]")
     assert read_baseline(tmp_path / "base.json").tests == {"a": {KEY: 2}}
 
 

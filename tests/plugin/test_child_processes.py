@@ -128,3 +128,29 @@ def test_an_engine_that_a_fixture_started_reports_to_the_test_that_uses_it_also_
     )
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["SpawnProcess-1: Process made 2 syncs, budget 1"])
+
+
+RETURNS_TWICE = """
+import os, time
+import torch
+
+def test_forks():
+    if not os.fork():
+        time.sleep(2)  # the child returns to pytest as well, and ends after its parent
+
+def test_names_its_process(gpu_sync):
+    with gpu_sync.record(name=f"process {os.getpid()}"):
+        torch.ones(2, device="cuda").sum().item()
+    with open("processes", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+"""
+
+
+def test_a_child_that_returns_to_pytest_leaves_the_reports_to_its_parent(run_apart, pytester):
+    result = run_apart("--gpu-device=simulated", "--gpu-sync-report=run.json", test_twice=RETURNS_TWICE)
+    processes = (pytester.path / "processes").read_text().split()
+    assert len(processes) == 2  # the parent's first, the child's two seconds later
+    names = [region["name"] for region in json.loads((pytester.path / "run.json").read_text())["regions"]]
+    assert any(f"process {processes[0]}" in name for name in names), names
+    assert not any(f"process {processes[1]}" in name for name in names), names
+    assert "\n".join(result.outlines).count("= gpusync =") == 1

@@ -20,7 +20,7 @@ def test_source_rule_and_remedy_are_shown(tmp_path, monkeypatch):
         "import torch\nfor _ in range(9):\n    torch.ones(3, device='cuda').sum().item()\n"
     )
     shown = to_fragment(whole(sync(line=3)))
-    assert "<code>torch.ones(3, device=&#x27;cuda&#x27;).sum().item()</code>" in shown
+    assert "<code>torch.ones(3, device=&#39;cuda&#39;).sum().item()</code>" in shown
     assert "GS201" in shown
     assert "<code>.detach()</code>" in shown
 

@@ -130,3 +130,34 @@ def test_a_github_job_gets_an_annotation_at_the_later_line(run, monkeypatch, pyt
 
 def test_the_summary_lists_races(run):
     run(PLAIN, "--gpu-sync-report=run.json").stdout.fnmatch_lines(["races:", "  test_it.py:7 reads host*"])
+
+
+IN_A_PROCESS = """
+import multiprocessing
+import worker
+
+def start(method):
+    process = multiprocessing.get_context(method).Process(target=worker.race)
+    process.start()
+    process.join()
+
+def test_it():
+    start("{method}")
+"""
+
+
+@pytest.mark.parametrize(("method", "name"), [("spawn", "SpawnProcess-1"), ("fork", "ForkProcess-1")])
+def test_a_race_in_a_process_fails_the_test_that_started_it(run_apart, pytester, method, name):
+    test = IN_A_PROCESS.format(method=method)
+    options = ("--gpu-device=simulated", "--gpu-sync-budget=0", "--gpu-sync-report=run.json")
+    result = run_apart(*options, test_it=test, worker=RACE)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"*{name}: A race: worker.py:7 reads host*queued at worker.py:6*"])
+    regions = json.loads((pytester.path / "run.json").read_text())["regions"]
+    assert [len(region["races"]) for region in regions] == [0, 1]
+
+
+def test_races_in_a_process_are_left_alone_where_they_are_ignored(run_apart):
+    test = IN_A_PROCESS.format(method="spawn")
+    options = ("--gpu-device=simulated", "--gpu-sync-budget=0", "--gpu-races=ignore")
+    run_apart(*options, test_it=test, worker=RACE).assert_outcomes(passed=1)

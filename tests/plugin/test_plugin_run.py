@@ -9,7 +9,7 @@ import pytest
 
 from pytest_gpusync.machine import devices
 from pytest_gpusync.machine.devices import Device
-from pytest_gpusync.measure import device_choice, recording, region_log
+from pytest_gpusync.measure import recording, region_log
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.plugin import measured_test
 from pytest_gpusync.plugin.session_device import SessionDevice
@@ -112,7 +112,7 @@ def test_set_up_and_tear_down_are_not_measured(run):
 
 def test_a_test_that_touches_no_gpu_passes_and_is_not_reported(run, pytester, monkeypatch):
     # Whether CUDA is initialised holds for a process, and earlier tests ran in this one.
-    monkeypatch.setattr(device_choice, "cuda_is_initialized", lambda: False)
+    monkeypatch.setattr(devices, "cuda_is_initialized", lambda: False)
     result = run(
         "--gpu-sync-budget=0",
         "--gpu-sync-report=run.json",
@@ -208,8 +208,12 @@ def test_the_header_is_left_out_on_request(run, quiet):
     run("--gpu-sync-budget=3", quiet, test_a=THREE_SYNCS).stdout.no_fnmatch_line("gpusync: *")
 
 
-def test_quiet_leaves_the_summary_out(run):
-    run("--gpu-sync-budget=3", "-q", test_a=THREE_SYNCS).stdout.no_fnmatch_line("*= gpusync =*")
+def test_quiet_keeps_the_summary(run):
+    run("--gpu-sync-budget=3", "-q", test_a=THREE_SYNCS).stdout.fnmatch_lines(["*= gpusync =*"])
+
+
+def test_more_than_quiet_leaves_the_summary_out(run):
+    run("--gpu-sync-budget=3", "-qq", test_a=THREE_SYNCS).stdout.no_fnmatch_line("*= gpusync =*")
 
 
 def test_a_conftest_that_asks_for_a_gpu_finds_the_simulated_one(run_apart):

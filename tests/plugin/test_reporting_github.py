@@ -83,7 +83,7 @@ def test_many_lines_are_counted_not_listed(annotate):
 def test_a_message_stays_on_one_line_and_keeps_its_per_cents(text):
     escaped = github._escaped(text)
     assert "\n" not in escaped
-    assert escaped.replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%") == text
+    assert escaped.replace("%0A", "\n").replace("%25", "%") == text.replace("\r", "")
 
 
 @pytest.fixture

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
+import sys
+from base64 import b64encode
+from dataclasses import replace
+from hashlib import sha256
 from html.parser import HTMLParser
 from itertools import pairwise
 
 import pytest
+from gpusync_lint.model.codes import page_of
 from measurements import H200, SIMULATED, stepped, sync, whole
 
 from pytest_gpusync.model.budgets import Budget, judge
 from pytest_gpusync.model.measurement import RegionTimes
 from pytest_gpusync.reporting import html_page, markdown
-from pytest_gpusync.reporting.files import render
-from pytest_gpusync.reporting.html_charts import steps_chart
+from pytest_gpusync.reporting.files import render, why_unavailable
+from pytest_gpusync.reporting.html_charts import axis_ticks, round_numbers, script_data, step_ticks, steps_chart
 from pytest_gpusync.reporting.run_file import region_document, run_document, unmeasured_document
 from pytest_gpusync.reporting.timeline import BLOCKS_SHOWN, LANES_SHOWN, timeline
 
@@ -32,17 +37,19 @@ def pages(*regions, environment=SIMULATED):
 class Elements(HTMLParser):
     """The tags of a page and its visible text; unbalanced tags are an error."""
 
-    VOID = frozenset({"meta", "input", "line", "tr", "th", "td"})
+    VOID = frozenset({"meta", "input"})
 
     def __init__(self, page):
         super().__init__()
-        self.tags, self.open, self.text, self.attributes = [], [], "", []
+        self.tags, self.open, self.text, self.attributes, self.scripts = [], [], "", [], []
         self.feed(page)
         assert self.open == []
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.attributes += attrs
+        if tag == "script":
+            self.scripts.insert(0, dict(attrs).get("type", tag))
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -83,10 +90,20 @@ def test_both_pages_show_source_rule_and_remedy(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = "import torch\nfor _ in range(9):\n    x = torch.ones(3, device='cuda').sum().item()  # read\n"
     (tmp_path / "train.py").write_text(text)
-    for page in pages(region(whole(sync(line=3)))):
-        assert "GS201" in page
-        assert ".sum().item()" in page
-        assert "# read" not in page
+    text, page = pages(region(whole(sync(line=3))))
+    assert "# read" not in text
+    for shown in (text, page):
+        assert "GS201" in shown
+        assert ".sum().item()" in shown
+
+
+def test_the_page_shows_the_source_around_a_line_with_its_numbers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("".join(f"line_{number} = {number}\n" for number in range(1, 30)))
+    page = pages(region(whole(sync(line=10))))[1]
+    shown = [int(number) for number in re.findall(r"<i> *(\d+)</i>  line_\1 = \1", page)]
+    assert shown == list(range(6, 15))
+    assert re.findall(r"<mark><i> *(\d+)</i>", page) == ["10"]
 
 
 def test_a_path_a_function_a_name_and_a_reason_cannot_become_markup():
@@ -97,20 +114,30 @@ def test_a_path_a_function_a_name_and_a_reason_cannot_become_markup():
     )
     missed = unmeasured_document(EVIL, EVIL)
     parsed = Elements(pages(region(evil, Budget(max=0)), missed)[1])
-    assert "script" not in parsed.tags
+    assert parsed.scripts == ["script", "application/json"]
     assert EVIL in parsed.text
 
 
 def test_a_source_line_cannot_become_markup(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(f'"{EVIL}"\n')
-    assert "script" not in Elements(pages(region(whole(sync(line=1))))[1]).tags
+    assert Elements(pages(region(whole(sync(line=1))))[1]).scripts == ["script", "application/json"]
 
 
-def test_the_page_needs_no_network_and_may_run_nothing():
+def test_the_page_needs_no_network_and_may_run_its_own_script_alone():
     page = pages(region(whole(sync())))[1]
-    assert not re.search(r"https?:|//|@import|url\(", page.replace("<!doctype", ""))
-    assert ("content", "default-src 'none'; style-src 'unsafe-inline'") in Elements(page).attributes
+    assert not re.search(
+        r"""\ssrc=|\shref="[^#"]|@import|url\(|fetch\(|XMLHttp""", re.sub(r'<a [^>]*href="[^"]*"', "", page)
+    )
+    [script], [style] = (re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL) for tag in ("script", "style"))
+    policy = next(value for name, value in Elements(page).attributes if value and value.startswith("default-src"))
+    hashes = [b64encode(sha256(content.encode()).digest()).decode() for content in (script, style)]
+    assert policy == (
+        f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    assert " style=" not in page  # its policy forbids them
+    assert not re.search(r"\son\w+=", page)
 
 
 @pytest.mark.parametrize("content", ["a|b", "`tick", "a``b", "line\nbreak", EVIL])
@@ -208,9 +235,29 @@ def test_a_short_warmup_is_drawn():
     assert (drawn.length_ms, drawn.warmup_ms, drawn.spans[0].step) == (6, None, 0)
 
 
-def test_a_region_that_waited_in_warmup_alone_is_drawn_whole():
-    drawn = timeline(steps_of(timed((1, 1), step_ends=(90, 91), closed=91), 1))
-    assert (drawn.length_ms, drawn.warmup_ms) == (91, None)
+def test_a_warmup_that_would_fill_the_view_is_not_drawn_even_if_nothing_else_waited():
+    found = steps_of(timed((1, 1), step_ends=(90, 91), closed=91), 1)
+    assert timeline(found) is None
+    assert "No syncs in the measured steps; 1 sync outside of them." in pages(found)[1]
+
+
+def test_without_times_a_warmup_of_more_syncs_than_the_steps_is_not_drawn():
+    found = region(stepped([40, 2, 1]))
+    drawn = timeline(found)
+    assert (drawn.syncs, drawn.warmup_syncs, [span.step for span in drawn.spans]) == (3, 40, [1, 2])
+    assert (
+        "3 syncs in order, not timed: every sync has the same width; 40 syncs of warm-up not shown" in pages(found)[1]
+    )
+
+
+def test_without_times_a_short_warmup_is_drawn():
+    drawn = timeline(region(stepped([2, 2, 1])))
+    assert (drawn.syncs, drawn.warmup_syncs) == (5, 0)
+
+
+def test_without_times_many_syncs_after_the_last_step_are_not_drawn():
+    drawn = timeline(region(stepped([1, 1], extra=(sync(None),) * 9)))
+    assert (drawn.syncs, drawn.after_syncs) == (2, 9)
 
 
 def test_waits_of_other_threads_are_not_the_hosts():
@@ -280,16 +327,16 @@ def test_no_syncs_have_no_timeline():
 
 
 def test_of_very_many_steps_the_worst_of_each_group_is_drawn():
-    chart = steps_chart([0] * 999 + [7], first=1, budget=None)
-    assert chart.count("<rect") == 200
-    assert "worst of steps 996 to 1000: 7 syncs" in chart
+    bars = steps_chart([0] * 999 + [7], first=1, budget=None).bars
+    assert len(bars) == 200
+    assert (bars[-1].title, bars[-1].step) == ("worst of steps 996 to 1000: 7 syncs", 1000)
 
 
 @pytest.mark.parametrize(("exact", "over"), [(False, 1), (True, 2)])
 def test_bars_that_break_the_budget_are_marked(exact, over):
     from pytest_gpusync.reporting.page_model import Limit
 
-    assert steps_chart([1, 2, 3], first=0, budget=Limit(2, exact)).count('class="over"') == over
+    assert sum(bar.is_over for bar in steps_chart([1, 2, 3], first=0, budget=Limit(2, exact)).bars) == over
 
 
 def test_the_worst_region_comes_first():
@@ -331,17 +378,133 @@ def test_a_sentence_of_two_budgets_is_said_once():
     assert pages(found)[0].count("Training step made 3 syncs, budget 2") == 1
 
 
-def test_more_of_an_axis_is_named_at_a_larger_zoom():
-    page = pages(region(stepped([1] * 100)))[1]
-    by_zoom = {zoom: page.count(f'class="f{zoom}"') for zoom in (1, 4, 16)}
-    assert 0 < by_zoom[1] <= 12
-    assert sum(by_zoom.values()) > 80
+@pytest.mark.parametrize(
+    ("low", "high", "numbers"),
+    [(0, 10, [0, 2, 4, 6, 8, 10]), (0, 0.5, [0, 0.1, 0.2, 0.3, 0.4, 0.5]), (7, 7, [7]), (101, 299, [150, 200, 250])],
+)
+def test_the_numbers_of_an_axis_are_round(low, high, numbers):
+    assert round_numbers(low, high) == pytest.approx(numbers)
 
 
-def test_the_numbers_of_an_axis_do_not_overlap():
-    page = pages(region(stepped([1] * 100)))[1]
-    places = [float(place) for place in re.findall(r'class="f1" style="left:([\d.]+)%"', page)]
-    assert min(b - a for a, b in pairwise(places)) >= 9
+def test_an_axis_of_time_has_units():
+    ticks = axis_ticks(timeline(timed((1, 1), (4, 4), closed=8)))
+    assert [(tick.place, tick.text) for tick in ticks] == [
+        (0, "0 ms"),
+        (0.25, "2 ms"),
+        (0.5, "4 ms"),
+        (0.75, "6 ms"),
+        (1, "8 ms"),
+    ]
+
+
+def test_an_axis_of_order_has_the_numbers_of_syncs_and_steps():
+    drawn = timeline(region(stepped([1] * 100)))
+    assert [tick.text for tick in axis_ticks(drawn)] == ["0", "20", "40", "60", "80", "100"]
+    assert [tick.text for tick in step_ticks(drawn.spans)] == ["0", "20", "40", "60", "80"]
+
+
+def test_the_numbers_of_steps_do_not_overlap():
+    drawn = timeline(region(stepped([1, 300, 1, 1, 1, 300, 1])))
+    places = [tick.place for tick in step_ticks(drawn.spans)]
+    assert min(b - a for a, b in pairwise(places)) >= 0.08
+
+
+def test_the_script_gets_every_sync_of_a_timeline():
+    own, other = sync(line=1, began_ns=10**6, blocked_ns=10**6), sync(line=2, began_ns=10**5, blocked_ns=10**5)
+    other = replace(other, background=True, thread="loader")
+    drawn = timeline(region(whole(own, other, times=RegionTimes((4 * 10**6,), 4 * 10**6))))
+    data = script_data(drawn, 0)
+    assert (data["total"], data["starts"], data["waits"]) == (
+        40_000,
+        [1_000, 9_000],
+        [1_000, 10_000],
+    )  # units of 0.1 us
+    assert ([drawn.lanes[lane].label for lane in data["lanes"]], data["others"]) == (["train.py:2", "train.py:1"], [0])
+    assert (data["steps"], data["edges"]) == ([0], [0])
+
+
+def test_a_page_sends_the_script_a_limited_number_of_syncs(monkeypatch):
+    monkeypatch.setattr(html_page, "SYNCS_SENT", 10)
+    page = pages(*(region(stepped([0, 6], name=f"test_{number}")) for number in range(3)))[1]
+    assert (page.count("application/json"), page.count('<figure class="timeline"')) == (1, 3)
+
+
+def test_the_regions_of_a_test_are_below_it():
+    names = ["a.py::test_x gpu_train", "a.py::test_y", "a.py::test_x", "a.py::test_x gpu_sync"]
+    regions = [{**region(stepped([1, 3], name=name)), "test": name.partition(" ")[0]} for name in names]
+    page = pages(*regions)[1]
+    rows = re.findall(r'<tr( class="nested")?>.*?<th scope="row" class="name"><a[^>]*>([^<]*)', page, re.DOTALL)
+    assert [(bool(nested), name) for nested, name in rows] == [
+        (False, "a.py::test_x"),
+        (True, "gpu_sync"),
+        (True, "gpu_train"),
+        (False, "a.py::test_y"),
+    ]
+
+
+def test_regions_of_a_test_without_one_of_its_own_have_its_name_above_them():
+    regions = [
+        {**region(stepped([1, 3], name=f"a.py::test_x {name}")), "test": "a.py::test_x"} for name in ("one", "two")
+    ]
+    page = pages(*regions)[1]
+    assert re.findall(r'<th scope="row" class="name">(?:<a[^>]*>)?([^<]*)', page) == ["a.py::test_x", "one", "two"]
+
+
+def test_the_page_of_a_program_does_not_speak_of_tests():
+    document = run_document(SIMULATED, [region(stepped([1, 3, 2], name="train.py"))])
+    document["origin"]["command"] = "gpusync trace train.py"
+    page = render(document, ".html")
+    assert "<title>GPU syncs of train.py</title>" in page
+    text = Elements(re.search(r"<body>.*</footer>", page, re.DOTALL)[0] + "</body>").text
+    assert "3 syncs in the worst step, 2.5 in the median, over 2 steps after 1 step of warm-up" in text
+    assert not re.search(r"\btests?\b|budget", text)
+
+
+def test_the_page_of_tests_counts_them():
+    regions = [region(whole(sync(), name=f"a.py::test_{name}")) for name in "xy"]
+    assert "<title>GPU syncs of 2 tests</title>" in pages(*regions)[1]
+
+
+def test_a_run_that_two_ranks_made_has_the_title_of_its_program():
+    regions = [region(stepped([1, 3], name=f"train.py [rank {rank}]")) for rank in (0, 1)]
+    assert "<title>GPU syncs of train.py</title>" in pages(*regions)[1]
+
+
+def test_the_page_says_where_it_comes_from():
+    document = run_document(SIMULATED, [region(whole(sync()))])
+    document["origin"] = {"command": "gpusync trace a.py", "commit": "0123456789abcdef" * 2, "version": "9.8.7"}
+    document["origin"] |= {"date": "2026-11-23T01:02:03+00:00", "source_url": None}
+    text = Elements(render(document, ".html")).text
+    for shown in ("gpusync trace a.py", "0123456789ab", "2026-11-23 01:02:03 UTC", "pytest-gpusync 9.8.7"):
+        assert shown in text
+
+
+def test_codes_link_to_their_pages_and_lines_to_their_sources(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b.py").write_text(
+        "import torch\nfor _ in range(9):\n    torch.ones(3, device='cuda').sum().item()\n"
+    )
+    document = run_document(SIMULATED, [region(whole(sync(path="a b.py", line=3)))])
+    document["origin"]["source_url"] = None
+    assert f'href="{page_of("GS201")}"' in render(document, ".html")
+    assert 'href="a%20b.py"' in render(document, ".html")
+    assert 'href="../a%20b.py"' in render(document, ".html", tmp_path / "reports")
+    document["origin"]["source_url"] = "https://host/o/r/blob/abc/"
+    assert 'href="https://host/o/r/blob/abc/a%20b.py#L3"' in render(document, ".html")
+
+
+def test_every_column_of_a_table_has_a_header_and_every_row_too():
+    page = pages(region(stepped([1, 3], name="a"), Budget(max=1)), region(stepped([1, 3], name="b"), Budget(max=9)))[1]
+    table = re.search(r"<table.*?</table>", page, re.DOTALL)[0]
+    assert table.count('<th scope="col"') == 7
+    for row in re.findall(r"<tr>(.*?)</tr>", table.partition("</thead>")[2], re.DOTALL):
+        assert (row.count('<th scope="row"'), len(re.findall(r"<t[dh]\b", row))) == (1, 7)
+
+
+def test_without_jinja2_a_page_is_refused_in_one_line_that_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert why_unavailable(".md") is None
+    assert 'pip install "pytest-gpusync[html]"' in why_unavailable(".html")
 
 
 def test_a_run_on_two_devices_has_its_syncs_by_device():

@@ -7,7 +7,9 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 
+import msgspec
 import pytest
+from gpusync_lint.files import run_files
 from measurements import H200, stepped, sync, whole
 from run_schema import SCHEMA, violations
 
@@ -167,3 +169,42 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write_atomic(path, "new")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("run.json", "old")]
+
+
+OBJECTS = {
+    run_files.Environment: SCHEMA["$defs"]["environment"],
+    run_files.Origin: SCHEMA["$defs"]["origin"],
+    run_files.DeviceCount: SCHEMA["$defs"]["device"],
+    run_files.Site: SCHEMA["$defs"]["site"],
+    run_files.Race: SCHEMA["$defs"]["race"],
+    run_files.Place: SCHEMA["$defs"]["race"]["properties"]["other"],
+    run_files.Order: SCHEMA["$defs"]["region"]["properties"]["order"],
+    run_files.Estimate: SCHEMA["$defs"]["estimate"],
+    run_files.Verdict: SCHEMA["$defs"]["verdict"],
+    run_files.VerdictLine: SCHEMA["$defs"]["verdict"]["properties"]["lines"]["items"],
+    run_files.StepRates: SCHEMA["$defs"]["region"]["properties"]["syncs_per_step"],
+    run_files.NotCounted: SCHEMA["$defs"]["region"]["properties"]["not_counted"],
+    run_files.Region: SCHEMA["$defs"]["region"],
+    run_files.Part: SCHEMA["properties"]["parts"]["items"],
+    run_files.Run: SCHEMA,
+}
+
+
+@pytest.mark.parametrize("kind", OBJECTS, ids=lambda kind: kind.__name__)
+def test_a_reader_asks_for_what_the_schema_publishes(kind):
+    asked = msgspec.json.schema(kind)["$defs"][kind.__name__]
+    published = OBJECTS[kind]
+    assert set(asked["properties"]) <= set(published["properties"])
+    # What later versions added was not written by earlier ones.
+    added = {"origin"} if kind is run_files.Part else set()
+    assert set(asked["required"]) | added == set(published["required"]) | added
+
+
+def test_every_kind_of_object_that_a_reader_asks_for_is_compared_with_the_schema():
+    assert set(msgspec.json.schema(run_files.Run)["$defs"]) == {kind.__name__ for kind in OBJECTS}
+
+
+@pytest.mark.parametrize("environment", [None, H200])
+def test_what_is_written_can_be_read(environment):
+    document = written(environment, region_document(FULL), unmeasured_document("test_b", "no GPU"))
+    assert len(run_files.check_run("run.json", document).regions) == 2

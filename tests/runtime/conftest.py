@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from pytest_gpusync.machine import devices
-from pytest_gpusync.measure import device_choice, recording
+from pytest_gpusync.measure import recording
 from pytest_gpusync.model.measurement import RawSync
 from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
 
@@ -88,7 +88,7 @@ def scripted(monkeypatch):
     recorder = ScriptedRecorder()
     monkeypatch.setattr(recording, "candidates", lambda simulated, wanted: ("scripted",))
     monkeypatch.setattr(recording, "create", lambda name: recorder)
-    monkeypatch.setattr(device_choice, "cuda_is_initialized", lambda: True)
+    monkeypatch.setattr(devices, "cuda_is_initialized", lambda: True)
     monkeypatch.setattr(recording, "_simulation_is_on", lambda: False)
     monkeypatch.setattr(devices, "detect", lambda: devices.Device("cuda", "Test GPU", "1.0"))
     monkeypatch.setattr(recording, "current", recording.Recording())

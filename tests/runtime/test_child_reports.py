@@ -54,8 +54,9 @@ def step(ended, optimizer=1, thread=1):
     return {"step": ended, "optimizer": optimizer, "thread": [thread, "MainThread"]}
 
 
-def measured(reports, step_ends=(), warmup=1):
-    return reports.measured(Window("test_it", SIMULATED, 10, 100, step_ends, "optimizer.step()", warmup))
+def measured(reports, step_ends=(), warmup=1, checks_races=True):
+    window = Window("test_it", SIMULATED, 10, 100, step_ends, "optimizer.step()", warmup, checks_races)
+    return reports.measured(window)
 
 
 def test_without_a_report_there_is_no_measurement(reports):
@@ -72,6 +73,36 @@ def test_a_process_that_used_the_device_and_did_not_wait_made_no_sync(reports):
         True,
     )
     assert judge(found, Budget(max=0)).outcome == "passed"
+
+
+RACE = {
+    "race": {
+        "kind": "host-read",
+        "site": ["worker.py", 7, "work", None],
+        "stream": "host",
+        "other": ["worker.py", 6, "work", None],
+        "other_stream": "default stream",
+        "tensor": "host",
+        "shape": [4],
+        "nbytes": 16,
+        "message": "worker.py:7 reads host",
+        "times": 1,
+    }
+}
+
+
+def test_a_race_belongs_to_the_regions_in_which_it_happened(reports):
+    raced = [{"raced": 0, "at": at} for at in (9, 10, 100, 101)]
+    write(reports, {**HEADER, "used": 2}, RACE, *raced)
+    (found,) = measured(reports)
+    (race,) = found.races
+    assert (race.site.line, race.other.line, race.shape, race.times) == (7, 6, (4,), 2)
+
+
+def test_a_region_that_does_not_look_for_races_has_none_of_its_processes(reports):
+    write(reports, HEADER, RACE, {"raced": 0, "at": 20})
+    (found,) = measured(reports, checks_races=False)
+    assert found.races is None
 
 
 def test_only_what_lies_within_the_region_belongs_to_it(reports):
@@ -154,42 +185,30 @@ def test_a_region_asks_for_reports_only_where_it_is_told_to(scripted):
     assert (child_reports.reports.folder, seen.children()) == (None, [])
 
 
-def processes(tmp_path, children, files, forks=(), libraries="/lib/libcuda.so.1"):
-    """Make a folder like /proc of processes with these children and open files; forks have the command of process 1."""
+CONTEXT = "7f1c00000000-7f1c02000000 rw-s 7f1c00000000 00:05 12  /dev/nvidia-uvm"
+INITIALISED = "7f1d7c000000-7f1d7c001000 -w-s 00000000 00:05 11  /dev/nvidia0"
+INHERITED = "7f1d7c000000-7f1d7c001000 rw-s 00000000 00:05 11  /dev/nvidia0"
+
+
+def processes(tmp_path, children, maps):
+    """Make a folder like /proc of processes with these children and this line of their memory maps."""
     for pid in {1, *children, *(child for found in children.values() for child in found)}:
         (tmp_path / str(pid) / "task" / str(pid)).mkdir(parents=True)
         (tmp_path / str(pid) / "task" / str(pid) / "children").write_text(" ".join(map(str, children.get(pid, ()))))
-        (tmp_path / str(pid) / "fd").mkdir()
-        (tmp_path / str(pid) / "maps").write_text(f"7f00 r-xp {libraries}\n")
-        (tmp_path / str(pid) / "cmdline").write_text("python\0train.py" if pid in (1, *forks) else f"program{pid}")
-        for number, file in enumerate(files.get(pid, ())):
-            (tmp_path / str(pid) / "fd" / str(number)).symlink_to(file)
+        (tmp_path / str(pid) / "maps").write_text(
+            f"7f00-7f01 r-xp 00 00:00 1  /lib/libcuda.so.1\n{maps.get(pid, '')}\n"
+        )
     return tmp_path
 
 
-def test_running_processes_that_use_a_gpu_are_found_below_this_one(tmp_path):
-    proc = processes(
-        tmp_path,
-        {1: [2, 3], 3: [4]},
-        {1: ["/dev/nvidia0"], 2: ["/dev/nvidiactl", "/dev/null"], 4: ["/dev/nvidia1"]},
-    )
+def test_running_processes_with_a_cuda_context_are_found_below_this_one(tmp_path):
+    proc = processes(tmp_path, {1: [2, 3], 3: [4]}, {1: CONTEXT, 4: CONTEXT})
     assert list(child_reports._users_of_a_gpu(1, proc)) == [4]
 
 
-def test_a_fork_that_inherited_an_open_device_does_not_use_it(tmp_path):
-    proc = processes(tmp_path, {1: [2]}, {2: ["/dev/nvidia0"]}, forks=[2])
-    assert list(child_reports._users_of_a_gpu(1, proc)) == []
-
-
-def test_the_fork_server_uses_no_device_itself(tmp_path):
-    proc = processes(tmp_path, {1: [2]}, {2: ["/dev/nvidia0"]})
-    (tmp_path / "2" / "cmdline").write_text("python\0-c\0from multiprocessing.forkserver import main; main(...)")
-    assert list(child_reports._users_of_a_gpu(1, proc)) == []
-
-
-def test_a_program_that_inherited_an_open_device_and_has_not_loaded_cuda_does_not_use_it(tmp_path):
-    proc = processes(tmp_path, {1: [2]}, {2: ["/dev/nvidia0"]}, libraries="/lib/libc.so.6")
-    assert list(child_reports._users_of_a_gpu(1, proc)) == []
+@pytest.mark.parametrize("maps", [INITIALISED, INHERITED], ids=["CUDA is initialised only", "fork of a user"])
+def test_a_process_without_a_context_does_not_use_the_device(tmp_path, maps):
+    assert list(child_reports._users_of_a_gpu(1, processes(tmp_path, {1: [2]}, {2: maps}))) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -197,5 +216,5 @@ def test_a_running_process_that_uses_a_gpu_and_does_not_report_satisfies_no_budg
     monkeypatch.setattr(child_reports, "_users_of_a_gpu", lambda pid: [7, 42])
     write(reports, {**HEADER, "used": 2})
     on_gpu = Environment("2.13.0", "3.11.9", "cuda", "GPU", "1", "cupti", "driver")
-    (found,) = reports.measured(Window("test_it", on_gpu, 10, 100, (), "whole region", 0))
+    (found,) = reports.measured(Window("test_it", on_gpu, 10, 100, (), "whole region", 0, checks_races=False))
     assert found.problem.startswith("process 42, which the test started, used the device unseen")

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from pytest_gpusync.machine import devices
-from pytest_gpusync.machine.gpu_lease import lease, own_gpu_first, take_own_gpu
+from pytest_gpusync.machine.gpu_lease import LeaseUnavailable, lease, own_gpu_first, take_own_gpu
 
 
 @pytest.mark.parametrize(
@@ -125,3 +125,118 @@ def test_without_a_gpu_there_is_nothing_to_hold(gpu, tmp_path):
     with lease(None, exclusive=True):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+LOCK_FILE = "GPU-8a5f_0.lock"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / f"pytest-gpusync-{os.getuid()}"
+
+
+def test_lock_files_are_in_a_folder_of_this_user_alone(gpu, folder):
+    with lease(gpu, exclusive=True):
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert [(path.name, path.stat().st_mode & 0o777) for path in folder.iterdir()] == [(LOCK_FILE, 0o600)]
+
+
+def test_a_folder_that_others_can_write_to_is_refused(gpu, folder):
+    folder.mkdir()
+    folder.chmod(0o777)
+    with (
+        pytest.raises(LeaseUnavailable, match=r"is not a folder of this user alone.*set TMPDIR"),
+        lease(gpu, exclusive=True),
+    ):
+        pass
+
+
+def test_a_folder_of_another_user_is_refused(gpu, folder, monkeypatch):
+    folder.mkdir(mode=0o700)
+    other = os.getuid() + 1
+    folder.rename(folder.with_name(f"pytest-gpusync-{other}"))
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    with pytest.raises(LeaseUnavailable, match="is not a folder of this user alone"), lease(gpu, exclusive=True):
+        pass
+
+
+@pytest.mark.parametrize("planted", ["folder", "file"])
+def test_links_are_not_followed(gpu, folder, tmp_path, planted):
+    target = tmp_path / "target"
+    if planted == "folder":
+        target.mkdir(mode=0o700)
+        folder.symlink_to(target)
+    else:
+        folder.mkdir(mode=0o700)
+        (folder / LOCK_FILE).symlink_to(target)
+    with pytest.raises(LeaseUnavailable), lease(gpu, exclusive=True):
+        pass
+    assert not target.exists() or list(target.iterdir()) == []
+
+
+KILLED_HOLDER = """
+import multiprocessing, os, signal, sys, tempfile, time
+from pytest_gpusync.machine.gpu_lease import lease
+tempfile.tempdir = {folder!r}
+with lease({gpu!r}, exclusive=True):
+    if not os.fork():  # as a worker of a DataLoader is
+        print(os.getpid(), flush=True)
+        time.sleep(60)
+        os._exit(0)
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_child_of_a_killed_holder_does_not_keep_the_lease(gpu, tmp_path):
+    code = KILLED_HOLDER.format(folder=str(tmp_path), gpu=gpu)
+    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    child = int(holder.stdout.readline())
+    try:
+        assert holder.wait(30) == -9
+        os.kill(child, 0)  # it is alive
+        with lease(gpu, exclusive=True, limit=1):
+            pass
+    finally:
+        os.kill(child, 9)
+        holder.stdout.close()
+
+
+def test_a_forked_child_that_leaves_the_block_does_not_end_the_lease_of_its_parent(gpu):
+    with lease(gpu, exclusive=True):
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        with pytest.raises(LeaseUnavailable), lease(gpu, exclusive=True, limit=0):
+            pass
+
+
+HOLDER = """
+import tempfile, time
+from pytest_gpusync.machine.gpu_lease import lease
+tempfile.tempdir = {folder!r}
+with lease({gpu!r}, exclusive=True):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_long_wait_names_the_holder_and_ends(gpu, tmp_path):
+    code = HOLDER.format(folder=str(tmp_path), gpu=gpu)
+    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    said = []
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with (
+            pytest.raises(LeaseUnavailable) as raised,
+            lease(gpu, exclusive=False, announce=said.append, note_after=0.1, limit=0.3),
+        ):
+            pass
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+    assert len(said) == 1
+    assert said[0].startswith(f"waiting for {gpu}, which is held by process {holder.pid} (")
+    assert str(raised.value).startswith(f"waited 0 s for {gpu}, which is held by process {holder.pid} (")

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from pytest_gpusync.machine import devices
-from pytest_gpusync.measure import device_choice, recording
+from pytest_gpusync.measure import recording
 from pytest_gpusync.measure.recording import allow
 from pytest_gpusync.measure.region import record
 from pytest_gpusync.model.measurement import MeasurementError
@@ -264,7 +264,7 @@ def test_a_blind_recorder_makes_the_region_unmeasured(scripted):
 
 
 def test_nothing_is_planted_before_cuda_is_initialised(scripted, monkeypatch):
-    monkeypatch.setattr(device_choice, "cuda_is_initialized", lambda: False)
+    monkeypatch.setattr(devices, "cuda_is_initialized", lambda: False)
     with record():
         pass
     assert scripted.planted == 0

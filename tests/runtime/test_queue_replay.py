@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpusync.elapsed.profiler_trace import Call, DeviceWork, TracedStep, TraceEvent, TraceUnreadable, split_steps
+from pytest_gpusync.elapsed.profiler_trace import (
+    Call,
+    DeviceWork,
+    Mark,
+    TracedStep,
+    TraceEvent,
+    TraceUnreadable,
+    split_steps,
+)
 from pytest_gpusync.elapsed.queue_replay import (
     CannotReplay,
     Delays,
@@ -171,13 +179,26 @@ def test_a_trace_is_split_at_the_marks():
         (MARK, False, 9_000_000, 9_001_000, 5),
     )
     # By another clock, and with a synchronize of the step's own.
-    first, second = split_steps(listed, [50, 2_000_050, 8_000_050])
+    first, second = split_steps(listed, [Mark(50, 1_050), Mark(2_000_050, 2_001_050), Mark(8_000_050, 8_001_050)])
     assert [call.name for call in first.calls] == ["cudaLaunchKernel"]
     assert first.calls[0].work == DeviceWork("kernel", 3_000, 8_000, 1)
     assert first.length == 1_999_000
     assert [call.name for call in second.calls] == [MARK]
 
 
+def test_a_synchronize_next_to_each_mark_is_not_taken_for_it():
+    listed = events(
+        (MARK, False, 990_000, 992_000, 1),
+        (MARK, False, 1_000_000, 1_002_000, 2),
+        ("cudaLaunchKernel", False, 1_004_000, 1_005_000, 3),
+        (MARK, False, 1_010_000, 2_900_000, 4),
+        (MARK, False, 4_991_000, 4_994_000, 5),
+        (MARK, False, 5_000_000, 5_002_000, 6),
+    )
+    (step,) = split_steps(listed, [Mark(1_000_000, 1_002_000), Mark(5_000_000, 5_002_000)])
+    assert [call.name for call in step.calls] == ["cudaLaunchKernel", MARK, MARK]
+
+
 def test_a_trace_without_the_marks_is_refused():
     with pytest.raises(TraceUnreadable, match="1 device synchronizes"):
-        split_steps(events((MARK, False, 1_000_000, 1_001_000, 1)), [50, 2_000_050])
+        split_steps(events((MARK, False, 1_000_000, 1_001_000, 1)), [Mark(50, 1_050), Mark(2_000_050, 2_001_050)])

@@ -8,10 +8,10 @@ import sys
 import textwrap
 
 import pytest
+from gpusync_lint.files import run_files
 
 from pytest_gpusync.commands import trace
 from pytest_gpusync.machine import devices
-from pytest_gpusync.measure import device_choice
 
 
 @pytest.fixture
@@ -48,6 +48,31 @@ def test_the_program_sees_its_own_arguments_and_folder(program, capsys):
     source = "import sys, os\nprint(sys.argv, __name__, os.path.basename(sys.path[0]) == os.path.basename(os.getcwd()))"
     assert program(source, arguments=("--limit", "3", "-m", "x")) == 0
     assert "['train.py', '--limit', '3', '-m', 'x'] __main__ True" in capsys.readouterr().out
+
+
+PARSES = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--epochs')\nparser.parse_args()\n"
+
+
+def test_an_option_of_its_own_that_the_program_refuses_is_said_to_go_before_it(program, capsys):
+    assert program(PARSES, arguments=("--steps", "50", "--html=a.html")) == 2
+    said = capsys.readouterr().err
+    assert (
+        "gpusync: passed to the program: --steps and --html; an option of gpusync trace goes before the program" in said
+    )
+
+
+def test_an_option_that_the_program_does_not_know_is_its_own_affair(program, capsys):
+    assert program(PARSES, arguments=("--layers", "3")) == 2
+    assert "before the program" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("variable", "colored"), [("FORCE_COLOR", True), ("NO_COLOR", False)])
+def test_the_report_obeys_the_variables_about_color(program, capsys, monkeypatch, variable, colored):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    monkeypatch.setenv(variable, "1")
+    program("sync()\n")
+    assert ("\x1b[" in capsys.readouterr().out) is colored
 
 
 def test_arguments_and_path_are_restored(program):
@@ -104,6 +129,20 @@ def test_a_limit_that_is_no_time_is_refused(program, capsys, limit):
     assert "is not a number of seconds above 0" in capsys.readouterr().err
 
 
+def test_the_run_of_a_training_can_be_read_again(program, tmp_path):
+    source = """
+        import torch
+        weight = torch.nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(4):
+            sync()
+            optimizer.step()
+    """
+    program(source, "--json", "run.json")
+    (region,) = run_files.read_run("run.json", tmp_path).regions
+    assert region.order.steps == [0, 1, 2, 3]
+
+
 def test_the_run_is_written_as_json(program, tmp_path):
     program("sync()\nsync()", "--json", "run.json")
     run = json.loads((tmp_path / "run.json").read_text())
@@ -111,6 +150,13 @@ def test_the_run_is_written_as_json(program, tmp_path):
     (region,) = run["regions"]
     assert (region["name"], region["syncs"]) == ("train.py", 2)
     assert {(site["path"], site["line"]) for site in region["sites"]} == {("train.py", 1), ("train.py", 2)}
+
+
+def test_the_executions_of_a_line_are_written_where_python_can_count_them(program, tmp_path):
+    program("for step in range(4):\n    sync() if step else None\nsync()", "--json", "run.json")
+    sites = json.loads((tmp_path / "run.json").read_text())["regions"][0]["sites"]
+    found = {site["line"]: (site["syncs"], site["executions"]) for site in sites}
+    assert found == ({2: (3, 3), 3: (1, 1)} if sys.version_info >= (3, 12) else {2: (3, None), 3: (1, None)})
 
 
 @pytest.mark.parametrize(("flags", "lines"), [((), None), (("--lines",), {"train.py": [[1, 2], [4, 4]]})])
@@ -303,6 +349,16 @@ def test_a_program_is_stopped_after_the_steps(program, tmp_path, capsys, optimiz
     assert (region["steps"], region["warmup"], region["syncs_per_step"]["max"]) == (5, 1, optimizers)
 
 
+def test_the_set_up_of_a_second_training_is_not_one_of_the_steps(program, tmp_path, capsys):
+    source = textwrap.dedent(TRAINING).replace("range(1000)", "range(4)") + "train()\ntrain()\nprint('not reached')"
+    assert program(source, "--steps", "5", "--json", "run.json") == 0
+    captured = capsys.readouterr()
+    assert "stopped the program after 5 measured steps (--steps), at train.py:10" in captured.err
+    assert "not reached" not in captured.out
+    (region,) = json.loads((tmp_path / "run.json").read_text())["regions"]
+    assert len(region["per_step"]) == 5
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # Python itself says nothing
 def test_a_training_on_another_thread_is_stopped_after_the_steps(program, capsys):
     source = textwrap.dedent(TRAINING) + "t = threading.Thread(target=train)\nt.start()\nt.join()\nprint('not reached')"
@@ -328,7 +384,7 @@ def test_steps_that_are_no_number_are_refused(program, capsys, steps):
 
 
 def test_the_limit_counts_from_the_first_use_of_the_device_and_names_the_line(program, capsys, monkeypatch):
-    monkeypatch.setattr(device_choice, "cuda_is_initialized", lambda: False)
+    monkeypatch.setattr(devices, "cuda_is_initialized", lambda: False)
     source = "import time\ntime.sleep(0.5)\nprint('loaded')\nsync()\nwhile True:\n    time.sleep(0.01)\n"
     assert program(source, "--limit", "0.2") == 0
     captured = capsys.readouterr()

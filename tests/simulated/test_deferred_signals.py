@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 
-from pytest_gpusync.simulated.base.deferred_signals import with_signals_deferred
+from pytest_gpusync.machine.deferred_signals import with_signals_deferred
 from pytest_gpusync.simulated.tensors import memory
 
 

@@ -224,3 +224,13 @@ def test_a_stream_of_the_pool_exists_while_one_of_its_objects_does():
         del first
         gc.collect()
         assert not clocks.any_side_stream()
+
+
+def test_a_dispatch_mode_of_the_program_sees_operators_on_pinned_memory(cuda):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    pinned = torch.ones(4, 4).pin_memory()
+    with FlopCounterMode(display=False) as counter:
+        result = pinned @ pinned
+        copied = pinned.to("cuda", non_blocking=True)
+    assert (counter.get_total_flops(), result[0, 0].item(), copied.sum().item()) == (2 * 4**3, 4.0, 16.0)

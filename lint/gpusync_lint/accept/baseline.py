@@ -25,13 +25,18 @@ from gpusync_lint.model.spans import Span
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-SCHEMA = "gpusync.baseline/1"
+SCHEMA = "gpusync.lint-baseline/1"
 
-DEFAULT_NAME = "gpusync-baseline.json"
+PLUGIN_SCHEMA = "gpusync.test-baseline/"
+"""The beginning of the schema of the pytest plugin's baseline, which is given here by mistake."""
+
+DEFAULT_NAME = "gpusync-lint-baseline.json"
 
 STALE = "GS905"
 
 _KEY = re.compile(r'"key":\s*("(?:[^"\\]|\\.)*")')
+
+_FAMILY = SCHEMA.partition("/")[0] + "/"
 
 MAX_SOURCE = 120
 """The maximum length, in characters, of the source line in an entry."""
@@ -137,7 +142,12 @@ def load(location: Path, name: str) -> Baseline:
 def _entries(document: object, name: str) -> tuple[Entry, ...]:
     head = document[0] if isinstance(document, list) and document else None
     schema = head.get("schema") if isinstance(head, dict) else None
-    if not isinstance(document, list) or not isinstance(schema, str) or not schema.startswith("gpusync.baseline/"):
+    if isinstance(schema, str) and schema.startswith(PLUGIN_SCHEMA):
+        raise BaselineError(
+            f"{name}: this is a baseline of the pytest plugin; use it with pytest --gpu-sync-baseline, and give the "
+            f"linter a file of its own, such as {DEFAULT_NAME}"
+        )
+    if not isinstance(document, list) or not isinstance(schema, str) or not schema.startswith(_FAMILY):
         raise BaselineError(f"{name}: not a gpusync baseline, which is a list that starts with the schema {SCHEMA!r}")
     if schema != SCHEMA:
         raise BaselineError(f"{name}: its schema is {schema!r}, but this version of gpusync reads {SCHEMA!r}")

@@ -6,28 +6,27 @@ findings of GS1xx to GS6xx are about waits, so only these are compared.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gpusync_lint.files.line_ranges import merge_ranges, overlaps
 from gpusync_lint.model.findings import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from gpusync_lint.files.run_files import Site
     from gpusync_lint.model.findings import Finding
     from gpusync_lint.settings.selection import Reported
-
-SCHEMA = "gpusync.run/1"
 
 _WAITING = ("GS1", "GS2", "GS3", "GS4", "GS5", "GS6")
 _TO_DEVICE = "GS5"
 
 
 class ObservedError(UserError):
-    """A file is not a run. The message is one line that names it."""
+    """Files are not runs. The message is one line that names them all."""
 
 
 class Evidence(str, Enum):
@@ -88,8 +87,8 @@ class Runs:
     """The names of the files, as the user gave them."""
     lines: dict[Path, dict[int, dict[str | None, _Line]]] = field(default_factory=dict)
     """The syncs by file, line and copy direction (None for a sync that is no copy)."""
-    ran: dict[Path, set[int]] | None = None
-    """The lines that ran, by file; None unless every run recorded them."""
+    ran: dict[Path, list[list[int]]] | None = None
+    """The lines that ran, by file, as merged ranges; None unless every run recorded them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,46 +109,38 @@ def load(names: Sequence[str], cwd: Path) -> Runs:
     Raises:
         ObservedError: a file cannot be read, or is not a run.
     """
-    runs = Runs(tuple(names))
-    ran: dict[Path, set[int]] = {}
-    complete = True
+    from gpusync_lint.files.run_files import RunFileError, read_run  # loads msgspec, which nothing else here needs
+
+    found = []
+    errors = []
     for name in names:
-        document = _document(name, cwd)
         try:
-            for region in document["regions"]:
-                for site in region["sites"]:
-                    _take(runs, cwd / site["path"], site)
-            recorded = document.get("lines")
-            complete = complete and recorded is not None
-            for path, spans in (recorded or {}).items():
-                ran.setdefault(cwd / path, set()).update(
-                    line for first, last in spans for line in range(first, last + 1)
-                )
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise ObservedError(f"{name}: not a run file as {SCHEMA} describes it; record the run again") from None
-    return replace(runs, ran=ran if complete else None)
+            found.append(read_run(name, cwd))
+        except RunFileError as error:
+            errors.append(str(error))
+    if errors:
+        raise ObservedError("; ".join(errors))
+    runs = Runs(tuple(names))
+    ran: dict[Path, list[tuple[int, int]]] = {}
+    for run in found:
+        for region in run.regions:
+            for site in region.sites:
+                _take(runs, cwd / site.path, site)
+        for path, ranges in (run.lines or {}).items():
+            ran.setdefault(cwd / path, []).extend(ranges)
+    if any(run.lines is None for run in found):
+        return runs
+    return replace(runs, ran={path: merge_ranges(ranges) for path, ranges in ran.items()})
 
 
-def _document(name: str, cwd: Path) -> dict[str, Any]:
-    try:
-        document = json.loads((cwd / name).read_bytes())
-    except OSError as error:
-        raise ObservedError(f"{name}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise ObservedError(f"{name}: not JSON ({error})") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise ObservedError(f"{name}: not a run file; gpusync trace --json and pytest --gpu-sync-report write them")
-    return document
-
-
-def _take(runs: Runs, path: Path, site: dict[str, Any]) -> None:
-    directions = runs.lines.setdefault(path, {}).setdefault(site["line"], {})
-    line = directions.setdefault(site["direction"], _Line(site["function"], site["code"]))
-    line.syncs += site["syncs"]
-    line.per_step_max = max(line.per_step_max, site["per_step_max"])
-    line.in_steps = line.in_steps or site["steps"] > 0
-    if site["blocked_ms"] is not None:
-        line.blocked_ms = (line.blocked_ms or 0.0) + site["blocked_ms"]
+def _take(runs: Runs, path: Path, site: Site) -> None:
+    directions = runs.lines.setdefault(path, {}).setdefault(site.line, {})
+    line = directions.setdefault(site.direction, _Line(site.function, site.code))
+    line.syncs += site.syncs
+    line.per_step_max = max(line.per_step_max, site.per_step_max)
+    line.in_steps = line.in_steps or site.steps > 0
+    if site.blocked_ms is not None:
+        line.blocked_ms = (line.blocked_ms or 0.0) + site.blocked_ms
 
 
 def join(reported: Sequence[Reported], runs: Runs, cwd: Path, linted: Iterable[str]) -> Observed:
@@ -211,8 +202,8 @@ def _observation(lines: list[_Line] | None, finding: Finding, path: Path, runs: 
         )
     if runs.ran is None:
         return Observation(Evidence.UNRECORDED)
-    span = range(finding.span.line, finding.span.end_line + 1)
-    return Observation(Evidence.NOT_RUN if runs.ran.get(path, set()).isdisjoint(span) else Evidence.SILENT)
+    has_run = overlaps(runs.ran.get(path, []), finding.span.line, finding.span.end_line)
+    return Observation(Evidence.SILENT if has_run else Evidence.NOT_RUN)
 
 
 def _rank(observation: Observation | None) -> tuple[int, float, int]:

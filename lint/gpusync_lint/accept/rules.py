@@ -19,6 +19,7 @@ RULES = {
             use_instead="stop = loss.item() < best  # gpusync: allow[GS201] early stopping decides on it",
             fix_safety="No fix: only the author knows the reason.",
             ignore_when="A comment cannot allow it; `ignore` in [tool.gpusync] disables the rule.",
+            frequency="any line",
             framework=FRAMEWORK,
         ),
         RuleDoc(
@@ -30,6 +31,7 @@ RULES = {
             use_instead="best = torch.minimum(best, loss.detach())",
             fix_safety="No fix: remove the wait, or change the date.",
             ignore_when="A comment cannot allow it; change the date.",
+            frequency="any line",
             framework=FRAMEWORK,
         ),
         RuleDoc(
@@ -44,6 +46,7 @@ RULES = {
             use_instead="total += loss.detach()",
             fix_safety="Unsafe: if more of the project is linted, the line may be reported after all.",
             ignore_when="A comment cannot allow it; `ignore` in [tool.gpusync] disables the rule.",
+            frequency="any line",
             framework=FRAMEWORK,
         ),
         RuleDoc(
@@ -56,6 +59,7 @@ RULES = {
             use_instead="stop = loss.item() < best  # gpusync: allow[GS201] early stopping decides on it",
             fix_safety="No fix; the message suggests the nearest code.",
             ignore_when="A comment cannot allow it.",
+            frequency="any line",
             framework=FRAMEWORK,
         ),
         RuleDoc(
@@ -65,10 +69,11 @@ RULES = {
             "or is gone and its code is enabled. For files that are given by name, as by a pre-commit hook, it is "
             "reported only with `--confidence low`, because the wait may be visible only together with their callers.",
             why="The wait is gone. If the entry stays, it hides the same wait when it comes back.",
-            example="gpusync lint --baseline gpusync-baseline.json",
-            use_instead="gpusync lint --baseline gpusync-baseline.json --write-baseline",
+            example="gpusync lint --baseline gpusync-lint-baseline.json",
+            use_instead="gpusync lint --baseline gpusync-lint-baseline.json --write-baseline",
             fix_safety="No fix; `--write-baseline` removes the entry.",
             ignore_when="You clean up the baseline from time to time; `ignore` in [tool.gpusync] disables the rule.",
+            frequency="any line",
             framework=FRAMEWORK,
         ),
     )

@@ -67,6 +67,8 @@ class RuleDoc:
     """What `--fix` does: whether the fix is safe and why, or that there is none."""
     ignore_when: str
     """When the wait does not matter."""
+    frequency: str = "every step"
+    """How often a line has to run to be reported: "every step", "every iteration" of any loop, or "any line"."""
     timing: bool = False
     """Whether such a wait next to a clock is on purpose, because it ends what is timed. Its confidence is then low."""
     framework: str = field(default="", metadata=_NOT_A_KEY)
@@ -274,6 +276,8 @@ class TensorOperations:
     """Methods that return another tensor of the same kind on the same device."""
     torch_only: frozenset[str]
     """Methods that NumPy and pandas do not have, so that an object with one is a tensor."""
+    evidence: frozenset[str]
+    """Methods that only tensors have, which therefore show that a name of which nothing else is known is a tensor."""
     functions: frozenset[str]
     """Functions that return a tensor, whatever is known of their arguments."""
     zero_dim_losses: frozenset[str]

@@ -182,7 +182,8 @@ def _join_loaders(a: Value, b: Value, depth: int) -> Value:
 def _join_tuples(a: Value, b: Value, depth: int) -> Value:
     first, second = a.items or (), b.items or ()
     if len(first) == len(second):
-        return tuple_of(join(x, y, depth + 1) for x, y in zip(first, second, strict=True))
+        joined = tuple_of(join(x, y, depth + 1) for x, y in zip(first, second, strict=True))
+        return joined if a.ref is None or a.ref != b.ref else joined._replace(ref=a.ref)
     return list_of(join(element(a), element(b), depth + 1))
 
 
@@ -248,7 +249,7 @@ _JOINS: dict[Kind, Callable[[Value, Value, int], Value]] = {
     Kind.FOREIGN: _join_foreign,
     Kind.NAME: _join_names,
     **dict.fromkeys((Kind.HOST, Kind.FLAG), _join_to_host),
-    **dict.fromkeys((Kind.ARRAY, Kind.OPTIMIZER, Kind.DTYPE, Kind.SCALER), _join_to_kind),
+    **dict.fromkeys((Kind.ARRAY, Kind.OPTIMIZER, Kind.DTYPE, Kind.SCALER, Kind.STREAM), _join_to_kind),
 }
 """By kind, the join of two values of that kind that differ; unknown for other kinds."""
 

@@ -60,8 +60,10 @@ class Kind(_Enumeration):
     DISTRIBUTION: ClassVar[Kind]
     """An object of `torch.distributions`."""
     STREAM: ClassVar[Kind]
+    """A stream. `const` is `NEW_STREAM` if it was created, and is not one that was asked for."""
     EVENT: ClassVar[Kind]
     TUPLE: ClassVar[Kind]
+    """A tuple. `ref` of a named tuple are the names of its fields."""
     LIST: ClassVar[Kind]
     """A list, a set, an iterator or another iterable with one value for all its elements, `elem`."""
     DICT: ClassVar[Kind]
@@ -186,6 +188,7 @@ GPU_DEVICE = Value(Kind.DEVICE, Device.GPU)
 CPU_DEVICE = Value(Kind.DEVICE, Device.CPU)
 DTYPE = Value(Kind.DTYPE)
 BOOL_DTYPE = Value(Kind.DTYPE, boolean=True)
+NEW_STREAM = "new"
 GPU_PRESENT = Value(Kind.FLAG, const=True)
 """True if there is a GPU: `torch.cuda.is_available()`."""
 GPU_ABSENT = Value(Kind.FLAG, const=False)

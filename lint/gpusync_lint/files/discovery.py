@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.files.atomic_write import TEMPORARY
+from gpusync_lint.files.gitignore import Level, level_above
 from gpusync_lint.files.regular_file import MAX_DOCUMENT, MAX_SOURCE, TooLargeError, read_regular
 from gpusync_lint.model.findings import FileError, Source
 
@@ -105,15 +106,18 @@ def discover(
     excludes: Callable[[str], bool],
     stdin: Callable[[], bytes],
     stdin_filename: str | None = None,
+    respect_gitignore: bool = True,
     unneeded: Callable[[Sequence[Listed]], frozenset[str]] = lambda listed: frozenset(),
 ) -> Found:
     """Find and read the Python files and notebooks among `paths` and below the folders among them.
 
     Other files, and notebooks in other languages, are ignored, so that a hook can be given any list of files. A file
     that does not exist or cannot be read becomes an error; the others are still returned. A file that is reached twice
-    is read once. `unneeded` gets the files that were found, and returns the paths of those that need not be read.
+    is read once. Files that git ignores are left out below folders, unless `respect_gitignore` is False; a path that is
+    given is linted in any case. `unneeded` gets the files that were found, and returns the paths of those that need not
+    be read.
     """
-    walk = _Walk(cwd, excludes)
+    walk = _Walk(cwd, excludes, respect_gitignore=respect_gitignore)
     for given in paths:
         if given == "-":
             walk.add_stdin(stdin(), stdin_filename)
@@ -152,9 +156,10 @@ def _may_enter(name: str) -> bool:
 
 
 class _Walk:
-    def __init__(self, cwd: Path, excludes: Callable[[str], bool]) -> None:
+    def __init__(self, cwd: Path, excludes: Callable[[str], bool], *, respect_gitignore: bool = False) -> None:
         self.cwd = cwd
         self.excludes = excludes
+        self.respect_gitignore = respect_gitignore
         self.files: list[SourceFile] = []
         self.listed: dict[str, Listed] = {}
         """The files by real path, so that no file is read twice."""
@@ -183,19 +188,32 @@ class _Walk:
         """List the files below a folder, and return whether there are any. Paths are joined as strings, for speed."""
         above = display_path(top, self.cwd)
         reached = False
-        folders = [(str(top), os.path.realpath(top), "" if above == "." else f"{above}/")]
+        ignored = level_above(str(top)) if self.respect_gitignore else Level()
+        folders = [(str(top), os.path.realpath(top), "" if above == "." else f"{above}/", ignored)]
         while folders:
-            here, real, above = folders.pop()
+            here, real, above, ignored = folders.pop()
             at, real = (name if name.endswith(os.sep) else name + os.sep for name in (here, real))
-            for entry in self._entries(here, above, is_top=here == str(top)):
+            entries = self._entries(here, above, is_top=here == str(top))
+            if self.respect_gitignore:
+                ignored = ignored.entered(here, [entry.name for entry in entries])
+            for entry in entries:
                 name = entry.name
                 if entry.is_dir():
-                    if _may_enter(name) and not entry.is_symlink() and not self.excludes(at + name):
-                        folders.append((at + name, real + name, f"{above}{name}/"))
+                    if (
+                        _may_enter(name)
+                        and not entry.is_symlink()
+                        and not self.excludes(at + name)
+                        and not ignored.ignores(at + name, name, is_folder=True)
+                    ):
+                        folders.append((at + name, real + name, f"{above}{name}/", ignored))
                 elif name.startswith("."):
                     if name.endswith(".gpusync.tmp") and TEMPORARY.fullmatch(name):
                         self.abandoned.append(at + name)
-                elif name.endswith(SUFFIXES) and not self.excludes(at + name):
+                elif (
+                    name.endswith(SUFFIXES)
+                    and not self.excludes(at + name)
+                    and not ignored.ignores(at + name, name, is_folder=False)
+                ):
                     reached = True
                     target = os.path.realpath(at + name) if entry.is_symlink() else real + name
                     self._list(target, above + name, at + name, entry.stat, named=False)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _PERIODIC = re.compile(
     r"(?<![a-z])(every|interval|freq(uency)?|period(ic)?|eval(uate)?|sav(e|ing)|checkpoint|ckpt|viz|vis|visuali[sz]e"
-    r"|plot|(should|do|to|need|time)_(log|print|report))(?![a-z])|(?<![a-z])(log|print|report)_?(now|step|iter)",
+    r"|plot|(should|do|to|need|time)_(log|print|report)(?!_?(prob|std|lik|det|sum|pi(?![a-z]))))(?![a-z])|(?<![a-z])(log|print|report)_?(now|step|iter)",
     re.I,
 )
 """Words in the names of conditions that hold every so many steps."""

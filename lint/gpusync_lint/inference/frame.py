@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.domain.environment import Environment
 from gpusync_lint.domain.lattice import join
-from gpusync_lint.domain.values import HOST, Value, any_tensor
+from gpusync_lint.domain.values import HOST, UNKNOWN, Value, any_tensor
 from gpusync_lint.inference.tables import EXPRESSIONS, STATEMENTS
+from gpusync_lint.project.class_hierarchy import is_stub
 from gpusync_lint.project.effects import Effects
 from gpusync_lint.project.symbols import TOO_DEEP
 
@@ -119,7 +120,9 @@ class Frame:
             if not self.is_incomplete:
                 break
         self.summary.values = self.values
-        self.summary.returns = self._returns if self._returns is not None else HOST
+        # A method without a body of its own is overridden in classes that are not known here.
+        nothing = UNKNOWN if self.fn.cls is not None and is_stub(self.fn.node) else HOST
+        self.summary.returns = self._returns if self._returns is not None else nothing
 
     def execute(self, body: list[ast.stmt]) -> None:
         """Execute the statements of a block in order."""

@@ -1,4 +1,4 @@
-"""Evidence about names from the methods that are called on them: `backward()` is called on a loss."""
+"""Evidence about names from how a function uses them: `backward()` is called on a loss, `unsqueeze()` on a tensor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.training_idioms import BACKWARD, backward_of
 from gpusync_lint.syntax.names import dotted_path
-from gpusync_lint.syntax.traversal import children
+from gpusync_lint.syntax.traversal import children, walk_block
 
 if TYPE_CHECKING:
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
@@ -24,9 +24,11 @@ class Evidence(NamedTuple):
     """Those on which `backward()` is called."""
     modules: frozenset[str]
     """Those on which methods are called that only modules have."""
+    tensors: frozenset[str]
+    """Those on which methods are called that only tensors have, or that are reduced along `dim=`."""
 
 
-_NONE = Evidence(frozenset(), frozenset())
+_NONE = Evidence(frozenset(), frozenset(), frozenset())
 
 
 class UsageEvidence:
@@ -74,7 +76,45 @@ def _collect(fn: FunctionDef) -> Evidence:
                 if path is not None:
                     backward.add(path)
         stack += children(node)
-    return Evidence(frozenset(backward), frozenset(modules)) if backward or modules else _NONE
+    tensors = _tensors(fn)
+    if not (backward or modules or tensors):
+        return _NONE
+    return Evidence(frozenset(backward), frozenset(modules), tensors)
+
+
+def _tensors(fn: FunctionDef) -> frozenset[str]:
+    """The dotted paths that a function uses as tensors before it binds another value to their first name."""
+    known = torch_api.tensors()
+    used: dict[str, int] = {}
+    bound: dict[str, list[int]] = {}
+    for node in walk_block(fn.node.body):
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Store):
+                bound.setdefault(node.id, []).append(node.lineno)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name = node.func.attr
+            if name in known.evidence or (name in known.reduces and any(word.arg == "dim" for word in node.keywords)):
+                path = dotted_path(node.func.value)
+                if path is not None:
+                    used[path] = min(node.lineno, used.get(path, node.lineno))
+    if not used:
+        return frozenset()
+    parameters = _parameters(fn)
+    return frozenset(path for path, line in used.items() if _is_bound_once(path, line, bound, parameters))
+
+
+def _parameters(fn: FunctionDef) -> frozenset[str]:
+    if isinstance(fn.node, ast.Module):
+        return frozenset()
+    arguments = fn.node.args
+    return frozenset(arg.arg for arg in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs))
+
+
+def _is_bound_once(path: str, line: int, bound: dict[str, list[int]], parameters: frozenset[str]) -> bool:
+    """Whether a use at a line shows what the first name of a path holds throughout the function, or until that use."""
+    root = path.partition(".")[0]
+    lines = bound.get(root, [])
+    return line <= min(lines, default=line) if root in parameters else len(lines) <= 1
 
 
 def _lines(text: str) -> list[int]:
@@ -89,5 +129,5 @@ def _lines(text: str) -> list[int]:
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    names = "|".join(sorted({*torch_api.modules().evidence, *BACKWARD}))
-    return re.compile(rf"\.[\s\\]*(?:{names})[\s\\]*\(")
+    names = "|".join(sorted({*torch_api.modules().evidence, *torch_api.tensors().evidence, *BACKWARD}))
+    return re.compile(rf"\.[\s\\]*(?:{names})[\s\\]*\(|\bdim[\s\\]*=")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from gpusync_lint._address import DOCUMENTATION
+
 OWN = {
     "GS901": "allow-without-reason",
     "GS902": "expired-allow",
@@ -22,3 +24,8 @@ def names() -> dict[str, str]:
     for catalogue in (Path(__file__).parents[1] / "catalogue" / "frameworks").glob("*.toml"):
         found.update(_RULE.findall(catalogue.read_text(encoding="utf-8")))
     return dict(sorted(found.items()))
+
+
+def page_of(code: str) -> str:
+    """The address of the page of a rule on the documentation site."""
+    return f"{DOCUMENTATION}rules/{code}/"

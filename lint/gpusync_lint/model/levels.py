@@ -8,6 +8,8 @@ from enum import Enum
 class Heat(str, Enum):
     """How often a line runs."""
 
+    ANY = "any"
+    """It does not matter how often: the line is wrong, as a race is."""
     STEP = "step"
     """Every step of a training, evaluation or generation loop."""
     GUARDED = "guarded"
@@ -23,6 +25,8 @@ class Heat(str, Enum):
         return _HEAT_RANKS[self._value_]
 
 
+FREQUENCIES = tuple(heat for heat in Heat if heat is not Heat.ANY)
+"""The heats of lines that run a known number of times, the hottest first. One of them is the threshold of warnings."""
 _HEAT_RANKS = {heat._value_: rank for rank, heat in enumerate(Heat)}
 """By `_value_`, here and below: `value` is a property implemented in Python, and a run reads many ranks."""
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from gpusync_lint import rule_pages
+from gpusync_lint._address import SOURCE
 from gpusync_lint._version import __version__
 from gpusync_lint.escaping import escaped_json
+from gpusync_lint.model.codes import page_of
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.output.base.format import MergeableFormat, Shows
 from gpusync_lint.output.base.merging import MergeError, distinct, once
@@ -113,6 +116,7 @@ class _Log:
                 "driver": {
                     "name": "gpusync",
                     "version": __version__,
+                    "informationUri": SOURCE,
                     "rules": [_rule(doc) for doc in self.docs.values()],
                 }
             },
@@ -231,6 +235,7 @@ def _rule(doc: RuleDoc) -> dict[str, Any]:
         "shortDescription": {"text": _first_sentence(doc.summary)},
         "fullDescription": {"text": " ".join(f"{doc.summary} {doc.why}".split())},
         "help": {"text": rule_pages.render(doc), "markdown": rule_pages.markdown(doc)},
+        "helpUri": page_of(doc.code),
         "defaultConfiguration": {"level": "warning"},
         "properties": {"tags": ["performance", doc.framework]},
     }
@@ -243,10 +248,9 @@ def _first_sentence(text: str) -> str:
 
 
 def _artifact(path: str) -> dict[str, str]:
-    uri = quote(os.fsencode(path))
-    if path.startswith("/"):
-        return {"uri": f"file://{uri}"}
-    return {"uri": uri, "uriBaseId": ROOT}
+    if os.path.isabs(path):
+        return {"uri": Path(path).as_uri()}
+    return {"uri": quote(os.fsencode(path)), "uriBaseId": ROOT}
 
 
 def _run(name: str, document: Document) -> dict[str, Any]:

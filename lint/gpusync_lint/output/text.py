@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ WIDTH = 140
 """The maximum number of columns of a source line."""
 
 TAB = "    "
+
+_NOQA = re.compile(r"#\s*noqa\b(?!\s*:(?!.*\bGS\d))", re.IGNORECASE)
+"""A comment that accepts everything on its line for other linters, or names one of our codes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class Text(Format):
                 blocks.append(_finding(one, outcome, source, style))
             if previous is not None:
                 blocks.append("\n")
-        blocks.append(_closing(outcome, style, options))
+        blocks.append(closing(outcome, style, options))
         return "".join(blocks)
 
 
@@ -89,6 +93,8 @@ def _finding(reported: Reported, outcome: Outcome, source: list[str], style: Sty
         lines.append(f"    observed: {_observed(outcome.observed.observations[finding.key])}")
     if reported.accepted is not None:
         lines.append(f"    {escaped(reported.accepted)}")
+    elif any(_NOQA.search(line) for line in source[finding.span.line - 1 : finding.span.end_line]):
+        lines.append(f"    hint: `# noqa` does not accept it; `# gpusync: allow[{finding.code}] REASON` does")
     return "\n".join(lines) + "\n"
 
 
@@ -169,7 +175,8 @@ def _statistics(outcome: Outcome, style: Style) -> str:
     return "".join(lines)
 
 
-def _closing(outcome: Outcome, style: Style, options: Options) -> str:
+def closing(outcome: Outcome, style: Style, options: Options) -> str:
+    """The lines with counts at the end; empty if no file was linted."""
     if not outcome.files:
         return ""
     lines = []
@@ -181,11 +188,15 @@ def _closing(outcome: Outcome, style: Style, options: Options) -> str:
     accepted = f", {len(outcome.suppressed)} allowed" if outcome.suppressed else ""
     if outcome.baselined:
         accepted += f", {len(outcome.baselined)} in the baseline"
+    errors = f", {_count(len(outcome.errors), 'error')}" if outcome.errors else ""
     if warnings:
         found = style(f"Found {_count(len(warnings), 'warning')}", "1")
-        lines.append(f"{found}{_fixable(warnings)}{accepted}")
+        lines.append(f"{found}{_fixable(warnings)}{accepted}{errors}")
     else:
-        lines.append(f"No warnings in {_count(outcome.files, 'file')}{accepted}")
+        # A file with an error does not count as free of warnings.
+        linted = outcome.files - sum(path in outcome.texts for path in {error.path for error in outcome.errors})
+        none = f"No warnings in {_count(linted, 'file')}{accepted}{errors}"
+        lines.append(none if linted else errors.removeprefix(", "))
     if outcome.notes:
         lines.append(f"(+{_count(len(outcome.notes), 'note')}: {_heats(outcome.notes)})")
     if outcome.observed is not None:

@@ -31,7 +31,7 @@ _MAX_OVERRIDES = 6
 """Overrides of a method without a body that are all taken for what a call may run."""
 
 
-def _is_stub(node: ast.AST) -> bool:
+def is_stub(node: ast.AST) -> bool:
     """Whether a function does nothing but raise an error, or nothing at all: an abstract method."""
     body = getattr(node, "body", [])
     return all(
@@ -128,13 +128,13 @@ class ClassHierarchy:
 
     def implementations(self, method: FunctionDef) -> list[FunctionDef]:
         """What a call of a method may run: the overrides of a method that has no body of its own, or the method."""
-        if method.cls is None or not _is_stub(method.node):
+        if method.cls is None or not is_stub(method.node):
             return [method]
         overrides = [
             other
             for other in self.methods_named(method.name)
             if other.cls is not None and other is not method and method.cls in self.project_lineage(other.cls)
-            if not _is_stub(other.node)
+            if not is_stub(other.node)
         ]
         return overrides if 0 < len(overrides) <= _MAX_OVERRIDES else [method]
 

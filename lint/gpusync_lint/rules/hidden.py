@@ -38,7 +38,10 @@ class Scaler(Rule):
         if optimizer is not None and not (
             optimizer.kind is Kind.OPTIMIZER and optimizer.argument("fused").const is True
         ):
-            yield Report("grad-scaler-step", node, Confidence.MEDIUM, highlight_name=True)
+            enabled = dict(receiver.made_with or ()).get("enabled")
+            # A setting that the code does not show is off as often as on.
+            sure = enabled is None or enabled.const is True
+            yield Report("grad-scaler-step", node, Confidence.MEDIUM if sure else Confidence.LOW, highlight_name=True)
 
 
 class DistributionChecks(Rule):

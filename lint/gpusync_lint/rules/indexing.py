@@ -39,6 +39,8 @@ class IndexRead(Rule):
         if base.kind is Kind.MOVED:
             base = Value(Kind.TENSOR, Device.GPU, certain=False)
         confidence = context.confidence(base)
+        if base.kind is Kind.UNKNOWN and any(_is_mask(context.value(part)) for part in indices(node)):
+            confidence = Confidence.MEDIUM  # only a tensor can be indexed with a mask on the device
         if confidence is None:
             return
         # `x[mask] += 1` reads the elements before it stores them.

@@ -344,7 +344,8 @@ class Cache:
             folder = self.location.parent
             with contextlib.suppress(FileExistsError):
                 folder.mkdir()
-                (folder / ".gitignore").write_text("# Made by gpusync lint; may be deleted at any time.\n*\n")
+                note = "# Made by gpusync lint; may be deleted at any time.\n*\n"
+                (folder / ".gitignore").write_text(note, encoding="utf-8")
             if _obstacle(folder):  # it was not there when the cache was opened
                 return
             for component, heat in self._heats.items():

@@ -67,7 +67,7 @@ class Judge:
         seen: set[tuple[str, int]] = set()
         in_tests = context.in_tests()
         for occurrence, report in sorted(found, key=lambda item: (item[1].node.lineno, item[1].node.col_offset)):
-            if in_tests and _is_assertion(occurrence.statement):
+            if in_tests and report.heat is not Heat.ANY and _is_assertion(occurrence.statement):
                 continue  # a test reads values on purpose
             if (report.barrier, id(report.node)) not in seen:
                 seen.add((report.barrier, id(report.node)))
@@ -123,7 +123,7 @@ class Judge:
             name=rule.name if rule is not None else barrier.code,
             path=path,
             span=context.span_of(report, occurrence),
-            message=_message(barrier.message, report.node, context.values),
+            message=report.message or _message(barrier.message, report.node, context.values),
             remedy=report.remedy or barrier.remedy,
             heat=heat,
             confidence=report.confidence,
@@ -158,6 +158,7 @@ class _FileReports:
         """The reports on the file. Those of rules that check after the others come last."""
         found = [one for fn in self.context.file.all_functions for one in self.of(fn)]
         self.context.reported_lines.update(report.node.lineno for _, report in found)
+        self.context.waiting.update(report.node for _, report in found if self._is_wait(report))
         for occurrence, rule in self._waiting:
             found += self._check(rule, occurrence)
         return found
@@ -183,10 +184,12 @@ class _FileReports:
         return [
             report
             for occurrence, report in self.of(fn)
-            if report.confidence is not Confidence.LOW
-            and not occurrence.deferred
-            and self._barriers[report.barrier].code < _FIRST_OTHER_CODE
+            if report.confidence is not Confidence.LOW and not occurrence.deferred and self._is_wait(report)
         ]
+
+    def _is_wait(self, report: Report) -> bool:
+        """Whether a report is one of a wait of the host for the device."""
+        return self._barriers[report.barrier].code < _FIRST_OTHER_CODE
 
     def functions(self) -> frozenset[FunctionDef]:
         """The functions with reports, without those of rules that check after the others."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 CAN_FORK = hasattr(os, "fork") and sys.platform != "darwin"
-"""Whether there can be workers. On macOS, system libraries do not work in forked processes."""
+"""Whether processes are forked; `spawned` serves other systems. On macOS, system libraries do not work after a fork."""
 
 MAX_TASKS = 4096
 """The maximum number of tasks of a call: their numbers have to fit into a pipe."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gpusync_lint.model.finding_keys import numbered
 from gpusync_lint.model.findings import Analysis, FileError
@@ -21,10 +22,14 @@ if TYPE_CHECKING:
     from gpusync_lint.model.placement import CallGraph, FunctionHeat, Place
     from gpusync_lint.run.parallel import Died
 
+T = TypeVar("T")
+
 MAX_CULPRITS = 5
 """The number of files with internal errors that are named one by one."""
 WORTH_SHARING = 200_000
 """The number of characters of source, about 5,000 lines, from which on a process is worth starting."""
+WORTH_SPAWNING = 1_000_000
+"""The same where processes cannot be forked: a new one imports the linter, which takes half a second."""
 _PROJECT = "<project>"
 _FAILED = "internal error"
 _TOO_DEEP = "too deeply nested, or too large, to analyze"
@@ -110,6 +115,11 @@ def analyze_units(
 
         if parallel.CAN_FORK:
             return _analyze_in_parallel(files, settings, units, jobs, done)
+        if size >= WORTH_SPAWNING:
+            from gpusync_lint.run import spawned
+
+            with contextlib.suppress(spawned.NoWorkersError):
+                return _analyze_in_parallel(files, settings, units, jobs, done)
     parts = []
     for unit in units:
         parts.append(_analyze_unit(unit, files, settings))
@@ -216,7 +226,7 @@ def _analyze_in_parallel(
     jobs: int,
     done: Callable[[int], None],
 ) -> list[Part]:
-    """Analyze units in forked processes. Large units are tasks of their own and come first; small ones are grouped."""
+    """Analyze units in several processes. Large units are tasks of their own and come first; small ones are grouped."""
     import gpusync_lint.run.engine  # noqa: F401  loaded once, before the fork
     from gpusync_lint.run import parallel
 
@@ -232,13 +242,9 @@ def _analyze_in_parallel(
         tasks[-1].append(unit)
         filled += sizes[unit]
 
-    def work(task: int) -> list[tuple[Analysis, tuple[str, ...]]]:
-        """The units are not part of the result, since each contains a list of all files of its component."""
-        parts = [_analyze_unit(unit, files, settings) for unit in tasks[task]]
-        return [(part.analysis, part.tracebacks) for part in parts]
-
     found: list[Part] = []
-    results = iter(parallel.fork_each(len(tasks), work, jobs, partial(done, 0)))
+    work = partial(_analyze_task, files, settings, tasks)
+    results = iter(_in_workers(len(tasks), work, jobs, partial(done, 0)))
     for task, result in zip(tasks, results, strict=True):
         if isinstance(result, parallel.Died):
             found += [_analyze_without_fatal_files(files, settings, unit, jobs) for unit in task]
@@ -248,12 +254,40 @@ def _analyze_in_parallel(
     return found
 
 
+def _in_workers(
+    count: int, work: Callable[[int], T], jobs: int, done: Callable[[], None] = lambda: None
+) -> list[T | Died]:
+    """Run tasks in several processes: forked ones where there are any, else new ones, for which `work` is pickled."""
+    from gpusync_lint.run import parallel
+
+    if parallel.CAN_FORK:
+        return parallel.fork_each(count, work, jobs, done)
+    from gpusync_lint.run import spawned
+
+    return spawned.spawn_each(count, work, jobs, done)
+
+
+def _analyze_task(
+    files: Files, settings: EngineSettings, tasks: Sequence[Sequence[partition.Unit]], task: int
+) -> list[tuple[Analysis, tuple[str, ...]]]:
+    """The units are not part of the result, since each contains a list of all files of its component."""
+    parts = [_analyze_unit(unit, files, settings) for unit in tasks[task]]
+    return [(part.analysis, part.tracebacks) for part in parts]
+
+
+def _analyze_rest(
+    files: Files, settings: EngineSettings, unit: partition.Unit, fatal: frozenset[int], task: int
+) -> Part:
+    return _analyze_unit(unit, files, settings, without=fatal)
+
+
+def _analyze_alone(files: Files, settings: EngineSettings, alone: Sequence[partition.Unit], task: int) -> None:
+    _analyze_unit(alone[task], files, settings)
+
+
 def _analyze_without_fatal_files(files: Files, settings: EngineSettings, unit: partition.Unit, jobs: int) -> Part:
     """Analyze a unit on which a worker died: find the files that kill a worker, report them, and leave them out."""
     from gpusync_lint.run import parallel
-
-    def together(task: int) -> Part:
-        return _analyze_unit(unit, files, settings, without=fatal)
 
     fatal = _fatal_files(files, settings, unit, jobs)
     others = [place for place in unit.indices if place not in fatal]
@@ -262,7 +296,7 @@ def _analyze_without_fatal_files(files: Files, settings: EngineSettings, unit: p
         for place, death in fatal.items()
     ]
     if others:
-        (part,) = parallel.fork_each(1, together, 1)
+        (part,) = _in_workers(1, partial(_analyze_rest, files, settings, unit, frozenset(fatal)), 1)
         if not isinstance(part, parallel.Died):
             errors = [*part.analysis.errors, *errors]
             analysis = replace(part.analysis, errors=tuple(errors), files=len(unit.indices))
@@ -280,11 +314,8 @@ def _fatal_files(files: Files, settings: EngineSettings, unit: partition.Unit, j
     fatal: dict[int, Died] = {}
     for start in range(0, len(unit.indices), parallel.MAX_TASKS):
         places = unit.indices[start : start + parallel.MAX_TASKS]
-
-        def analyze_alone(task: int, places: Sequence[int] = places) -> None:
-            _analyze_unit(partition.Unit((places[task],), parse_only=unit.parse_only), files, settings)
-
-        results = parallel.fork_each(len(places), analyze_alone, jobs)
+        alone = [partition.Unit((place,), parse_only=unit.parse_only) for place in places]
+        results = _in_workers(len(places), partial(_analyze_alone, files, settings, alone), jobs)
         fatal.update(
             (place, result) for place, result in zip(places, results, strict=True) if isinstance(result, parallel.Died)
         )

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from gpusync_lint.files.regular_file import MAX_DOCUMENT, NotRegularError, TooLargeError, read_regular
 from gpusync_lint.messages import did_you_mean, wrong_type
 from gpusync_lint.model.findings import UserError
-from gpusync_lint.model.levels import Heat
+from gpusync_lint.model.levels import FREQUENCIES, Heat
 from gpusync_lint.settings import project_barriers
+from gpusync_lint.settings.options import OPTIONS
 from gpusync_lint.settings.selection import Layer, UnknownCodeError, glob_pattern, resolve_all
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Config:
     """The folder that patterns are relative to; None without a configuration file."""
     codes: Layer = field(default_factory=Layer)
     exclude: tuple[re.Pattern[str], ...] = ()
+    respect_gitignore: bool = True
+    """Whether files that git ignores are left out."""
     per_file_ignores: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = ()
     heat: Heat = Heat.STEP
     step_functions: tuple[str, ...] = ()
@@ -71,6 +74,11 @@ def find(start: Path) -> Path | None:
         if b"gpusync" in raw and _table(_parse(candidate, raw), candidate) is not None:
             return candidate
     return None
+
+
+def table_of(path: Path) -> dict[str, Any]:
+    """The table in a file that was loaded before, as it is written there."""
+    return _table(_parse(path, path.read_bytes()), path) or {}
 
 
 def load(path: Path, names: Mapping[str, str]) -> Config:
@@ -124,7 +132,10 @@ class _Reader:
         self.names = names
 
     def config(self) -> Config:
-        self._refuse_unknown_keys()
+        for key in self.table:
+            if key not in OPTIONS:
+                hint = did_you_mean(key.replace("_", "-").lower(), OPTIONS, f"the keys are {', '.join(OPTIONS)}")
+                raise self._fail(key, f"unknown key; {hint}")
         select = self._codes("select")
         version = self.table.get("torch-version")
         return Config(
@@ -132,6 +143,7 @@ class _Reader:
             codes=Layer(select=select, ignore=self._codes("ignore") or ()),
             exclude=tuple(self._pattern("exclude", pattern) for pattern in self._strings("exclude") or ()),
             per_file_ignores=self._per_file_ignores(),
+            respect_gitignore=self._switch("respect-gitignore", default=True),
             heat=self._heat(),
             baseline=self._baseline(),
             step_functions=tuple(self._strings("step-functions") or ()),
@@ -141,13 +153,6 @@ class _Reader:
 
     def _fail(self, key: str, problem: str) -> ConfigError:
         return ConfigError(f"{self.path}: {TABLE}.{key}: {problem}")
-
-    def _refuse_unknown_keys(self) -> None:
-        for key in self.table:
-            if key in KEYS:
-                continue
-            hint = did_you_mean(key.replace("_", "-").lower(), KEYS, f"the keys are {', '.join(KEYS)}")
-            raise self._fail(key, f"unknown key; {hint}")
 
     def _strings(self, key: str) -> list[str] | None:
         value = self.table.get(key)
@@ -187,11 +192,17 @@ class _Reader:
             result.append((self._pattern(key, pattern), self._resolve(key, words)))
         return tuple(result)
 
+    def _switch(self, key: str, *, default: bool) -> bool:
+        value = self.table.get(key, default)
+        if not isinstance(value, bool):
+            raise self._fail(key, wrong_type("true or false", value))
+        return value
+
     def _heat(self) -> Heat:
         value = self.table.get("heat", Heat.STEP.value)
-        if value in [heat.value for heat in Heat]:
+        if value in [heat.value for heat in FREQUENCIES]:
             return Heat(value)
-        raise self._fail("heat", f"must be one of {', '.join(heat.value for heat in Heat)}, not {value!r}")
+        raise self._fail("heat", f"must be one of {', '.join(heat.value for heat in FREQUENCIES)}, not {value!r}")
 
     def _baseline(self) -> Path | None:
         value = self.table.get("baseline")
@@ -209,9 +220,3 @@ class _Reader:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             raise self._fail("torch-version", f'must be a string; write torch-version = "{value}"')
         raise self._fail("torch-version", f'must be a version like "2.11", not {value!r}')
-
-
-KEYS = (
-    "select", "ignore", "exclude", "per-file-ignores", "heat", "baseline", "step-functions", "barriers",
-    "torch-version",
-)  # fmt: skip

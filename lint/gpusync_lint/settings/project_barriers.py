@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from gpusync_lint.catalogue.schema import Barrier
 
 KEYS = ("call", "code", "message", "remedy", "takes", "unless")
-_TAKES = ("anything", "tensor")
-_NAME = re.compile(r"\.?[^\W\d]\w*(\.[^\W\d]\w*)*")
+TAKES = ("anything", "tensor")
+NAME_PATTERN = r"^\.?[^\W\d]\w*(\.[^\W\d]\w*)*$"
 
 
 def read(value: object, fail: Callable[[str, str], Exception], names: Mapping[str, str]) -> tuple[Barrier, ...]:
@@ -57,9 +57,9 @@ class _Entry:
                 hint = did_you_mean(key, KEYS, f"the keys are {', '.join(KEYS)}")
                 raise self._fail(f"{self._key}.{key}", f"unknown key; {hint}")
         calls = self._calls()
-        takes = self._text("takes") or _TAKES[0]
-        if takes not in _TAKES:
-            raise self._fail(f"{self._key}.takes", f"must be one of {', '.join(_TAKES)}, not {takes!r}")
+        takes = self._text("takes") or TAKES[0]
+        if takes not in TAKES:
+            raise self._fail(f"{self._key}.takes", f"must be one of {', '.join(TAKES)}, not {takes!r}")
         return replace(
             template,
             id=f"project.{number}",
@@ -78,7 +78,7 @@ class _Entry:
         if not calls or not all(calls):
             raise self._fail(f"{self._key}.call", 'is missing; write call = "package.module.function"')
         for name in calls:
-            if not _NAME.fullmatch(name):
+            if not re.match(NAME_PATTERN.removesuffix("$") + r"\Z", name):
                 forms = '"package.function", "package.Class.method" or ".method"'
                 raise self._fail(f"{self._key}.call", f"{name!r} is not a name; write {forms}")
         return calls

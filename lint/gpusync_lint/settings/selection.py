@@ -63,6 +63,8 @@ class Layer:
     select: tuple[str, ...] | None = None
     """Code prefixes; None for those of the layer below."""
     ignore: tuple[str, ...] = ()
+    extend: tuple[str, ...] = ()
+    """Code prefixes that are added to what this layer, or the layers below it, select."""
 
 
 def _reach(prefixes: Iterable[str], code: str) -> int:
@@ -75,7 +77,7 @@ class Selection:
     """Decides which codes are enabled in which files."""
 
     layers: tuple[Layer, ...] = ()
-    """Lowest priority first. A `select` replaces the layers below it; an `ignore` narrows them."""
+    """Lowest priority first. A `select` replaces the layers below it; `ignore` and `extend` change them."""
     per_file: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = ()
     """Path patterns, and the code prefixes that are ignored in matching files."""
     root: PurePosixPath | None = None
@@ -88,10 +90,9 @@ class Selection:
         """
         on = True
         for layer in self.layers:
-            if layer.select is not None:
-                on = _reach(layer.select, code) > _reach(layer.ignore, code)
-            elif _reach(layer.ignore, code):
-                on = False
+            chosen, dropped = _reach((*(layer.select or ()), *layer.extend), code), _reach(layer.ignore, code)
+            if layer.select is not None or chosen or dropped:
+                on = chosen > dropped
         return on and not self._ignored_in_file(code, location)
 
     def _ignored_in_file(self, code: str, location: PurePosixPath | None) -> bool:

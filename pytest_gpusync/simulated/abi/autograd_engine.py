@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pytest_gpusync.simulated.base.state import enter_backward
+from pytest_gpusync.simulated.base.state import enter_backward, in_backward
 
 
 def start_without_threads() -> None:
@@ -34,11 +34,13 @@ class SingleThreadedEngine:
 
     def run_backward(self, *arguments: Any, **keywords: Any) -> Any:
         """Run a backward pass on the calling thread."""
-        previous = torch._C._is_multithreading_enabled()
-        torch._C._set_multithreading_enabled(False)
-        within = enter_backward()
+        previous, within = torch._C._is_multithreading_enabled(), in_backward()
         try:
+            torch._C._set_multithreading_enabled(False)
+            enter_backward()
             return self._engine.run_backward(*arguments, **keywords)
         finally:
-            enter_backward(within)
-            torch._C._set_multithreading_enabled(previous)
+            try:
+                enter_backward(within)
+            finally:  # also if a signal handler raises above
+                torch._C._set_multithreading_enabled(previous)

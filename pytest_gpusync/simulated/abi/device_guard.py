@@ -67,7 +67,11 @@ class DeviceGuard:
                 )
             cuda.value = lazy.value
         lent = cuda.value
-        torch._C._ensureCUDADeviceGuardSet()
+        try:
+            torch._C._ensureCUDADeviceGuardSet()
+        except BaseException:
+            cuda.value = self._previous
+            raise
         if cuda.value == lent:
             cuda.value = self._previous
             raise SimulationUnavailable(

@@ -34,6 +34,8 @@ CAPACITY: Final = 1 << 20
 """Words of the ring: more blocks of memory than this are never live at once."""
 DEVICES: Final = 128
 """More than torch supports."""
+SHARED: Final = 1 << 12
+"""Counters of memory that another stream may still use, see ``shared_slot()`` of native_path.cpp."""
 _WORD, _POINTER = ctypes.c_uint64, ctypes.c_void_p
 
 
@@ -56,6 +58,10 @@ class Context(ctypes.Structure):
         ("empty_storage", _WORD * 16),
         ("seen", _WORD * 2 * 32),
         ("listed", _WORD * 2 * 2 * 2),
+        *((name, _WORD) for name in ("following", "sizes", "strides", "first_element", "elements")),
+        ("item_size", _WORD * 64),
+        ("shared", _WORD * SHARED),
+        *((name, _POINTER) for name in ("take_lock", "give_lock", "frame", "caller", "code", "instruction", "let_go")),
     ]
 
 
@@ -63,7 +69,11 @@ READ_AT: Final = CAPACITY // 16
 """Number of unread words from which the ring is read even if nobody asks."""
 BORN: Final = -1 << 63
 """The bit of a word that is the first of a birth; words are signed."""
+USED: Final = 1 << 62
+"""The further bit of a word that is the first of a record of an operator: ``struct record`` of native_path.cpp."""
 LIBRARY: Final = "simulated/native_path/native_path"
+_PART: Final = 1 << 14
+"""Words of the ring whose memory is given back at once."""
 _ZEROS: Final = memoryview(bytes(8 << 12)).cast("q")
 POINTER_IN_CAPSULE: Final = 2
 """The cell of a ``PyCapsule`` with its pointer, after the two of every object."""
@@ -92,6 +102,7 @@ class Lifetimes:
         memory = mmap.mmap(-1, size + words * 8, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         # Never released: native code may use it after the interpreter has cleared every module.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
+        self._memory = memory
         self.context = Context.from_buffer(memory)
         self.context.dlpack_deleter = cells[(structure >> 3) + _DELETER]
         address = ctypes.addressof(self.context)
@@ -111,8 +122,9 @@ class Lifetimes:
         raise NotImplementedError
 
     def words(self, before: int) -> list[int]:
-        """Return the unread words up to the ticket `before`: the key of memory that was released, or for a birth
-        :data:`BORN` | device << 48 | bytes, followed by its key.
+        """Return the unread words up to the ticket `before`: the key of memory that was released; for a birth
+        :data:`BORN` | device << 48 | bytes, followed by its key; or for an operator :data:`BORN` | :data:`USED` |
+        device << 48 | the number of words of its record after the third.
         """
         raise NotImplementedError
 
@@ -169,8 +181,20 @@ class Ring(Lifetimes):
                 part = places.tolist()
             places[:] = _ZEROS[:count]
             words += part
+            self._give_back_pages(start, start + count)
             self._read = self.context.read = self._read + count
         return words
+
+    def _give_back_pages(self, start: int, end: int) -> None:
+        """Let the system have the memory of the parts of the ring that end between two words, which are zero; otherwise
+        a long run would fill the whole ring with memory.
+        """
+        first, last = start // _PART * _PART, end // _PART * _PART
+        if first < last:
+            page = mmap.PAGESIZE
+            offset = ctypes.sizeof(Context)
+            low, high = -(-(offset + first * 8) // page) * page, (offset + last * 8) // page * page
+            self._memory.madvise(mmap.MADV_DONTNEED, low, high - low)
 
     def mark(self, structure: int) -> None:
         """See :meth:`Lifetimes.mark`."""

@@ -23,8 +23,9 @@ class Patches:
     def undo(self) -> None:
         """Restore everything."""
         while self._undo:
-            owner, name, value = self._undo.pop()
-            if value is _MISSING:
-                delattr(owner, name)
-            else:
+            owner, name, value = self._undo[-1]
+            if value is not _MISSING:
                 setattr(owner, name, value)
+            elif name in vars(owner):
+                delattr(owner, name)
+            self._undo.pop()  # afterwards: an interrupted call is repeated

@@ -55,6 +55,18 @@ def register() -> None:
     if _libraries:
         register_late()
         return
+    try:
+        _register_all()
+    except BaseException:
+        # Nothing half registered remains: the next call begins anew.
+        for library in _libraries:
+            library._destroy()
+        for names in (_libraries, _by_namespace, _known, derived):
+            names.clear()
+        raise
+
+
+def _register_all() -> None:
     with warnings.catch_warnings():
         # torch warns about each kernel that replaces another, which is intended here.
         warnings.simplefilter("ignore")

@@ -24,13 +24,26 @@ from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.base.versions import SimulationUnavailable
 from pytest_gpusync.simulated.kernels import calibration, cpu_backed, registration
 from pytest_gpusync.simulated.native_path import torch_layout
+from pytest_gpusync.simulated.races import tracker
 from pytest_gpusync.simulated.tensors import memory, streams
+from pytest_gpusync.source import attribution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from types import CodeType, FrameType
 
 _MAX_ARGUMENTS, _MAX_RESULTS = 32, 8
-_ONLY_DEVICE, _ONCE, _WRITES, _VIEW = 1, 2, 4, 8
+_ONLY_DEVICE, _ONCE, _WRITES, _VIEW, _USES, _FILLS = 1, 2, 4, 8, 16, 32
+_INTERPRETER: Final = {
+    "take_lock": "PyGILState_Ensure",
+    "give_lock": "PyGILState_Release",
+    "frame": "PyEval_GetFrame",
+    "caller": "PyFrame_GetBack",
+    "code": "PyFrame_GetCode",
+    "instruction": "PyFrame_GetLasti",
+    "let_go": "Py_DecRef",
+}
+"""Functions of the interpreter that the native path calls, by their place in the context."""
 
 
 class _Plan(ctypes.Structure):
@@ -41,6 +54,7 @@ class _Plan(ctypes.Structure):
         ("arguments", ctypes.c_uint32),
         ("results", ctypes.c_uint32),
         ("flags", ctypes.c_uint32),
+        ("changed", ctypes.c_uint32),
         ("never", ctypes.c_int8),
         ("alike", ctypes.c_int8),
         ("written", ctypes.c_int8 * _MAX_RESULTS),
@@ -59,8 +73,39 @@ class _NativePath:
         self._library = lifetimes.library
         self._library.native_path_plan.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self._library.native_path_plan.restype = ctypes.c_bool
+        self._library.native_path_code.argtypes = [ctypes.c_uint64, ctypes.c_bool]
+        self._library.native_path_code.restype = ctypes.c_bool
         torch_layout.find_tensors(self.context)
         self._tables = torch_layout.find_values(self.context, self._address("native_path_inspect"))
+
+        self._codes: dict[int, CodeType] = {}
+        self._has_room = True
+        self.can_follow = self._find_interpreter()
+        """Whether native calls tell what they read and write."""
+
+    def _find_interpreter(self) -> bool:
+        if not all(hasattr(ctypes.pythonapi, name) for name in _INTERPRETER.values()):
+            return False  # Python 3.10
+        for place, name in _INTERPRETER.items():
+            setattr(self.context, place, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
+        return True
+
+    def learn_codes(self, frame: FrameType | None) -> None:
+        """Let native calls know the code from `frame` to the user's innermost frame."""
+        found = attribution.user_instruction(frame)
+        users = None if found is None else found[0]
+        while frame is not None:
+            code = frame.f_code
+            if id(code) not in self._codes:
+                if not self._has_room:
+                    return
+                self._has_room = self._library.native_path_code(id(code), frame is users)
+                self._codes[id(code)] = code
+            frame = None if frame is users else frame.f_back
+
+    def code(self, identity: int) -> CodeType | None:
+        """Return the code object that a native call named."""
+        return self._codes.get(identity)
 
     def _address(self, name: str) -> int:
         return ctypes.cast(self._library[name], ctypes.c_void_p).value or 0
@@ -86,7 +131,7 @@ class _NativePath:
             return None
         schema = cpu_backed.Schema(op)
         arguments, results = len(schema.arguments), len(schema.returns)
-        plan = _Plan(host, arguments, results, 0, -1, -1)
+        plan = _Plan(host, arguments, results, 0, 0, -1, -1)
         if schema.view:
             plan.flags |= _VIEW
             return plan
@@ -99,6 +144,11 @@ class _NativePath:
             plan.flags |= _ONCE
         if schema.writes:
             plan.flags |= _WRITES
+        if not tracker.reads_nothing(name):
+            plan.flags |= _USES
+            plan.changed = sum(1 << place for place in schema.written)
+        if None in schema.returns and tracker.fills_results(name):
+            plan.flags |= _FILLS
         for place, argument in enumerate(schema.arguments):
             if argument in {"pin_memory", "half_to_float"}:
                 plan.never = place
@@ -158,6 +208,10 @@ def install() -> None:
         return
     _native_path.enter(name for name in registration.known() if name.startswith("aten::"))
     process.changed = update
+    context = _native_path.context
+    tracker.hooks.shared_counters = (ctypes.addressof(context) + type(context).shared.offset) >> 3
+    if _native_path.can_follow:
+        tracker.hooks.learn_codes, tracker.hooks.code = _native_path.learn_codes, _native_path.code
     update()
 
 
@@ -165,13 +219,14 @@ def update() -> None:
     """Open the native path, or close it while the Python kernels do more than run the CPU's."""
     if _native_path is not None:
         _native_path.context.devices = process.devices
+        _native_path.context.following = process.tracking
         _native_path.context.open = not (
             process.blocked
             or not process.values
             or conditions.capturing
             or memory.on_birth is not None
             or streams.any_side_stream()
-            or process.tracking
+            or (process.tracking and not _native_path.can_follow)
         )
 
 

@@ -8,6 +8,9 @@
  * No header of torch is included: torch_layout.py finds the offsets in torch's structures and writes them into the context. So one
  * library serves every release, CPU and CUDA builds alike.
  *
+ * While races are looked for, each call writes what it read and wrote into the ring, with the line of the program; memory that another
+ * stream than the default one may still use is left to Python, see follow().
+ *
  * native_path_release() is for tensors that Python made: it notes that their memory was released, see lifetimes.py.
  */
 
@@ -28,7 +31,8 @@ typedef uint64_t u64;
 typedef int64_t i64;
 
 enum { MOST_ARGUMENTS = 32, MOST_RESULTS = 8, ELEMENTS_AT_HAND = 64, DEVICES = 128, STORAGE_WORDS = 16, PLANS = 1 << 13 };
-enum { ONLY_DEVICE = 1, ONCE = 2, WRITES = 4, VIEW = 8 };
+enum { TYPES = 64, SHARED = 1 << 12, CODES = 1 << 14, MOST_DIMENSIONS = 5, RECORD_WORDS = 512 };
+enum { ONLY_DEVICE = 1, ONCE = 2, WRITES = 4, VIEW = 8, USES = 16, FILLS = 32 };
 
 struct value { /* c10::IValue */
     u64 payload;
@@ -64,6 +68,7 @@ struct cell { /* c10::KernelFunction: one cell of an operator's dispatch table *
 struct plan { /* what is known of an operator */
     cell *host;
     u32 arguments, results, flags;
+    u32 changed; /* a bit for each argument that it writes */
     i8 never; /* the argument that must not be true, or -1 */
     i8 alike; /* the argument that must be the data type of the first one, or -1 */
     i8 written[MOST_RESULTS]; /* the argument that a result is, or -1 */
@@ -95,6 +100,18 @@ struct context { /* lifetimes.py has the same structure */
     const void *version;
     u64 storage_words, empty_storage[STORAGE_WORDS]; /* a StorageImpl of the host, to be filled */
     value seen[MOST_ARGUMENTS], listed[2][2];
+
+    u64 following;                              /* not 0: write what is read and written into the ring */
+    u64 sizes, strides, first_element, elements; /* offsets in a TensorImpl of at most MOST_DIMENSIONS dimensions */
+    u64 item_size[TYPES];                       /* bytes of an element by data type, 0 if not known */
+    u64 shared[SHARED];                         /* by shared_slot(): how many pieces of memory another stream may still use */
+    int (*take_lock)(void);                     /* functions of the interpreter */
+    void (*give_lock)(int);
+    void *(*frame)(void);
+    void *(*caller)(void *frame);
+    void *(*code)(void *frame);
+    int (*instruction)(void *frame);
+    void (*let_go)(void *);
 };
 
 static context *current;
@@ -390,9 +407,154 @@ static void label_all(context *c, const value &v, int index)
             label(c, (object *)item->payload, index);
 }
 
+/* ---- what is read and written, for who looks for races ---- */
+
+/* Code objects that Python has classified, in a hash table; used with the interpreter's lock. */
+static struct known { u64 code, is_users; } codes[CODES];
+static u64 codes_known;
+
+static known &find_code(u64 code)
+{
+    u64 slot = code * 0x9E3779B97F4A7C15u >> 32;
+    while (codes[slot % CODES].code != code && codes[slot % CODES].code)
+        slot++;
+    return codes[slot % CODES];
+}
+
+struct line { /* an instruction of the program; code 0 if there is none */
+    u64 code;
+    int instruction;
+};
+
+/* Find the innermost frame of the user's code; false if there is code that Python has not classified. */
+static bool find_line(const context *c, line &found)
+{
+    int lock = c->take_lock();
+    void *frame = c->frame(), *owned = nullptr;
+    bool known_all = true;
+    found = line{0, 0};
+    while (frame) {
+        void *code = c->code(frame);
+        const known &k = find_code((u64)code);
+        c->let_go(code); /* the frame has it */
+        known_all = k.code != 0;
+        if (known_all && k.is_users)
+            found = line{k.code, c->instruction(frame)};
+        void *next = known_all && !k.is_users ? c->caller(frame) : nullptr;
+        if (owned)
+            c->let_go(owned);
+        frame = owned = next;
+    }
+    c->give_lock(lock);
+    return known_all;
+}
+
+static inline u64 shared_slot(u64 memory) { return (memory >> 6) % SHARED; }
+
+static inline u64 memory_of(const context *c, const object *tensor)
+{
+    const object *storage = field<object *>(tensor, c->storage);
+    return storage ? field<u64>(storage, c->memory) : 0;
+}
+
+static inline bool can_follow_tensor(const context *c, const object *tensor)
+{
+    u16 type = field<u16>(tensor, c->type);
+    return field<u64>(tensor, c->dimension) <= MOST_DIMENSIONS && type < TYPES && c->item_size[type]
+        && !load(c->shared[shared_slot(memory_of(c, tensor))]);
+}
+
+/* Tell whether what a call uses can be written down here, and find its line. */
+static bool can_follow(const context *c, const value *given, const plan *p, line &where)
+{
+    for (const value *v = given; v < given + p->arguments && p->flags & USES; v++) {
+        if (v->tag == c->tensor) {
+            if (is_of_device(c, (object *)v->payload) && !can_follow_tensor(c, (object *)v->payload))
+                return false;
+        } else if (v->tag == c->generic) {
+            for (const value *item = ((list *)v->payload)->items.begin; item < ((list *)v->payload)->items.end; item++)
+                if (item->tag == c->tensor && is_of_device(c, (object *)item->payload)
+                    && !can_follow_tensor(c, (object *)item->payload))
+                    return false;
+        }
+    }
+    return !(p->flags & (USES | FILLS)) || find_line(c, where);
+}
+
+/* A record: the number of words after the first three with bits 63 and 62 and the device, the code or 1, the instruction + 1; then
+ * for each access the address of the memory with bit 62 for a write, the first byte, and the byte after the last one; or for memory
+ * with gaps also bit 61, and instead of the last byte the number of dimensions and the bytes of an element, the sizes, and the
+ * strides + 1. No word is 0. */
+struct record {
+    u64 words[RECORD_WORDS], count;
+};
+
+static void write_record(context *c, record &r, const line &where, int index)
+{
+    if (!r.count)
+        return;
+    u64 ticket = __atomic_fetch_add(&c->head, r.count + 3, __ATOMIC_SEQ_CST);
+    write(c, ticket, (u64)3 << 62 | (u64)index << 48 | r.count);
+    write(c, ticket + 1, where.code ? where.code : 1);
+    write(c, ticket + 2, (u64)where.instruction + 1);
+    for (u64 n = 0; n < r.count; n++)
+        write(c, ticket + 3 + n, r.words[n]);
+    r.count = 0;
+}
+
+static void note(context *c, record &r, const line &where, int index, const object *tensor, bool is_write)
+{
+    u64 count = field<u64>(tensor, c->elements), memory = memory_of(c, tensor);
+    u64 dimensions = field<u64>(tensor, c->dimension), item = c->item_size[field<u16>(tensor, c->type) % TYPES];
+    if (!count || !memory || dimensions > MOST_DIMENSIONS)
+        return;
+    if (r.count + 4 + 2 * MOST_DIMENSIONS > RECORD_WORDS)
+        write_record(c, r, where, index);
+    const u64 *sizes = &field<u64>(tensor, c->sizes), *strides = &field<u64>(tensor, c->strides);
+    u64 dense = 1, start = memory + field<u64>(tensor, c->first_element) * item;
+    bool has_gaps = false;
+    for (u64 n = dimensions; n-- > 0;) {
+        has_gaps |= sizes[n] != 1 && strides[n] != dense;
+        dense *= sizes[n];
+    }
+    u64 *word = r.words + r.count;
+    *word++ = memory | (u64)is_write << 62 | (u64)has_gaps << 61;
+    *word++ = start;
+    if (!has_gaps) {
+        *word++ = start + count * item;
+    } else {
+        *word++ = dimensions << 8 | item;
+        for (u64 n = 0; n < dimensions; n++)
+            *word++ = sizes[n];
+        for (u64 n = 0; n < dimensions; n++)
+            *word++ = strides[n] + 1;
+    }
+    r.count = word - r.words;
+}
+
+/* Write into the ring what a call did to these values: bit n of `changed` tells whether it wrote value n. */
+static void follow(context *c, const line &where, int index, const value *values, u32 count, u32 changed)
+{
+    record r;
+    r.count = 0;
+    for (u32 n = 0; n < count; n++) {
+        const value &v = values[n];
+        bool is_write = changed >> n & 1;
+        if (v.tag == c->tensor) {
+            if (is_of_device(c, (object *)v.payload))
+                note(c, r, where, index, (object *)v.payload, is_write);
+        } else if (v.tag == c->generic) {
+            for (const value *item = ((list *)v.payload)->items.begin; item < ((list *)v.payload)->items.end; item++)
+                if (item->tag == c->tensor && is_of_device(c, (object *)item->payload))
+                    note(c, r, where, index, (object *)item->payload, is_write);
+        }
+    }
+    write_record(c, r, where, index);
+}
+
 /* ---- the kernels ---- */
 
-static bool computed(context *c, const void *op, values *stack, const plan *p, int index, loan &l)
+static bool computed(context *c, const void *op, values *stack, const plan *p, int index, loan &l, const line *where)
 {
     u64 base = stack->end - stack->begin - p->arguments;
     keep(c, stack->begin + base, p->arguments, l);
@@ -419,7 +581,11 @@ static bool computed(context *c, const void *op, values *stack, const plan *p, i
         return false;
     }
     take_back(c, p->arguments, l);
+    if (where && p->flags & USES)
+        follow(c, *where, index, l.kept, p->arguments, p->changed);
+    u32 made = 0;
     for (u32 n = 0; n < p->results; n++) {
+        made |= (u32)(p->written[n] < 0) << n;
         if (p->written[n] < 0) {
             label_all(c, results[n], index);
             continue;
@@ -430,6 +596,10 @@ static bool computed(context *c, const void *op, values *stack, const plan *p, i
         results[n] = original;
         original.tag = c->none;
     }
+    if (where && p->flags & FILLS)
+        for (u32 n = 0; n < p->results; n++)
+            if (made >> n & 1)
+                follow(c, *where, index, results + n, 1, 1);
     for (u32 n = 0; n < p->arguments; n++)
         if (is_object(c, l.kept[n]))
             release((object *)l.kept[n].payload);
@@ -441,11 +611,14 @@ static void compute(context *c, const plan *p, void *functor, const void *op, u6
 {
     int index = -1;
     u64 elements = 0;
-    if (load(c->head) - load(c->read) < c->at_most && plain(c, stack->end - p->arguments, p, index, elements)) {
+    line where;
+    const bool following = load(c->following);
+    if (load(c->head) - load(c->read) < c->at_most && plain(c, stack->end - p->arguments, p, index, elements)
+        && (!following || can_follow(c, stack->end - p->arguments, p, where))) {
         loan l;
         l.originals = elements <= ELEMENTS_AT_HAND ? l.at_hand : (object **)malloc(elements * sizeof(object *));
         if (l.originals) {
-            bool done = computed(c, op, stack, p, index, l);
+            bool done = computed(c, op, stack, p, index, l, following ? &where : nullptr);
             if (l.originals != l.at_hand)
                 free(l.originals);
             if (done) {
@@ -504,6 +677,17 @@ EXPORT bool native_path_attach(context *c, u64 nbytes)
     if (nbytes != sizeof *c)
         return false;
     current = c;
+    return true;
+}
+
+/* Know the code object `code` from now on, which Python keeps; returns false if there is no room for it. */
+EXPORT bool native_path_code(u64 code, bool is_users)
+{
+    known &k = find_code(code);
+    if (!k.code && ++codes_known > CODES / 2)
+        return false;
+    k.is_users = is_users;
+    k.code = code;
     return true;
 }
 

@@ -19,7 +19,7 @@ from pytest_gpusync.simulated.base import native
 from pytest_gpusync.simulated.base.native import cells
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpusync.simulated.abi.lifetimes import Context
 
@@ -30,6 +30,11 @@ _STORAGE_WORDS: Final = 11
 """Words of a storage's structure that every release has."""
 _TYPES: Final = {torch.uint8: 0, torch.int64: 4, torch.float32: 6, torch.bool: 11, torch.bfloat16: 15}
 """Some data types, with their numbers."""
+_FOLLOWED_TYPES: Final = (
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool),
+    *(torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+)
+"""Data types of tensors whose accesses native code writes down; operators on others are left to Python."""
 _ENTRY_WORDS: Final = 512
 """Words of an operator's entry that contain its CPU and CUDA kernels."""
 
@@ -77,10 +82,34 @@ def find_tensors(context: Context) -> None:
         raise UnknownLayout(f"torch {torch.__version__} counts references differently")
     context.version = _version_pointer(context.storage // 8)
     _find_storages(context, [tensors[2], tensors[3]], three, five)
+    _find_shapes(context, offset, contents)
     context.undefined = native.symbol("libc10.so", "_ZN3c1019UndefinedTensorImpl10_singletonE")
     context.shallow_copy = native.symbol(
         "libc10.so", "_ZNK3c1010TensorImpl23shallow_copy_and_detachERKNS_15VariableVersionEb"
     )
+
+
+def _find_shapes(context: Context, offset: Callable[..., int], contents: dict[int, list[int]]) -> None:
+    """Find the sizes, the strides and the first element of tensors, and the sizes of data types."""
+    with torch.inference_mode(mode=False):
+        parts = [
+            torch.zeros(97, 89, 83, device="cpu")[5:, 7:, 11:],
+            torch.zeros(41, 43, 47, 53, device="cpu")[2:, 3:, 5:],
+        ]
+    for part in parts:
+        contents[id(part)] = _words(part._cdata, _TENSOR_WORDS)
+    for place in (0, 1, 2):
+        for name, values in (("sizes", Tensor.size), ("strides", Tensor.stride)):
+            found = offset(f"the {name}", *((part, values(part, place)) for part in parts)) - 8 * place
+            if getattr(context, name) not in (0, found):
+                raise UnknownLayout(f"torch {torch.__version__} keeps {name} in several places")
+            setattr(context, name, found)
+    context.first_element = offset("the first element", *((part, part.storage_offset()) for part in parts))
+    context.elements = offset("the number of elements", *((part, part.numel()) for part in parts))
+    for dtype in _FOLLOWED_TYPES:
+        element = torch.empty(1, dtype=dtype, device="cpu")
+        number = int.from_bytes(ctypes.string_at(element._cdata + context.type, 2), "little")
+        context.item_size[number] = element.element_size()
 
 
 def _words(address: int, count: int) -> list[int]:

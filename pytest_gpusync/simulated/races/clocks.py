@@ -13,11 +13,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpusync.simulated.base.state import process
+
 if TYPE_CHECKING:
     import weakref
+    from collections.abc import Callable
 
 _MAX_TIMELINES: Final = 512
 """Streams that are remembered; the oldest of those that no longer exist are then dropped."""
+
+
+class _Hooks:
+    """What this package is told about other parts of the device, on which it may not depend."""
+
+    settle: Callable[[], None] = staticmethod(lambda: None)
+    """Follow what native code has done since the last time."""
+
+
+hooks: Final = _Hooks()
+
+
+def settle() -> None:
+    """Follow what native code has done so far, before what orders it changes."""
+    if process.tracking:
+        hooks.settle()
 
 
 class Timeline:
@@ -55,6 +74,7 @@ class Timeline:
 
     def snapshot(self) -> Snapshot:
         """Return what has been issued so far, for somebody who will wait for it."""
+        settle()
         self.launch()
         reached = dict(self.seen)
         reached[self] = self.clock
@@ -63,6 +83,7 @@ class Timeline:
 
     def wait(self, reached: Snapshot) -> None:
         """Let later work come after `reached`."""
+        settle()
         self.launch()
         _merge(self.seen, reached)
 
@@ -85,6 +106,7 @@ class _Host:
     def wait(self, reached: Snapshot) -> None:
         """Let what the host does from now on come after `reached`."""
         if any(self.seen.get(stream, 0) < clock for stream, clock in reached.items()):
+            settle()
             self.version += 1
             _merge(self.seen, reached)
 

@@ -38,7 +38,7 @@ class Access(NamedTuple):
 class History:
     """One piece of memory: a storage of the device, or of pinned memory."""
 
-    __slots__ = ("base", "born", "key", "owner", "reads", "recorded", "storage", "writes")
+    __slots__ = ("base", "born", "key", "owner", "reads", "recorded", "shared", "storage", "writes")
 
     def __init__(self, base: int, owner: Timeline | None) -> None:
         self.base = base
@@ -54,6 +54,8 @@ class History:
         """When it was allocated, as the allocator counts: what happened to its key before is not its own."""
         self.storage: StorageWeakRef | None = None
         """Set once it was used on another stream than its owner."""
+        self.shared = False
+        """Another stream than the default one may still use it: operators that use it are left to Python."""
 
     def unordered(self, extent: Extent, write: bool, stream: Timeline) -> Iterator[tuple[Access, bool]]:
         """Yield the kept accesses that race with one by `stream` now, each with whether it is a write."""

@@ -1,14 +1,14 @@
 """Sees every operator of the host on pinned memory, and no other operator.
 
 A pinned tensor gets one more dispatch key, which its views inherit. torch has a key for tests that nobody uses; the
-fallback registered for it sees the operator before autograd does, and then calls it without the key. A tensor made from
+kernels registered for it see the operator before autograd does, and then call it without the key. A tensor made from
 the storage alone does not have the key. Methods that read memory without an operator are replaced in :mod:`torch_api`.
 """
 
 from __future__ import annotations
 
 import sys
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -18,12 +18,15 @@ from pytest_gpusync.simulated.base.native import cells
 from pytest_gpusync.simulated.races import tracker
 
 Tensor = torch.Tensor
-_KEYS: Final = DispatchKeySet(torch._C._dispatch_key_parse("TESTING_ONLY_GenericWrapper"))
+_KEY: Final = "TESTING_ONLY_GenericWrapper"
+_KEYS: Final = DispatchKeySet(torch._C._dispatch_key_parse(_KEY))
 _BIT: Final = _KEYS.raw_repr()
 _without_key = torch._C._ExcludeDispatchKeyGuard
 _TENSOR_WORDS: Final = 23
 """Words of a tensor's structure that every release has."""
-_library: torch.library.Library | None = None
+_fallback: torch.library.Library | None = None
+_kernels: dict[str, Any] = {}
+"""The libraries of the kernels, by namespace; they live as long as the process."""
 
 
 class _Offset:
@@ -33,11 +36,11 @@ class _Offset:
 
 def install() -> None:
     """Register the fallback, once per process, and find where tensors keep their keys."""
-    global _library
-    if _library is not None:
+    global _fallback
+    if _fallback is not None:
         return
-    _library = torch.library.Library("_", "IMPL")
-    _library.fallback(_observe, "TESTING_ONLY_GenericWrapper")
+    _fallback = torch.library.Library("_", "IMPL")
+    _fallback.fallback(_observe, _KEY)
     with torch.inference_mode(mode=False):
         tensors = [torch.zeros(3, device="cpu"), torch.zeros(3, device="meta")]
     with torch.inference_mode():
@@ -53,7 +56,24 @@ def install() -> None:
 def mark(tensor: Tensor) -> None:
     """See the operators on `tensor`, a CPU tensor, and on its views."""
     if _Offset.key_set is not None:
+        if not _kernels:
+            _register_kernels()
         cells[(tensor._cdata >> 3) + _Offset.key_set] |= _BIT
+
+
+def _register_kernels() -> None:
+    """Register a kernel for each operator that exists by now; the fallback serves those that are made later.
+
+    While a dispatch mode is active (FlopCounterMode, selective checkpointing, FakeTensorMode), torch finds a Python
+    kernel only if it was registered for the operator; at a Python fallback it ends with an internal error.
+    """
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        op = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+        if namespace not in _kernels:
+            _kernels[namespace] = torch._C._dispatch_library("IMPL", namespace, "", __file__, 1)
+        _kernels[namespace].impl(rest, _KEY, partial(_observe, op))
 
 
 class _Plan(NamedTuple):

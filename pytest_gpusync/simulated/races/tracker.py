@@ -4,9 +4,10 @@ Copies between the host and the device are always followed, as long as somebody 
 on the device touch is followed only while ``process.tracking`` is set: once there is a side stream, or while there is a
 collective that nobody has waited for. With default streams alone all work of a device is ordered.
 
-Following an operator takes longer than running it. So of a program with steps the first eight are followed, and then
-two of every eight, until it uses a side stream at a new line: then eight again. A program without steps is followed
-throughout.
+Operators on default streams mostly run in native code, which writes what they use into the ring of :mod:`..abi
+.lifetimes`. :func:`operator_ran` is told later, at the latest before anybody waits for anything: until then no such
+access can race, because operators that use memory which another stream may still use are left to Python, where
+:func:`before` compares their accesses while their frame still exists.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_gpusync.model.measurement import HOST, Race
 from pytest_gpusync.simulated.base import sync_events
+from pytest_gpusync.simulated.base.native import cells
 from pytest_gpusync.simulated.base.state import current_device, in_backward, process
 from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.races import clocks, sentences
 from pytest_gpusync.simulated.races.clocks import Timeline, timeline
-from pytest_gpusync.simulated.races.extents import Extent, of_tensor, overlap
+from pytest_gpusync.simulated.races.extents import Extent, of_strided, of_tensor, overlap
 from pytest_gpusync.simulated.races.history import Access, History
 from pytest_gpusync.source import attribution
 
@@ -45,10 +47,12 @@ RaceSink = Callable[[Race], None]
 COPY: Final = "copy"
 GRAPH: Final = "graph"
 COLLECTIVE: Final = "collective"
+_OPERATOR: Final = "operator"
+_IS_WRITE, _HAS_GAPS, _ADDRESS = 1 << 62, 1 << 61, (1 << 48) - 1
+"""Bits of the first word of an access in a record of the native path."""
+_SHARED_SLOTS: Final = 1 << 12
 _MAX_PENDING: Final = 4096
 """Pinned memory with copies under way that is remembered; the oldest is dropped beyond."""
-_FIRST_STEPS, _EVERY, _STEPS_OF_EVERY = 8, 8, 2
-_MAX_LINES: Final = 4096
 _MAX_FREED: Final = 4096
 """Pieces of freed memory that are remembered while another stream may use them; the oldest are dropped beyond."""
 _MAX_REPORTED: Final = 1024
@@ -59,6 +63,14 @@ _NO_CONTENT: Final = re.compile(
     r"_version|_has_\w+|resize_\w*|set_|record_stream|requires_grad_|retain_grad|rename_?|can_cast)(\.\w+)?$"
 )
 
+
+class _Sweeps:
+    """When pinned memory that no copy uses any more is forgotten: each time that its number has doubled."""
+
+    least = next = 64
+
+
+_sweeps: Final = _Sweeps()
 pending: dict[int, History] = {}
 """Pinned memory that copies may still read or fill, by its first address."""
 _device: dict[int, History] = {}
@@ -70,29 +82,20 @@ _collectives = 0
 """Collectives that the stream that started them has not waited for."""
 
 
-class _Steps:
-    """Which steps of the program are followed."""
-
-    def __init__(self) -> None:
-        self.done = 0
-        self.followed_from = 0
-        """The step at which a side stream was last used at a new line."""
-        self.left_out = False
-        """The current step is not followed."""
-        self.lines: set[tuple[CodeType, int]] = set()
-        """Instructions that made a side stream the current one."""
-
-
-_steps = _Steps()
-
-
 class _Hooks:
     """What this package is told about other parts of the device, on which it may not depend."""
 
     current_stream: Callable[[int], int] = staticmethod(lambda index: 0)
     """The id of the calling thread's current stream of a device."""
-    settle: Callable[[], None] = staticmethod(lambda: None)
+    catch_up: Callable[[], None] = staticmethod(lambda: None)
     """Bring the model of the allocator up to date."""
+    learn_codes: Callable[[FrameType | None], None] = staticmethod(lambda frame: None)
+    """Let native code know the code from a frame to the user's innermost one."""
+    code: Callable[[int], CodeType | None] = staticmethod(lambda identity: None)
+    """The code object that native code named."""
+    shared_counters: int | None = None
+    """Cell of the first counter by which native code knows memory that another stream may still use; None without
+    native code."""
     key_of: Callable[[int], int | None] = staticmethod(lambda base: None)
     """What the allocator knows the memory by that begins at an address."""
 
@@ -125,8 +128,6 @@ def stop_listening(sink: RaceSink) -> None:
 
 
 def _forget_accesses() -> None:
-    global _steps
-    _steps = _Steps()
     _recorded.clear()
     pending.clear()
     _reported.clear()
@@ -134,6 +135,8 @@ def _forget_accesses() -> None:
 
 
 def _forget_device() -> None:
+    for history in _device.values():
+        _set_shared(history, False)
     _device.clear()
     _bases.clear()
     _suspects.clear()
@@ -181,37 +184,16 @@ def stream_made(stream: Any, index: int, number: int) -> None:
         reconsider()
 
 
-def side_stream_entered(frame: FrameType) -> None:
-    """A side stream becomes the current one at `frame`: a new line is followed for some steps."""
-    place = (frame.f_code, frame.f_lasti)
-    if _sinks and place not in _steps.lines and len(_steps.lines) < _MAX_LINES:
-        _steps.lines.add(place)
-        _steps.followed_from = _steps.done
-        if _steps.left_out:
-            _steps.left_out = False
-            reconsider()
-
-
-def step_ended() -> None:
-    """A step of the program has ended: decide whether the next one is followed."""
-    steps = _steps
-    steps.done += 1
-    left_out = steps.done - steps.followed_from >= _FIRST_STEPS and steps.done % _EVERY >= _STEPS_OF_EVERY
-    if left_out != steps.left_out:
-        steps.left_out = left_out
-        reconsider()
-
-
 def reconsider() -> None:
     """Follow operators as long as somebody listens, if there was a side stream since, or a collective is under way."""
     global _side_streams_seen
     _side_streams_seen = bool(_sinks) and (_side_streams_seen or clocks.any_side_stream())
-    wanted = bool(_sinks) and (_collectives > 0 or (_side_streams_seen and not _steps.left_out))
+    wanted = bool(_sinks) and (_collectives > 0 or _side_streams_seen)
     if wanted != process.tracking:
         process.tracking = wanted
         if wanted:
             # Memory that was freed before must not be taken for what lies at its address now.
-            hooks.settle()
+            hooks.catch_up()
         else:
             _forget_device()
         process.changed()
@@ -222,6 +204,7 @@ def reconsider() -> None:
 
 def launch(index: int) -> Timeline:
     """Start work on the current stream of ``cuda:index``."""
+    clocks.settle()
     stream = current(index)
     stream.launch()
     return stream
@@ -239,11 +222,8 @@ def write(tensor: Tensor, stream: Timeline, place: _Line, what: str) -> None:
 
 def _touch(tensor: Tensor, is_write: bool, stream: Timeline, line: _Line, what: str) -> None:
     if tensor.numel():
-        base = base_of(tensor)
-        history = _device.get(base)
-        if history is None:
-            history = _device[base] = History(base, None)
-            history.recorded |= _recorded.pop(base, set())
+        history = _history(base_of(tensor))
+        base, default = history.base, timeline(tensor.get_device(), 0)
         access(history, of_tensor(tensor), is_write, stream, line, what, tensor)
         if history.storage is None and stream is not (history.owner or timeline(stream.device, 0)):
             history.storage = StorageWeakRef(tensor.untyped_storage())
@@ -252,6 +232,36 @@ def _touch(tensor: Tensor, is_write: bool, stream: Timeline, line: _Line, what: 
             if history.key is not None:
                 _bases[history.key] = base
                 _suspects[base] = history
+        if history.shared or stream is not default:
+            _set_shared(history, _is_shared(history, default))
+
+
+def _history(base: int) -> History:
+    """Return what is known of the memory of the device at `base`."""
+    history = _device.get(base)
+    if history is None:
+        history = _device[base] = History(base, None)
+        history.recorded |= _recorded.pop(base, set())
+    return history
+
+
+def _is_shared(history: History, default: Timeline) -> bool:
+    """Return whether another stream than the default one may still use memory, or was not seen to be its owner's."""
+    if history.storage is None and history.owner not in (None, default):
+        return True
+    return any(
+        old.stream is not default and not default.has_seen(old.stream, old.clock)
+        for kept in (history.writes, history.reads)
+        for old in kept
+    )
+
+
+def _set_shared(history: History, shared: bool) -> None:
+    """Set whether operators that use memory are left to Python."""
+    if shared is not history.shared:
+        history.shared = shared
+        if hooks.shared_counters is not None:
+            cells[hooks.shared_counters + (history.base >> 6) % _SHARED_SLOTS] += 1 if shared else -1
 
 
 def access(
@@ -291,8 +301,9 @@ def copy_uses_pinned(tensor: Tensor, is_write: bool, stream: Timeline, line: _Li
         return
     history = pending.get(base)
     if history is None:
-        if len(pending) >= _MAX_PENDING:
+        if len(pending) >= _sweeps.next:
             _forget_done()
+            _sweeps.next = max(_sweeps.least, 2 * len(pending))
         history = pending[base] = History(base, None)
     access(history, of_tensor(tensor), is_write, stream, line, what, tensor)
 
@@ -344,6 +355,35 @@ _recorded: dict[int, set[Timeline]] = {}
 """Streams given to ``record_stream``, by the first address of memory that is not followed yet."""
 
 
+def operator_ran(index: int, words: Sequence[int], place: int, end: int) -> None:
+    """Keep what native code has noted of an operator on the default stream of ``cuda:index``.
+
+    `words` from `place` on are a record of native_path.cpp after its first word.
+    """
+    stream = timeline(index, 0)
+    stream.launch()
+    clock = stream.clock
+    code = hooks.code(words[place])
+    at: Place = None if code is None else (code, words[place + 1] - 1)
+    place += 2
+    while place < end:
+        memory, start, third = words[place], words[place + 1], words[place + 2]
+        place += 3
+        extent: Extent
+        if memory & _HAS_GAPS:
+            dimensions, item = divmod(third, 256)
+            strides = [(stride - 1) * item for stride in words[place + dimensions : place + 2 * dimensions]]
+            extent = of_strided(start, words[place : place + dimensions], strides, item)
+            place += 2 * dimensions
+        else:
+            extent = start, third, None
+        history = _device.get(memory & _ADDRESS) or _history(memory & _ADDRESS)
+        if history.shared:
+            access(history, extent, bool(memory & _IS_WRITE), stream, _Line(None, at), _OPERATOR)
+        else:
+            history.add(Access(extent, stream, clock, at, _OPERATOR), bool(memory & _IS_WRITE))
+
+
 def must_know_blocks() -> bool:
     """Return whether new memory may be what another stream still uses: then :func:`born` needs to know where it is."""
     return bool(_freed) or any(
@@ -351,8 +391,10 @@ def must_know_blocks() -> bool:
     )
 
 
-def born(base: int, key: int, when: int, device: int, block: tuple[int, int] | None) -> None:
-    """Memory was allocated on the current stream.
+def born(
+    base: int, key: int, when: int, device: int, block: tuple[int, int] | None, owner: Timeline | None = None
+) -> None:
+    """Memory was allocated.
 
     Args:
         base: its first address.
@@ -360,13 +402,19 @@ def born(base: int, key: int, when: int, device: int, block: tuple[int, int] | N
         when: its place in the order of allocations and frees.
         device: the index of its device.
         block: where the caching allocator has it, and its size.
+        owner: the stream that allocated it; by default the current one.
     """
-    owner = launch(device)
+    owner = owner or launch(device)
     _suspects.pop(base, None)
     _recorded.pop(base, None)
+    if base in _device:
+        _set_shared(_device[base], False)
     history = _device[base] = History(base, owner)
     history.key, history.born = key, when
     _bases[key] = base
+    default = timeline(device, 0)
+    if owner is not default:
+        _set_shared(history, True)
     if block is None:
         return
     address, nbytes = block
@@ -381,12 +429,14 @@ def born(base: int, key: int, when: int, device: int, block: tuple[int, int] | N
             if start + shift < base + nbytes and end + shift > base:
                 moved = access._replace(extent=(start + shift, end + shift, layout), freed=True)
                 (history.writes if is_write else history.reads).append(moved)
+                _set_shared(history, True)
         if not still_used:
             _freed.remove(freed)
 
 
 def record_stream(tensor: Tensor, stream: Timeline) -> None:
     """When `tensor` is freed, its memory is not reused before `stream` has done its work so far."""
+    clocks.settle()
     base = base_of(tensor)
     history = _device.get(base)
     if history is not None:
@@ -403,6 +453,7 @@ def died(key: int, when: int, address: int, nbytes: int) -> None:
         return
     _bases.pop(key, None)
     del _device[base]
+    _set_shared(history, False)
     if _suspects.pop(base, None) is not None:
         _freed.append(_Freed(history, address, nbytes))
         del _freed[:-_MAX_FREED]
@@ -455,6 +506,11 @@ def reads_nothing(name: str) -> bool:
     return _NO_CONTENT.match(name) is not None
 
 
+def fills_results(name: str) -> bool:
+    """Return whether an operator writes the new tensors that it returns."""
+    return "empty" not in name
+
+
 def before(schema: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
     """An operator is about to run on tensors of the device: keep what it reads and writes.
 
@@ -478,7 +534,7 @@ def before(schema: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -
 
 def after(schema: Any, result: Any) -> None:
     """An operator has made new tensors of the device, which it has written, unless it leaves them empty."""
-    if "empty" in schema.name:
+    if not fills_results(schema.name):
         return
     line = None
     for tensor in result if isinstance(result, (list, tuple)) else (result,):
@@ -563,13 +619,13 @@ def replay(accesses: Iterable[Captured]) -> None:
     """A graph is replayed on the current stream."""
     line = _Line.of(sys._getframe(1))
     for base, extent, is_write, device, pinned in accesses:
-        memory = pending if pinned else _device
-        if not pinned and not process.tracking:
-            continue
-        history = memory.get(base)
-        if history is None:
-            history = memory[base] = History(base, None)
-        access(history, extent, is_write, launch(device), line, GRAPH)
+        if pinned:
+            access(pending.setdefault(base, History(base, None)), extent, is_write, launch(device), line, GRAPH)
+        elif process.tracking:
+            stream, history = launch(device), _history(base)
+            access(history, extent, is_write, stream, line, GRAPH)
+            if history.shared or stream is not timeline(device, 0):
+                _set_shared(history, _is_shared(history, timeline(device, 0)))
 
 
 # ---- reports ----
@@ -587,6 +643,8 @@ class _Line:
     @staticmethod
     def of(frame: FrameType | None) -> _Line:
         """Return the user's innermost line below `frame`."""
+        if process.tracking:
+            hooks.learn_codes(frame)
         found = attribution.user_instruction(frame)
         return _Line(None, None) if found is None else _Line(found[0], found[1:])
 

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from pytest_gpusync.simulated.abi.lifetimes import CAPACITY, DEVICES, READ_AT, Lifetimes, best
+from pytest_gpusync.machine.deferred_signals import with_signals_deferred
+from pytest_gpusync.simulated.abi.lifetimes import CAPACITY, DEVICES, READ_AT, USED, Lifetimes, best
 from pytest_gpusync.simulated.base import sync_events
-from pytest_gpusync.simulated.base.deferred_signals import with_signals_deferred
 from pytest_gpusync.simulated.base.native import cells
 from pytest_gpusync.simulated.base.state import current_device, device_index, process
 from pytest_gpusync.simulated.base.sync_events import conditions
-from pytest_gpusync.simulated.races import tracker
+from pytest_gpusync.simulated.races import clocks, tracker
+from pytest_gpusync.simulated.races.clocks import timeline
 from pytest_gpusync.simulated.tensors import streams
 from pytest_gpusync.simulated.tensors.caching_allocator import (
     SHARED,
@@ -55,6 +56,8 @@ _blocks: dict[int, tuple[int, Block]] = {}
 _shrunk: dict[int, int] = {}
 """Keys of storages that were resized to 0 and are still live, by the address of their memory."""
 _catching_up = False
+_settled_calls = 0
+"""Calls of native code when :func:`_settle` last looked."""
 on_birth: Callable[[int], None] | None = None
 """See :func:`watch_births`."""
 _lifetimes: Lifetimes | None = None
@@ -103,6 +106,7 @@ def tell_tracker(key: int, index: int, died: int) -> None:
     is that of :func:`record_birth`.
     """
     block = None
+    _settle()
     if tracker.must_know_blocks():
         _catch_up()
         found = _blocks.get(key)
@@ -120,7 +124,19 @@ def _key_of(address: int) -> int | None:
 
 
 tracker.hooks.key_of = _key_of
-tracker.hooks.settle = lambda: _catch_up()
+
+
+def _settle() -> None:
+    """Tell who looks for races what native code did since the last time."""
+    global _settled_calls
+    calls = lifetimes().context.calls
+    if calls != _settled_calls:
+        _settled_calls = calls
+        _catch_up()
+
+
+clocks.hooks.settle = _settle
+tracker.hooks.catch_up = lambda: _catch_up()
 
 
 def live_bytes() -> dict[int, int]:
@@ -195,19 +211,32 @@ def _apply_ring(before: int) -> tuple[int, int] | None:
     not fit.
     """
     refused = None
-    unread = lifetimes().words(before)
-    words = iter(unread)
-    for ticket, word in enumerate(words, before - len(unread)):
+    words = lifetimes().words(before)
+    first = before - len(words)
+    place, end = 0, len(words)
+    while place < end:
+        word = words[place]
         if word >= 0:
             block = _blocks.pop(word, None)
             if block is not None:
                 if process.tracking:
-                    tracker.died(word, ticket, block[1].address, block[1].size)
+                    tracker.died(word, first + place, block[1].address, block[1].size)
                 _allocators[block[0]].free(block[1])
             elif _shrunk:
                 _free(word)
+            place += 1
+        elif word & USED:
+            after = place + 3 + (word & _NBYTES)
+            if process.tracking:
+                tracker.operator_ran((word >> 48) & 0x7F, words, place + 1, after)
+            place = after
         else:
-            refused = _allocate(next(words), word & _NBYTES, (word >> 48) & 0x7F, 0, SHARED) or refused
+            key, index = words[place + 1], (word >> 48) & 0x7F
+            refused = _allocate(key, word & _NBYTES, index, 0, SHARED) or refused
+            if process.tracking and key in _blocks:
+                made = _blocks[key][1]
+                tracker.born(key, key, first + place, index, (made.address, made.size), timeline(index, 0))
+            place += 2
     return refused
 
 

@@ -7,19 +7,24 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_gpusync.simulated.races import host_operators, tracker
 
-_SWEEP_AT = 4096
-
 _pinned: dict[int, StorageWeakRef] = {}
 """Pinned storages by address: an address alone may have been freed and reused by pageable memory."""
 
 
+class _Sweeps:
+    """When entries of memory that is gone are removed: each time that their number has doubled."""
+
+    least = next = 128
+
+
 def mark(tensor: torch.Tensor) -> torch.Tensor:
     """Mark the memory of `tensor`, a CPU tensor, as pinned; return the tensor."""
-    if len(_pinned) >= _SWEEP_AT:
+    if len(_pinned) >= _Sweeps.next:
         # Iterate over a copy: the pinning thread of a DataLoader may add entries meanwhile.
         for address, storage_reference in list(_pinned.items()):
             if storage_reference.expired():
                 _pinned.pop(address, None)
+        _Sweeps.next = max(_Sweeps.least, 2 * len(_pinned))
     storage = tensor.untyped_storage()
     _pinned[storage.data_ptr()] = StorageWeakRef(storage)
     host_operators.mark(tensor)

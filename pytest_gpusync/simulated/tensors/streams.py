@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import sys
 import threading
 import time
 import warnings
@@ -293,8 +292,6 @@ def set_stream(stream: Stream | None) -> None:
         before = current_id(stream.device_index)
         _current.streams[stream.device_index] = stream
         _side_streams += bool(stream.stream_id) - bool(before)
-        if stream.stream_id and not before:
-            tracker.side_stream_entered(sys._getframe(2))
         process.changed()
 
 

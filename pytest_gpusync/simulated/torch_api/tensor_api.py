@@ -290,9 +290,10 @@ def _default_type(set_default: Callable[[Any], None]) -> Callable[[Any], None]:
         module, _, name = (kind if isinstance(kind, str) else getattr(kind, "__name__", "")).rpartition(".")
         dtype = _LEGACY.get(name)
         if module == "torch.cuda" and dtype is not None and dtype.is_floating_point:
+            _Defaults.new = new  # first: reset() restores what follows
             torch.set_default_dtype(dtype)
             torch.set_default_device("cuda")
-            _Defaults.new, Tensor.__new__ = new, create  # type: ignore[assignment,method-assign]
+            Tensor.__new__ = create  # type: ignore[assignment,method-assign]
             return
         reset()
         set_default(kind)

@@ -32,7 +32,7 @@ def _command(monkeypatch: pytest.MonkeyPatch, function: object) -> None:
     module = ModuleType("stand_in")
     module.main = function  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "stand_in", module)
-    monkeypatch.setitem(cli.COMMANDS, "trace", ("stand_in", "main", "stand in"))
+    monkeypatch.setitem(cli.COMMANDS, "trace", ("stand_in", "main", "parser", "stand in"))
 
 
 def test_help_lists_the_commands(capsys: Captured) -> None:

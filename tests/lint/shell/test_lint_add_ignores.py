@@ -161,7 +161,7 @@ def test_only_what_is_selected_is_allowed(project: Project) -> None:
 def test_what_is_in_the_baseline_needs_no_comment(project: Project) -> None:
     root = project({"a.py": "item()\n"})
     main(["--write-baseline"])
-    assert main([*ADD, "--baseline", "gpusync-baseline.json"]) == 0
+    assert main([*ADD, "--baseline", "gpusync-lint-baseline.json"]) == 0
     assert (root / "a.py").read_text() == "item()\n"
 
 

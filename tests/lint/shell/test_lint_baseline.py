@@ -15,7 +15,7 @@ from gpusync_lint.cli import main
 Project = Callable[..., Path]
 Captured = pytest.CaptureFixture[str]
 
-FILE = "gpusync-baseline.json"
+FILE = "gpusync-lint-baseline.json"
 USE = ["--baseline", FILE]
 WRITE = ["--write-baseline"]
 
@@ -42,7 +42,7 @@ def test_the_file_has_an_entry_per_line_sorted_and_alike_wherever_it_stands(proj
     root = project({"b.py": "item()\n", "a.py": "x = tolist()\nitem()\n"})
     assert main(WRITE) == 0
     assert (root / FILE).read_text() == (
-        '[{"schema": "gpusync.baseline/1"}\n'
+        '[{"schema": "gpusync.lint-baseline/1"}\n'
         ',{"key": "a.py::<module>::GS201::item()::1", "code": "GS201", "source": "item()"}\n'
         ',{"key": "a.py::<module>::GS202::tolist()::1", "code": "GS202", "source": "x = tolist()"}\n'
         ',{"key": "b.py::<module>::GS201::item()::1", "code": "GS201", "source": "item()"}\n'
@@ -103,19 +103,23 @@ def test_no_temporary_file_is_left(project: Project) -> None:
     [
         (None, "b.json: no such baseline; --write-baseline creates it"),
         ("", "b.json:1: not valid JSON (Expecting value); delete it and use --write-baseline"),
-        ('[{"schema": "gpusync.baseline/1"}\n,{"key"', "b.json:2: not valid JSON ("),
+        ('[{"schema": "gpusync.lint-baseline/1"}\n,{"key"', "b.json:2: not valid JSON ("),
         ("[\n<<<<<<< HEAD\n]", "b.json:2: not valid JSON (Expecting value); resolve the merge conflict"),
-        ("{}", "b.json: not a gpusync baseline, which is a list that starts with the schema 'gpusync.baseline/1'"),
+        ("{}", "b.json: not a gpusync baseline, which is a list that starts with the schema 'gpusync.lint-baseline/1'"),
         ('{"schema": "gpusync.lint/1"}', "b.json: not a gpusync baseline"),
         ("[]", "b.json: not a gpusync baseline"),
-        ('["gpusync.baseline/1"]', "b.json: not a gpusync baseline"),
+        ('["gpusync.lint-baseline/1"]', "b.json: not a gpusync baseline"),
         ('[{"schema": 1}]', "b.json: not a gpusync baseline"),
         (
-            '[{"schema": "gpusync.baseline/2"}]',
-            "b.json: its schema is 'gpusync.baseline/2', but this version of gpusync ",
+            '[{"schema": "gpusync.lint-baseline/2"}]',
+            "b.json: its schema is 'gpusync.lint-baseline/2', but this version of gpusync ",
         ),
-        ('[{"schema": "gpusync.baseline/1"}, 3]', "b.json: entry 1 needs the strings key, code and source"),
-        ('[{"schema": "gpusync.baseline/1"}, {"key": "a"}]', "b.json: entry 1 needs the strings key, code and source"),
+        ('[{"schema": "gpusync.lint-baseline/1"}, 3]', "b.json: entry 1 needs the strings key, code and source"),
+        (
+            '[{"schema": "gpusync.lint-baseline/1"}, {"key": "a"}]',
+            "b.json: entry 1 needs the strings key, code and source",
+        ),
+        ('[{"schema": "gpusync.test-baseline/1"}]', "b.json: this is a baseline of the pytest plugin; use it with "),
         (b"\xff\xfe", "b.json: not a gpusync baseline: it is not UTF-8"),
         ("[" * 100_000, "b.json: not a gpusync baseline: nested too deeply"),
     ],

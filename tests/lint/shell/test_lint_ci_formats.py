@@ -1,4 +1,4 @@
-"""GitHub, GitLab and JUnit."""
+"""GitHub, GitLab, JUnit, Azure, reviewdog, and one line for each warning."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 from gpusync_lint import output as formats
+from gpusync_lint._address import DOCUMENTATION, SOURCE
 from gpusync_lint.cli import main
 from gpusync_lint.model.findings import FileError, Finding
 from gpusync_lint.model.levels import Confidence, Heat
@@ -296,9 +297,91 @@ def test_the_help_describes_every_format(capsys: Captured) -> None:
 @pytest.mark.parametrize("name", formats.names())
 def test_what_a_format_has_no_place_for_is_refused(project: Project, capsys: Captured, name: str) -> None:
     root = project({"a.py": "item()\n"})
-    (root / "run.json").write_text('{"schema": "gpusync.run/1", "regions": []}')
+    unknown = dict.fromkeys(("torch", "device", "gpu", "driver", "recorder", "coverage", "note"))
+    run = {"schema": "gpusync.run/1", "environment": {**unknown, "python": "3.13.1"}, "regions": []}
+    (root / "run.json").write_text(json.dumps(run))
     shows = formats.named(name).shows
     for option, shown in ((["--statistics"], shows.statistics), (["--observed", "run.json"], shows.observed)):
         assert main(["--exit-zero", "--output-format", name, *option]) == (0 if shown else 2)
         error = f"gpusync lint: error: {option[0]}: the format {name} cannot contain "
         assert capsys.readouterr().err.startswith("" if shown else error)
+
+
+# ---------------------------------------------------------------- Azure
+
+
+def test_azure_gets_an_issue_per_warning_and_error(project: Project, capsys: Captured) -> None:
+    project({"a.py": "x = item()\nitem_epoch()\n", "b.py": "syntax_error()\n"})
+    assert _out(capsys, "azure").splitlines() == [
+        "##vso[task.logissue type=error;sourcepath=b.py;linenumber=3;]invalid syntax",
+        (
+            "##vso[task.logissue type=warning;sourcepath=a.py;linenumber=1;columnnumber=5;code=GS201;]"
+            "`item()` waits for the GPU; remedy: keep it on the device"
+        ),
+    ]
+
+
+def test_azure_escapes_properties_and_messages() -> None:
+    line = render("azure", _outcome(replace(FINDING, path="a;b]%.py", message="50%;\r\n##vso[task.complete]")))
+    assert line.startswith("##vso[task.logissue type=warning;sourcepath=a%3Bb%5D%AZP25.py;linenumber=1;")
+    assert "]50%AZP25;%0D%0A##vso[task.complete]; remedy" in line
+    assert line.count("\n") == 1
+
+
+# ---------------------------------------------------------------- reviewdog
+
+
+def test_reviewdog_gets_a_diagnostic_per_finding_and_error(project: Project, capsys: Captured) -> None:
+    project({"a.py": "x = item()\nitem_epoch()\n", "b.py": "syntax_error()\n"})
+    document = json.loads(_out(capsys, "rdjson"))
+    error, warning, note = document["diagnostics"]
+    assert document["source"] == {"name": "gpusync", "url": SOURCE}
+    assert error == {
+        "message": "invalid syntax",
+        "location": {"path": "b.py", "range": {"start": {"line": 3}}},
+        "severity": "ERROR",
+    }
+    assert warning == {
+        "message": "`item()` waits for the GPU; remedy: keep it on the device",
+        "location": {
+            "path": "a.py",
+            "range": {"start": {"line": 1, "column": 5}, "end": {"line": 1, "column": 11}},
+        },
+        "severity": "WARNING",
+        "code": {"value": "GS201", "url": f"{DOCUMENTATION}rules/GS201/"},
+    }
+    assert note["severity"] == "INFO"
+
+
+def test_reviewdog_columns_count_bytes() -> None:
+    outcome = replace(
+        _outcome(replace(FINDING, span=Span(1, 7, 1, 13))), texts={"a.py": "'\u00e9\U0001f600', item()\n"}
+    )
+    (found,) = json.loads(render("rdjson", outcome))["diagnostics"]
+    assert found["location"]["range"] == {"start": {"line": 1, "column": 11}, "end": {"line": 1, "column": 17}}
+
+
+def test_reviewdog_gets_the_fix_as_a_suggestion(project: Project, capsys: Captured) -> None:
+    project({"a.py": "copy_safe()\n"})
+    (found,) = json.loads(_out(capsys, "rdjson"))["diagnostics"]
+    (suggestion,) = found["suggestions"]
+    start, end = suggestion["range"]["start"]["column"] - 1, suggestion["range"]["end"]["column"] - 1
+    assert "copy_safe()"[:start] + suggestion["text"] + "copy_safe()"[end:] == "fixed()"
+
+
+# ---------------------------------------------------------------- one line
+
+
+def test_concise_is_one_line_per_warning_and_the_closing_line(project: Project, capsys: Captured) -> None:
+    project({"a.py": "x = item()\nitem_epoch()\n", "b.py": "tolist()  # gpusync: allow[GS202] why\n"})
+    lines = ["a.py:1:5: GS201 [item-read] `item()` waits for the GPU"]
+    closing = ["Found 1 warning, 1 allowed", "(+1 note: once per epoch; --heat epoch shows them)"]
+    assert _out(capsys, "concise").splitlines() == lines + closing
+    allowed = "b.py:1:1: GS202 [tolist-read] `tolist()` waits for the GPU (allowed: why)"
+    assert _out(capsys, "concise", "--show-suppressed").splitlines() == [*lines, allowed, *closing]
+    assert "1 GS201 [item-read]" in _out(capsys, "concise", "--statistics").splitlines()
+
+
+def test_concise_is_colored_where_that_is_asked_for() -> None:
+    assert "\x1b[" in render("concise", _outcome(FINDING), color=True)
+    assert "\x1b[" not in render("concise", _outcome(FINDING))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from gpusync_lint import cli
-from gpusync_lint.cli import main
+from gpusync_lint.cli import main, terminal
 
 if TYPE_CHECKING:
     from gpusync_lint.model.findings import Analysis
@@ -365,7 +365,7 @@ def test_a_terminal_sees_progress_when_it_takes_long(
 ) -> None:
     project({"a.py": "x = 1\n"})
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(cli, "PROGRESS_AFTER", 0.01)
+    monkeypatch.setattr(terminal, "PROGRESS_AFTER", 0.01)
     real = cli.run
 
     def slow(*arguments: object) -> object:

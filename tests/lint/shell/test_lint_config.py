@@ -79,7 +79,7 @@ def test_an_empty_table_is_the_default(tmp_path: Path) -> None:
         ("torch_version = '2.1'", "tool.gpusync.torch_version: unknown key; did you mean 'torch-version'?"),
         (
             "color = 1",
-            "tool.gpusync.color: unknown key; the keys are select, ignore, exclude, per-file-ignores, heat, baseline",
+            "tool.gpusync.color: unknown key; the keys are select, ignore, exclude, respect-gitignore, per-file",
         ),
         ("select = 'GS2'", 'tool.gpusync.select: must be a list of strings; write select = ["GS2"]'),
         ("select = 2", "tool.gpusync.select: must be a list of strings, not an integer"),

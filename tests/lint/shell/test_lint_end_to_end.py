@@ -202,7 +202,7 @@ def test_a_function_that_moves_stays_in_the_baseline_and_a_second_read_in_it_is_
     script = tmp_path / "train.py"
     script.write_text(FUNCTIONS)
     _gpusync(tmp_path, "lint", "--write-baseline")
-    use = ("lint", "--baseline", "gpusync-baseline.json", "--output-format", "json")
+    use = ("lint", "--baseline", "gpusync-lint-baseline.json", "--output-format", "json")
     script.write_text(FUNCTIONS.replace("\n\ndef", "\n\ndef first():\n    pass\n\n\ndef"))
     moved = _gpusync(tmp_path, *use)
     script.write_text(FUNCTIONS + "        print(loss.item())\n")

@@ -233,7 +233,7 @@ def test_a_file_that_a_fix_would_break_is_left_untouched(
     assert (root / "b.py").read_text() == "fixed()\n"
     out, err = capsys.readouterr()
     assert err == f"a.py: error: not fixed: {problem}\n"
-    assert out.endswith("Fixed 1 warning in 1 file.\nFound 2 warnings (2 fixable with --fix)\n")
+    assert out.endswith("Fixed 1 warning in 1 file.\nFound 2 warnings (2 fixable with --fix), 1 error\n")
 
 
 UNWRITABLE = "a fix cannot be written: there is no comment at this position (fix: Use fixed); this is a bug in gpusync"
@@ -248,7 +248,7 @@ def test_a_fix_that_cannot_be_written_is_an_error_and_the_others_are_applied(
     out, err = capsys.readouterr()
     assert err == f"a.py:2: error: {UNWRITABLE}\n"
     assert "fix: Use" not in out
-    assert out.endswith("Fixed 2 warnings in 1 file.\nFound 1 warning\n")
+    assert out.endswith("Fixed 2 warnings in 1 file.\nFound 1 warning, 1 error\n")
 
 
 @pytest.mark.parametrize("options", [[], ["--fix"], ["--fix", "--add-ignores", "known", "--show-suppressed"]])

@@ -405,7 +405,7 @@ def test_standard_input_can_be_a_notebook(
 def test_a_notebook_can_have_a_baseline(project: Project, capsys: Captured) -> None:
     root = project({"a.ipynb": _document("item()")})
     main(["--write-baseline"])
-    use = ["--baseline", "gpusync-baseline.json"]
+    use = ["--baseline", "gpusync-lint-baseline.json"]
     (root / "a.ipynb").write_text(_document(MARKDOWN, "x = 1", "item()"))
     assert main(use) == 0
     (root / "a.ipynb").write_text(_document("def f(:", "x"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,12 +16,18 @@ if TYPE_CHECKING:
 
 
 def _site(line: int, path: str = "a.py", **changes: Any) -> dict[str, Any]:
-    site = {"path": path, "line": line, "function": "train", "code": None, "direction": None}
-    return {**site, "syncs": 4, "steps": 3, "per_step_max": 1, "blocked_ms": None, **changes}
+    site = {"path": path, "line": line, "function": "train", "code": None, "kind": "stream", "direction": None}
+    site |= {"syncs": 4, "steps": 3, "per_step_max": 1, "blocked_ms": None, "bytes": None, "via": None, "phase": None}
+    return {**site, "thread": "MainThread", "allowed": None, "background": False, **changes}
 
 
 def _run(*sites: dict[str, Any], lines: dict[str, Any] | None = None) -> str:
-    return json.dumps({"schema": "gpusync.run/1", "regions": [{"sites": list(sites)}], "lines": lines})
+    nothing = ("torch", "device", "gpu", "driver", "recorder", "coverage", "note")
+    environment = {"python": "3.12.1", **dict.fromkeys(nothing)}
+    absent = ("problem", "steps", "warmup", "step_source", "device_used", "syncs", "syncs_per_step", "memory", "timing")
+    region = {"name": "train.py", "outcome": "measured", "sites": list(sites), "verdicts": [], **dict.fromkeys(absent)}
+    document = {"schema": "gpusync.run/1", "environment": environment, "regions": [region], "lines": lines}
+    return json.dumps(document)
 
 
 def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -122,7 +130,9 @@ def test_without_a_run_nothing_is_said_of_one(project: Callable[..., Path], caps
         pytest.param("{", "run.json: not JSON (", id="not JSON"),
         pytest.param('{"schema": "other"}', "run.json: not a run file; gpusync trace --json", id="another schema"),
         pytest.param(
-            '{"schema": "gpusync.run/1", "regions": [{"sites": [{}]}]}', "run.json: not a run file as", id="broken"
+            '{"schema": "gpusync.run/1", "regions": [{"sites": [{}]}]}',
+            "run.json: not a valid gpusync.run/1 file: object missing required field `path`, at regions[0].sites[0];",
+            id="broken",
         ),
     ],
 )
@@ -135,6 +145,27 @@ def test_what_is_no_run_is_refused_in_one_line(
     assert captured.err.startswith(f"gpusync lint: error: {message}")
     assert captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+def test_a_range_of_lines_takes_no_more_time_or_memory_than_it_has_digits(
+    project: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    project({"a.py": "item()\n", "run.json": _run(lines={"a.py": [[0, 2**31 - 1]]})})
+    began = time.monotonic()
+    tracemalloc.start()
+    document = _json(capsys, "--observed", "run.json")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert _evidence(document) == {1: "did_not_wait"}
+    assert (peak < 50e6, time.monotonic() - began < 10) == (True, True)
+
+
+def test_every_bad_run_is_named(project: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    project({"a.py": "item()\n", "1.json": "{", "2.json": _run(_site(1)), "3.json": "[]"})
+    assert main(["--observed", "1.json", "--observed", "2.json", "--observed", "3.json", "a.py"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "1.json: not JSON" in line
+    assert "3.json: not a run file" in line
 
 
 def test_a_format_without_room_for_it_is_refused(

@@ -15,7 +15,7 @@ def test_every_page_is_complete(code: str, capsys: Captured) -> None:
     assert rule([code]) == 0
     blocks = capsys.readouterr().out.rstrip("\n").split("\n\n")
     assert blocks[0] == f"{code} {DOCS[code].name}"
-    titles = ["What it does", "Why it matters", "Example", "Use instead", "Fix safety", "When to ignore it"]
+    titles = ["What it does", "Why is this bad", "Example", "Use instead", "Fix safety", "Options", "When to ignore"]
     out = "\n\n".join(blocks[1:])
     places = [out.index(f"{title}\n  ") for title in titles]
     assert places == sorted(places)
@@ -66,3 +66,28 @@ def test_names_are_distinct() -> None:
 
 def test_codes_and_names_are_those_of_the_pages() -> None:
     assert list(codes.names().items()) == [(code, doc.name) for code, doc in DOCS.items()]
+
+
+@pytest.mark.parametrize("code", DOCS)
+def test_a_page_says_how_often_a_line_has_to_run_and_whether_there_is_a_fix(code: str) -> None:
+    doc = DOCS[code]
+    assert doc.frequency in {"every step", "every iteration", "any line"}
+    assert doc.frequency == "every step" or "every step" not in doc.summary
+    assert rule_pages.fix_kinds(doc) in {"none", "safe", "unsafe", "safe, unsafe"}
+
+
+def test_the_topics_cover_all_codes() -> None:
+    assert {code[:3] for code in DOCS} == set(rule_pages.TOPICS)
+
+
+def test_options_that_change_one_rule_are_on_its_page_only() -> None:
+    assert [code for code, doc in DOCS.items() if "barriers" in rule_pages.options(doc)] == ["GS699"]
+    assert [code for code, doc in DOCS.items() if "baseline" in rule_pages.options(doc)] == ["GS905"]
+    assert "torch-version" in rule_pages.options(DOCS["GS505"])
+
+
+def test_examples_of_other_frameworks_are_folded_behind_those_of_the_rule() -> None:
+    own, _, others = rule_pages.page(DOCS["GS201"]).partition("<details")
+    assert "s.item()" in own
+    assert "<summary>JAX</summary>" in others
+    assert "<details" not in rule_pages.page(DOCS["GS804"])

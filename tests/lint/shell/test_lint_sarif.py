@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sarif_shape
+from gpusync_lint._address import DOCUMENTATION, SOURCE
 from gpusync_lint.cli import main
 
 Project = Callable[..., Path]
@@ -55,7 +56,7 @@ def test_a_document_with_everything_obeys_the_published_schema(project: Project,
     project(EVERYTHING)
     main(["--select", "GS201", "--write-baseline"])
     capsys.readouterr()
-    baseline = ["--baseline", "gpusync-baseline.json"]
+    baseline = ["--baseline", "gpusync-lint-baseline.json"]
     for arguments in ([], ["--show-suppressed", "--statistics"], baseline, [*baseline, "--show-suppressed"]):
         main([*arguments, "--output-format", "sarif"])
         jsonschema.validate(json.loads(capsys.readouterr().out), schema)
@@ -93,12 +94,14 @@ def test_the_check_of_the_shape_can_fail(
 def test_a_rule_has_its_page(project: Project, capsys: Captured) -> None:
     project({"a.py": "item()\n"})
     run = _run(capsys)
+    assert run["tool"]["driver"]["informationUri"] == SOURCE
     rule = run["tool"]["driver"]["rules"][run["results"][0]["ruleIndex"]]
     assert (rule["id"], rule["name"]) == ("GS201", "item-read")
+    assert rule["helpUri"] == f"{DOCUMENTATION}rules/GS201/"
     assert rule["shortDescription"]["text"] == "About item-read."
     assert rule["fullDescription"]["text"] == "About item-read. More of it. It waits."
     assert rule["help"]["text"].startswith("GS201 item-read\n\nWhat it does\n")
-    assert "**Example**\n\n```python\nx.item()\n```" in rule["help"]["markdown"]
+    assert "## Example\n\n```python\nx.item()\n```" in rule["help"]["markdown"]
 
 
 def test_warnings_and_notes_have_their_level(project: Project, capsys: Captured) -> None:

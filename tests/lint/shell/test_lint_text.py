@@ -4,10 +4,11 @@ import io
 from dataclasses import replace
 
 import pytest
-from gpusync_lint.model.findings import Finding, Fix
+from gpusync_lint.messages import wants_color
+from gpusync_lint.model.findings import FileError, Finding, Fix
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.spans import Span
-from gpusync_lint.output.base.format import Options, wants_color
+from gpusync_lint.output.base.format import Options
 from gpusync_lint.output.text import Text
 from gpusync_lint.run.outcome import Outcome
 from gpusync_lint.settings.selection import Level, Reported
@@ -115,6 +116,23 @@ def test_files_are_set_apart() -> None:
 )
 def test_the_closing_lines(outcome: Outcome, closing: str) -> None:
     out = render(outcome)
+    assert out == closing or out.endswith(f"\n\n{closing}")
+
+
+@pytest.mark.parametrize(
+    ("texts", "findings", "closing"),
+    [
+        ({"a.py": "x"}, (), "1 error\n"),
+        ({"a.py": "x", "b.py": "x"}, (), "No warnings in 1 file, 1 error\n"),
+        ({"b.py": "x"}, (), "No warnings in 1 file, 1 error\n"),
+        ({"a.py": "x", "b.py": "x"}, (_finding(path="b.py"),), "Found 1 warning, 1 error\n"),
+    ],
+)
+def test_a_file_with_an_error_is_not_counted_among_those_without_warnings(
+    texts: dict[str, str], findings: tuple[Finding, ...], closing: str
+) -> None:
+    error = FileError("a.py", 1, "invalid syntax")
+    out = render(replace(_outcome(*findings), errors=(error,), texts=texts, files=len(texts)))
     assert out == closing or out.endswith(f"\n\n{closing}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import element, join_all
@@ -56,6 +57,12 @@ def _enumerate(frame: Frame, call: Call) -> Value:
 
 
 def _zip(frame: Frame, call: Call) -> Value:
+    """Tuples of the elements; `zip(*rows)` is a tuple of columns."""
+    given = call.node.args
+    if len(given) == 1 and isinstance(given[0], ast.Starred):
+        row = element(frame.values.get(given[0].value, UNKNOWN))
+        if row.kind is Kind.TUPLE:
+            return tuple_of([list_of(item) for item in row.items or ()])
     return list_of(tuple_of([element(value) for value in call.args]))
 
 

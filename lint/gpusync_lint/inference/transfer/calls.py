@@ -11,6 +11,7 @@ from gpusync_lint.domain.values import UNKNOWN, Kind, Value
 from gpusync_lint.inference.tables import Call, evaluates
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.methods import call_method
+from gpusync_lint.inference.transfer.moves import MOVES
 from gpusync_lint.inference.transfer.names import attribute, value_and_path
 from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.project import framework_callbacks
@@ -59,7 +60,10 @@ def _call_attribute(frame: Frame, node: ast.Call, func: ast.Attribute) -> Value:
             return result
         if callee.kind is Kind.UNKNOWN and receiver.kind is Kind.UNKNOWN:
             return _call_by_name(frame, made, path)
-    return call_value(frame, made)
+    result = call_value(frame, made)
+    if name in MOVES and receiver.kind is Kind.MODULE:  # an override, which moves the module like any other
+        return call_method(frame, made) or result
+    return result
 
 
 def _arguments(frame: Frame, node: ast.Call) -> list[Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 _PROGRESS_BARS = frozenset({"tqdm", "trange", "track", "progress_bar", "Bar", "alive_it"})
 _COPIES = frozenset({"deepcopy", "copy"})
 _CHAINS = frozenset({"chain", "cycle", "islice"})
+_DRAWS = frozenset({"choice", "choices", "sample"})
+_SEQUENCES = frozenset({Kind.LIST, Kind.TUPLE})
+NAMED_TUPLE = "collections.namedtuple()"
+"""The dotted name of classes that `namedtuple` creates. The value has the names of the fields as its constant."""
 _MODEL_FACTORIES = frozenset({"create_model", "from_pretrained"})
 _COMMAND_LINES = frozenset({"cli", "parse"})
 """Functions that create an instance of a class of settings from the command line."""
@@ -82,6 +87,8 @@ def call_external(frame: Frame, call: Call) -> Value | None:
     dotted = call.callee.ref
     if dotted.__class__ is not str:
         return None
+    if dotted == NAMED_TUPLE:
+        return _named_tuple(call)
     parts = _parts(dotted)
     if parts.root == "builtins":
         return call_builtin(frame, parts.rest, call)
@@ -99,6 +106,23 @@ def call_external(frame: Frame, call: Call) -> Value | None:
         made = frame.analysis.named.made(dotted, call.kwargs)
         return made if made is not None else tensor(frame.assumed_device())
     return call_torch(frame, parts.rest, call) if parts.is_torch else _call_by_name(frame, parts, call)
+
+
+def field_names(node: ast.expr) -> tuple[str, ...]:
+    """The names of the fields in a call of `namedtuple`; none if they are not literals."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return tuple(node.value.replace(",", " ").split())
+    elements = node.elts if isinstance(node, (ast.List, ast.Tuple)) else []
+    names = [one.value for one in elements if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    return tuple(names) if len(names) == len(elements) else ()
+
+
+def _named_tuple(call: Call) -> Value:
+    names: tuple[str, ...] = call.callee.const or ()
+    if len(call.node.args) == 1 and isinstance(call.node.args[0], ast.Starred) and len(call.args) == 1:
+        return Value(Kind.TUPLE, items=(call.args[0],) * len(names), ref=names)  # a list of unknown length
+    given = dict(zip(names, call.args, strict=False)) | call.kwargs
+    return Value(Kind.TUPLE, items=tuple(given.get(name, UNKNOWN) for name in names), ref=names)
 
 
 def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
@@ -145,12 +169,18 @@ def _call_ignite(frame: Frame, last: str, call: Call) -> Value:
 
 
 def _call_standard_library(last: str, call: Call) -> Value:
+    if last in _DRAWS and call.args:
+        drawn = element(call.args[0])
+        return drawn if last == "choice" else list_of(drawn)
+    if last == "namedtuple" and len(call.args) > 1:
+        names = field_names(call.node.args[1])
+        return Value(Kind.NAME, ref=NAMED_TUPLE, const=names) if names else UNKNOWN
     if last in _COPIES and call.args:
         return call.args[0]
     if last in _CHAINS:
         return list_of(join_all([element(value) for value in call.args])) if call.args else UNKNOWN
     if last == "deque":
-        return list_of(None)
+        return list_of(element(call.args[0])) if call.args and call.args[0].kind in _SEQUENCES else list_of(None)
     return UNKNOWN if last == "partial" else HOST
 
 

@@ -12,6 +12,7 @@ from gpusync_lint.domain.values import (
     Device,
     Kind,
     Value,
+    contents,
     dict_of,
     list_of,
     modules,
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from gpusync_lint.project.symbols import FunctionDef
 
 
+_CONTAINERS = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT})
+
+
 @calls(Kind.MODULE)
 def call_module(frame: Frame, call: Call) -> Value:
     """Call a module: its `forward`, or for an external module a tensor on the device of its weights and inputs."""
@@ -37,7 +41,7 @@ def call_module(frame: Frame, call: Call) -> Value:
     )
     device = _device_of_weights(frame, module)
     if device is Device.CPU:  # its weights, if it has any, are where its inputs are: torch refuses anything else
-        device = max((value.device for value in call.values if value.on_device), default=device)
+        device = _device_of_inputs(frame, call)
     if module.ref is not None and not isinstance(module.ref, str):
         forward = frame.analysis.project.classes.method(module.ref, "forward")
         if forward is not None:
@@ -45,6 +49,16 @@ def call_module(frame: Frame, call: Call) -> Value:
             if result.kind is not Kind.UNKNOWN or device is Device.CPU:
                 return result
     return _call_external_module(frame, call, device)
+
+
+def _device_of_inputs(frame: Frame, call: Call) -> Device:
+    """The device of what a module on the host is called with; the assumed one if nothing is known about it."""
+    values = call.values
+    flat = [one for value in values for one in ((value,) if value.kind not in _CONTAINERS else contents(value))]
+    found = [value.device for value in flat if value.kind is Kind.TENSOR]
+    if not found and any(value.kind is Kind.UNKNOWN or value.kind is Kind.MOVED for value in values):
+        return frame.assumed_device()
+    return max(found, default=Device.CPU)
 
 
 def _call_forward(frame: Frame, forward: FunctionDef, call: Call, device: Device) -> Value:

@@ -109,6 +109,8 @@ def by_convention(frame: Frame, path: str, last: str, value: Value) -> Value:
     if value.kind is Kind.UNKNOWN:
         if last == "device":
             return Value(Kind.DEVICE, frame.assumed_device())
+        if path in frame.evidence.tensors:
+            return Value(Kind.TENSOR, frame.assumed_device())
         return _FLAGS.get(last, value)
     return value
 
@@ -189,7 +191,9 @@ def _foreign_attribute(frame: Frame, base: Value, attr: str) -> Value:
 
 
 def _tuple_attribute(frame: Frame, base: Value, attr: str) -> Value:
-    """`values` and `indices` of the result of `x.max(dim)`."""
+    """`values` and `indices` of the result of `x.max(dim)`, and the fields of a named tuple."""
+    if base.ref.__class__ is tuple:
+        return lookup(base, base.ref.index(attr)) if attr in base.ref else UNKNOWN
     if attr in ("values", "indices") and len(base.items or ()) == 2:
         return lookup(base, 0 if attr == "values" else 1)
     return UNKNOWN

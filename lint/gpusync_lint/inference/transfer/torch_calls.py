@@ -14,6 +14,7 @@ from gpusync_lint.domain.values import (
     GPU_DEVICE,
     GPU_PRESENT,
     HOST,
+    NEW_STREAM,
     UNKNOWN,
     Device,
     Kind,
@@ -69,6 +70,11 @@ def _device(frame: Frame, name: str, call: Call) -> Value:
         return Value(Kind.DEVICE, Device.UNKNOWN)
     device = device_of(given)
     return Value(Kind.DEVICE, frame.assumed_device() if device is None else device)
+
+
+def _stream(frame: Frame, name: str, call: Call) -> Value:
+    """A stream that is created, or one that is asked for: `torch.cuda.current_stream()`."""
+    return Value(Kind.STREAM, const=NEW_STREAM if name.endswith("Stream") else None)
 
 
 def _distribution(frame: Frame, name: str, call: Call) -> Value:
@@ -212,7 +218,7 @@ _RESULTS: dict[str, Callable[[Frame, str, Call], Value | None]] = {
     "gpu-device": _constant(GPU_DEVICE),
     "gpu-present": _constant(GPU_PRESENT),
     "gpu-absent": _constant(GPU_ABSENT),
-    "stream": _constant(Value(Kind.STREAM)),
+    "stream": _stream,
     "event": _constant(Value(Kind.EVENT)),
     "records": _constant(Value(Kind.RECORDS)),
     "indices": _constant(list_of(HOST)),

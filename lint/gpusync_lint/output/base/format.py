@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from gpusync_lint.run.outcome import Outcome
 
@@ -80,12 +80,3 @@ class MergeableFormat(Format):
         Raises:
             MergeError: a file does not obey the format; the message names it.
         """
-
-
-def wants_color(stream: TextIO, environ: Mapping[str, str]) -> bool:
-    """Whether to color: NO_COLOR says no, else FORCE_COLOR says yes, else a terminal does."""
-    if environ.get("NO_COLOR"):
-        return False
-    if environ.get("FORCE_COLOR"):
-        return True
-    return stream.isatty() and environ.get("TERM") != "dumb"

@@ -23,6 +23,7 @@ from gpusync_lint.rules.base.blocks import around
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gpusync_lint.catalogue.schema import Barrier, Catalogue
@@ -58,6 +59,8 @@ class Report:
     highlight_name: bool = False
     """Whether to underline only the last name of a call and its arguments."""
     fix: Fix | None = None
+    message: str = ""
+    """A message for this place, instead of that of the catalogue; empty for none."""
     remedy: str = ""
     """A remedy for this place, instead of that of the catalogue; empty for none."""
     heat_statement: ast.stmt | None = None
@@ -137,6 +140,10 @@ class RuleContext:
         self._computed: dict[tuple[object, int], Any] = {}
         self.reported_lines: set[int] = set()
         """The lines of the file with reports so far."""
+        self.waiting: set[ast.expr] = set()
+        """The expressions of the file that are reported as waits so far, with any confidence."""
+        self.races: dict[ast.expr, list[Any]] | None = None
+        """The races of the file, by expression, as `rules.ordering` finds them; None before they are looked for."""
         self._inference = inference
         self._has_reports = has_reports
         self._definite_waits = definite_waits
@@ -312,14 +319,16 @@ class RuleContext:
         """Whether another framework traces the function instead of running it line by line."""
         return self._inference.tracing.is_traced(self.function)
 
-    def may_wait(self, fn: FunctionDef) -> bool:
-        """Whether a project function, or one that it calls, may contain a barrier."""
+    def may_wait(self, fn: FunctionDef, words: re.Pattern[str] | None = None) -> bool:
+        """Whether a project function, or one that it calls, may contain a barrier, or contains one of the words."""
         seen = {fn}
         queue = [fn]
         while queue:
             fn = queue.pop()
             effects = self._inference.effects(fn)
             if self._inference.returns(fn) is None or effects.calls_unknown or self._has_reports(fn):
+                return True
+            if words is not None and words.search(fn.file.source_of(fn.node)):
                 return True
             queue += fn.nested.values()
             for site in effects.calls:

@@ -2,164 +2,44 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
+import stat
 import sys
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING
 
 from gpusync_lint import output
+from gpusync_lint.cli.arguments import lint_parser, rule_parser
+from gpusync_lint.cli.terminal import emit, progress
 from gpusync_lint.escaping import escaped, escaped_lines, masked
 from gpusync_lint.files.discovery import Found, discover, display_path
-from gpusync_lint.messages import nearest
+from gpusync_lint.messages import wants_color
 from gpusync_lint.model import codes
 from gpusync_lint.model.findings import EngineSettings, UserError
 from gpusync_lint.model.levels import Confidence, Heat
-from gpusync_lint.output.base.format import Options, wants_color
+from gpusync_lint.output.base.format import Options
 from gpusync_lint.run.outcome import Outcome, accept_all
 from gpusync_lint.run.runner import Request, run
 from gpusync_lint.settings.config import Config, find, load
 from gpusync_lint.settings.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    import argparse
+    from collections.abc import Callable, Sequence
 
     from gpusync_lint.accept.baseline import Baseline
     from gpusync_lint.files.discovery import Listed
-    from gpusync_lint.model.findings import Source
+    from gpusync_lint.model.findings import FileError, Source
     from gpusync_lint.run.cache import Cache
 
 CLEAN, FINDINGS, FAILED = 0, 1, 2
 
-PROGRESS_AFTER = 1.0
-"""Seconds after which a terminal shows progress."""
-
-EPILOG = """\
-exit codes: 0 no warnings; 1 warnings; 2 wrong usage or configuration, a file that could not be read or parsed, or an
-internal error (other files are still reported).
-
-To accept a warning, put a comment on its statement or above it: # gpusync: allow[GS201] why
-
-Configuration is read from the table [tool.gpusync] of the nearest pyproject.toml that has one. Its keys are select,
-ignore, exclude, per-file-ignores, heat, baseline, step-functions, barriers and torch-version.
-
-A warning is a finding at the heat of --heat or hotter. Findings that run less often are notes: json and sarif contain
-them, text counts them, and they never fail a run.
-
---write-baseline writes to --baseline FILE, else to the configured baseline, else to gpusync-baseline.json next to
-pyproject.toml (without one: in the current folder). It is used only if --baseline or the configuration names it.
-
-Lines and columns count from 1, columns in characters (sarif: in UTF-16 code units). In a notebook, text and json count
-lines within the cell, the other formats within the file; cells are numbered from 1, including those without code.
-"""
-
 
 class UsageError(UserError):
     """A command line that makes no sense, in one line."""
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reports an error in one line, with a suggestion where there is one."""
-
-    def format_help(self) -> str:
-        """The help. The output formats are loaded only here, because their descriptions are only needed here."""
-        for action in self._actions:
-            if action.dest == "output_format":
-                action.help = f"{output.described()} (default: %(default)s)"
-        return super().format_help()
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(FAILED, f"{self.prog}: error: {escaped(message)} (see {self.prog} --help)\n")
-
-    def parse(self, argv: Sequence[str] | None) -> argparse.Namespace:
-        """As `parse_args`, but the error for an unknown option suggests the nearest known one."""
-        parsed, unknown = self.parse_known_args(argv)
-        if unknown:
-            option = unknown[0].partition("=")[0]
-            if not option.startswith("-"):
-                self.error(f"unexpected argument {option!r}")
-            near = nearest(option, self._option_string_actions)
-            hint = f"; did you mean {near}?" if near else ""
-            self.error(f"unknown option {option}{hint}")
-        return parsed
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
-        prog="gpusync lint",
-        description="Find the lines that make the host wait for the GPU on every step.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    paths_help = "files, notebooks and folders to lint; - reads standard input (default: the current folder)"
-    add("paths", nargs="*", metavar="PATH", help=paths_help)
-    chosen = parser.add_argument_group("what is reported")
-    add = chosen.add_argument
-    add("--select", action="append", metavar="CODES", help="report only these codes, prefixes or rule names (GS2,item)")
-    add("--ignore", action="append", metavar="CODES", help="do not report these codes, prefixes or rule names")
-    heats = [heat.value for heat in Heat]
-    add("--heat", choices=heats, help="warn about lines that run at least this often (default: step)")
-    confidences = [confidence.value for confidence in Confidence]
-    add("--confidence", choices=confidences, default="medium", help="least confidence to report (default: %(default)s)")
-    add(
-        "--show-suppressed",
-        action="store_true",
-        help="also report warnings that a comment allows, with its reason, and warnings in the baseline",
-    )
-    fixing = parser.add_argument_group("changing the files")
-    add = fixing.add_argument
-    add("--fix", action="store_true", help="apply the fixes that do not change values, types or errors")
-    add(
-        "--unsafe-fixes",
-        action="store_true",
-        help="with --fix or --diff, also apply the fixes that may",
-    )
-    add("--add-ignores", metavar="REASON", help="allow all warnings (after --fix) with comments that give this reason")
-    add(
-        "--diff",
-        action="store_true",
-        help="print what --fix or --add-ignores would change, and change nothing; exit 1 if there is a change",
-    )
-    reporting = parser.add_argument_group("output and configuration")
-    add = reporting.add_argument
-    add("--output-format", choices=output.names(), default=output.DEFAULT, help="see --help")
-    add("--statistics", action="store_true", help="count the warnings of each code (text: do not list them)")
-    add("--exit-zero", action="store_true", help="exit 0 even if there are warnings")
-    add("--baseline", metavar="FILE", help="accept the warnings listed in FILE; only new warnings fail the run")
-    add("--write-baseline", action="store_true", help="accept all current warnings: write the baseline and exit 0")
-    add(
-        "--observed",
-        action="append",
-        metavar="RUN.json",
-        help="show for each warning what a run measured at its line, most expensive first, and list lines that waited "
-        "without a warning; may be repeated",
-    )
-    add(
-        "--no-context",
-        action="store_true",
-        help="lint files given by name alone: do not read what they import and what imports them",
-    )
-    add("--config", metavar="FILE", help="read the configuration from this pyproject.toml")
-    add(
-        "--jobs",
-        metavar="N",
-        type=_count,
-        help="number of processes; files that no import connects are analyzed in parallel (default: one per processor)",
-    )
-    add(
-        "--no-cache",
-        action="store_true",
-        help="do not read or write the cache (.gpusync_cache/ next to pyproject.toml, or in the current folder)",
-    )
-    add("--stdin-filename", metavar="FILE", help="lint standard input under this name (.ipynb: as a notebook)")
-    add("--verbose", action="store_true", help="show the traceback of an internal error")
-    return parser
 
 
 def _jobs_available() -> int:
@@ -169,16 +49,18 @@ def _jobs_available() -> int:
     return os.cpu_count() or 1
 
 
-def _count(text: str) -> int:
-    number = int(text) if text.isdecimal() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return number
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``gpusync lint`` and return its exit code. `argv` does not contain the name of the command."""
-    arguments = _parser().parse(argv)
+    arguments = lint_parser().parse(argv)
+    if arguments.watch:
+        from gpusync_lint.cli.watch import watch
+
+        return watch(lambda: _run(arguments), lambda: _watched(arguments))
+    return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Lint once, and return the exit code."""
     collects = gc.isenabled()
     gc.disable()  # it would traverse all findings and texts again and again, and there is nothing to collect
     try:
@@ -210,8 +92,16 @@ def _lint(arguments: argparse.Namespace) -> int:
     today = datetime.now().astimezone().date()
     if arguments.add_ignores is not None:
         _check_reason(arguments.add_ignores, names, today)
-    config = _config(arguments, paths, cwd, names)
+    at = _config_path(arguments, paths, cwd)
+    config = Config() if at is None else load(at, names)
     request = _request(arguments, config, names, today)
+    if arguments.show_settings:
+        from gpusync_lint.cli import show
+
+        emit(sys.stdout, show.settings(arguments, at, config, request))
+        return CLEAN
+    if arguments.show_files:
+        return _show_files(_found(arguments, paths, cwd, config, lambda listed: frozenset(one.path for one in listed)))
     cache: Cache | None = None
 
     def unneeded(listed: Sequence[Listed]) -> frozenset[str]:
@@ -221,14 +111,7 @@ def _lint(arguments: argparse.Namespace) -> int:
             emit(sys.stderr, f"gpusync lint: {escaped(cache.note)}\n")
         return frozenset() if cache is None else cache.unread
 
-    found = discover(
-        paths,
-        cwd=cwd,
-        excludes=config.excludes,
-        stdin=lambda: sys.stdin.buffer.read(),
-        stdin_filename=arguments.stdin_filename,
-        unneeded=unneeded,
-    )
+    found = _found(arguments, paths, cwd, config, unneeded)
     for folder in found.empty:
         emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {escaped(folder)}\n")
     if found.abandoned:
@@ -244,7 +127,7 @@ def _lint(arguments: argparse.Namespace) -> int:
         from gpusync_lint.project.import_context import context_of
 
         context = context_of(found.files, cwd=cwd, excludes=config.excludes)
-    with _progress(len(found.files) + len(found.unread)) as done:
+    with progress(len(found.files) + len(found.unread)) as done:
         request = replace(
             request,
             baseline=reference,
@@ -267,6 +150,57 @@ def _lint(arguments: argparse.Namespace) -> int:
         outcome = replace(outcome, reported=seen.reported, observed=seen)
     _report(arguments, found, outcome, cwd)
     return _exit_code(arguments, outcome)
+
+
+def _found(
+    arguments: argparse.Namespace,
+    paths: Sequence[str],
+    cwd: Path,
+    config: Config,
+    unneeded: Callable[[Sequence[Listed]], frozenset[str]],
+) -> Found:
+    """The files to lint. `unneeded` returns the paths of those that need not be read."""
+    respected = config.respect_gitignore if arguments.respect_gitignore is None else arguments.respect_gitignore
+    return discover(
+        paths,
+        cwd=cwd,
+        excludes=config.excludes,
+        stdin=lambda: sys.stdin.buffer.read(),
+        stdin_filename=arguments.stdin_filename,
+        respect_gitignore=respected,
+        unneeded=unneeded,
+    )
+
+
+def _show_files(found: Found) -> int:
+    """Print the paths of the files, and return the exit code."""
+    paths = sorted({one.path for one in found.unread} | {file.source.path for file in found.files})
+    emit(sys.stdout, "".join(f"{escaped(path)}\n" for path in paths))
+    _report_errors(found.errors)
+    return FAILED if found.errors else CLEAN
+
+
+def _watched(arguments: argparse.Namespace) -> frozenset[tuple[str, int, int]]:
+    """What the result depends on: the path, size and time of each file to lint, and of the files of settings."""
+    paths: list[str] = arguments.paths or ["."]
+    cwd = Path.cwd()
+    config, extra = Config(), [arguments.baseline, *(arguments.observed or ())]
+    try:
+        at = _config_path(arguments, paths, cwd)
+        extra.append(at)
+        config = Config() if at is None else load(at, codes.names())
+        extra.append(config.baseline)
+    except UserError:  # reported when the files are linted
+        extra += [folder / "pyproject.toml" for folder in (cwd, *cwd.parents)]
+    found = _found(arguments, paths, cwd, config, lambda listed: frozenset(one.path for one in listed))
+    watched = {(one.at, one.size, one.mtime) for one in found.unread}
+    for path in filter(None, extra):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        watched.add((str(path), status.st_size, status.st_mtime_ns))
+    return frozenset(watched)
 
 
 def _clean_up(abandoned: Sequence[str], *, removes: bool) -> None:
@@ -316,18 +250,34 @@ def _check(arguments: argparse.Namespace, paths: list[str]) -> None:
         "--stdin-filename is the name of standard input, so - must be among the paths": "-" not in paths
         and arguments.stdin_filename is not None,
     }
+    changes = arguments.fix or arguments.diff or arguments.add_ignores is not None or arguments.write_baseline
+    conflicts |= {
+        "--watch lints again after each change, so it cannot be combined with an option that changes files": changes
+        and arguments.watch,
+        "--watch watches files, so it cannot read standard input": arguments.watch and "-" in paths,
+        "--watch cannot be combined with --show-settings or --show-files": arguments.watch
+        and (arguments.show_settings or arguments.show_files),
+        "--diff prints to standard output, so it cannot be combined with --output-file": arguments.diff
+        and arguments.output_file is not None,
+    }
     for message, applies in conflicts.items():
         if applies:
             raise UsageError(message)
+    if arguments.output_file is not None:
+        target = Path(arguments.output_file)
+        if target.is_dir():
+            raise UsageError(f"--output-file {target} is a folder; name a file")
+        if not target.absolute().parent.is_dir():
+            raise UsageError(f"--output-file {target}: the folder does not exist; create it first")
 
 
-def _config(arguments: argparse.Namespace, paths: list[str], cwd: Path, names: dict[str, str]) -> Config:
+def _config_path(arguments: argparse.Namespace, paths: list[str], cwd: Path) -> Path | None:
+    """The file with the configuration; None if there is none."""
     if arguments.config is not None:
-        return load(Path(arguments.config), names)
+        return Path(arguments.config)
     first = paths[0] if paths[0] != "-" else arguments.stdin_filename or "."
     start = Path(os.path.normpath(cwd / first))
-    path = find(start if start.is_dir() else start.parent)
-    return Config() if path is None else load(path, names)
+    return find(start if start.is_dir() else start.parent)
 
 
 def _check_reason(reason: str, names: dict[str, str], today: date) -> None:
@@ -374,13 +324,14 @@ def _write_baseline(arguments: argparse.Namespace, config: Config, reference: Ba
 def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str], today: date) -> Request:
     select = None if arguments.select is None else resolve_all(arguments.select, names)
     ignore = resolve_all(arguments.ignore or (), names)
+    extended = resolve_all(arguments.extend_select or (), names)
     settings = EngineSettings(step_functions=config.step_functions, barriers=config.barriers)
     if config.torch_version is not None:
         settings = replace(settings, torch_version=config.torch_version)
     return Request(
         names=names,
         selection=Selection(
-            layers=(config.codes, Layer(select, ignore)),
+            layers=(config.codes, Layer(select, ignore, extended)),
             per_file=config.per_file_ignores,
             root=None if config.root is None else PurePosixPath(config.root.as_posix()),
         ),
@@ -396,11 +347,15 @@ def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str
     )
 
 
-def _report(arguments: argparse.Namespace, found: Found, outcome: Outcome, cwd: Path) -> None:
-    for error in outcome.errors:
+def _report_errors(errors: Sequence[FileError]) -> None:
+    for error in errors:
         cell = "" if error.cell is None else f":cell {error.cell}"
         place = f"{error.path}{cell}{'' if error.line is None else f':{error.line}'}"
         emit(sys.stderr, f"{escaped(place)}: error: {escaped(error.message)}\n")
+
+
+def _report(arguments: argparse.Namespace, found: Found, outcome: Outcome, cwd: Path) -> None:
+    _report_errors(outcome.errors)
     if arguments.verbose:
         for trace in outcome.tracebacks:
             emit(sys.stderr, escaped_lines(trace))
@@ -416,9 +371,27 @@ def _report(arguments: argparse.Namespace, found: Found, outcome: Outcome, cwd: 
         show_suppressed=arguments.show_suppressed,
         statistics=arguments.statistics,
         fixed=arguments.fix,
-        color=wants_color(stream, os.environ),
+        color=arguments.output_file is None and wants_color(stream, os.environ),
     )
-    emit(stream, output.named(arguments.output_format).render(outcome, options))
+    text = output.named(arguments.output_format).render(outcome, options)
+    if arguments.output_file is None:
+        emit(stream, text)
+    else:
+        _write_output(Path(arguments.output_file), text)
+
+
+def _write_output(path: Path, text: str) -> None:
+    from gpusync_lint.files.atomic_write import replace_file
+
+    data = text.encode("utf-8", "backslashreplace")
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a terminal, such as /dev/stderr
+            path.write_bytes(data)
+        else:
+            target = Path(os.path.realpath(path))
+            replace_file(target, data, stat.S_IMODE(target.stat().st_mode) if target.exists() else None)
+    except OSError as error:
+        raise UsageError(f"-o {path}: cannot be written: {error.strerror or error}") from None
 
 
 def _warnings(count: int) -> str:
@@ -461,13 +434,7 @@ def _exit_code(arguments: argparse.Namespace, outcome: Outcome) -> int:
 
 def rule(argv: Sequence[str] | None = None) -> int:
     """Run ``gpusync rule`` and return its exit code. `argv` does not contain the name of the command."""
-    parser = _Parser(
-        prog="gpusync rule",
-        description="Explain a rule: what it reports, why, and what to write instead. Without a code, list all rules.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("rule", nargs="?", metavar="CODE", help="a code (GS201), a prefix (GS2) or a name (item)")
-    word = parser.parse(argv).rule
+    word = rule_parser().parse(argv).rule
     names = codes.names()
     try:
         prefix = "GS" if word is None else resolve(word, names)
@@ -481,44 +448,3 @@ def rule(argv: Sequence[str] | None = None) -> int:
     else:
         emit(sys.stdout, "".join(f"{code}  {name}\n" for code, name in names.items() if code.startswith(prefix)))
     return CLEAN
-
-
-def emit(stream: TextIO, text: str) -> None:
-    """Write text to a stream; characters that its encoding lacks are written as escapes."""
-    encoding = stream.encoding or "utf-8"
-    stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
-    stream.flush()
-
-
-@contextmanager
-def _progress(files: int) -> Iterator[Callable[[int], None]]:
-    """Show progress on a terminal if a run takes more than a second; yields a function that counts finished files."""
-    if not sys.stderr.isatty():
-        yield lambda number: None
-        return
-    import threading
-
-    shown = threading.Event()
-    finished = 0
-
-    def show() -> None:
-        of = f"{finished:,} of " if finished else ""
-        emit(sys.stderr, f"Linting {of}{files:,} file{'' if files == 1 else 's'} ...\x1b[K\r")
-        shown.set()
-
-    def done(number: int) -> None:
-        nonlocal finished
-        finished += number
-        if number and shown.is_set():
-            show()
-
-    timer = threading.Timer(PROGRESS_AFTER, show)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield done
-    finally:
-        timer.cancel()
-        timer.join()
-        if shown.is_set():
-            emit(sys.stderr, "\x1b[K")

@@ -1,0 +1,383 @@
+"""Counts the waits that show in torch's dispatcher, on any accelerator.
+
+A dispatch mode sees each operator of the thread that opened the region, and of autograd's threads working for it. An
+operator that gives the host a value of the device waits, whatever the device: a read, a blocking copy, an operator
+whose output's size depends on the values. torch marks the last kind itself, by tags on its operators. The synchronize
+functions of ``torch.accelerator`` and of each backend are no operators, so they are wrapped.
+
+What an operator does inside, it does unseen: a kernel that waits although it returns nothing to the host.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+import torch
+from torch.utils import _python_dispatch
+
+from pytest_gpusync.machine.replacements import Replacements
+from pytest_gpusync.model.measurement import PAGEABLE_H2D_WAITS_ABOVE, RawSync
+from pytest_gpusync.recorders.base import Recorder, RecorderUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
+
+    from pytest_gpusync.model.measurement import Coverage, Direction, Kind, SyncSink
+
+    Rule = Callable[[Sequence[Any], Mapping[str, Any]], "Iterator[Wait]"]
+
+BACKENDS: Final = ("cuda", "xpu", "mps", "mtia", "npu", "hpu", "mlu", "musa")
+"""Modules of torch that hold a backend's ``synchronize()``. Only cuda was run; the others are as documented."""
+
+_IN_C: Final[Mapping[str, Kind]] = {
+    "_cuda_synchronize": "device",
+    "_accelerator_synchronizeDevice": "device",
+    "_xpu_synchronize": "device",
+    "_mps_deviceSynchronize": "device",
+    "_mtia_deviceSynchronize": "device",
+}
+"""Functions of ``torch._C`` behind the synchronize functions: also one that a program imported earlier is seen."""
+
+_MASKS: Final = (torch.bool, torch.uint8)
+
+
+class Wait(NamedTuple):
+    """One wait of an operator."""
+
+    device: torch.device
+    direction: Direction | None = None
+    nbytes: int | None = None
+    kind: Kind = "stream"
+
+
+class DispatcherRecorder(Recorder):
+    """See the module docstring."""
+
+    name: ClassVar[str] = "dispatcher"
+    coverage: ClassVar[Coverage] = "dispatcher"
+    blind_spots: ClassVar[str] = (
+        "waits inside kernels and libraries, freed memory, and other threads than the one that opened the region"
+    )
+
+    def __init__(self) -> None:
+        self._sink: SyncSink | None = None
+        self._mode: _Mode | None = None
+        self._replaced = Replacements()
+
+    def start(self, sink: SyncSink) -> None:
+        """See :meth:`Recorder.start`."""
+        device = accelerator()
+        if device is None:
+            raise RecorderUnavailable("torch finds no accelerator")
+        self._sink = sink
+        for name, kind in _IN_C.items():
+            self._wrap(torch._C, name, kind)
+        for backend in BACKENDS:
+            module = sys.modules.get(f"torch.{backend}")
+            if module is not None:
+                self._wrap_backend(module)
+        self._mode = _Mode(self._emit)
+        self._see_printing(self._mode)
+        # Without entering it, which tells torch.compile to compile nothing inside.
+        _python_dispatch._push_mode(self._mode)
+
+    def watch_device_work(self, watcher: Callable[[int], bool]) -> None:
+        """See :meth:`Recorder.watch_device_work`."""
+        if self._mode is not None:
+            self._mode.watcher = watcher
+
+    def stop(self) -> None:
+        """See :meth:`Recorder.stop`."""
+        self._replaced.restore()
+        if self._mode is not None:
+            _leave(self._mode)
+        self._mode = self._sink = None
+
+    def can_plant(self) -> bool:
+        """See :meth:`Recorder.can_plant`."""
+        return self._mode is not None and self._mode.watcher is None
+
+    def plant(self) -> None:
+        """See :meth:`Recorder.plant`."""
+        device = accelerator()
+        assert device is not None
+        torch.empty(1, device=device).item()
+
+    def _see_printing(self, mode: _Mode) -> None:
+        """Put the mode back where torch prints a tensor, which it does without any."""
+        from torch import _tensor_str as printing
+
+        original: Callable[..., str] = printing._str_intern
+
+        def str_intern(*arguments: Any, **options: Any) -> Any:
+            _python_dispatch._push_mode(mode)
+            try:
+                return original(*arguments, **options)
+            finally:
+                _leave(mode)
+
+        self._replaced.put(printing, "_str_intern", str_intern)
+
+    def _wrap_backend(self, module: Any) -> None:
+        """Wrap what waits in a backend's module, except where it calls a function of ``torch._C`` that is wrapped."""
+        if not _is_wrapped_in_c(module):
+            self._wrap(module, "synchronize", "device")
+        kinds: Mapping[str, Kind] = {"Stream": "stream", "Event": "event"}
+        for owner, kind in kinds.items():
+            found = getattr(module, owner, None)
+            # torch.Stream itself, which some backends use, is a C type and cannot be wrapped.
+            if isinstance(found, type) and found.__module__ != "torch" and "synchronize" in vars(found):
+                self._wrap(found, "synchronize", kind)
+
+    def _wrap(self, owner: Any, name: str, kind: Kind) -> None:
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+
+        def synchronize(*arguments: Any, **options: Any) -> Any:
+            self._emit(Wait(_waited_for(arguments), kind=kind), sys._getframe(1))
+            return original(*arguments, **options)
+
+        self._replaced.put(owner, name, synchronize)
+
+    def _emit(self, wait: Wait, frame: FrameType | None) -> None:
+        sink = self._sink
+        if sink is not None:
+            device = wait.device.index
+            sink(RawSync(wait.kind, frame, threading.get_ident(), wait.direction, wait.nbytes, device=device))
+
+
+def accelerator() -> torch.device | None:
+    """Return the accelerator of this process; None if torch finds none."""
+    device: torch.device | None
+    if hasattr(torch, "accelerator"):
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        return device
+    for backend in BACKENDS:  # torch before 2.6
+        module = getattr(torch, backend, None)
+        if module is not None and module.is_available():
+            return torch.device(backend)
+    return None
+
+
+class _Mode(_python_dispatch.TorchDispatchMode):
+    """Looks at each operator before it runs."""
+
+    def __init__(self, emit: Callable[[Wait, FrameType | None], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._emit = emit
+        self.watcher: Callable[[int], bool] | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        rule = rule_of(func)
+        if rule is not None:
+            for wait in rule(args, options):
+                self._emit(wait, sys._getframe(1))
+        result = func(*args, **options)
+        watcher = self.watcher
+        if (
+            watcher is not None
+            and _device_of((*args, *options.values(), result)) is not None
+            and watcher(threading.get_ident())
+        ):
+            self.watcher = None
+        return result
+
+
+def _leave(mode: _Mode) -> None:
+    """Take a mode from this thread's stack, also from below modes that the program entered later and has not left."""
+    above = []
+    while mode in _python_dispatch._get_current_dispatch_mode_stack():
+        top = _python_dispatch._pop_mode()
+        if top is mode:
+            break
+        above.append(top)
+    for other in reversed(above):
+        _python_dispatch._push_mode(other)
+
+
+@cache
+def rule_of(func: Any) -> Rule | None:
+    """Return what tells the waits of a call of an operator from its arguments; None if it never waits."""
+    packet = getattr(func, "overloadpacket", None)
+    rule = _RULES.get(str(packet))
+    if rule is not None:
+        return rule
+    tags = getattr(func, "tags", ())
+    if torch.Tag.data_dependent_output in tags:
+        return _read
+    if torch.Tag.dynamic_output_shape in tags:
+        return _sized_by_values
+    return None
+
+
+def _read(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+    """A value of the device is given to the host."""
+    tensor = _first((*args, *options.values()))
+    if tensor is not None and tensor.numel():
+        yield Wait(tensor.device, "D2H", tensor.element_size())
+
+
+def _sized_by_values(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+    """The host must know how large the output is, unless it was told."""
+    tensor = _first((*args, *options.values()))
+    if tensor is not None and tensor.numel() and options.get("output_size") is None:
+        yield Wait(tensor.device)
+
+
+def _indexed(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+    """Each mask among the indices is first turned into numbers, of which the host must know how many there are; indices
+    of the host are copied.
+    """
+    tensor = args[0]
+    if not _is_of_device(tensor):
+        return
+    for index in args[1]:
+        if index is None:
+            continue
+        if not _is_of_device(index):
+            yield from _copy(index, tensor.device, False, None)
+        if index.dtype in _MASKS:
+            yield Wait(tensor.device)
+
+
+def _put(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+    """As :func:`_indexed`, and values of the host are copied, unless torch makes a masked_fill of the call."""
+    tensor, indices, values = args[:3]
+    if not _is_of_device(tensor):
+        return
+    given = [index for index in indices if index is not None]
+    fills = len(given) == 1 and given[0].dtype in _MASKS and given[0].device == tensor.device
+    if fills and values.numel() == 1 and values.device.type == "cpu":
+        return
+    yield from _indexed(args, options)
+    yield from _copy(values, tensor.device, False, None)
+
+
+def _made_from_data(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+    """``torch.tensor(data, device=...)`` and its like: the copy is not dispatched, this call that follows it is."""
+    tensor = args[0]
+    if _is_of_device(tensor) and tensor.numel():
+        yield Wait(tensor.device, "H2D", tensor.numel() * tensor.element_size())
+
+
+def _filled(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+    """The value to fill with is read."""
+    yield from _read(args[3:], options)
+
+
+def _copy_into(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+    target, source = args[0], args[1]
+    if isinstance(target, torch.Tensor) and isinstance(source, torch.Tensor):
+        non_blocking = bool(args[2] if len(args) > 2 else options.get("non_blocking", False))
+        yield from _copy(source, target.device, non_blocking, target)
+
+
+def _copies_into(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+    for pair in zip(args[0], args[1], strict=False):
+        yield from _copy_into((*pair, *args[2:]), options)
+
+
+def _copy_from(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+    device = options.get("device")
+    if device is not None:
+        yield from _copy(args[0], torch.device(device), bool(options.get("non_blocking", False)), None)
+
+
+def _copy(
+    source: torch.Tensor, device: torch.device, non_blocking: bool, target: torch.Tensor | None
+) -> Iterator[Wait]:
+    """Yield the wait of a copy between host and device; `target` is None for a new tensor."""
+    outbound = _is_of_device(source)
+    if outbound == _is_device(device) or not source.numel():
+        return
+    nbytes = source.numel() * source.element_size()
+    direction: Direction = "D2H" if outbound else "H2D"
+    there = source.device if outbound else device
+    if not non_blocking:
+        yield Wait(there, direction, nbytes)
+    elif there.type == "cuda":
+        # Other devices' rules for pageable memory are not known. A new tensor of the host is pinned by torch.
+        host = target if outbound else source
+        pinned = host is None or host.is_pinned()
+        if not pinned and (outbound or nbytes > PAGEABLE_H2D_WAITS_ABOVE):
+            yield Wait(there, direction, nbytes, "pageable")
+
+
+_RULES: Final[Mapping[str, Rule]] = {
+    "aten.copy_": _copy_into,
+    "aten._copy_from": lambda args, options: _copy_into((args[1], args[0], *args[2:]), options),
+    "aten._foreach_copy_": _copies_into,
+    "aten._to_copy": _copy_from,
+    "aten.index": _indexed,
+    "aten._unsafe_index": _indexed,
+    "aten.index_put": _put,
+    "aten.index_put_": _put,
+    "aten._index_put_impl_": _put,
+    "aten.index_fill": _filled,
+    "aten.index_fill_": _filled,
+    "aten.lift_fresh": _made_from_data,
+    "aten.normal": lambda args, options: _read(args[1:2], {}),
+    "aten._linalg_check_errors": _read,
+    "aten._to_sparse": _sized_by_values,
+    "aten._to_sparse_csr": _sized_by_values,
+    "aten._to_sparse_csc": _sized_by_values,
+    "aten._to_sparse_bsr": _sized_by_values,
+    "aten._to_sparse_bsc": _sized_by_values,
+}
+"""By the name of the operator without its overload; operators that torch tags need no entry."""
+
+
+def _is_device(device: torch.device) -> bool:
+    return device.type not in ("cpu", "meta")
+
+
+def _is_of_device(tensor: torch.Tensor) -> bool:
+    return _is_device(tensor.device)
+
+
+def _first(values: Sequence[Any]) -> torch.Tensor | None:
+    """Return the first tensor of a device among the arguments and the members of lists."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if _is_of_device(value):
+                return value
+        elif isinstance(value, (list, tuple)):
+            found = _first(value)
+            if found is not None:
+                return found
+    return None
+
+
+def _device_of(values: Sequence[Any]) -> torch.device | None:
+    tensor = _first(values)
+    return tensor.device if tensor is not None else None
+
+
+def _is_wrapped_in_c(module: Any) -> bool:
+    """Return whether a module's ``synchronize()`` calls a wrapped function of ``torch._C``."""
+    code = getattr(getattr(module, "synchronize", None), "__code__", None)
+    return code is not None and any(name in code.co_names for name in _IN_C)
+
+
+def _waited_for(arguments: tuple[Any, ...]) -> torch.device:
+    """Return the device that a synchronize function waits for: of a stream or event, a given one, or the current."""
+    given = arguments[0] if arguments else None
+    device = getattr(given, "device", given)
+    current = accelerator()
+    kind = current.type if current is not None else "cuda"
+    if isinstance(device, torch.device):
+        return device
+    if isinstance(device, str):
+        return torch.device(device)
+    if isinstance(device, int) and device >= 0:
+        return torch.device(kind, device)
+    index = torch.accelerator.current_device_index() if hasattr(torch, "accelerator") else torch.cuda.current_device()
+    return torch.device(kind, index)
