@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpusync_lint.escaping import escaped
 from gpusync_lint.output.base.format import Format, Shows
 from gpusync_lint.settings.selection import Level
 
@@ -45,5 +46,5 @@ def _issue(kind: str, path: str, line: int | None, column: int | None, code: str
 
 
 def _escaped(text: str, *, property_: bool = True) -> str:
-    text = text.replace("%", "%AZP25").replace("\r", "%0D").replace("\n", "%0A")
+    text = escaped(text).replace("%", "%AZP25")
     return text.replace(";", "%3B").replace("]", "%5D") if property_ else text

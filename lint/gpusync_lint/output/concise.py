@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpusync_lint.escaping import escaped
 from gpusync_lint.output.base.format import Format, Shows
 from gpusync_lint.output.text import Style, closing
 from gpusync_lint.settings.selection import Level
@@ -32,8 +33,9 @@ class Concise(Format):
             if one.level is Level.WARNING and (one.accepted is None or options.show_suppressed):
                 finding = one.finding
                 accepted = "" if one.accepted is None else f" ({one.accepted})"
-                place = style(f"{outcome.place(finding)}:", "1")
-                lines.append(f"{place} {style(finding.code, '1;31')} [{finding.name}] {finding.message}{accepted}\n")
+                place = style(f"{escaped(outcome.place(finding))}:", "1")
+                message = escaped(f"{finding.message}{accepted}")
+                lines.append(f"{place} {style(finding.code, '1;31')} [{finding.name}] {message}\n")
         if options.statistics:
             lines += [f"{one.count} {one.code} [{one.name}]\n" for one in outcome.statistics]
         return "".join(lines) + closing(outcome, style, options)

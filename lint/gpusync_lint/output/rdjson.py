@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from gpusync_lint._address import SOURCE
+from gpusync_lint.escaping import escaped_json
 from gpusync_lint.model.codes import page_of
 from gpusync_lint.output.base.format import Format, Shows
 from gpusync_lint.settings.selection import Level
@@ -36,7 +37,8 @@ class RdJson(Format):
             if one.accepted is None
         ]
         source = {"name": "gpusync", "url": SOURCE}
-        return json.dumps({"source": source, "severity": "WARNING", "diagnostics": diagnostics}, indent=2) + "\n"
+        document = {"source": source, "severity": "WARNING", "diagnostics": diagnostics}
+        return escaped_json(json.dumps(document, indent=2)) + "\n"
 
 
 def _diagnostic(finding: Finding, severity: str, outcome: Outcome) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -215,6 +216,26 @@ def test_a_baseline_is_one_error(folder: Path, capsys: pytest.CaptureFixture[str
     assert code == 2
     assert err.startswith("gpusync lint: error: b.json")
     assert err.count("\n") == 1
+
+
+def test_a_pattern_of_git_takes_no_exponential_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".gitignore").write_text("*a" * 30 + "*b\n" + "**/a/" * 30 + "b\nleft_out.py\n")
+    (folder / f"{'a' * 200}.py").write_text(HOT)
+    (folder / "left_out.py").write_text(HOT)
+    start = time.process_time()
+    assert lint(capsys, "--no-cache")[1] == [f"{'a' * 200}.py", "good.py"]
+    assert time.process_time() - start < 20
+
+
+@POSIX
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_patterns_of_git_that_are_no_regular_file_are_not_read(
+    folder: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    (folder / ".git").mkdir()
+    _make(folder / ".gitignore", kind)
+    assert lint(capsys, "--no-cache") == (1, ["good.py"], "")
 
 
 NEWER = "type X[T] = list[T]\nx = t'{y}'\n"
