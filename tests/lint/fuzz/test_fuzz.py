@@ -117,7 +117,8 @@ def test_random_files_are_linted_and_fixed(tmp_path: Path, monkeypatch: pytest.M
             (tmp_path / name).write_bytes(program(rng).encode(errors="surrogatepass"))
         cells = [{"cell_type": "code", "source": program(rng)}, {"cell_type": "code", "source": ["%time x\n", "y"]}]
         document = json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells})
-        (tmp_path / "c.ipynb").write_text(mutated(rng, document, "[{]}") if rng.random() < 0.5 else document)
+        document = mutated(rng, document, "[{]}") if rng.random() < 0.5 else document
+        (tmp_path / "c.ipynb").write_bytes(document.encode(errors="surrogatepass"))
         out, err = io.StringIO(), io.StringIO()
         how = rng.choice([["--fix", "--unsafe-fixes"], ["--add-ignores", "wanted"], ["--diff"], []])
         options = ["--select", "GS", "--no-cache", "--jobs", "1", "--heat", "once", "--confidence", "low"]
