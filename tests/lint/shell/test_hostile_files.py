@@ -238,6 +238,14 @@ def test_patterns_of_git_that_are_no_regular_file_are_not_read(
     assert lint(capsys, "--no-cache") == (1, ["good.py"], "")
 
 
+def test_thousands_of_findings_on_a_line_are_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "line.py").write_text(HOT + "    " + ";".join(["loss.item()"] * 3000) + "\n")
+    start = time.process_time()
+    assert main(["--no-cache", "--jobs", "1"]) == 1
+    assert time.process_time() - start < 10
+    assert max(map(len, capsys.readouterr().out.splitlines())) < 300
+
+
 NEWER = "type X[T] = list[T]\nx = t'{y}'\n"
 DEEP = {
     "not": "x = " + "not " * 5000 + "y",
