@@ -21,6 +21,10 @@ IGNORE_FILE = ".gitignore"
 MAX_SIZE = 1 << 20
 """The size in bytes from which on a file of patterns is left out; git's own limit is 100 MB."""
 
+_MAX_STARS = 4
+"""The maximum number of `*` in a component of a pattern, and of `**` in a pattern. Others are left out, because
+the time to match grows exponentially with the number."""
+
 
 class Patterns:
     """The patterns of one file, which are relative to a folder."""
@@ -70,6 +74,9 @@ class _Pattern(NamedTuple):
         text = re.sub(r"/\*\*(/?)$", r"/**/*\1", text)
         body = text.removeprefix("!")
         inner = body.rstrip("/").removeprefix("/")
+        components = inner.split("/")
+        if max(each.count("*") for each in components) > _MAX_STARS or components.count("**") > _MAX_STARS:
+            return None
         ending = "/" * body.endswith("/")
         try:
             last, whole = GitIgnoreSpec.from_lines([inner.rpartition("/")[2] + ending, body]).patterns

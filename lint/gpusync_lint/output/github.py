@@ -74,8 +74,7 @@ def _command(kind: str, properties: dict[str, str], message: str) -> str:
 
 
 def _escaped(text: str, *, property_: bool = False) -> str:
-    text = text if property_ else escaped_lines(text)
-    text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-    # The path has to be that of the file, but a log shows it as well. GitHub decodes only the characters above.
-    text = text if text.isprintable() else escaped(text)
+    # The path has to be that of the file, but the log shows it as well.
+    text = escaped(text) if property_ else escaped_lines(text)
+    text = text.replace("%", "%25").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if property_ else text

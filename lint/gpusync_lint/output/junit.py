@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from gpusync_lint.escaping import escaped_lines
 from gpusync_lint.output.base.format import Format, Shows
 from gpusync_lint.settings.selection import Level
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from gpusync_lint.model.findings import FileError, Finding
     from gpusync_lint.output.base.format import Options
     from gpusync_lint.run.outcome import Outcome
-
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot contain, not even as references."""
 
 
 class JUnit(Format):
@@ -47,9 +44,9 @@ class JUnit(Format):
                 _failure(suite, one.finding, outcome)
             elif options.show_suppressed:
                 case = _case(suite, one.finding, outcome)
-                ElementTree.SubElement(case, "skipped", {"message": _legal(one.accepted)})
+                ElementTree.SubElement(case, "skipped", {"message": escaped_lines(one.accepted)})
         for path in sorted(outcome.texts.keys() - failed):
-            ElementTree.SubElement(suite, "testcase", {"classname": _legal(path), "name": "no warnings"})
+            ElementTree.SubElement(suite, "testcase", {"classname": escaped_lines(path), "name": "no warnings"})
         suites = ElementTree.Element("testsuites")
         suites.append(suite)
         for element in (suites, suite):
@@ -81,24 +78,22 @@ def _case(suite: Element, finding: Finding, outcome: Outcome) -> Element:
     place = outcome.place(finding).removeprefix(f"{finding.path}:")
     name = f"{finding.code} {finding.name} at {place}"
     attributes = {"classname": finding.path, "name": name}
-    return ElementTree.SubElement(suite, "testcase", {key: _legal(value) for key, value in attributes.items()})
+    return ElementTree.SubElement(suite, "testcase", {key: escaped_lines(value) for key, value in attributes.items()})
 
 
 def _failure(suite: Element, finding: Finding, outcome: Outcome) -> None:
     failure = ElementTree.SubElement(_case(suite, finding, outcome), "failure", {"type": finding.code})
-    failure.set("message", _legal(finding.message))
+    failure.set("message", escaped_lines(finding.message))
     span = finding.span
     line = "".join(outcome.texts.get(finding.path, "").split("\n")[span.line - 1 : span.line]).strip()
-    failure.text = _legal(f"{outcome.place(finding)}: {finding.message}\n{line}\nremedy: {finding.remedy}")
+    failure.text = escaped_lines(f"{outcome.place(finding)}: {finding.message}\n{line}\nremedy: {finding.remedy}")
 
 
 def _error(suite: Element, error: FileError, outcome: Outcome) -> None:
-    attributes = {"classname": _legal(error.path), "name": "could not be linted"}
+    attributes = {"classname": escaped_lines(error.path), "name": "could not be linted"}
     case = ElementTree.SubElement(suite, "testcase", attributes)
-    element = ElementTree.SubElement(case, "error", {"message": _legal(error.message_with_cell), "type": "error"})
+    element = ElementTree.SubElement(
+        case, "error", {"message": escaped_lines(error.message_with_cell), "type": "error"}
+    )
     line = outcome.error_line(error)
-    element.text = _legal(f"{error.path}{'' if line is None else f':{line}'}: {error.message_with_cell}")
-
-
-def _legal(text: str) -> str:
-    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)
+    element.text = escaped_lines(f"{error.path}{'' if line is None else f':{line}'}: {error.message_with_cell}")

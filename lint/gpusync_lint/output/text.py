@@ -143,7 +143,10 @@ def _excerpt(lines: list[str], span: Span, style: Style) -> list[str]:
     start = min(max(span.column - 1, indent), len(line))
     end = min(span.end_column - 1, len(line)) if span.end_line == span.line else len(line.rstrip())
     end = max(end, start)
-    line = masked(line.rstrip())  # the whole line, because a command may extend beyond a part
+    if len(line) > 4 * WIDTH:  # a line may have thousands of findings
+        cut, end = max(start - WIDTH, 0), min(end, start + WIDTH)
+        line, indent, start, end = line[cut : end + WIDTH], max(indent - cut, 0), start - cut, end - cut
+    line = masked(line.rstrip())  # not part by part, because a command may extend beyond one
     parts = (line[indent:start], line[start:end], line[end:])
     before, marked, after = (part.replace("\t", TAB) for part in parts)
     if len(before) + len(marked) > WIDTH and len(before) > WIDTH // 2:

@@ -14,6 +14,12 @@ from dataclasses import dataclass
 
 _MAX_BRACKETS = 100
 _MAX_CHAIN = 1000
+_WEIGHT = 5
+"""How much an operator that nests to the right counts in a chain. libcst needs more of the stack for it."""
+_NESTING = re.compile(r"[(\[{)\]}\n+\-/%@&|^.~<>=:]|\*+|\b(?:not|lambda|else|await|yield|and|or|in|is)\b")
+"""What a chain or a nesting of expressions consists of."""
+_ADJACENT_STRINGS = re.compile(r"(?:''[\s\\]*){200}")
+"""Strings that are concatenated without an operator."""
 _STRINGS = re.compile(
     r"""'{3}(?:[^\\']+|\\.|'(?!''))*(?:'{3})?|"{3}(?:[^\\"]+|\\.|"(?!""))*(?:"{3})?"""
     r"""|'(?:[^'\\\n]+|\\.)*'?|"(?:[^"\\\n]+|\\.)*"?|\#[^\n]*""",
@@ -89,22 +95,23 @@ def _parse_newer_syntax(text: str) -> ast.Module | None:
 
 
 def is_safe_for_libcst(text: str) -> bool:
-    """Whether brackets, operator chains and `elif` chains are nested too little to crash libcst. A rough bound."""
+    """Whether a text is nested too little to crash libcst, which would end the process. A rough bound."""
     bare = _STRINGS.sub("''", text)
-    if bare.count("elif") > _MAX_BRACKETS:
+    if bare.count("elif") > _MAX_BRACKETS or _ADJACENT_STRINGS.search(bare):
         return False
     depth = chain = 0
-    for char in bare:
-        if char in "([{":
+    for match in _NESTING.finditer(bare):
+        token = match[0]
+        if token in "([{":
             depth += 1
             if depth > _MAX_BRACKETS:
                 return False
-        elif char in ")]}":
+        elif token in ")]}":
             depth = max(0, depth - 1)
-        elif char in "+-*/%@&|^.":
-            chain += 1
+        elif token == "\n":
+            chain = 0 if depth == 0 else chain
+        else:
+            chain += 1 if len(token) == 1 and token != "~" else _WEIGHT
             if chain > _MAX_CHAIN:
                 return False
-        elif char == "\n" and depth == 0:
-            chain = 0
     return True
