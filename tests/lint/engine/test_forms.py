@@ -140,10 +140,6 @@ FOUND = {
     ),
 }
 STEP = {
-    "an iteration that computes a tensor from that of the one before": (
-        "def solve(f, x: torch.Tensor, steps):\n    for i in range(steps):\n        x = x + f(x)\n"
-        "        if x.norm() < 1e-6:\n            break\n    return x\ndevice = torch.device('cuda')\n"
-    ),
     "a method of a module of a class that overrides how it moves": (
         "class Net(nn.Linear):\n    def to(self, device):\n        self.scale = self.scale.to(device)\n"
         "        return super().to(device)\n    def draw(self, x):\n        return self(x).sum().item()\n"
@@ -229,14 +225,6 @@ def test_its_last_line_waits(lint, name):
 @pytest.mark.parametrize("name", STEP)
 def test_it_runs_every_step(lint, name):
     assert Heat.STEP in {finding.heat for finding in lint(HEAD + STEP[name])}
-
-
-def test_a_loop_whose_turns_do_not_build_on_each_other_is_none_of_steps(lint):
-    code = (
-        "def report(tensors: list[torch.Tensor], device: torch.device):\n    for name in range(3):\n"
-        "        x = tensors[name].to(device)\n        print(x.norm().item())\ndevice = torch.device('cuda')\n"
-    )
-    assert {one.heat for one in lint(HEAD + code) if one.code == "GS201"} == {Heat.EPOCH}
 
 
 def test_an_event_that_fires_every_so_often_is_guarded(lint):

@@ -9,7 +9,6 @@ from gpusync_lint.domain.lattice import element, join
 from gpusync_lint.inference.tables import executes
 from gpusync_lint.inference.transfer.assignments import bind
 from gpusync_lint.inference.transfer.iteration import iterated, yields_batches
-from gpusync_lint.model.placement import StepEvidence
 
 if TYPE_CHECKING:
     from gpusync_lint.domain.values import Value
@@ -57,19 +56,9 @@ def _leave(frame: Frame, node: _Loop, mark: int) -> None:
     after = {path: value for path, value in frame.store.changes(mark).items() if value.kind}
     changed = frame.store.rollback(mark)
     frame.carried[node] = after
-    if not frame.is_in_module() and any(_is_state(frame, node, path, value) for path, value in after.items()):
-        frame.summary.effects.step_evidence.append((StepEvidence.MODEL, node.body[0]))
     if not frame.is_incomplete:
         frame.is_incomplete = any(_changes_next_iteration(frame, node, path, value) for path, value in after.items())
     frame.store.merge([changed], exhaustive=False)
-
-
-def _is_state(frame: Frame, node: _Loop, path: str, value: Value) -> bool:
-    """Whether an iteration computes a device tensor from the one that the iteration before it computed.
-
-    Samplers, solvers and decoders do; a loop over layers, files or settings does not.
-    """
-    return value.on_device and value.zero_dim is not True and path in frame.analysis.carried_names(node)
 
 
 def _changes_next_iteration(frame: Frame, node: _Loop, path: str, value: Value) -> bool:
