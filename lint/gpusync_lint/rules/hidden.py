@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.values import Device, Kind, Value
-from gpusync_lint.model.levels import Confidence
+from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, keyword, method, positional
 
 if TYPE_CHECKING:
@@ -38,10 +38,16 @@ class Scaler(Rule):
         if optimizer is not None and not (
             optimizer.kind is Kind.OPTIMIZER and optimizer.argument("fused").const is True
         ):
-            enabled = dict(receiver.made_with or ()).get("enabled")
-            # A setting that the code does not show is off as often as on.
-            sure = enabled is None or enabled.const is True
-            yield Report("grad-scaler-step", node, Confidence.MEDIUM if sure else Confidence.LOW, highlight_name=True)
+            yield Report(
+                "grad-scaler-step", node, Confidence.MEDIUM, highlight_name=True, heat=self._heat(receiver, context)
+            )
+
+    def _heat(self, scaler: Value, context: RuleContext) -> Heat | None:
+        """`GUARDED` instead of `STEP` if a setting that the code does not show enables the scaler: it is often off."""
+        enabled = dict(scaler.made_with or ()).get("enabled")
+        shown = enabled is None or enabled.const is True
+        is_step = not shown and context.heat(context.function, context.statement) is Heat.STEP
+        return Heat.GUARDED if is_step else None
 
 
 class DistributionChecks(Rule):

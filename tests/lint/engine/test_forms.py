@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.levels import Heat
 
 HEAD = """
 import argparse
@@ -190,10 +190,6 @@ SILENT = {
         "device = torch.device('cuda')\ndef weigh(x):\n    if (x > 0).all():\n        return 1\n"
         "    x = torch.as_tensor(x)\n    return x.unsqueeze(0)\n"
     ),
-    "a scaler that a setting switches on": (
-        "args = argparse.ArgumentParser().parse_args()\nopt = torch.optim.SGD(nn.Linear(3, 3).cuda().parameters())\n"
-        "scaler = torch.amp.GradScaler(enabled=args.fp16)\nfor x in DataLoader([]):\n    scaler.step(opt)\n"
-    ),
     "a tensor type of the host": (
         "x = torch.zeros(3, device='cuda').type(torch.FloatTensor)\nfor i in range(9):\n    x.sum().item()\n"
     ),
@@ -227,6 +223,15 @@ def test_it_runs_every_step(lint, name):
     assert Heat.STEP in {finding.heat for finding in lint(HEAD + STEP[name])}
 
 
+def test_a_scaler_that_a_setting_switches_on_is_guarded(lint):
+    code = (
+        "args = argparse.ArgumentParser().parse_args()\nopt = torch.optim.SGD(nn.Linear(3, 3).cuda().parameters())\n"
+        "scaler = torch.amp.GradScaler(enabled={})\nfor x in DataLoader([]):\n    scaler.step(opt)\n"
+    )
+    heats = [[one.heat for one in lint(HEAD + code.format(enabled))] for enabled in ("args.fp16", "True")]
+    assert heats == [[Heat.GUARDED], [Heat.STEP]]
+
+
 def test_an_event_that_fires_every_so_often_is_guarded(lint):
     found = lint(
         HEAD + "def build(engine, Events):\n    model = nn.Linear(3, 3).cuda()\n"
@@ -238,8 +243,7 @@ def test_an_event_that_fires_every_so_often_is_guarded(lint):
 
 @pytest.mark.parametrize("name", SILENT)
 def test_nothing_waits(lint, name):
-    found = lint(HEAD + SILENT[name])
-    assert [one for one in found if one.heat is not Heat.ONCE and one.confidence is not Confidence.LOW] == []
+    assert [finding for finding in lint(HEAD + SILENT[name]) if finding.heat is not Heat.ONCE] == []
 
 
 @pytest.mark.parametrize("index", ["mask, 0", "torch.arange(3), 0", "[0, 1], 0"])
