@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpusync.machine.child_environment import REPORTS
 from pytest_gpusync.machine.import_hooks import AfterImport
 from pytest_gpusync.measure import child_reports, recording
-from pytest_gpusync.measure.region_log import LoggedSync, RegionLog
+from pytest_gpusync.measure.region_log import RegionLog
+from pytest_gpusync.measure.sync_log import SyncLog
 from pytest_gpusync.model.measurement import MeasurementError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpusync.measure.sync_log import SyncMoment, SyncOrigin
     from pytest_gpusync.model.measurement import Race, Site
 
 _reporting_pid: int | None = None
@@ -107,15 +109,15 @@ def _name() -> str:
     return os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else f"process {os.getpid()}"
 
 
-class _Written(list[LoggedSync]):
+class _Written(SyncLog):
     """Takes syncs and keeps none."""
 
-    def __init__(self, take: Callable[[LoggedSync], None]) -> None:
+    def __init__(self, take: Callable[[SyncOrigin, SyncMoment], None]) -> None:
         super().__init__()
         self._take = take
 
-    def append(self, logged: LoggedSync) -> None:
-        self._take(logged)
+    def append(self, origin: SyncOrigin, moment: SyncMoment) -> None:
+        self._take(origin, moment)
 
 
 class _ReportedLog(RegionLog):
@@ -146,19 +148,19 @@ class _ReportedLog(RegionLog):
         """Report why not everything was counted."""
         self._write({"unseen": problem})
 
-    def _write_sync(self, logged: LoggedSync) -> None:
+    def _write_sync(self, origin: SyncOrigin, moment: SyncMoment) -> None:
         entry = {
-            "began": logged.began_ns or time.perf_counter_ns(),
-            "kind": logged.kind,
-            "site": _site(logged.site),
-            "direction": logged.direction,
-            "bytes": logged.nbytes,
-            "phase": logged.phase,
-            "thread": logged.thread,
-            "owner": logged.owner,
-            "owned": self._owns(logged.owner, logged.thread, logged.held),
-            "device": logged.device,
-            "allowed": logged.allowed,
+            "began": moment.began_ns or time.perf_counter_ns(),
+            "kind": origin.kind,
+            "site": _site(origin.site),
+            "direction": origin.direction,
+            "bytes": origin.nbytes,
+            "phase": origin.phase,
+            "thread": origin.thread,
+            "owner": origin.owner,
+            "owned": self._owns(origin.owner, origin.thread, origin.held),
+            "device": origin.device,
+            "allowed": origin.allowed,
         }
         self._write({"sync": entry})
 

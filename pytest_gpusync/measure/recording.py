@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpusync.machine import devices
 from pytest_gpusync.machine.devices import simulation_is_on as _simulation_is_on
 from pytest_gpusync.measure import device_choice, phases, scopes, step_boundaries
-from pytest_gpusync.measure.region_log import LoggedSync
 from pytest_gpusync.measure.scopes import Scope
+from pytest_gpusync.measure.sync_log import SyncMoment, SyncOrigin
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.recorders import RecorderUnavailable, candidates, create, jax_waits
 from pytest_gpusync.source import attribution
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.measurement import Environment, Race, RawSync
     from pytest_gpusync.recorders import Recorder
 
-_MAX_ALIKE: Final = 1 << 12
 _JAX_NOT_SEEN: Final = "cannot see waits of JAX, which is loaded: this version does not wait in the known places"
 _COUNTED_AT_THE_DRIVER: Final = {"cupy": "CuPy", "numba.cuda": "Numba"}
 """Frameworks other than torch that wait by calls of the driver, by module."""
@@ -138,7 +137,6 @@ class Recording:
         self.finds_races = False
         """True if the recorder that was started last can look for races."""
         self._looks_for_races = False
-        self._alike: dict[LoggedSync, LoggedSync] = {}
         """Syncs without a time of their own, of which the logs hold one object for each line."""
         self._verified: set[str] = set()
         """Recorders that have seen a planted sync in this process."""
@@ -415,15 +413,10 @@ class Recording:
             held = scopes.held(owner)
             allowed = _reason(owner, held) if _allowed else None
             name = _thread_name(owner)
-            values = (kind, site, direction, nbytes, blocked, phase, owner, name, device, allowed)
-            logged = tuple.__new__(LoggedSync, (*values, began, sequence, stream, held))  # in a third of the time
-            if began is None and sequence is None:
-                # Nothing tells it from the same line's next one: keep one object for all of them.
-                if len(self._alike) >= _MAX_ALIKE:
-                    self._alike.clear()
-                logged = self._alike.setdefault(logged, logged)
+            origin = SyncOrigin(kind, site, direction, nbytes, phase, owner, name, device, allowed, stream, held)
+            moment = SyncMoment(blocked, began, sequence)
             for region in self._regions:
-                region.syncs.append(logged)
+                region.syncs.append(origin, moment)
                 if region.executions is not None:
                     region.executions.waited(frame, site)
             if self._optimizer_steps.handle is None:

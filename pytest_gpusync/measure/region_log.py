@@ -1,6 +1,6 @@
 """What a region keeps while it is open, and the measurement made of it.
 
-Recording runs inside the user's steps, so it only appends to lists. Syncs are assigned to steps when a measurement is
+Recording runs inside the user's steps, so it only appends. Syncs are assigned to steps when a measurement is
 made, because a recorder may deliver a sync after the step that made it has ended.
 """
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpusync.measure import step_boundaries
 from pytest_gpusync.measure.scopes import Scope
+from pytest_gpusync.measure.sync_log import SyncLog
 from pytest_gpusync.model.measurement import Measurement, RegionTimes, Sync
 
 if TYPE_CHECKING:
@@ -23,42 +24,18 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.measure.memory_sampler import MemorySampler
     from pytest_gpusync.measure.step_on import StepEndFollower
+    from pytest_gpusync.measure.sync_log import SyncMoment, SyncOrigin
     from pytest_gpusync.model.measurement import (
-        Direction,
         Disturbance,
         Environment,
-        Kind,
         MemorySample,
         Race,
-        Site,
         StepTime,
     )
     from pytest_gpusync.source.line_executions import LineExecutions
 
 DEFAULT_WARMUP: Final = 1
 """Steps left out of budgets in a region that has steps, unless told otherwise."""
-
-
-class LoggedSync(NamedTuple):
-    """A sync as it is kept while the region is open: its step is known only when a measurement is made."""
-
-    kind: Kind
-    site: Site
-    direction: Direction | None
-    nbytes: int | None
-    blocked_ns: int | None
-    phase: str | None
-    owner: int
-    thread: str
-    """Name of the owner. It is looked up now, because a thread may be gone when the region closes."""
-    device: int | None
-    allowed: str | None
-    began_ns: int | None
-    sequence: int | None
-    """As :attr:`RawSync.sequence`: for a sync delivered late, its number decides its step."""
-    stream: int | None
-    held: tuple[Scope, ...]
-    """The blocks whose context the sync was made in."""
 
 
 class StepEnd(NamedTuple):
@@ -89,7 +66,7 @@ class RegionLog:
         self.name = name
         self.warmup = warmup
         self.sampler = sampler
-        self.syncs: list[LoggedSync] = []
+        self.syncs = SyncLog()
         self.opened_ns = time.perf_counter_ns()
         self.closed_ns: int | None = None
         self.optimizer_calls = array("q")
@@ -286,15 +263,15 @@ class RegionLog:
         syncs: list[Sync] = []
         delivered, buffered = [end.delivered for end in ends], [end.buffered for end in ends]
         any_late = False
-        for position, logged in enumerate(list(self.syncs)):
-            if self._is_of_another_region(logged):
+        for position, (origin, moment) in enumerate(self.syncs):
+            if self._is_of_another_region(origin):
                 continue
-            if logged.sequence is None:
+            if moment.sequence is None:
                 step = bisect_right(delivered, position)
             else:
-                step = bisect_right(buffered, logged.sequence)
+                step = bisect_right(buffered, moment.sequence)
                 any_late = True
-            syncs.append(self._sync(logged, numbers[step]))
+            syncs.append(self._sync(origin, moment, numbers[step]))
         if any_late and all(sync.began_ns is not None for sync in syncs):
             syncs.sort(key=lambda sync: sync.began_ns or 0)
         return syncs
@@ -331,12 +308,12 @@ class RegionLog:
             return tuple(self.explicit_samples)
         return tuple(self.optimizer_samples[index] for index in self._boundary_calls())
 
-    def _is_of_another_region(self, logged: LoggedSync) -> bool:
+    def _is_of_another_region(self, origin: SyncOrigin) -> bool:
         """Return whether a sync was made in the region of another task, which counts it."""
         scope = self.scope
-        if not scope.in_task or scope in logged.held or self._all_threads:
+        if not scope.in_task or scope in origin.held or self._all_threads:
             return False
-        return any(other.is_region and other.in_task for other in logged.held)
+        return any(other.is_region and other.in_task for other in origin.held)
 
     def _why_unused(self, syncs: Sequence[Sync]) -> str | None:
         """Return which threads used the device if the region's own did not, as a clause."""
@@ -345,22 +322,22 @@ class RegionLog:
             return None
         return f"the device was used only by other threads ({', '.join(others)}), whose syncs are not counted"
 
-    def _sync(self, logged: LoggedSync, step: int | None) -> Sync:
-        owned = self._owns(logged.owner, logged.thread, logged.held)
+    def _sync(self, origin: SyncOrigin, moment: SyncMoment, step: int | None) -> Sync:
+        owned = self._owns(origin.owner, origin.thread, origin.held)
         return Sync(
-            kind=logged.kind,
-            site=logged.site,
+            kind=origin.kind,
+            site=origin.site,
             step=step,
-            direction=logged.direction,
-            nbytes=logged.nbytes,
-            blocked_ns=logged.blocked_ns,
-            phase=logged.phase,
-            thread=logged.thread if owned or logged.owner != self.scope.thread else f"{logged.thread}, another task",
-            device=logged.device,
-            allowed=logged.allowed,
+            direction=origin.direction,
+            nbytes=origin.nbytes,
+            blocked_ns=moment.blocked_ns,
+            phase=origin.phase,
+            thread=origin.thread if owned or origin.owner != self.scope.thread else f"{origin.thread}, another task",
+            device=origin.device,
+            allowed=origin.allowed,
             background=not owned,
-            began_ns=None if logged.began_ns is None else logged.began_ns - self.opened_ns,
-            stream=logged.stream,
+            began_ns=None if moment.began_ns is None else moment.began_ns - self.opened_ns,
+            stream=origin.stream,
         )
 
 

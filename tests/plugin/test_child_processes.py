@@ -131,11 +131,14 @@ def test_an_engine_that_a_fixture_started_reports_to_the_test_that_uses_it_also_
 
 
 RETURNS_TWICE = """
-import os, time
+import atexit, os, time
 import torch
 
 def test_forks():
-    if not os.fork():
+    child = os.fork()
+    if child:
+        atexit.register(os.waitpid, child, 0)  # after the reports of the parent
+    else:
         time.sleep(2)  # the child returns to pytest as well, and ends after its parent
 
 def test_names_its_process(gpu_sync):
