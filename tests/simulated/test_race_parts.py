@@ -234,3 +234,21 @@ def test_a_dispatch_mode_of_the_program_sees_operators_on_pinned_memory(cuda):
         result = pinned @ pinned
         copied = pinned.to("cuda", non_blocking=True)
     assert (counter.get_total_flops(), result[0, 0].item(), copied.sum().item()) == (2 * 4**3, 4.0, 16.0)
+
+
+@pytest.mark.parametrize("releases", [False, True], ids=["bound to the next tensor", "deleted"])
+@pytest.mark.parametrize("records", [False, True], ids=["not recorded", "recorded"])
+def test_memory_of_a_side_stream_is_given_out_again_while_the_main_stream_reads_it(cuda, releases, records):
+    side, host = torch.cuda.Stream(), torch.ones(1 << 18).pin_memory()
+    main = torch.cuda.current_stream()
+    with record() as seen:
+        for _ in range(6):
+            with torch.cuda.stream(side):
+                x = host.to("cuda", non_blocking=True)
+            main.wait_stream(side)
+            _y = x * 2  # memory of the main stream, which is in order
+            if records:
+                x.record_stream(main)
+            if releases:
+                del x
+    assert [race.kind for race in seen.races] == ([] if records else ["allocator"])

@@ -438,11 +438,15 @@ def born(
     address, nbytes = block
     for freed in list(_freed):
         shift = base - freed.history.base + freed.address - address
+        # The allocator gives memory back to the stream that allocated it: that one must come after all uses.
+        holder = freed.history.owner or owner
         still_used = False
         for access, is_write in freed.history.all():
-            if owner.has_seen(access.stream, access.clock) or access.stream in freed.history.recorded:
+            if access.stream in freed.history.recorded:
                 continue
-            still_used = True
+            still_used |= not holder.has_seen(access.stream, access.clock)
+            if owner.has_seen(access.stream, access.clock):
+                continue
             start, end, layout = access.extent
             if start + shift < base + nbytes and end + shift > base:
                 moved = access._replace(extent=(start + shift, end + shift, layout), freed=True)
