@@ -24,7 +24,7 @@ from pytest_gpusync.model.measurement import MeasurementError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpusync.measure.sync_log import SyncMoment, SyncOrigin
+    from pytest_gpusync.measure.sync_log import SyncOrigin
     from pytest_gpusync.model.measurement import Race, Site
 
 _reporting_pid: int | None = None
@@ -112,12 +112,12 @@ def _name() -> str:
 class _Written(SyncLog):
     """Takes syncs and keeps none."""
 
-    def __init__(self, take: Callable[[SyncOrigin, SyncMoment], None]) -> None:
+    def __init__(self, take: Callable[[SyncOrigin, int | None], None]) -> None:
         super().__init__()
         self._take = take
 
-    def append(self, origin: SyncOrigin, moment: SyncMoment) -> None:
-        self._take(origin, moment)
+    def append(self, origin: SyncOrigin, *, blocked_ns: int | None, began_ns: int | None, sequence: int | None) -> None:
+        self._take(origin, began_ns)
 
 
 class _ReportedLog(RegionLog):
@@ -148,9 +148,9 @@ class _ReportedLog(RegionLog):
         """Report why not everything was counted."""
         self._write({"unseen": problem})
 
-    def _write_sync(self, origin: SyncOrigin, moment: SyncMoment) -> None:
+    def _write_sync(self, origin: SyncOrigin, began_ns: int | None) -> None:
         entry = {
-            "began": moment.began_ns or time.perf_counter_ns(),
+            "began": began_ns or time.perf_counter_ns(),
             "kind": origin.kind,
             "site": _site(origin.site),
             "direction": origin.direction,

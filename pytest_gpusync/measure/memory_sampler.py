@@ -14,6 +14,7 @@ from pytest_gpusync.model.measurement import MemorySample
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pytest_gpusync.measure.rows import Rows
     from pytest_gpusync.model.measurement import GrownLine
 
 _STATM_BYTES: Final = 128
@@ -98,7 +99,7 @@ class MemorySampler:
         self.grown: tuple[GrownLine, ...] | None = None
         """After closing, the lines whose allocations made memory grow; None if they were not recorded."""
 
-    def take(self, samples: list[MemorySample]) -> None:
+    def take(self, samples: Rows[MemorySample]) -> None:
         """Append the memory in use now, and check how it grows."""
         process = self._driver.bytes() if self._driver is not None and _on_a_gpu() else None
         samples.append(self._counters.read(process))

@@ -18,7 +18,7 @@ from pytest_gpusync.machine import devices
 from pytest_gpusync.machine.devices import simulation_is_on as _simulation_is_on
 from pytest_gpusync.measure import device_choice, phases, scopes, step_boundaries
 from pytest_gpusync.measure.scopes import Scope
-from pytest_gpusync.measure.sync_log import SyncMoment, SyncOrigin
+from pytest_gpusync.measure.sync_log import SyncOrigin
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.recorders import RecorderUnavailable, candidates, create, jax_waits
 from pytest_gpusync.source import attribution
@@ -414,9 +414,8 @@ class Recording:
             allowed = _reason(owner, held) if _allowed else None
             name = _thread_name(owner)
             origin = SyncOrigin(kind, site, direction, nbytes, phase, owner, name, device, allowed, stream, held)
-            moment = SyncMoment(blocked, began, sequence)
             for region in self._regions:
-                region.syncs.append(origin, moment)
+                region.syncs.append(origin, blocked_ns=blocked, began_ns=began, sequence=sequence)
                 if region.executions is not None:
                     region.executions.waited(frame, site)
             if self._optimizer_steps.handle is None:

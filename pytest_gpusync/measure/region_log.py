@@ -7,16 +7,16 @@ made, because a recorder may deliver a sync after the step that made it has ende
 from __future__ import annotations
 
 import time
-from array import array
 from bisect import bisect_right
 from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpusync.measure import step_boundaries
+from pytest_gpusync.measure.rows import Rows
 from pytest_gpusync.measure.scopes import Scope
 from pytest_gpusync.measure.sync_log import SyncLog
-from pytest_gpusync.model.measurement import Measurement, RegionTimes, Sync
+from pytest_gpusync.model.measurement import Measurement, MemorySample, RegionTimes, Sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.measurement import (
         Disturbance,
         Environment,
-        MemorySample,
         Race,
         StepTime,
     )
@@ -69,14 +68,14 @@ class RegionLog:
         self.syncs = SyncLog()
         self.opened_ns = time.perf_counter_ns()
         self.closed_ns: int | None = None
-        self.optimizer_calls = array("q")
+        self.optimizer_calls = Rows(OptimizerCall)
         """The fields of an :class:`OptimizerCall` for each call, one after the other: a quarter of the memory."""
-        self.optimizer_samples: list[MemorySample] = []
+        self.optimizer_samples = Rows(MemorySample)
         """Memory at each ``optimizer.step()``, as long as these calls end steps."""
         self.explicit_ends: list[StepEnd] | None = None
         """Where ``mark_step()`` ended steps; None until it is called."""
         self.explicit_times: list[int] = []
-        self.explicit_samples: list[MemorySample] = []
+        self.explicit_samples = Rows(MemorySample)
         self.step_source = "optimizer.step()"
         self.on_step: Callable[[int | None], None] | None = None
         """As :attr:`Region.on_step <pytest_gpusync.measure.region.Region.on_step>`."""
@@ -133,7 +132,7 @@ class RegionLog:
         """Let `follower` decide from now on what ends a step; where a function does, it calls `mark_step`."""
         self.stop_following()
         self.follower, self.step_source = follower, follower.name
-        del self.optimizer_calls[:]
+        self.optimizer_calls.clear()
         self.optimizer_samples.clear()
         follower.start(mark_step)
 
@@ -157,7 +156,7 @@ class RegionLog:
         self._stepping.add(thread)
         if not self._may_end_step(optimizer):
             return
-        self.optimizer_calls.extend((len(self.syncs), buffered, number, now))
+        self.optimizer_calls.append(OptimizerCall(len(self.syncs), buffered, number, now))
         if self.sampler is not None and self.explicit_ends is None:
             self.sampler.take(self.optimizer_samples)
 
@@ -184,7 +183,7 @@ class RegionLog:
         """Return when the steps ended, by the clock of ``time.perf_counter_ns()``; empty for a region without steps."""
         if self.explicit_ends is not None:
             return self.explicit_times
-        return [self._optimizer_call(index).time_ns for index in self._boundary_calls()]
+        return [self.optimizer_calls[index].time_ns for index in self._boundary_calls()]
 
     def fail(self, problem: str) -> None:
         """Keep the first reason why this measurement cannot be trusted."""
@@ -219,7 +218,7 @@ class RegionLog:
             counts = [True] * len(ends)
         else:
             found = self._optimizer_steps()
-            calls = [self._optimizer_call(index) for index, _ in found]
+            calls = [self.optimizer_calls[index] for index, _ in found]
             ends = [StepEnd(call.delivered, call.buffered) for call in calls]
             counts = step_boundaries.within_trainings([starts for _, starts in found], warmup)
         number = sum(counts)
@@ -286,12 +285,8 @@ class RegionLog:
         """Return the indices of the calls of ``optimizer.step()`` that ended a step, and whether that step began
         another training; empty if the region itself is the step, since one call does not repeat.
         """
-        found = step_boundaries.steps(list(enumerate(self.optimizer_calls[2 :: len(OptimizerCall._fields)])))
+        found = step_boundaries.steps([(index, call.optimizer) for index, call in enumerate(self.optimizer_calls)])
         return found if len(found) > 1 or self.follower is not None else []
-
-    def _optimizer_call(self, index: int) -> OptimizerCall:
-        width = len(OptimizerCall._fields)
-        return OptimizerCall(*self.optimizer_calls[index * width : (index + 1) * width])
 
     def _boundary_calls(self) -> list[int]:
         """Return the indices of the calls of ``optimizer.step()`` that ended a step that counts as one."""

@@ -1,10 +1,11 @@
-"""The syncs of an open region, kept in few bytes: a training of millions of steps may run in one region."""
+"""The syncs of an open region, kept in few bytes."""
 
 from __future__ import annotations
 
-from array import array
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpusync.measure.rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +35,8 @@ class SyncOrigin(NamedTuple):
 class SyncMoment(NamedTuple):
     """What tells a sync from the others of the same origin."""
 
+    origin: int
+    """The number of the origin."""
     blocked_ns: int | None
     began_ns: int | None
     sequence: int | None
@@ -46,23 +49,21 @@ class SyncLog:
     def __init__(self) -> None:
         self._origins: dict[SyncOrigin, int] = {}
         self._unused = count()
-        self._numbers = array("q")
-        """For each sync the number of its origin, and its moment; -1 for None."""
+        self._moments = Rows(SyncMoment)
 
-    def append(self, origin: SyncOrigin, moment: SyncMoment) -> None:
-        """Add a sync, on the thread that made it."""
+    def append(self, origin: SyncOrigin, *, blocked_ns: int | None, began_ns: int | None, sequence: int | None) -> None:
+        """Add a sync, on the thread that made it; see :class:`SyncMoment`."""
         number = self._origins.get(origin)
         if number is None:
             number = self._origins.setdefault(origin, next(self._unused))
-        # One call, during which no other thread runs, as in the lines above.
-        self._numbers.extend((number, *(-1 if value is None else value for value in moment)))
+        self._moments.append(SyncMoment(number, blocked_ns, began_ns, sequence))
 
     def __len__(self) -> int:
-        return len(self._numbers) // 4
+        return len(self._moments)
 
     def __iter__(self) -> Iterator[tuple[SyncOrigin, SyncMoment]]:
         """Return the syncs so far."""
-        numbers, origins = self._numbers[:], {number: origin for origin, number in list(self._origins.items())}
-        for index in range(0, len(numbers), 4):
-            number, *values = numbers[index : index + 4]
-            yield origins[number], SyncMoment(*(None if value < 0 else value for value in values))
+        moments = list(self._moments)
+        origins = {number: origin for origin, number in list(self._origins.items())}
+        for moment in moments:
+            yield origins[moment.origin], moment
