@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
-from gpusync_lint.rules.ordering.statements import WORDS, functions_of, races_of
+from gpusync_lint.rules.ordering.statements import functions_of, may_race, races_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ class UnorderedRule(Rule):
 
     def applies_to(self, context: RuleContext) -> bool:
         """Whether the file contains a word without which there is no race."""
-        return context.file.uses_framework and WORDS.search(context.file.text) is not None
+        return context.file.uses_framework and may_race(context.file.text)
 
     def check(self, node: ast.expr, context: RuleContext) -> Iterator[Report]:
         """Check an expression."""
