@@ -30,7 +30,7 @@ from statistics import median
 from typing import Any
 
 PARTS = 10
-STEP_KIB = 0.5
+STEP_KIB = 0.25
 """Growth per step that is taken for noise, in KiB. The log of a region needs some bytes for each sync."""
 TESTS_OF_A_WORKER = 30
 """A worker is killed once it has run this many tests."""

@@ -13,17 +13,17 @@ import re
 _COMMAND = re.compile(r"^(\s*):(?=:)|(?<=#)#(?=\[|vso\[|teamcity\[)", re.MULTILINE)
 """The character to escape in a command: of GitHub at the beginning of a line (`::`) or within one (`##[`), of Azure
 (`##vso[`), of TeamCity (`##teamcity[`)."""
-_SPECIAL_IN_MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~&@:])")
 
 
 def escaped(text: str) -> str:
-    """A text as one line for terminals and logs. What is not printable, or part of a command, becomes an escape.
+    """A text as one line for terminals and logs. Characters that cannot be printed, except tabs, and the beginning of
+    a command become escapes.
 
     >>> escaped("a\\x1b[31m\\n::error::b")
     'a\\\\x1b[31m\\\\n::error::b'
     """
     if not text.isprintable():
-        text = "".join(char if char.isprintable() else _escape(char) for char in text)
+        text = "".join(char if char.isprintable() or char == "\t" else _escape(char) for char in text)
     return _COMMAND.sub(lambda match: f"{match[1] or ''}\\x{ord(match[0][-1]):02x}", text)
 
 
@@ -42,20 +42,6 @@ def masked(text: str) -> str:
 def escaped_json(document: str) -> str:
     """A document in JSON that is pure ASCII, for logs. It has the same meaning."""
     return document.replace("##", r"#\u0023").replace("\x7f", r"\u007f")
-
-
-def escaped_markdown(text: str) -> str:
-    """A text as Markdown that shows it literally, in one line."""
-    return _SPECIAL_IN_MARKDOWN.sub(r"\\\1", escaped(text)).replace("\\<", "&lt;").replace("\\>", "&gt;")
-
-
-def code_span(text: str) -> str:
-    """A text as code in Markdown, in one line: between more backticks in a row than it contains."""
-    text = escaped(text)
-    longest = max(map(len, re.findall("`+", text)), default=0)
-    fence = "`" * (longest + 1)
-    padding = " " if longest or text != text.strip() or not text else ""
-    return f"{fence}{padding}{text}{padding}{fence}"
 
 
 def _escape(char: str) -> str:

@@ -24,22 +24,6 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     return otherwise or f"known are {', '.join(known)}"
 
 
-def printable(text: str) -> str:
-    """Text that was not written by us, such as a path or a name, as one line that no terminal or CI log interprets.
-
-    Control characters, line separators, invisible and bidirectional formatting characters, and lone surrogates become
-    escapes such as ``\\x1b``. So does the start of what GitHub takes for a command in the log of a job: two colons at
-    the start of a line, ``##[`` anywhere.
-    """
-    if not text.isprintable():
-        text = "".join(
-            char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode() for char in text
-        )
-    text = text.replace("##[", r"\x23#[")
-    command = text.lstrip()
-    return text if not command.startswith("::") else text.replace("::", r"\x3a:", 1)
-
-
 def wrong_type(expected: str, value: object) -> str:
     """The problem with a TOML value that is not `expected`, which is written with an article: `a list of strings`."""
     if isinstance(value, list) and expected.startswith("a list"):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gpusync_lint.messages import printable
+from gpusync_lint.escaping import escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -134,7 +134,7 @@ def _merged_findings(kind: str, documents: Sequence[tuple[str, Document]]) -> An
 
 
 def _say(message: str) -> None:
-    print(printable(f"gpusync report: {message}"), file=sys.stderr)
+    print(escaped(f"gpusync report: {message}"), file=sys.stderr)
 
 
 def _check_distinct(out: Path, names: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpusync_lint.messages import printable
+from gpusync_lint.escaping import escaped
 
 from pytest_gpusync.commands import trace_launcher
 from pytest_gpusync.commands.trace_stop import limits
@@ -91,7 +91,7 @@ class _Output:
     def note(self, message: str) -> None:
         """Print a line for the user to standard error."""
         if not self.is_forked:
-            self._try_print(self._err, "\n".join(map(printable, f"gpusync: {message}".split("\n"))))
+            self._try_print(self._err, "\n".join(map(escaped, f"gpusync: {message}".split("\n"))))
 
     @staticmethod
     def _try_print(stream: TextIO, text: str) -> bool:
@@ -458,5 +458,5 @@ def _reports(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _refuse(message: str) -> int:
-    print(printable(f"gpusync trace: {message}"), file=sys.stderr)
+    print(escaped(f"gpusync trace: {message}"), file=sys.stderr)
     return USAGE_ERROR

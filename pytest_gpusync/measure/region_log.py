@@ -69,7 +69,6 @@ class RegionLog:
         self.opened_ns = time.perf_counter_ns()
         self.closed_ns: int | None = None
         self.optimizer_calls = Rows(OptimizerCall)
-        """The fields of an :class:`OptimizerCall` for each call, one after the other: a quarter of the memory."""
         self.optimizer_samples = Rows(MemorySample)
         """Memory at each ``optimizer.step()``, as long as these calls end steps."""
         self.explicit_ends: list[StepEnd] | None = None

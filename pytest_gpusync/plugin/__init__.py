@@ -118,7 +118,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     if gpu is None or not gpu.options.any_given:
         return None
     workers = getattr(config.option, "numprocesses", None)
-    return _printable(gpu.header(workers if isinstance(workers, int) else 0))
+    return _escaped(gpu.header(workers if isinstance(workers, int) else 0))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -144,7 +144,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if asking is not None:
         gpu.measures = True
         if gpu.device.is_late:
-            raise pytest.UsageError(_printable(_too_late(asking.nodeid)))
+            raise pytest.UsageError(_escaped(_too_late(asking.nodeid)))
         gpu.device.switch_on()
     if gpu.measures:  # now, because the set-up of a test may have a time limit
         import_module("pytest_gpusync.plugin.measured_test")
@@ -153,7 +153,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if _is_worker(config):
         return
     if gpu.device.unavailable is not None and gpu.options.must_measure:
-        raise pytest.UsageError(_printable(f"nothing can be measured here: {gpu.device.unavailable}"))
+        raise pytest.UsageError(_escaped(f"nothing can be measured here: {gpu.device.unavailable}"))
     gpu.watch_ranks(lambda: _finish_without_the_test(config))
 
 
@@ -559,10 +559,10 @@ class _Reporter:
         terminalreporter.write_sep("=", "gpusync")
         from pytest_gpusync.reporting.terminal import wrap_line
 
-        for row in (row for line in lines for row in wrap_line(_printable(line))):
+        for row in (row for line in lines for row in wrap_line(_escaped(line))):
             terminalreporter.write_line(row)
         for error in gpu.errors:  # unbroken: other programs search for them
-            terminalreporter.write_line(_printable(error), red=True)
+            terminalreporter.write_line(_escaped(error), red=True)
 
     def _annotate(self, terminalreporter: pytest.TerminalReporter, gpu: GpuSession) -> None:
         """Print workflow commands, which GitHub reads at the start of a line."""
@@ -606,7 +606,7 @@ def _begin_session(config: pytest.Config, namespace: argparse.Namespace | None =
             options = read_options(config, namespace if namespace is not None else config.option)
             baseline = _baseline_check(config, options)
         except pytest.UsageError as error:  # it quotes the ini file, which may be a stranger's
-            raise pytest.UsageError(*map(_printable, error.args)) from None
+            raise pytest.UsageError(*map(_escaped, error.args)) from None
         if options.any_given and options.device != "simulated":
             from pytest_gpusync.machine.gpu_lease import take_own_gpu
 
@@ -724,19 +724,19 @@ def _announce(item: pytest.Item, message: str) -> None:
     """Show a line at once, although the output of the test is captured; a worker's goes to standard error."""
     capture: Any = item.config.pluginmanager.get_plugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
-        print(_printable(f"gpusync: {item.nodeid}: {message}"), file=sys.stderr, flush=True)
+        print(_escaped(f"gpusync: {item.nodeid}: {message}"), file=sys.stderr, flush=True)
 
 
-def _printable(text: str) -> str:
+def _escaped(text: str) -> str:
     """Return text that may contain what others have written, such as names and reasons, as one harmless line."""
-    from gpusync_lint.messages import printable
+    from gpusync_lint.escaping import escaped
 
-    return printable(text)
+    return escaped(text)
 
 
 def _fail(message: str) -> NoReturn:
     """Fail the test with a message instead of a traceback."""
-    pytest.fail(_printable(message), pytrace=False)
+    pytest.fail(_escaped(message), pytrace=False)
 
 
 def _is_worker(config: pytest.Config) -> bool:
@@ -763,10 +763,10 @@ def _uses_gpu(item: pytest.Item) -> bool:
 def _failure(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> BudgetFailure:
     from pytest_gpusync.reporting.failure import BudgetFailure, Place
 
-    text = "\n".join(map(_printable, str(excinfo.value).split("\n")))
+    text = "\n".join(map(_escaped, str(excinfo.value).split("\n")))
     place = _place_in_test(item, excinfo)
     path, line = place if place is not None else (item.location[0], (item.location[1] or 0) + 1)
-    path = _printable(path)
+    path = _escaped(path)
     asserted_at = None if place is None else f"{path}:{line}: {excinfo.typename}"
     return BudgetFailure(text, Place(path, line, text.partition("\n")[0]), asserted_at)
 

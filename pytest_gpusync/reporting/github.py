@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gpusync_lint.messages import printable
+from gpusync_lint.escaping import escaped
 
 from pytest_gpusync.reporting.rule_names import rules_for
 
@@ -103,6 +103,6 @@ def _relative_to_workspace(path: str, base: Path, workspace: Path) -> str | None
 
 
 def _escaped(text: str, *, in_property: bool = False) -> str:
-    lines = (printable(line) for line in text.replace("\r\n", "\n").split("\n"))
+    lines = (escaped(line) for line in text.replace("\r\n", "\n").split("\n"))
     text = "\n".join(lines).replace("%", "%25").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if in_property else text

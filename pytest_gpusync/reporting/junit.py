@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from gpusync_lint.messages import printable
+from gpusync_lint.escaping import escaped
 
 from pytest_gpusync.reporting.page_model import failed_sentences, format_number, limit, severity
 
@@ -36,4 +36,4 @@ def properties(environment: Document | None, regions: Sequence[Document]) -> lis
     named = [(key, str(value)) for key, value in found.items() if value is not None]
     named += [("race", message) for message in dict.fromkeys(races)]
     named += [("broken", sentence) for region in regions for sentence in failed_sentences(region)]
-    return [(PREFIX + key, printable(value)) for key, value in named]
+    return [(PREFIX + key, escaped(value)) for key, value in named]

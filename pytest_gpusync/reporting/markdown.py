@@ -6,7 +6,7 @@ import html
 import re
 from typing import TYPE_CHECKING, Final
 
-from gpusync_lint.messages import printable
+from gpusync_lint.escaping import escaped
 
 from pytest_gpusync.reporting.by_device import counts_text, place_text
 from pytest_gpusync.reporting.page_model import (
@@ -151,7 +151,7 @@ def _where(run: PageModel) -> str:
 
 def code(content: str) -> str:
     """Return text as a code span that works in a table cell, whatever it contains."""
-    content = printable(" ".join(content.split())).replace("|", "\\|")
+    content = escaped(" ".join(content.split())).replace("|", "\\|")
     ticks = max((len(run) for run in re.findall(r"`+", content)), default=0)
     fence = "`" * (ticks + 1)
     space = " " if content.startswith("`") or content.endswith("`") else ""
@@ -160,8 +160,8 @@ def code(content: str) -> str:
 
 def text(content: str) -> str:
     """Return text with all Markdown and HTML markup escaped, including what GitHub makes a link or a mention of."""
-    escaped = html.escape(printable(re.sub(r"\s+", " ", content)), quote=False)
-    return _LINKED.sub("\\g<0>&#8203;", _MARKUP.sub(r"\\\1", escaped))
+    quoted = html.escape(escaped(re.sub(r"\s+", " ", content)), quote=False)
+    return _LINKED.sub("\\g<0>&#8203;", _MARKUP.sub(r"\\\1", quoted))
 
 
 def _more(left_out: int, noun: str, bullet: str = "") -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from gpusync_lint.messages import printable
+from gpusync_lint.escaping import escaped
 
 from pytest_gpusync.reporting.by_device import counts_text, merged, uses_other_devices
 from pytest_gpusync.reporting.not_counted import SET_UP, not_counted_lines
@@ -58,7 +58,7 @@ def summary_lines(environment: Document | None, tests: dict[str, list[Document]]
     lines += not_counted_lines(every_region)
     lines += _undecided(regions)
     lines += _not_measured(regions)
-    return [printable(line) for line in lines]
+    return [escaped(line) for line in lines]
 
 
 def document_lines(document: Document) -> list[str]:
@@ -177,7 +177,7 @@ def caught_lines(passed: Iterable[Sequence[Document]]) -> list[str]:
         for verdict in region["verdicts"]
         if verdict["outcome"] in ("failed", "not_measured")
     )
-    return ["caught by the test, which passed:", *map(printable, rows)] if rows else []
+    return ["caught by the test, which passed:", *map(escaped, rows)] if rows else []
 
 
 def _not_measured(regions: Sequence[Document]) -> list[str]:

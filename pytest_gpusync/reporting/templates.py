@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gpusync_lint.messages import printable
+from gpusync_lint.escaping import escaped
 
 from pytest_gpusync.reporting.by_device import device_label
 from pytest_gpusync.reporting.page_model import format_number, text_and_code
@@ -35,7 +35,7 @@ def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     def shown(value: Any) -> Any:
-        return printable(value) if type(value) is str else value  # not Markup, which is escaped already
+        return escaped(value) if type(value) is str else value  # not Markup, which is escaped already
 
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),

@@ -7,7 +7,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final
 
-from gpusync_lint.messages import printable
+from gpusync_lint.escaping import escaped
 
 from pytest_gpusync.model.budgets import WHOLE_REGION, why_not_measured
 from pytest_gpusync.model.line_counts import counted_per_step, line_counts
@@ -65,7 +65,7 @@ def render_verdict(verdict: Verdict, measurement: Measurement, *, limit: int | N
         *_titled("not counted:", verdict.uncounted, measurement, limit),
         f"  {device_text(measurement.environment)}{_source(verdict)}",
     ]
-    return [printable(row) for row in rows]
+    return [escaped(row) for row in rows]
 
 
 def _source(verdict: Verdict) -> str:
@@ -146,7 +146,7 @@ def render_measurement(
         tail += f"; {environment.note}"
     if measurement.races is None and environment.device == "cuda":
         tail += f"; {RACES_NOT_CHECKED}"
-    head, *rows, tail = map(printable, [head, *_device_rows(measurement), *rows, tail])
+    head, *rows, tail = map(escaped, [head, *_device_rows(measurement), *rows, tail])
     if color:
         head, tail = f"\x1b[1m{head}\x1b[0m", f"\x1b[2m{tail}\x1b[0m"
     return [head, *rows, tail]

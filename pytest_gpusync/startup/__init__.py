@@ -36,9 +36,9 @@ def _switch_on() -> None:
     try:
         inherit(devices, settings["memory"], settings["values"])
     except SimulationUnavailable as error:
-        from gpusync_lint.messages import printable
+        from gpusync_lint.escaping import escaped
 
-        said = printable(f"gpusync: no simulated CUDA device in process {os.getpid()}: {error}")
+        said = escaped(f"gpusync: no simulated CUDA device in process {os.getpid()}: {error}")
         print(said, file=sys.stderr)
 
 

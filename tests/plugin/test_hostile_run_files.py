@@ -333,7 +333,7 @@ def test_a_path_that_is_not_utf8_is_written(folder, action, capsys):
     (folder / "run.json").write_text(site_run("g\udcff.py"))
     assert run(action, "run.json") == 0
     written = (folder / "out.json").read_text(encoding="utf-8") if action == "merge" else capsys.readouterr().out
-    assert "g\\udcff.py" in written
+    assert ("g\\udcff.py" if action in {"merge", "trace"} else "g\\xff.py") in written  # in JSON as JSON has it
     written.encode()
 
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from gpusync_lint.escaping import escaped
 from gpusync_lint.files.regular_file import NotRegularError, TooLargeError, read_regular
-from gpusync_lint.messages import printable
 from gpusync_lint.model.findings import UserError
 
 SCHEMA: Final = "gpusync.run/1"
@@ -354,7 +354,7 @@ def _refuse(text: str) -> Any:
 
 
 def _error(name: str, problem: str) -> RunFileError:
-    return RunFileError(printable(f"{name}: {problem}"))
+    return RunFileError(escaped(f"{name}: {problem}"))
 
 
 def _shortened(text: str) -> str:
