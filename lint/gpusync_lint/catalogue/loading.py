@@ -31,16 +31,38 @@ def load(path: Path) -> Catalogue:
     Raises:
         CatalogueError: it is not valid TOML, or does not obey the schema.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CatalogueError(f"{path.name}: not valid TOML: {error}") from None
+    data = _parsed(path)
     reader = _Reader(path, TORCH if path.stem == "torch" else LIBRARY if data.get("on") else OTHER)
     found = reader.table(Catalogue, data, "")
     if found.framework != path.stem:
         raise reader.problem("", f"framework is {found.framework!r}; it must be the name of the file, {path.stem!r}")
     reader.check_type_names({one.name for one in found.types})
+    if found.on and found.accelerator is None:
+        for barrier in found.barriers.values():
+            if barrier.functions:
+                raise reader.problem(f"barrier {barrier.id!r}", "'functions' is for accelerators; write 'calls'")
     return found
+
+
+def read_tables(path: Path, key: str, cls: type[T]) -> tuple[T, ...]:
+    """Read a file that is one array of tables, `[[key]]`, as instances of a class.
+
+    Raises:
+        CatalogueError: it is not valid TOML, or does not obey the class.
+    """
+    data = _parsed(path)
+    reader = _Reader(path, OTHER)
+    if list(data) != [key] or not isinstance(data[key], list):
+        raise reader.problem("", f"must hold [[{key}]] and nothing else")
+    return tuple(reader.table(cls, one, f"{key} number {number}") for number, one in enumerate(data[key], 1))
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CatalogueError(f"{path.name}: not valid TOML: {error}") from None
+    return data
 
 
 class _Reader:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpusync_lint.catalogue import foreign, registry
 
 if TYPE_CHECKING:
-    from gpusync_lint.catalogue.schema import Catalogue
+    from gpusync_lint.catalogue.schema import Accelerator, Catalogue
 
 
 @cache
@@ -26,6 +26,23 @@ def libraries() -> tuple[Catalogue, ...]:
 def library_of() -> dict[str, Catalogue]:
     """The catalogue of a library on top of torch, by each of its top-level modules."""
     return {module: each for each in libraries() for module in each.modules}
+
+
+@cache
+def accelerator_catalogues() -> tuple[Catalogue, ...]:
+    """The catalogues of accelerators other than CUDA's."""
+    return tuple(each for each in libraries() if each.accelerator is not None)
+
+
+@cache
+def accelerators() -> dict[str, Accelerator]:
+    """The accelerators other than CUDA's, by the names of their catalogues."""
+    return {each.framework: each.accelerator for each in accelerator_catalogues() if each.accelerator is not None}
+
+
+def modules_of(framework: str) -> tuple[str, ...]:
+    """The top-level modules of a framework."""
+    return registry.catalogue(framework).modules
 
 
 @cache

@@ -68,7 +68,8 @@ class RuleDoc:
     ignore_when: str
     """When the wait does not matter."""
     frequency: str = "every step"
-    """How often a line has to run to be reported: "every step", "every iteration" of any loop, or "any line"."""
+    """How often a line has to run to be reported: "every step", "every iteration" of any loop, "in a capture" of a CUDA
+    graph, or "any line"."""
     timing: bool = False
     """Whether such a wait next to a clock is on purpose, because it ends what is timed. Its confidence is then low."""
     framework: str = field(default="", metadata=_NOT_A_KEY)
@@ -90,8 +91,9 @@ class Barrier:
     """Statements that make the host wait. Each is a test: it has to be reported in a step loop."""
     silent: tuple[Example, ...]
     """Similar statements that do not wait. Each is a test: it must not be reported in a step loop."""
-    functions: tuple[str, ...] = field(default=(), metadata=_only(TORCH, OTHER))
-    """Dotted names of functions. Outside `torch.toml`, a name that ends in `.*` matches all names below it."""
+    functions: tuple[str, ...] = ()
+    """Dotted names of functions. In files of other frameworks, a name that ends in `.*` matches all names below it. In
+    files of libraries on top of torch, the key is only for accelerators; other libraries use `calls`."""
     methods: tuple[str, ...] = field(default=(), metadata=_only(TORCH, OTHER))
     """Names of methods of device tensors (in `torch.toml`), or of values of the type `of`."""
     calls: tuple[str, ...] = field(default=(), metadata=_only(LIBRARY))
@@ -228,11 +230,12 @@ class Returns:
     """The results of functions and classes of torch. The first entry that matches a name applies."""
 
     gives: Literal[
-        "unknown", "host", "dtype", "device", "gpu-device", "gpu-present", "gpu-absent", "stream", "event", "factory",
+        "unknown", "host", "dtype", "device", "gpu-device", "gpu-present", "mps-present", "stream", "event", "factory",
         "number-on-device", "argument", "parameter", "module", "optimizer", "scheduler", "distribution", "records",
-        "sequence", "padded-sequence", "indices", "index-batches",
+        "sequence", "padded-sequence", "indices", "index-batches", "compiled", "graphed",
     ]  # fmt: skip
-    """The kind of result: `argument` is the first argument itself, `factory` a tensor made from sizes or data,
+    """The kind of result: `argument` is the first argument itself, as are `compiled` and `graphed`, which may capture
+    CUDA graphs of it, `factory` a tensor made from sizes or data,
     `records` a collection of host objects."""
     functions: tuple[str, ...] = ()
     """Dotted names without `torch.`. A name that ends in `*` matches all names with that beginning."""
@@ -240,6 +243,55 @@ class Returns:
     """Last names, in any module of torch."""
     classes: bool = False
     """Whether it matches only names that begin with a capital letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What findings of some barriers of torch say about an accelerator, where its own words are not enough."""
+
+    barriers: tuple[str, ...]
+    """The ids of the barriers, in `torch.toml`."""
+    message: str = ""
+    """The message, instead of that of the barrier."""
+    remedy: str = ""
+    """The remedy, instead of that of the barrier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """A kind of device of torch other than CUDA's. The barriers of torch are those of its tensors as well.
+
+    Entries about what happens inside operators (GS407, GS408) were measured with CUDA's libraries: for it, their
+    findings are of low confidence.
+    """
+
+    type: str
+    """The type of its `torch.device`: `npu`."""
+    noun: str
+    """What messages call it, instead of "GPU"."""
+    copies: str
+    """Which copies between host and device wait, and what pinned memory changes. A sentence for the documentation."""
+    source: str
+    """Where the entries come from: documentation, or source at a version. A sentence for the documentation."""
+    was_run: bool = False
+    """Whether the examples were run on such a device."""
+    module: str = ""
+    """Its module of torch, which has functions and classes like those of `torch.cuda`. A remedy or a fix that names
+    `torch.cuda` names this module instead."""
+    moves: tuple[str, ...] = ()
+    """Names of methods of tensors and modules that move to it."""
+    devices: tuple[str, ...] = ()
+    """Dotted names of functions that return such a device."""
+    loaders: tuple[str, ...] = ()
+    """Dotted names of classes that wrap a loader, whose batches they move to it."""
+    replaces_cuda: tuple[str, ...] = ()
+    """Modules whose import makes code that names CUDA run on it."""
+    copies_in_background: bool = True
+    """Whether `non_blocking=True` is safe: a fix may then add it."""
+    silent: tuple[str, ...] = ()
+    """The ids of barriers of torch that do not wait there."""
+    wordings: tuple[Wording, ...] = field(default=(), metadata=_only(key="wording"))
+    """The messages and remedies of single barriers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +358,8 @@ class ModuleOperations:
     """Methods that show that their receiver is a module."""
     with_hidden_state: frozenset[str]
     """Classes whose instances return an output and a state when they are called."""
+    without_weights: tuple[str, ...]
+    """Endings of the names of classes whose instances have neither parameters nor buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +400,8 @@ class Catalogue:
     """The results of attributes and methods of tensors."""
     module_operations: ModuleOperations | None = field(default=None, metadata=_only(TORCH))
     """The results of methods of modules."""
+    accelerator: Accelerator | None = field(default=None, metadata=_only(LIBRARY))
+    """The kind of device that the library adds to torch."""
     engines: tuple[Engine, ...] = field(default=(), metadata=_only(LIBRARY, key="engine"))
     """Classes whose objects move models, loaders and tensors to the device."""
     tensors: tuple[str, ...] = field(default=(), metadata=_only(LIBRARY))

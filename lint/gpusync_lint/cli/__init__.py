@@ -8,7 +8,7 @@ import stat
 import sys
 from dataclasses import replace
 from datetime import date, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusync_lint import output
@@ -18,13 +18,13 @@ from gpusync_lint.escaping import escaped, escaped_lines, masked
 from gpusync_lint.files.discovery import Found, discover, display_path
 from gpusync_lint.messages import wants_color
 from gpusync_lint.model import codes
-from gpusync_lint.model.findings import EngineSettings, UserError
+from gpusync_lint.model.findings import UserError
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.output.base.format import Options
 from gpusync_lint.run.outcome import Outcome, accept_all
-from gpusync_lint.run.runner import Request, run
+from gpusync_lint.run.runner import Request, configured, run
 from gpusync_lint.settings.config import Config, find, load
-from gpusync_lint.settings.selection import Layer, Selection, UnknownCodeError, resolve, resolve_all
+from gpusync_lint.settings.selection import Layer, UnknownCodeError, resolve, resolve_all
 
 if TYPE_CHECKING:
     import argparse
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from gpusync_lint.accept.baseline import Baseline
     from gpusync_lint.files.discovery import Listed
-    from gpusync_lint.model.findings import FileError, Source
+    from gpusync_lint.model.findings import EngineSettings, FileError, Source
     from gpusync_lint.run.cache import Cache
 
 CLEAN, FINDINGS, FAILED = 0, 1, 2
@@ -51,7 +51,11 @@ def _jobs_available() -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``gpusync lint`` and return its exit code. `argv` does not contain the name of the command."""
-    arguments = lint_parser().parse(argv)
+    return lint(lint_parser().parse(argv))
+
+
+def lint(arguments: argparse.Namespace) -> int:
+    """Run ``gpusync lint`` with parsed arguments and return its exit code."""
     if arguments.watch:
         from gpusync_lint.cli.watch import watch
 
@@ -112,39 +116,21 @@ def _lint(arguments: argparse.Namespace) -> int:
         return frozenset() if cache is None else cache.unread
 
     found = _found(arguments, paths, cwd, config, unneeded)
-    for folder in found.empty:
-        ignores = _respects_gitignore(arguments, config) and _finds_ignored(folder, cwd, config)
-        hint = "; git ignores those that are there, and --no-respect-gitignore lints them" if ignores else ""
-        emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {escaped(folder)}{hint}\n")
+    _note_empty(arguments, config, found, cwd)
     if found.abandoned:
         _clean_up(found.abandoned, removes=(arguments.fix or arguments.add_ignores is not None) and not arguments.diff)
-    reference = _baseline(arguments, config, cwd)
     runs = None
     if arguments.observed:
         from gpusync_lint.accept import observed_runs
 
         runs = observed_runs.load(arguments.observed, cwd)
-    context: tuple[Source, ...] = ()
-    if not arguments.no_context and any(file.named for file in found.files):
-        from gpusync_lint.project.import_context import context_of
-
-        context = context_of(found.files, cwd=cwd, excludes=config.excludes)
     with progress(len(found.files) + len(found.unread)) as done:
-        request = replace(
-            request,
-            baseline=reference,
-            folders=found.folders,
-            context=context,
-            cache=cache,
-            unread=found.unread,
-            jobs=arguments.jobs or _jobs_available(),
-            progress=done,
-        )
+        request = replace(_completed(arguments, config, request, found, cwd), cache=cache, progress=done)
         outcome = run(found.files, found.errors, request)
     if cache is not None:
         cache.save()
-    if arguments.write_baseline and reference is not None:
-        outcome = _write_baseline(arguments, config, reference, outcome)
+    if arguments.write_baseline and request.baseline is not None:
+        outcome = _write_baseline(arguments, config, request.baseline, outcome)
     if runs is not None:
         from gpusync_lint.accept import observed_runs
 
@@ -152,6 +138,50 @@ def _lint(arguments: argparse.Namespace) -> int:
         outcome = replace(outcome, reported=seen.reported, observed=seen)
     _report(arguments, found, outcome, cwd)
     return _exit_code(arguments, outcome)
+
+
+def requested(arguments: argparse.Namespace) -> tuple[Found, Request]:
+    """The files that the arguments name, all of them read, and the settings, for a caller that runs the linter itself.
+
+    Raises:
+        UserError: the arguments or the configuration cannot be used.
+    """
+    paths: list[str] = arguments.paths or ["."]
+    _check(arguments, paths)
+    cwd = Path.cwd()
+    names = codes.names()
+    at = _config_path(arguments, paths, cwd)
+    config = Config() if at is None else load(at, names)
+    request = _request(arguments, config, names, datetime.now().astimezone().date())
+    found = _found(arguments, paths, cwd, config, lambda listed: frozenset())
+    _note_empty(arguments, config, found, cwd)
+    return found, _completed(arguments, config, request, found, cwd)
+
+
+def _note_empty(arguments: argparse.Namespace, config: Config, found: Found, cwd: Path) -> None:
+    """Say which of the given folders have no files to lint."""
+    for folder in found.empty:
+        ignores = _respects_gitignore(arguments, config) and _finds_ignored(folder, cwd, config)
+        hint = "; git ignores those that are there, and --no-respect-gitignore lints them" if ignores else ""
+        emit(sys.stderr, f"gpusync lint: no Python files or notebooks in {escaped(folder)}{hint}\n")
+
+
+def _completed(arguments: argparse.Namespace, config: Config, request: Request, found: Found, cwd: Path) -> Request:
+    """The settings with what depends on the files."""
+    reference = _baseline(arguments, config, cwd)
+    context: tuple[Source, ...] = ()
+    if not arguments.no_context and any(file.named for file in found.files):
+        from gpusync_lint.project.import_context import context_of
+
+        context = context_of(found.files, cwd=cwd, excludes=config.excludes)
+    return replace(
+        request,
+        baseline=reference,
+        folders=found.folders,
+        context=context,
+        unread=found.unread,
+        jobs=arguments.jobs or _jobs_available(),
+    )
 
 
 def _found(
@@ -344,18 +374,10 @@ def _request(arguments: argparse.Namespace, config: Config, names: dict[str, str
     select = None if arguments.select is None else resolve_all(arguments.select, names)
     ignore = resolve_all(arguments.ignore or (), names)
     extended = resolve_all(arguments.extend_select or (), names)
-    settings = EngineSettings(step_functions=config.step_functions, barriers=config.barriers)
-    if config.torch_version is not None:
-        settings = replace(settings, torch_version=config.torch_version)
-    return Request(
-        names=names,
-        selection=Selection(
-            layers=(config.codes, Layer(select, ignore, extended)),
-            per_file=config.per_file_ignores,
-            root=None if config.root is None else PurePosixPath(config.root.as_posix()),
-        ),
-        settings=settings,
-        today=today,
+    base = configured(config, names, today)
+    return replace(
+        base,
+        selection=replace(base.selection, layers=(config.codes, Layer(select, ignore, extended))),
         heat=config.heat if arguments.heat is None else Heat(arguments.heat),
         confidence=Confidence(arguments.confidence),
         fix=arguments.fix or (arguments.diff and arguments.add_ignores is None),

@@ -13,10 +13,15 @@ from gpusync_lint.domain.values import UNKNOWN, Value
 class Environment:
     """The values of names, and of dotted paths such as `self.model`."""
 
-    __slots__ = ("_owners", "_trail", "values")
+    __slots__ = ("_owners", "_trail", "carried", "values")
 
     def __init__(self, values: dict[str, Value]) -> None:
         self.values = values
+        self.carried: dict[str, Value] = {}
+        """By name that was not bound before a loop, the value that the iteration before bound.
+
+        In the first iteration it has no value. So if only some branches of an `if` bind it, one of those is taken.
+        """
         self._owners: set[str] = set()
         """The names that are the first word of a path that was bound."""
         self._trail: list[tuple[str, Value | None]] = []
@@ -88,8 +93,9 @@ class Environment:
         for path in {path: None for branch in branches for path in branch}:
             base = values.get(path)
             merged = None if exhaustive else base
+            unbound = base is not None and self.carried.get(path) is base
             for branch in branches:
-                value_after = branch.get(path, base)
+                value_after = branch.get(path, None if unbound else base)
                 if value_after is not None:
                     merged = value_after if merged is None else join(merged, value_after)
             if merged is not None:

@@ -21,7 +21,8 @@ _DTYPE_NAMES = frozenset(
 _MATH_CONSTANTS = frozenset({"pi", "e", "inf", "nan", "tau"})
 _NUMPY_CONSTANTS = frozenset({"pi", "inf", "nan"})
 _NOT_MODULES = (
-    "Config", "Callback", "Tokenizer", "Processor", "Dataset", "DataModule", "Arguments", "Logger", "Trainer",
+    "Config", "Callback", "Tokenizer", "TokenizerFast", "Processor", "ProcessorFast", "FeatureExtractor", "Scheduler",
+    "Dataset", "DataModule", "Arguments", "Logger", "Trainer",
 )  # fmt: skip
 """Endings of the names of classes that are no `torch.nn.Module`."""
 _MODULES = frozenset({"LightningModule", "PreTrainedModel", "MessagePassing"})

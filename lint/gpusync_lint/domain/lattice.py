@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain.values import (
     ARRAY_ELEMENT,
+    GPU_DEVICE,
     HOST,
     MAX_DEPTH,
     MOVED,
@@ -45,6 +46,7 @@ from gpusync_lint.domain.values import (
     modules,
     tensor,
     tuple_of,
+    wider,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +96,9 @@ def join(a: Value, b: Value, depth: int = 0) -> Value:
 
 
 def _has_class(value: Value) -> bool:
-    """Whether a value is an object of a known class, or of one of several classes."""
+    """Whether a value is an object of a known class, or of one of several classes, or a function or class of torch."""
+    if value.kind is Kind.NAME:
+        return value.dotted_name.startswith("torch.")
     return value.kind in _IN_UNIONS and (value.ref is not None or bool(value.items))
 
 
@@ -126,6 +130,10 @@ _MAX_ALTERNATIVES = 6
 
 def _join_alternatives(a: Value, b: Value) -> Value:
     """An object of several possible classes, in the order of their names; unknown if there are too many."""
+    if a.kind is b.kind is Kind.NAME:
+        same = _join_names(a, b)
+        if same.kind:
+            return same
     found = {**dict.fromkeys(alternatives(a)), **dict.fromkeys(alternatives(b))}
     if len(found) > _MAX_ALTERNATIVES:
         return UNKNOWN
@@ -142,8 +150,8 @@ def _place_of(value: Value) -> tuple[str, int, str]:
 
 
 def _join_tensors(a: Value, b: Value, depth: int) -> Value:
-    return tensor(
-        max(a.device, b.device),
+    joined = tensor(
+        wider(a.device, b.device),
         # `if torch.cuda.is_available(): x = x.cuda()`: a tensor that one path moves is on the device, since the other
         # path is for machines without a GPU; but that is not certain.
         certain=a.certain and b.certain and (a.device >= Device.ASSUMED) == (b.device >= Device.ASSUMED),
@@ -151,6 +159,7 @@ def _join_tensors(a: Value, b: Value, depth: int) -> Value:
         boolean=a.boolean and b.boolean,
         pinned=a.pinned and b.pinned,
     )
+    return joined if a.ref is None or a.ref != b.ref else joined._replace(ref=a.ref)
 
 
 def _join_modules(a: Value, b: Value, depth: int) -> Value:
@@ -163,7 +172,7 @@ def _join_modules(a: Value, b: Value, depth: int) -> Value:
     several = 0 < len(found) <= _MAX_ALTERNATIVES
     return Value(
         Kind.MODULE,
-        max(a.device, b.device),
+        wider(a.device, b.device),
         items=tuple(sorted(found, key=_place_of)) if several else a.items if a.items == b.items else None,
         ref=a.ref if a.ref == b.ref else None,
         made_with=a.made_with if a.made_with == b.made_with else None,
@@ -171,7 +180,8 @@ def _join_modules(a: Value, b: Value, depth: int) -> Value:
 
 
 def _join_devices(a: Value, b: Value, depth: int) -> Value:
-    return a if a.device >= b.device else b
+    device = wider(a.device, b.device)
+    return a if a.device is device else b if b.device is device else GPU_DEVICE
 
 
 def _join_loaders(a: Value, b: Value, depth: int) -> Value:
@@ -210,14 +220,15 @@ def _join_optional(a: Value | None, b: Value | None, depth: int) -> Value | None
 def _join_distributions(a: Value, b: Value, depth: int) -> Value:
     """It validates its arguments, which waits, if one of them does."""
     validates = any(value.argument("validate_args").const is not False for value in (a, b))
-    return Value(Kind.DISTRIBUTION, max(a.device, b.device), made_with=() if validates else a.made_with)
+    ref = a.ref if a.ref == b.ref else None
+    return Value(Kind.DISTRIBUTION, wider(a.device, b.device), ref=ref, made_with=() if validates else a.made_with)
 
 
 def _join_foreign(a: Value, b: Value, depth: int) -> Value:
     return a if a.ref == b.ref else UNKNOWN
 
 
-def _join_names(a: Value, b: Value, depth: int) -> Value:
+def _join_names(a: Value, b: Value, depth: int = 0) -> Value:
     """`torch.cuda.FloatTensor if use_cuda else torch.FloatTensor` is the former; other names have nothing in common."""
     first, second = a.dotted_name, b.dotted_name
     if not first or first.replace("torch.cuda.", "torch.") != second.replace("torch.cuda.", "torch."):

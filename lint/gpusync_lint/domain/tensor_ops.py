@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gpusync_lint.domain import torch_api
+from gpusync_lint.domain import accelerators, torch_api
 from gpusync_lint.domain.training_idioms import is_mask_name
 from gpusync_lint.domain.values import (
     BOOL_DTYPE,
@@ -13,10 +13,12 @@ from gpusync_lint.domain.values import (
     GPU_PRESENT,
     HOST,
     UNKNOWN,
+    Device,
     Kind,
     Value,
     tensor,
     tensor_like,
+    wider,
 )
 
 
@@ -49,9 +51,18 @@ def combine(left: Value, right: Value) -> Value:
         zero_dim = operand.zero_dim if other.kind is Kind.HOST or other.kind is Kind.FLAG else None
         return tensor(operand.device, operand.certain, zero_dim)
     zero_dim = True if left.zero_dim and right.zero_dim else False if False in (left.zero_dim, right.zero_dim) else None
-    # The operands are on one device, except for 0-dimensional tensors on the host. So if the device of one of them is
-    # known better, it is that of the other one too.
-    return tensor(max(left.device, right.device), left.certain and right.certain, zero_dim)
+    return tensor(_common_device(left, right), left.certain and right.certain, zero_dim)
+
+
+def _common_device(left: Value, right: Value) -> Device:
+    """The device of the operands, which is the same for both, except for 0-dimensional tensors on the host.
+
+    What was copied to the host shows that the other operand is there as well, if only convention puts it on the device.
+    """
+    low, high = (left, right) if left.device <= right.device else (right, left)
+    if low.device is Device.CPU and high.device is Device.ASSUMED and low.certain and low.zero_dim is False:
+        return Device.CPU
+    return wider(left.device, right.device)
 
 
 def selects(index: Value) -> bool:
@@ -66,8 +77,10 @@ def is_gpu_string(text: object) -> bool:
     return isinstance(text, str) and text.startswith(("cuda", "gpu", "xpu", "hip"))
 
 
-def device_comparison(op: type, left: Value, right: Value) -> Value | None:
+def device_comparison(op: type, left: Value, right: Value, names_cuda: bool) -> Value | None:
     """Whether a comparison asks if there is a GPU; None if it asks for something else.
+
+    `names_cuda` says whether the file names CUDA. If it does, it may run there instead of on another accelerator.
 
     `GPU_PRESENT` for `device == "cuda"`, `device.type != "cpu"` and `torch.cuda.device_count() > 1`; `GPU_ABSENT` for
     `device == "cpu"`.
@@ -78,19 +91,23 @@ def device_comparison(op: type, left: Value, right: Value) -> Value | None:
         return None
     if isinstance(left.const, str) and not isinstance(right.const, str):
         left, right = right, left
-    flag = _device_equals(left.const, right.const)
+    flag = _device_equals(left.const, right.const, names_cuda)
     if flag is None or op is ast.Eq:
         return flag
-    if right.const == "mps":  # another device than this one may be a GPU or the CPU
+    if right.const == "mps" and names_cuda:  # another device than this one may be a GPU or the CPU
         return None
     return GPU_ABSENT if flag.const else GPU_PRESENT
 
 
-def _device_equals(device: object, text: object) -> Value | None:
+def _device_equals(device: object, text: object, names_cuda: bool) -> Value | None:
     """Whether there is a GPU if the two are equal; `device` is None if it is not a constant."""
     if is_gpu_string(text):
         may_equal = not isinstance(device, str) or is_gpu_string(device) or device in ("auto", "")
         return GPU_PRESENT if may_equal else None
     if text == "cpu":
         return None if isinstance(device, str) else GPU_ABSENT
-    return GPU_ABSENT if text == "mps" else None
+    if not isinstance(text, str) or accelerators.named(text) is None:
+        return None
+    if names_cuda:
+        return GPU_ABSENT if text == "mps" else None
+    return None if isinstance(device, str) and device != text else GPU_PRESENT

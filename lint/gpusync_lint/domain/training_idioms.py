@@ -11,6 +11,23 @@ LOADER_NAMES = ("loader", "batches", "dataiter", "data_iter", "dl")
 """Endings of the names of data loaders, in lower case."""
 _ITERATOR_WORDS = frozenset({"it", "iter", "iterator", "loader", "dataloader", "batches", "gen", "generator", "data"})
 """Words in the names of iterators over batches."""
+_MODELS = frozenset(
+    {
+        "model", "net", "network", "unet", "denoiser", "policy", "actor", "critic", "generator", "discriminator",
+        "encoder", "decoder", "transformer", "backbone", "vae", "lm", "llm", "classifier", "teacher", "student",
+    }
+)  # fmt: skip
+"""Last words of the names of models."""
+MODEL_METHODS = frozenset(
+    {
+        "generate", "forward", "act", "select_action", "select_actions", "choose_action", "get_action", "get_actions",
+        "sample_action", "denoise", "p_sample", "train_step", "training_step", "train_batch", "train_on_batch",
+        "optimize_parameters",
+    }
+)  # fmt: skip
+"""Methods that run a model, whatever object has them."""
+STEPPED = ("trainer", "engine", "agent", "solver", "env", "envs", "environment", "scheduler")
+"""Endings of the names of objects whose method `step` runs a model or an environment if it takes arguments."""
 BACKWARD = ("backward", "manual_backward")
 """Methods that run the backward pass."""
 _TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
@@ -33,6 +50,11 @@ def backward_of(node: ast.Call) -> ast.expr:
     if isinstance(receiver, ast.Call) and receiver.args and getattr(receiver.func, "attr", "") == "scale":
         return receiver.args[0]
     return receiver
+
+
+def is_model_name(name: str) -> bool:
+    """Whether a function that is called is a model, by its name: `target_net`, `self.unet`, `model2`."""
+    return name.lower().rstrip("0123456789").rpartition("_")[2] in _MODELS
 
 
 def is_mask_name(name: str) -> bool:

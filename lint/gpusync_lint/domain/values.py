@@ -2,8 +2,9 @@
 
 A `Value` has a kind (`TENSOR`, `MODULE`, `LIST`, ...) and fields that depend on the kind. The most important field is
 `device`, the place of a tensor's data, which four levels describe: `GPU` if the code creates the tensor there or moves
-it there, `ASSUMED` if convention says so (training code of a project that uses a GPU), `CPU`, and `UNKNOWN`. `certain`
-is False if only a convention says that the value is a tensor, or if the paths to this point disagree.
+it there (or the member for another kind of accelerator), `ASSUMED` if convention says so (training code of a project
+that uses a GPU), `CPU`, and `UNKNOWN`. `certain` is False if only a convention says that the value is a tensor, or if
+the paths to this point disagree.
 
 Values are immutable and compared by their fields. The most frequent ones are created once and shared, so that comparing
 them is a comparison of addresses.
@@ -58,7 +59,7 @@ class Kind(_Enumeration):
     SCALER: ClassVar[Kind]
     """A `GradScaler`."""
     DISTRIBUTION: ClassVar[Kind]
-    """An object of `torch.distributions`."""
+    """An object of `torch.distributions`. `ref` is the name of its class, or of the class that it samples from."""
     STREAM: ClassVar[Kind]
     """A stream. `const` is `NEW_STREAM` if it was created, and is not one that was asked for."""
     EVENT: ClassVar[Kind]
@@ -95,12 +96,30 @@ class Kind(_Enumeration):
 
 
 class Device(_Enumeration):
-    """The place of a tensor. Ordered so that `max` is the place to assume if two paths disagree."""
+    """The place of a tensor. Ordered so that `max` is the place to assume if two paths disagree.
+
+    Members above `ASSUMED` are devices that the code names.
+    """
 
     CPU: ClassVar[Device]
     UNKNOWN: ClassVar[Device]
     ASSUMED: ClassVar[Device]
+    XLA: ClassVar[Device]
+    MPS: ClassVar[Device]
+    XPU: ClassVar[Device]
+    NPU: ClassVar[Device]
+    HPU: ClassVar[Device]
+    MLU: ClassVar[Device]
+    MUSA: ClassVar[Device]
     GPU: ClassVar[Device]
+    """A GPU of CUDA or ROCm, or an accelerator of unknown kind."""
+
+
+def wider(one: Device, other: Device) -> Device:
+    """The place to assume if two paths disagree. Of two kinds of accelerators it is an accelerator of unknown kind."""
+    if one is not other and min(one, other) > Device.ASSUMED:
+        return Device.GPU
+    return max(one, other)
 
 
 class Value(NamedTuple):
@@ -130,7 +149,11 @@ class Value(NamedTuple):
     The keys are strings. Of a module without `ref`: the modules that it may be.
     """
     ref: Any = None
-    """What it refers to: a definition in the project, or the dotted name of something outside the project."""
+    """What it refers to: a definition in the project, or the dotted name of something outside the project.
+
+    Of a tensor, `GUESSED` if only a test of its class or an operation on something unknown shows that it is one, and
+    `UNCOALESCED` of a sparse one whose indices may repeat.
+    """
     const: Any = None
     """A known constant: a string, a number or a boolean."""
     bound: Value | None = None
@@ -169,6 +192,8 @@ class Value(NamedTuple):
         return None if self.ref.__class__ is str else self.ref
 
 
+GUESSED = "guessed"
+UNCOALESCED = "uncoalesced"
 UNKNOWN = Value(Kind.UNKNOWN)
 HOST = Value(Kind.HOST)
 NONE = Value(Kind.NONE)
@@ -247,7 +272,7 @@ def tensor(
 
 def tensor_like(other: Value, certain: bool, zero_dim: bool | None, boolean: bool, pinned: bool) -> Value:
     """A tensor on the device of another one, and in pageable memory if the other one is."""
-    if not other.pageable:
+    if not other.pageable and other.ref is None:
         return tensor(other.device, certain, zero_dim, boolean, pinned)
     return other._replace(certain=certain, zero_dim=zero_dim, boolean=boolean, pinned=pinned)
 

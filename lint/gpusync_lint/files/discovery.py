@@ -146,6 +146,17 @@ def read(listed: Listed) -> SourceFile | None:
     return walk.files[0] if walk.files else None
 
 
+def in_memory(listed: Listed, text: str) -> tuple[SourceFile | None, list[FileError]]:
+    """A file with the text that an editor holds, and the errors in it; None if it cannot be linted."""
+    if listed.notebook:
+        walk = _Walk(Path(), lambda at: False)
+        walk._decode(text.encode("utf-8", "replace"), listed.path, listed.location, stdin=False, named=listed.named)
+        return (walk.files[0] if walk.files else None), walk.errors
+    raw = text.removeprefix("\ufeff")
+    normalized = raw.replace("\r\n", "\n").replace("\r", "\n")
+    return SourceFile(Source(listed.path, normalized), listed.location, raw, "utf-8", False, named=listed.named), []
+
+
 def enters(folder: Path, excludes: Callable[[str], bool]) -> bool:
     """Whether a folder is searched for files."""
     return _may_enter(folder.name) and not (folder / _ENVIRONMENT).exists() and not excludes(str(folder))

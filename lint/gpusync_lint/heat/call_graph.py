@@ -1,45 +1,69 @@
 """How often functions are entered and what their loops repeat, from the call graph of a project.
 
 1. Evidence of steps goes from the callees to the callers: a function that calls one that trains makes a step itself.
-   A loop around such a call is a loop of steps; a loop around a loop of steps is a loop of epochs.
-2. Heat goes from the callers to the callees: a function is entered as often as the most frequent of its calls runs.
+   A loop around such a call is a loop of steps. A loop around a whole pass over data is a loop of epochs. Any other
+   loop around a loop of steps may be either: an inner loop over timesteps, layers, micro-batches or several updates
+   is a part of one step of the outer loop.
+2. Heat goes from the callers to the callees: a function is entered as often as the most frequent of its calls runs. If
+   no call is visible outside of tests, its name decides, or the place where it is defined in another function.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpusync_lint.domain.training_idioms import is_test_path
+from gpusync_lint.heat.capture import reached
 from gpusync_lint.model.levels import Heat
-from gpusync_lint.model.placement import FunctionHeat, LoopKind, PathKind, StepEvidence, loops_of
+from gpusync_lint.model.placement import (
+    FunctionHeat,
+    LoopForm,
+    LoopKind,
+    PathKind,
+    PathNode,
+    StepEvidence,
+    Unseen,
+    guards_in_loop,
+    loops_of,
+)
+from gpusync_lint.model.units import Unit, common
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from collections.abc import Set as AbstractSet
 
     from gpusync_lint.model.function_key import Key
     from gpusync_lint.model.placement import Call, CallGraph, FunctionNode, Path, Place
 
 _NEVER_CALLED = FunctionHeat(Heat.ONCE, {})
 """For the places of functions that are not in the graph."""
+_NO_EVIDENCE: frozenset[StepEvidence] = frozenset()
+_UPDATES = frozenset({StepEvidence.UPDATE, StepEvidence.TRAINING})
+_GUARDS = (PathKind.GUARD, PathKind.FEW)
+_LOOPS = frozenset({StepEvidence.STEP_LOOP, StepEvidence.ACCUMULATION, StepEvidence.TRAINING_LOOP, StepEvidence.PASS})
 
 
 def propagate(graph: CallGraph) -> dict[Key, FunctionHeat]:
     """How often each function of a graph is entered, and what its loops repeat."""
     steps = _Steps(graph)
-    return _entry_heats(graph, steps.loops)
+    heats = _entry_heats(graph, steps)
+    for key, capture in reached(graph).items():
+        heats[key] = heats[key]._replace(capture=capture)
+    return _with_units(graph, heats, steps.loop_units)
 
 
 def heat_at(place: Place, heats: Mapping[Key, FunctionHeat]) -> Heat:
     """How often a place runs."""
     function = heats.get(place.function, _NEVER_CALLED)
-    heat = _heat_along(place.path, function.entry, function.loops)
+    heat = _heat_along(place.path, function)
     if place.repeated and heat is Heat.ONCE:
         heat = Heat.EPOCH
     return Heat.GUARDED if place.deferred and heat is Heat.STEP else heat
 
 
-def _heat_along(path: Path, entry: Heat, loops: Mapping[int, LoopKind]) -> Heat:
-    """The heat at the end of a path through a function that is entered with a heat."""
-    heat = entry
+def _heat_along(path: Path, function: FunctionHeat) -> Heat:
+    """The heat at the end of a path through a function."""
+    heat, loops = function.entry, function.loops
     outside: list[Heat] = []
     """The heat outside each loop of the path."""
     for kind, line in path:
@@ -50,13 +74,33 @@ def _heat_along(path: Path, entry: Heat, loops: Mapping[int, LoopKind]) -> Heat:
             elif heat is Heat.ONCE:
                 heat = Heat.EPOCH
         elif kind is PathKind.GUARD:
-            if heat is Heat.STEP:
+            if heat is Heat.STEP and line not in function.training_guards:
+                heat = Heat.GUARDED
+        elif kind is PathKind.FEW:
+            # Once per run of the loop around it. That is rare unless that loop is a part of a step itself.
+            is_part = bool(outside) and outside[-1] is Heat.STEP
+            if heat is Heat.STEP and not is_part and line not in function.training_guards:
                 heat = Heat.GUARDED
         elif kind is PathKind.ERROR:
             heat = Heat.ONCE
-        elif outside:  # the exit from the innermost loop runs once per run of that loop
+        elif kind is PathKind.EXIT and outside:  # the exit from the innermost loop runs once per run of that loop
             heat = max(outside[-1], heat, key=_rank)
     return heat
+
+
+def unit_at(place: Place, heats: Mapping[Key, FunctionHeat]) -> Unit | None:
+    """What a place runs once per, if it runs in every step."""
+    if heat_at(place, heats) is not Heat.STEP:
+        return None
+    return _unit_along(place.path, heats.get(place.function, _NEVER_CALLED)) or Unit.STEP
+
+
+def _unit_along(path: Path, function: FunctionHeat) -> Unit | None:
+    """What the end of a path through a function runs once per; None if nothing shows it."""
+    unit = function.unit
+    for line in loops_of(path):
+        unit = function.loop_units.get(line, unit)
+    return unit
 
 
 def _rank(heat: Heat) -> int:
@@ -64,93 +108,171 @@ def _rank(heat: Heat) -> int:
 
 
 class _Steps:
-    """Which functions make steps, and which of their loops repeat steps or epochs."""
+    """Which functions make steps, which of their loops repeat steps or epochs, and which guards are no rare blocks."""
 
     def __init__(self, graph: CallGraph) -> None:
         self._graph = graph
-        self._strongest: dict[Key, StepEvidence] = {}
-        """For each function, the strongest evidence of a step in it or in what it calls."""
+        self._found: dict[Key, frozenset[StepEvidence]] = {}
+        """For each function, the evidence of steps in it or in what it calls."""
         self._outer = {key: _outer_loops(node) for key, node in graph.items()}
         """For each function, its loops, each with the loop around it; 0 for none."""
         self.loops: dict[Key, dict[int, LoopKind]] = {}
-        self._propagate()
+        self.loop_units: dict[Key, dict[int, Unit]] = {}
+        self.training_guards: dict[Key, frozenset[int]] = {}
+        for group in _callees_first(graph):
+            self._analyze(group)
 
-    def _propagate(self) -> None:
-        """Compute the evidence to a fixed point; it only becomes stronger."""
-        callers: dict[Key, list[Key]] = {}
-        changed: list[Key] = []
-        for key, node in self._graph.items():
-            for call in node.calls:
-                callers.setdefault(call.callee, []).append(key)
-            if node.evidence or node.data_loops:
-                self._update(key, changed)
+    def is_step(self, key: Key) -> bool:
+        """Whether a function runs in every step, as far as its name and its body say, if nothing visible calls it."""
+        unseen = self._graph[key].unseen
+        found = self._found.get(key, _NO_EVIDENCE)
+        return unseen is Unseen.STEP or (unseen is Unseen.MODEL and bool(found) and found.isdisjoint(_LOOPS))
+
+    def _analyze(self, group: list[Key]) -> None:
+        """Find the evidence in functions that call each other, after that in all other functions that they call."""
+        if len(group) == 1:
+            self._found[group[0]] = frozenset(self._evidence(group[0], self._graph[group[0]]))
+            return
+        changed = True
         while changed:
-            for caller in callers.get(changed.pop(), ()):
-                self._update(caller, changed)
+            changed = False
+            for key in sorted(group):
+                known = self._found.get(key, _NO_EVIDENCE)
+                self._found[key] = known | self._evidence(key, self._graph[key])
+                changed |= self._found[key] != known
 
-    def _update(self, key: Key, changed: list[Key]) -> None:
-        """Compute the evidence in a function from that in its callees, and append the function if it has changed."""
-        found = self._evidence(key, self._graph[key])
-        if found is not None and found > self._strongest.get(key, 0):
-            self._strongest[key] = found
-            changed.append(key)
-
-    def _evidence(self, key: Key, node: FunctionNode) -> StepEvidence | None:
-        """The strongest evidence in a function; what its loops repeat is noted."""
+    def _evidence(self, key: Key, node: FunctionNode) -> AbstractSet[StepEvidence]:
+        """The evidence in a function; what its loops repeat, and which of its guards train, is noted."""
         in_loops: dict[int, set[StepEvidence]] = {}
-        outside: list[StepEvidence] = []
-        for kind, loops in node.evidence:
+        """By loop, the evidence in it and in no loop inside it; 0 for what is in no loop."""
+        guards: set[int] = set()
+        for kind, path in node.evidence:
+            loops = loops_of(path)
             if kind is StepEvidence.LAYER:  # a loop over layers is a part of one step
-                outside.append(StepEvidence.MODEL)
-            elif loops:
-                in_loops.setdefault(loops[-1], set()).add(kind)
+                in_loops.setdefault(0, set()).add(StepEvidence.MODEL)
             else:
-                outside.append(kind)
+                in_loops.setdefault(loops[-1] if loops else 0, set()).add(kind)
+                if kind in _UPDATES:
+                    guards.update(guards_in_loop(path))
         for call in node.calls:
-            found = self._strongest.get(call.callee)
-            if found is None or call.callee == key:
+            found = self._found.get(call.callee)
+            if not found or call.callee == key:
                 continue
             loops = loops_of(call.path)
-            is_part = found is StepEvidence.MODEL and node.in_module and self._graph[call.callee].is_helper
-            if loops and not is_part:
-                in_loops.setdefault(loops[-1], set()).add(found)
-            else:
-                outside.append(found)
-        if in_loops or node.data_loops:
-            outside += self._classify(key, node, in_loops)
-        return max(outside, default=None)
+            is_part = found == {StepEvidence.MODEL} and node.in_module and self._graph[call.callee].is_helper
+            inside = in_loops.setdefault(loops[-1] if loops and not is_part else 0, set())
+            if found & _LOOPS:  # the model is called in that loop, and perhaps once more
+                found -= {StepEvidence.MODEL}
+            if not found.isdisjoint(_UPDATES):
+                guards.update(guards_in_loop(call.path))
+            if StepEvidence.PASS in found and any(one.kind in _GUARDS for one in call.path):
+                found -= {StepEvidence.PASS}  # an evaluation now and then
+            inside |= found
+        if in_loops.keys() - {0} or node.data_loops:
+            self._classify(key, node, in_loops)
+        if guards:
+            self.training_guards[key] = frozenset(guards)
+        return _with_accumulation(in_loops.get(0, set()))
 
-    def _classify(self, key: Key, node: FunctionNode, in_loops: dict[int, set[StepEvidence]]) -> list[StepEvidence]:
-        """Note what the loops of a function repeat, and return the evidence that they are for what is around them."""
-        kinds = self.loops[key] = {loops[-1]: LoopKind.STEPS for loops in node.data_loops}
+    def _classify(self, key: Key, node: FunctionNode, in_loops: dict[int, set[StepEvidence]]) -> None:
+        """Note what the loops of a function repeat, and add what they are evidence of to what is around them."""
+        data_loops = {loops[-1] for loops in node.data_loops}
+        forms = dict(node.forms)
+        kinds = self.loops[key] = dict.fromkeys(data_loops, LoopKind.STEPS)
+        units = self.loop_units[key] = dict.fromkeys(data_loops, Unit.STEP)
+        recognized = {loops[-1]: unit for loops, unit in node.unit_loops}
         outer = self._outer[key]
-        outside: list[StepEvidence] = []
-        around_training: set[int] = set()
-        """The loops around a loop over data that trains: what they update besides, they update once per epoch."""
         for loop in sorted(outer, reverse=True):  # an inner loop begins after the loops around it
             found = in_loops.get(loop)
-            if found is None:
+            if found is None and loop not in data_loops:
                 continue
-            is_steps = (
-                loop in kinds
-                or StepEvidence.TRAINING in found
-                or (StepEvidence.UPDATE in found and loop not in around_training)
-                or StepEvidence.STEP_LOOP not in found
-            )
-            if loop in kinds and StepEvidence.TRAINING in found:
-                around_training.add(outer[loop])
-            kinds[loop] = LoopKind.STEPS if is_steps else LoopKind.EPOCHS
-            if outer[loop]:
-                in_loops.setdefault(outer[loop], set()).add(StepEvidence.STEP_LOOP)
+            found = _with_accumulation(found or set())
+            form = forms.get(loop)
+            if loop not in data_loops:
+                kinds[loop] = LoopKind.STEPS if loop in recognized else _kind(form, found)
+            if not found.isdisjoint(_UPDATES):
+                units[loop] = Unit.STEP
+            elif loop in recognized:
+                units[loop] = recognized[loop]
+            around = in_loops.setdefault(outer[loop], set())
+            around |= {StepEvidence.PASS} if loop in data_loops else _evidence_of_loop(form, kinds[loop], found)
+
+
+def _callees_first(graph: CallGraph) -> Iterator[list[Key]]:
+    """The functions of a graph after those that they call; functions that call each other together (Tarjan, 1972)."""
+    numbers: dict[Key, int] = {}
+    lowest: dict[Key, int] = {}
+    path: list[Key] = []
+    for root in graph:
+        if root in numbers:
+            continue
+        numbers[root] = lowest[root] = len(numbers)
+        path.append(root)
+        stack = [(root, iter(graph[root].calls))]
+        while stack:
+            key, calls = stack[-1]
+            for call in calls:
+                callee = call.callee
+                if callee not in graph:
+                    continue
+                if callee not in numbers:
+                    numbers[callee] = lowest[callee] = len(numbers)
+                    path.append(callee)
+                    stack.append((callee, iter(graph[callee].calls)))
+                    break
+                lowest[key] = min(lowest[key], lowest[callee])
             else:
-                outside.append(StepEvidence.STEP_LOOP)
-        return outside
+                stack.pop()
+                if stack:
+                    lowest[stack[-1][0]] = min(lowest[stack[-1][0]], lowest[key])
+                if lowest[key] == numbers[key]:
+                    group = [path.pop()]
+                    while group[-1] != key:
+                        group.append(path.pop())
+                    lowest.update(dict.fromkeys(group, len(graph)))  # no longer on the path
+                    yield group
+
+
+def _with_accumulation(found: set[StepEvidence]) -> set[StepEvidence]:
+    """An update after a loop that differentiates, together with that loop, makes one training step."""
+    if StepEvidence.ACCUMULATION in found and StepEvidence.UPDATE in found:
+        return found - {StepEvidence.ACCUMULATION} | {StepEvidence.TRAINING}
+    return found
+
+
+def _kind(form: LoopForm | None, found: set[StepEvidence]) -> LoopKind:
+    """What a loop repeats that does not iterate over a data loader, from what is in it."""
+    if StepEvidence.TRAINING in found or found.isdisjoint(_LOOPS):
+        return LoopKind.STEPS
+    if StepEvidence.PASS in found:
+        return LoopKind.EPOCHS
+    if StepEvidence.UPDATE in found and StepEvidence.TRAINING_LOOP not in found:
+        return LoopKind.STEPS
+    if form is LoopForm.EPOCHS:
+        return LoopKind.EPOCHS
+    return LoopKind.STEPS if StepEvidence.MODEL in found or form is LoopForm.STEPS else LoopKind.EPOCHS
+
+
+def _evidence_of_loop(form: LoopForm | None, kind: LoopKind, found: set[StepEvidence]) -> AbstractSet[StepEvidence]:
+    """What a loop is evidence of for the code around it, if it does not iterate over a data loader."""
+    if form is LoopForm.PART:
+        return found
+    if StepEvidence.PASS in found or (kind is LoopKind.EPOCHS and form is LoopForm.EPOCHS):
+        return {StepEvidence.PASS}
+    if kind is LoopKind.EPOCHS:
+        return found & _LOOPS
+    if StepEvidence.TRAINING not in found:
+        return {StepEvidence.STEP_LOOP}
+    if StepEvidence.UPDATE not in found:
+        return {StepEvidence.ACCUMULATION}
+    return {StepEvidence.PASS if form is LoopForm.DATA else StepEvidence.TRAINING_LOOP}
 
 
 def _outer_loops(node: FunctionNode) -> dict[int, int]:
     outer: dict[int, int] = {}
     chains = [loops_of(call.path) for call in node.calls]
-    for loops in (*chains, *(evidence.loops for evidence in node.evidence), *node.data_loops):
+    chains += [loops for loops, _ in node.unit_loops]
+    for loops in (*chains, *(loops_of(evidence.path) for evidence in node.evidence), *node.data_loops):
         outer.update(zip(loops, (0, *loops), strict=False))
     return outer
 
@@ -162,25 +284,84 @@ def _heat_of_call(call: Call, heat: Heat, callee: FunctionNode) -> Heat:
     return Heat.GUARDED if heat is Heat.STEP and callee.memoized else heat
 
 
-def _entry_heats(graph: CallGraph, loops: Mapping[Key, Mapping[int, LoopKind]]) -> dict[Key, FunctionHeat]:
+def _entry_heats(graph: CallGraph, steps: _Steps) -> dict[Key, FunctionHeat]:
     """The heat that each function is entered with: that of the most frequent of its calls."""
-    entries = {key: node.convention for key, node in graph.items()}
+    consumed = {key for key, node in graph.items() if node.feeds_loader}
+    """The generators that a loop of steps iterates over."""
+
+    def heat_of(key: Key) -> FunctionHeat:
+        loops = steps.loops.get(key, {})
+        if key in consumed:
+            loops = {**loops, **dict.fromkeys(graph[key].yield_loops, LoopKind.STEPS)}
+        return FunctionHeat(entries[key], loops, training_guards=steps.training_guards.get(key, frozenset()))
+
+    called = {call.callee for key, node in graph.items() if not is_test_path(key[0]) for call in node.calls}
+    entries: dict[Key, Heat] = {}
+    definitions: dict[Key, list[Call]] = {}
+    """By function, the functions that are defined in it and that nothing visible calls."""
+    for key, node in graph.items():
+        entries[key] = node.convention
+        if key in called:
+            continue
+        if node.convention is Heat.ONCE and steps.is_step(key):
+            entries[key] = Heat.STEP
+        if node.outer is not None:
+            definitions.setdefault(node.outer.callee, []).append(node.outer._replace(callee=key))
     queues: dict[Heat, list[Key]] = {heat: [] for heat in Heat}
     """The functions whose calls are to be followed. The most frequent come first, so that few are followed twice."""
     for key, node in graph.items():
-        if node.calls:
+        if node.calls or key in definitions:
             queues[entries[key]].append(key)
     while (entry := next((heat for heat in Heat if queues[heat]), None)) is not None:
         key = queues[entry].pop()
         if entries[key] is not entry:  # it has become hotter, and is in that queue as well
             continue
-        own_loops = loops.get(key, {})
-        for call in graph[key].calls:
+        function = heat_of(key)
+        for call in (*graph[key].calls, *definitions.get(key, ())):
             known = entries.get(call.callee)
             if known is None:
                 continue
-            heat = _heat_of_call(call, _heat_along(call.path, entry, own_loops), graph[call.callee])
-            if heat.rank < known.rank:
-                entries[call.callee] = heat
-                queues[heat].append(call.callee)
-    return {key: FunctionHeat(entry, loops.get(key, {})) for key, entry in entries.items()}
+            heat = _heat_of_call(call, _heat_along(call.path, function), graph[call.callee])
+            is_consumed = call.consumer and call.callee not in consumed and _is_step_in(call, function)
+            if is_consumed:
+                consumed.add(call.callee)
+            if heat.rank < known.rank or is_consumed:
+                entries[call.callee] = min(heat, known, key=_rank)
+                queues[entries[call.callee]].append(call.callee)
+    return {key: heat_of(key) for key in entries}
+
+
+def _with_units(
+    graph: CallGraph, heats: dict[Key, FunctionHeat], loop_units: Mapping[Key, Mapping[int, Unit]]
+) -> dict[Key, FunctionHeat]:
+    """Add what each function is entered once per: the strongest unit of the calls that run in every step."""
+    for key, units in loop_units.items():
+        if units:
+            heats[key] = heats[key]._replace(loop_units=units)
+    changed = []
+    for key, node in graph.items():
+        if node.unit is not None and heats[key].entry is Heat.STEP:
+            heats[key] = heats[key]._replace(unit=node.unit)
+        if node.calls and (heats[key].unit is not None or heats[key].loop_units):
+            changed.append(key)
+    while changed:
+        key = changed.pop()
+        own = heats[key]
+        for call in graph[key].calls:
+            callee = heats.get(call.callee)
+            if callee is None or callee.entry is not Heat.STEP:
+                continue
+            unit = _unit_along(call.path, own)
+            if unit is None or _heat_along(call.path, own) is not Heat.STEP:
+                continue
+            stronger = common(callee.unit, unit)
+            if stronger is not callee.unit:
+                heats[call.callee] = callee._replace(unit=stronger)
+                if graph[call.callee].calls:
+                    changed.append(call.callee)
+    return heats
+
+
+def _is_step_in(call: Call, function: FunctionHeat) -> bool:
+    """Whether the loop over what a call yields runs an iteration in every step."""
+    return _heat_along((*call.path, PathNode(PathKind.LOOP, call.consumer)), function) is Heat.STEP

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_right
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpusync_lint.heat.guards import clears_its_flag, counters_of, guards_the_rest, is_guard
+from gpusync_lint.heat.guards import Conditions, clears_its_flag
+from gpusync_lint.heat.loop_forms import form_of
 from gpusync_lint.heat.memoization import Assignments, KeptNames, assigns_what_is_missing, returns_what_was_kept
 from gpusync_lint.model.placement import PathKind, PathNode
 from gpusync_lint.syntax.blocks import blocks
@@ -20,14 +20,16 @@ from gpusync_lint.syntax.traversal import walk_block
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpusync_lint.heat.loop_forms import Loop
     from gpusync_lint.heat.memoization import Methods
-    from gpusync_lint.model.placement import Path
+    from gpusync_lint.model.placement import LoopForm, Path
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _TRY = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
 
 
 _GUARD = PathNode(PathKind.GUARD)
+_EAGER = PathNode(PathKind.EAGER)
 _EXIT = PathNode(PathKind.EXIT)
 _ERROR = PathNode(PathKind.ERROR)
 
@@ -38,7 +40,8 @@ class ControlPaths:
     def __init__(self, body: list[ast.stmt], methods: Methods) -> None:
         """`methods` are those of the class of the function."""
         self._known: dict[ast.stmt, Path] = {}
-        self._last = [_Block(body, (), False, _Function(body, methods))]
+        self._function = _Function(body, methods)
+        self._last = [_Block(body, (), False, self._function)]
         """The block of the last statement, after the blocks around it. The next statement is often near it."""
 
     def to(self, statement: ast.stmt) -> Path:
@@ -48,6 +51,11 @@ class ControlPaths:
             found = self._find(statement)
             path = self._known[statement] = () if found is None else found[0].path_to(found[1])
         return path
+
+    def forms(self) -> tuple[tuple[int, LoopForm], ...]:
+        """The forms of the loops on the paths that have been asked for, by their lines, as far as they are known."""
+        forms = ((line, form_of(loop)) for line, loop in self._function.loops.items())
+        return tuple((line, form) for line, form in forms if form is not None)
 
     def loops(self, wanted: set[ast.stmt]) -> list[Path]:
         """The paths into the given loops of the function."""
@@ -86,13 +94,20 @@ class _Function:
     """What the conditions in a function are judged by."""
 
     def __init__(self, body: list[ast.stmt], methods: Methods) -> None:
-        self._body = body
+        self.conditions = Conditions(body)
         self.methods = methods
+        self.loops: dict[int, Loop] = {}
+        """The loops on the paths so far, by their lines."""
 
-    @cached_property
-    def counters(self) -> frozenset[str]:
-        """The names that its loops count with."""
-        return counters_of(self._body)
+    def guard(self, statement: ast.If, path: Path) -> PathNode:
+        """The guard that a condition is at the end of a path, if it seldom holds."""
+        line = statement.lineno if self.conditions.periodic(statement.test) else 0
+        loop = next((self.loops[node.line] for node in reversed(path) if node.kind is PathKind.LOOP), None)
+        if isinstance(loop, (ast.For, ast.AsyncFor)):
+            targets = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+            if self.conditions.counts_with(statement.test, targets):
+                return PathNode(PathKind.FEW, line)
+        return PathNode(PathKind.GUARD, line)
 
 
 class _Block:
@@ -130,7 +145,10 @@ class _Block:
 
     def path_into_loop(self, index: int) -> Path:
         """The path to the body of a loop."""
-        return (*self._path(index), PathNode(PathKind.LOOP, self.body[index].lineno))
+        loop = self.body[index]
+        assert isinstance(loop, _LOOPS)
+        self._function.loops[loop.lineno] = loop
+        return (*self._path(index), PathNode(PathKind.LOOP, loop.lineno))
 
     def inner(self, index: int, number: int) -> _Block:
         """One of the blocks of a statement, in the order of `_parts`."""
@@ -148,12 +166,14 @@ class _Block:
             return (self.path_into_loop(index), True) if part is statement.body else (self._path(index), False)
         path = self._path(index)
         if isinstance(statement, ast.If):
-            if part is statement.body and (
-                is_guard(statement.test, self._function.counters)
-                or clears_its_flag(statement)
-                or assigns_what_is_missing(statement, self._function.methods)
+            holds = part is statement.body
+            if holds and (
+                clears_its_flag(statement)
+                or assigns_what_is_missing(statement, self._function.methods, self.body[:index])
             ):
-                path = (*path, _GUARD)
+                path = (*path, _GUARD, _EAGER)
+            elif self._function.conditions.rarely(statement.test, holds):
+                path = (*path, self._function.guard(statement, path))
         elif isinstance(statement, _TRY):
             if part is not statement.body and part is not statement.orelse and part is not statement.finalbody:
                 path = (*path, _GUARD)  # an exception in every step would have been avoided
@@ -166,10 +186,11 @@ class _Block:
         while len(paths) <= index:
             before = len(paths) - 1
             statement, path = self.body[before], paths[-1]
-            if isinstance(statement, ast.If) and (
-                guards_the_rest(statement, self._function.counters) or self._returns_kept(statement, before)
-            ):
-                path = (*path, _GUARD)
+            if isinstance(statement, ast.If):
+                if self._function.conditions.guards_the_rest(statement):
+                    path = (*path, self._function.guard(statement, path))
+                elif self._returns_kept(statement, before):
+                    path = (*path, _GUARD, _EAGER)
             paths.append(path)
         return paths[index]
 

@@ -1,34 +1,54 @@
 """How often a line runs: the call graph of the project, from what the inference found in its functions.
 
 A loop is a loop of steps if its body makes a training step (a backward call, the step of an optimizer), iterates over a
-data loader, or calls a model, itself or through a function that it calls. A loop that contains a loop of steps is a
-loop of epochs. Any other loop only repeats what is in it. A function is as hot as the most frequent of its calls; some
-functions are known by convention.
+data loader, or calls a model, itself or through a function that it calls. A loop that contains a whole pass over data
+is a loop of epochs; one that only contains another loop of steps is judged by its header and by what else is in it. Any
+other loop only repeats what is in it. A function is as hot as the most frequent of its calls; some functions are known
+by convention.
 """
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpusync_lint.heat.call_graph import heat_at, propagate
+from gpusync_lint.domain.values import Kind
+from gpusync_lint.heat.call_graph import heat_at, propagate, unit_at
+from gpusync_lint.heat.capture import capture_at
+from gpusync_lint.heat.capture_regions import CaptureRegions
 from gpusync_lint.heat.control_paths import ControlPaths
+from gpusync_lint.heat.loop_units import shows_steps, unit_loops
 from gpusync_lint.heat.memoization import is_memoized
 from gpusync_lint.model.levels import Heat
-from gpusync_lint.model.placement import Call, Evidence, FunctionNode, Place, loops_of
-from gpusync_lint.project.framework_callbacks import convention_heat
+from gpusync_lint.model.placement import (
+    Call,
+    Evidence,
+    FunctionNode,
+    PathKind,
+    PathNode,
+    Place,
+    StepEvidence,
+    loops_of,
+)
+from gpusync_lint.project.entry_points import unit_of_convention
+from gpusync_lint.project.framework_callbacks import convention_heat, feeds_loader, unseen_heat
 from gpusync_lint.project.symbols import ClassDef
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterable, Sequence
 
     from gpusync_lint.heat.memoization import Methods
     from gpusync_lint.model.function_key import Key
-    from gpusync_lint.model.placement import CallGraph
-    from gpusync_lint.project.effects import Runs
+    from gpusync_lint.model.placement import CallGraph, Capture, Path
+    from gpusync_lint.model.units import Unit
+    from gpusync_lint.project.effects import CallSite, Runs
     from gpusync_lint.project.resolution import Project
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
+
+_YIELDS = (ast.Yield, ast.YieldFrom)
 
 
 class FrequencyRecorder:
@@ -36,10 +56,17 @@ class FrequencyRecorder:
 
     def __init__(self, project: Project, runs: Runs, own: Sequence[ModuleDef], step_functions: Iterable[str]) -> None:
         """`own` are the files that are reported on; `step_functions` run in every step, as the user says."""
+        self._project = project
         self._classes = project.classes
         self._runs = runs
         self._step_functions = frozenset(step_functions)
+        self._own = own
+        self._captures = CaptureRegions(project)
+        self._may_be_captured: dict[FunctionDef, bool] = {}
         self._paths: dict[FunctionDef, ControlPaths] = {}
+        self._yield_statements: dict[FunctionDef, list[ast.stmt]] = {}
+        self._may_yield: dict[ModuleDef, bool] = {}
+        """Whether the text of a file contains the word `yield`."""
         self._methods: dict[ClassDef, dict[str, list[ast.stmt]]] = {}
         self._names: dict[FunctionDef, str] = {}
         """The names of functions in their keys."""
@@ -62,9 +89,39 @@ class FrequencyRecorder:
         """How often a place runs, as far as the files of this project show."""
         return heat_at(place, self._heats)
 
+    def unit_at(self, place: Place) -> Unit | None:
+        """What a place runs once per, if it runs in every step."""
+        return unit_at(place, self._heats)
+
+    @cached_property
+    def captures_graphs(self) -> bool:
+        """Whether a CUDA graph is captured anywhere."""
+        reached = any(one.capture is not None and one.capture.kind is PathKind.CAPTURE for one in self._heats.values())
+        return reached or any(self._captures.has_capture(fn) for file in self._own for fn in file.all_functions)
+
+    def capture_at(self, place: Place) -> Capture | None:
+        """The capture of CUDA graphs that a place runs in, as far as the files of this project show."""
+        return capture_at(place, self._heats)
+
+    def may_be_captured(self, fn: FunctionDef) -> bool:
+        """Whether a function is called during a capture, or contains one."""
+        known = self._may_be_captured.get(fn)
+        if known is None:
+            known = self._may_be_captured[fn] = self.is_captured(fn) or self._captures.has_capture(fn)
+        return known
+
+    def is_captured(self, fn: FunctionDef) -> bool:
+        """Whether a function is called during a capture."""
+        heat = self._heats.get(self._key(fn))
+        return heat is not None and heat.capture is not None
+
     def place(self, fn: FunctionDef, statement: ast.stmt, repeated: bool = False, deferred: bool = False) -> Place:
         """The position of a statement in the call graph."""
-        return Place(self._key(fn), self._paths_of(fn).to(statement), repeated, deferred)
+        return Place(self._key(fn), self._path(fn, statement), repeated, deferred)
+
+    def _path(self, fn: FunctionDef, statement: ast.stmt) -> Path:
+        """The path to a statement, and the captures around it."""
+        return self._paths_of(fn).to(statement) + self._captures.around(fn, statement)
 
     def _key(self, fn: FunctionDef) -> Key:
         name = self._names.get(fn)
@@ -103,20 +160,91 @@ class FrequencyRecorder:
             memoized=is_memoized(fn.node),
             is_helper=fn.cls is not None and fn.name != "forward",
             in_module=fn.cls is not None and self._classes.is_module(fn.cls),
+            unit=self._runs.callback_unit(fn) or unit_of_convention(fn, self._classes),
+            unseen=unseen_heat(fn, self._classes),
+            outer=self._definition(fn),
         )
         effects = self._runs.effects(fn)
-        if not (effects.step_evidence or effects.calls or effects.unread or effects.batch_loops):
+        recognized = unit_loops(fn)
+        wrappers = self._wrappers(fn)
+        yields = self._yields(fn)
+        captured = self._captured_by(fn)
+        shown = (effects.step_evidence, effects.calls, effects.unread, effects.batch_loops)
+        if not any((*shown, recognized, wrappers, yields, captured)):
             return node
         paths = self._paths_of(fn)
-        evidence = (Evidence(kind, loops_of(paths.to(statement))) for kind, statement in effects.step_evidence)
-        calls = [Call(self._key(site.callee), paths.to(site.statement), site.repeated) for site in effects.calls]
-        calls += [Call(key, paths.to(statement), repeated) for key, statement, repeated in effects.unread]
+        by_unit = [(path, unit) for loop, unit in recognized.items() for path in paths.loops({loop})]
+        evidence = [Evidence(kind, paths.to(statement)) for kind, statement in effects.step_evidence]
+        evidence += [Evidence(StepEvidence.MODEL, path) for path, unit in by_unit if shows_steps(fn, unit)]
+        calls = [
+            Call(self._key(site.callee), self._path(fn, site.statement), site.repeated, self._consumer(site))
+            for site in effects.calls
+        ]
+        calls += [Call(key, self._path(fn, statement), repeated) for key, statement, repeated in effects.unread]
+        calls += [Call(self._key(wrapper), (), False) for wrapper in wrappers]
+        calls += captured
         data_loops = map(loops_of, paths.loops(effects.batch_loops)) if effects.batch_loops else ()
         return node._replace(
             evidence=tuple(dict.fromkeys(evidence)),
             calls=tuple(dict.fromkeys(calls)),
             data_loops=tuple(dict.fromkeys(data_loops)),
+            unit_loops=tuple((loops_of(path), unit) for path, unit in by_unit),
+            forms=paths.forms(),
+            yield_loops=tuple({loops[-1]: None for one in yields if (loops := loops_of(paths.to(one)))}),
+            feeds_loader=bool(yields) and feeds_loader(fn, self._classes),
         )
+
+    def _captured_by(self, fn: FunctionDef) -> list[Call]:
+        """The functions of which a function has CUDA graphs captured, as calls; for a module, by their decorators."""
+        captured = self._runs.effects(fn).captured
+        calls = [Call(self._key(callee), (PathNode(kind, at.lineno),), False) for callee, at, kind in captured]
+        if fn.is_module:
+            for one in fn.file.all_functions:
+                node = self._captures.compiled(one)
+                if node is not None:
+                    calls.append(Call(self._key(one), (node,), False))
+        return calls
+
+    def _definition(self, fn: FunctionDef) -> Call | None:
+        """The function in which another one is defined, and the path to the definition."""
+        outer = fn.outer
+        if outer is None or outer.is_module or not isinstance(fn.node, ast.stmt) or not self._runs.has_run(outer):
+            return None
+        return Call(self._key(outer), self._paths_of(outer).to(fn.node), False)
+
+    def _wrappers(self, fn: FunctionDef) -> list[FunctionDef]:
+        """The functions that decorators of the project define around a function; they run whenever it runs."""
+        found: list[FunctionDef] = []
+        for decorator in getattr(fn.node, "decorator_list", ()):
+            value = self._project.static(fn.file, decorator.func if isinstance(decorator, ast.Call) else decorator)
+            if value.kind is Kind.FUNCTION:
+                stack = list(value.ref.nested.values())
+                while stack:
+                    found.append(stack.pop())
+                    stack += found[-1].nested.values()
+        return [wrapper for wrapper in found if not wrapper.nested and self._runs.has_run(wrapper)]
+
+    def _yields(self, fn: FunctionDef) -> list[ast.stmt]:
+        """The statements of a function that yield."""
+        known = self._yield_statements.get(fn)
+        if known is None:
+            known = []
+            may_yield = self._may_yield.get(fn.file)
+            if may_yield is None:
+                may_yield = self._may_yield[fn.file] = "yield" in fn.file.text
+            if may_yield:
+                known = [
+                    statement
+                    for statement in walk_block(fn.node.body)
+                    if isinstance(statement, (ast.Expr, ast.Assign)) and isinstance(statement.value, _YIELDS)
+                ]
+            self._yield_statements[fn] = known
+        return known
+
+    def _consumer(self, site: CallSite) -> int:
+        """The line of the loop that iterates over what a call yields; 0 for none."""
+        is_loop = isinstance(site.statement, (ast.For, ast.AsyncFor))
+        return site.statement.lineno if is_loop and self._yields(site.callee) else 0
 
 
 def _with_callees(project: Project, runs: Runs) -> list[FunctionDef]:

@@ -8,66 +8,96 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import lru_cache
-from typing import TYPE_CHECKING, cast
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 from gpusync_lint.syntax.names import dotted_path
 from gpusync_lint.syntax.traversal import children
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from collections.abc import Set as AbstractSet
 
 _PERIODIC = re.compile(
-    r"(?<![a-z])(every|interval|freq(uency)?|period(ic)?|eval(uate)?|sav(e|ing)|checkpoint|ckpt|viz|vis|visuali[sz]e"
-    r"|plot|(should|do|to|need|time)_(log|print|report)(?!_?(prob|std|lik|det|sum|pi(?![a-z]))))(?![a-z])|(?<![a-z])(log|print|report)_?(now|step|iter)",
+    r"(?<![a-z])(every|interval|freq(uency)?|period(ic)?"
+    r"|(should|do|to|need|time)_(log|print|report)(?!_?(prob|std|lik|det|sum|pi(?![a-z])))"
+    r"|(should|need|time_to)_(save|eval|evaluate|checkpoint|plot|viz|vis|visuali[sz]e))(?![a-z])"
+    r"|(?<![a-z])(log|print|report|save|eval)_?(now|step|iter)(?![a-z])",
     re.I,
 )
-"""Words in the names of conditions that hold every so many steps."""
+"""Words in the names of conditions that hold every so many steps. A plain `save` or `plot` is a switch instead."""
 _COUNTER = re.compile(
-    r"(^|_)(i|it|iter|iters|iteration|iterations|step|steps|count|counter|idx|epoch|updates|batches)$"
+    r"(^|_)(i|it|iter|iters|iteration|iterations|step|steps|count|counter|epoch|updates|batches)$"
+    r"|^((batch|step|iter|data)_?)?idx$|^(batch|step|iter)_nb$"
 )
 """Names of what counts steps."""
 _FIRST_FEW = 100
 """The largest number of first steps that are few."""
 
 
-def is_guard(test: ast.expr, counters: AbstractSet[str]) -> bool:
-    """Whether a condition holds in few steps only: `step % 100 == 0`, `if log_interval and ...`, `i < 3`.
+class Conditions:
+    """The conditions in one function, judged by how it counts."""
 
-    `counters` are the names that the loops of the function count with.
-    """
-    stack: list[ast.AST] = [test]
-    while stack:
-        node = stack.pop()
-        kind = type(node)
-        if kind is ast.Name:
-            if _is_periodic(cast("ast.Name", node).id):
-                return True
-        elif kind is not ast.Constant:
-            if kind is ast.Attribute:
-                if _is_periodic(cast("ast.Attribute", node).attr):
-                    return True
-            elif isinstance(node, ast.BinOp):
-                if isinstance(node.op, ast.Mod):
-                    return True
-            elif isinstance(node, ast.Compare) and _holds_at_first(node, counters):
-                return True
-            stack += children(node)
-    return False
+    def __init__(self, body: list[ast.stmt]) -> None:
+        self._body = body
 
+    @cached_property
+    def _names(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The names that the function counts with, and the local names of periodic conditions."""
+        return counting_names(self._body)
 
-def guards_the_rest(statement: ast.If, counters: AbstractSet[str]) -> bool:
-    """Whether what follows runs in few steps only: `if step % 100: continue`, `if i >= 3: break`."""
-    if len(statement.body) > 1 or statement.orelse or not isinstance(statement.body[0], (ast.Return, ast.Continue)):
-        return False
-    test = statement.test
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return is_guard(test.operand, counters)
-    if isinstance(test, ast.Compare):
-        if isinstance(test.ops[0], (ast.Gt, ast.GtE)):
-            return _is_counter(test.left, counters) and _is_few(test.comparators[0])
-        return isinstance(test.ops[0], ast.NotEq) and isinstance(test.left, ast.BinOp) and is_guard(test, counters)
-    return isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod)
+    @property
+    def counters(self) -> frozenset[str]:
+        """The names that the function counts with."""
+        return self._names[0]
+
+    def rarely(self, test: ast.expr, outcome: bool = True) -> bool:
+        """Whether a condition has an outcome in few steps only: `step % 100 == 0`, `if log_interval and ...`, `i < 3`.
+
+        Not `step % 100 != 0`, which holds in most steps, nor `step % 2 == 0`.
+        """
+        return self.periodic(test, outcome) or self._holds_at_first(test, outcome)
+
+    def periodic(self, test: ast.expr, outcome: bool = True) -> bool:
+        """Whether a condition has an outcome every so many steps: `step % 100 == 0`, `if should_log: ...`."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return self.periodic(test.operand, not outcome)
+        if isinstance(test, ast.BoolOp):
+            few = any if outcome or isinstance(test.op, ast.Or) else all
+            return few([self.periodic(operand, outcome) for operand in test.values])
+        if _is_remainder(test, outcome):
+            return True
+        if not outcome:
+            return False
+        if isinstance(test, (ast.Compare, ast.BinOp)) and _is_remainder(test, False):
+            return False  # `step % 100 != 0`
+        if isinstance(test, ast.Name) and test.id in self._names[1]:
+            return True
+        return any(map(_is_period, _parts(test)))
+
+    def _holds_at_first(self, test: ast.expr, outcome: bool) -> bool:
+        """Whether a condition has an outcome in the first few steps, or in one: `i < 3`, `step == 0`."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            return self._holds_at_first(test.operand, not outcome)
+        if isinstance(test, ast.BoolOp):
+            few = any if outcome or isinstance(test.op, ast.Or) else all
+            return few([self._holds_at_first(operand, outcome) for operand in test.values])
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+            return outcome and any(
+                _holds_at_first(part, self.counters, True) for part in _parts(test) if isinstance(part, ast.Compare)
+            )
+        return _holds_at_first(test, self.counters, outcome)
+
+    def guards_the_rest(self, statement: ast.If) -> bool:
+        """Whether what follows runs in few steps only: `if step % 100: continue`, `if i >= 3: return`."""
+        if len(statement.body) > 1 or statement.orelse or not isinstance(statement.body[0], (ast.Return, ast.Continue)):
+            return False
+        return self.rarely(statement.test, False)
+
+    def counts_with(self, test: ast.expr, names: AbstractSet[str]) -> bool:
+        """Whether a condition counts with some of the names, and with no other counter."""
+        found = {part.id for part in _parts(test) if isinstance(part, ast.Name)}
+        return not found.isdisjoint(names) and (found - names).isdisjoint(self.counters)
 
 
 def clears_its_flag(statement: ast.If) -> bool:
@@ -85,9 +115,13 @@ def clears_its_flag(statement: ast.If) -> bool:
     )
 
 
-def counters_of(body: list[ast.stmt]) -> frozenset[str]:
-    """The names that a function counts with: targets of loops over `range` and `enumerate`, and what is incremented."""
-    found: set[str] = set()
+def counting_names(body: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
+    """The names that a function counts with, and those of its periodic conditions: `log_now = step % 100 == 0`.
+
+    It counts with the targets of loops over `range` and `enumerate`, and with what is incremented.
+    """
+    counters: set[str] = set()
+    periodic: set[str] = set()
     stack: list[ast.AST] = list(body)
     while stack:
         node = stack.pop()
@@ -97,23 +131,70 @@ def counters_of(body: list[ast.stmt]) -> frozenset[str]:
             if called == "enumerate" and isinstance(target, ast.Tuple):
                 target = target.elts[0]
             if called.endswith("range") or called == "enumerate":
-                found.add(dotted_path(target) or "")
+                counters.add(dotted_path(target) or "")
         elif isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Constant):
-            found.add(dotted_path(node.target) or "")
+            counters.add(dotted_path(node.target) or "")
+        elif isinstance(node, ast.Assign) and _is_remainder(node.value, True):
+            periodic.update(target.id for target in node.targets if isinstance(target, ast.Name))
         stack += children(node)
-    return frozenset(found - {""})
+    return frozenset(counters - {""}), frozenset(periodic)
 
 
-def _holds_at_first(node: ast.Compare, counters: AbstractSet[str]) -> bool:
-    """Whether a comparison of a counter holds in one step, or in the first few."""
+def _is_period(node: ast.AST) -> bool:
+    if isinstance(node, ast.Name):
+        return _is_periodic(node.id)
+    if isinstance(node, ast.Attribute):
+        return _is_periodic(node.attr)
+    return isinstance(node, ast.BinOp) and _counts(node)
+
+
+def _parts(test: ast.expr) -> Iterator[ast.AST]:
+    """All expressions in a condition, itself included."""
+    stack: list[ast.AST] = [test]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack += children(node)
+
+
+def _is_remainder(test: ast.expr, outcome: bool) -> bool:
+    """Whether a condition that compares a remainder has an outcome every so many steps: `step % 100 == 0` holds so.
+
+    `step % 100` itself, and `step % 100 != 0`, hold in the other steps.
+    """
+    if isinstance(test, ast.BinOp):
+        return _counts(test) and not outcome
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return False
+    if not isinstance(test.left, ast.BinOp) or not _counts(test.left):
+        return False
+    return outcome is not isinstance(test.ops[0], (ast.NotEq, ast.Gt, ast.IsNot, ast.NotIn))
+
+
+def _counts(node: ast.BinOp) -> bool:
+    """Whether `x % n` is a remainder that is 0 in few steps: not for 1 or 2, and not `"%s" % x`."""
+    if not isinstance(node.op, ast.Mod):
+        return False
+    if isinstance(node.right, ast.Constant) and node.right.value in (1, 2):
+        return False
+    return not (isinstance(node.left, ast.Constant) and isinstance(node.left.value, (str, bytes)))
+
+
+def _holds_at_first(node: ast.Compare, counters: AbstractSet[str], outcome: bool) -> bool:
+    """Whether a comparison of a counter has an outcome in one step, or in the first few."""
     if len(node.ops) != 1:
         return False
     left, operator, right = node.left, node.ops[0], node.comparators[0]
-    if isinstance(operator, ast.In):
-        return _is_counter(left, counters) and isinstance(right, (ast.Tuple, ast.List, ast.Set))
+    if isinstance(operator, (ast.In, ast.NotIn)):
+        is_few = isinstance(right, (ast.Tuple, ast.List, ast.Set))
+        return isinstance(operator, ast.In) is outcome and _is_counter(left, counters) and is_few
+    if isinstance(operator, (ast.Eq, ast.NotEq)):
+        return isinstance(operator, ast.Eq) is outcome and _is_counter(left, counters) and _is_few(right)
     if isinstance(operator, (ast.Gt, ast.GtE)):
+        if not outcome:  # `i >= 3`
+            return _is_counter(left, counters) and _is_few(right)
         left, right = right, left
-    elif not isinstance(operator, (ast.Eq, ast.Lt, ast.LtE)):
+    elif not isinstance(operator, (ast.Lt, ast.LtE)) or not outcome:
         return False
     return _is_counter(left, counters) and _is_few(right)
 
@@ -122,7 +203,7 @@ def _is_counter(node: ast.expr, counters: AbstractSet[str]) -> bool:
     if isinstance(node, ast.Call) and not node.args:  # `self.get_num_updates()`
         node = node.func
     path = dotted_path(node)
-    return path is not None and (path in counters or _is_counter_name(path.rpartition(".")[2]))
+    return path is not None and (path in counters or is_counter_name(path.rpartition(".")[2]))
 
 
 def _is_few(node: ast.expr) -> bool:
@@ -130,7 +211,8 @@ def _is_few(node: ast.expr) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _is_counter_name(label: str) -> bool:
+def is_counter_name(label: str) -> bool:
+    """Whether a name is that of something that counts steps."""
     return _COUNTER.search(label.lower()) is not None
 
 

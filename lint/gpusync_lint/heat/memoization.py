@@ -22,13 +22,20 @@ Methods = Mapping[str, "list[ast.stmt]"]
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-def assigns_what_is_missing(statement: ast.If, methods: Methods) -> bool:
+def assigns_what_is_missing(statement: ast.If, methods: Methods, before: list[ast.stmt]) -> bool:
     """`if self.table is None: self.table = ...`: the block runs until it has assigned what its condition tests.
 
     Only values that outlive the call count: attributes, and containers that are tested for a key. `methods` are those
-    of the class: the block may leave the assignment to one of them.
+    of the class: the block may leave the assignment to one of them. `before` are the statements before the block: one
+    may read what the condition tests, `hit = cache.get(key)`.
     """
-    tested = {path: how for path, how in _tested(statement.test, True).items() if "." in path or "key" in how}
+    found = _tested(statement.test, True)
+    kept = KeptNames(before).before(len(before)) if any("." not in path for path in found) else {}
+    tested = {
+        kept.get(path, path): {"key"} if path in kept else how
+        for path, how in found.items()
+        if "." in path or "key" in how or path in kept
+    }
     return bool(tested) and any(
         one.path in tested and (not one.adds_key or "key" in tested[one.path])
         for one in _assignments(statement.body, methods)

@@ -52,6 +52,7 @@ class DevicePolicy:
         self._prepares: dict[FunctionDef, bool] = {}
         self._data_classes: dict[ClassDef, bool] = {}
         self._defaults: dict[ModuleDef, bool] = {}
+        self._names_cuda: dict[ModuleDef, bool] = {}
         self._built_on_device = False
 
     def begin_round(self, *, uses_callers: bool) -> None:
@@ -119,9 +120,14 @@ class DevicePolicy:
         """Whether the default device of new tensors is the GPU: `torch.set_default_device("cuda")`."""
         result = self._defaults.get(file)
         if result is None:
-            # Of a file that is read on demand, only the code outside of its definitions.
-            text = file.text if file.outline is None else file.outline.frame
-            result = self._defaults[file] = bool(_DEFAULT_DEVICE.search(text))
+            result = self._defaults[file] = bool(_DEFAULT_DEVICE.search(_text_of(file)))
+        return result
+
+    def names_cuda(self, file: ModuleDef) -> bool:
+        """Whether a file names CUDA, so that it may run there, and not only on other accelerators that it names."""
+        result = self._names_cuda.get(file)
+        if result is None:
+            result = self._names_cuda[file] = "cuda" in _text_of(file)
         return result
 
     def is_built_on_device(self, reader: Reader) -> bool:
@@ -134,3 +140,8 @@ class DevicePolicy:
         if not self._built_on_device:
             self._built_on_device = True
             self._revisions.change(BUILT_ON_DEVICE)
+
+
+def _text_of(file: ModuleDef) -> str:
+    """The text of a file; of one that is read on demand, only the code outside of its definitions."""
+    return file.text if file.outline is None else file.outline.frame

@@ -105,7 +105,9 @@ class EntryStates:
         for fact, revision in signature.dependencies.items():
             reader.dependencies.setdefault(fact, revision)
         return {
-            parameter.name: self._value(reader, parameter, arguments.get(parameter.argument))
+            parameter.name: CPU_DEVICE
+            if parameter.on_cpu and arguments and parameter.argument not in arguments
+            else self._value(reader, parameter, arguments.get(parameter.argument))
             for parameter in signature.parameters
         }
 
@@ -194,14 +196,17 @@ class EntryStates:
 
     def _parameter(self, reader: Reader, arg: ast.arg, default: ast.expr | None, has_tensors: bool) -> Parameter:
         name = arg.arg
+        # A constructor may also be called with keywords that are not known: `Model(size, **config)`.
+        on_cpu = reader.fn.cls is None and isinstance(default, ast.Constant) and default.value == "cpu"
         if arg.annotation is not None:
             annotated = self._annotations.of(reader, arg.annotation)
             if annotated.kind:
-                return Parameter(name, name, annotated, on_host=annotated.kind is Kind.HOST)
+                return Parameter(name, name, annotated, on_host=annotated.kind is Kind.HOST, on_cpu=on_cpu)
         fallback = _default(default) if default is not None else UNKNOWN
         if not fallback.kind and has_tensors and arg.annotation is None and not _is_setting(name):
             fallback = _tensor_by_convention(name, self._devices.assumed_device(reader.fn))
-        return Parameter(name, name, fallback, default_name=default.id if isinstance(default, ast.Name) else "")
+        default_name = default.id if isinstance(default, ast.Name) else ""
+        return Parameter(name, name, fallback, default_name=default_name, on_cpu=on_cpu)
 
 
 def _binding(fn: FunctionDef) -> _Binding:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from gpusync_lint.domain.serving_loops import Schedule, schedule_of
 from gpusync_lint.domain.values import CPU_TENSOR, UNKNOWN, Kind, Value
 from gpusync_lint.inference import call_targets, loop_carried
 from gpusync_lint.inference import transfer as transfer  # fills the tables
@@ -20,6 +21,7 @@ from gpusync_lint.inference.dependencies import Reader, Revisions
 from gpusync_lint.inference.device_policy import DevicePolicy
 from gpusync_lint.inference.entry_state import EntryStates
 from gpusync_lint.inference.frame import Frame
+from gpusync_lint.inference.handler_flow import responses
 from gpusync_lint.inference.instances import Instances
 from gpusync_lint.inference.scopes import Scopes
 from gpusync_lint.inference.summaries import FunctionState, FunctionSummary
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from gpusync_lint.inference.named_barriers import NamedBarriers
     from gpusync_lint.model.levels import Heat
+    from gpusync_lint.model.units import Unit
     from gpusync_lint.project.resolution import Project
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
 
@@ -67,11 +70,12 @@ class Inference:
             project.classes, self.scopes, self.instances, self.devices, self.annotations, self.revisions
         )
         self._states: dict[FunctionDef, FunctionState] = {}
-        self._callbacks: dict[FunctionDef, Heat] = {}
+        self._callbacks: dict[FunctionDef, tuple[Heat, Unit | None]] = {}
         self._results: dict[tuple[object, ...], Value] = {}
         """By function and arguments, the return values of short functions in this round."""
         self._targets: dict[tuple[str, str], list[FunctionDef]] = {}
         self._carried: dict[ast.stmt, frozenset[str]] = {}
+        self._schedules: dict[ast.For, Schedule | None] = {}
         self._depth = 0
 
     # results
@@ -94,7 +98,11 @@ class Inference:
 
     def callback_heat(self, fn: FunctionDef) -> Heat | None:
         """How often a framework calls a function that was passed to it; None if it was not passed to one."""
-        return self._callbacks.get(fn)
+        return self._callbacks.get(fn, (None, None))[0]
+
+    def callback_unit(self, fn: FunctionDef) -> Unit | None:
+        """What a framework calls a function that was passed to it once per; None if that is not known."""
+        return self._callbacks.get(fn, (None, None))[1]
 
     def is_passed(self, fn: FunctionDef, parameter: str) -> bool:
         """Whether a call in the project passes an argument for a parameter."""
@@ -114,6 +122,7 @@ class Inference:
         self._begin_round(2)
         self._discard_arguments_of_data_preparation(files)
         for _ in range(_PASSES):
+            self._pass_responses(files)
             if not self._run_outdated():
                 break
             self._discard_results()
@@ -153,6 +162,11 @@ class Inference:
                 state = self.state(fn)
                 if state.runs and self._has_new_arguments(state):
                     self._run(state)
+
+    def _pass_responses(self, files: list[ModuleDef]) -> None:
+        """Pass what a method of a handler returns to the one that its server calls next."""
+        for method, value in responses(files, self.project.classes, self):
+            self._entries.pass_arguments(self.state(method), [UNKNOWN, value], {})
 
     def _discard_results(self) -> None:
         self._results.clear()
@@ -313,9 +327,9 @@ class Inference:
         """Record that a framework calls `update(engine, batch)` with batches of a data loader."""
         self._entries.pass_arguments(self.state(fn), [UNKNOWN, CPU_TENSOR._replace(certain=False)], {})
 
-    def record_callback(self, fn: FunctionDef, heat: Heat) -> None:
+    def record_callback(self, fn: FunctionDef, heat: Heat, unit: Unit | None = None) -> None:
         """Record how often a framework calls a function that is passed to it."""
-        self._callbacks[fn] = heat
+        self._callbacks[fn] = heat, unit
 
     def carried_names(self, loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
         """The names that may carry a value from one iteration of a loop to the next."""
@@ -323,3 +337,9 @@ class Inference:
         if names is None:
             names = self._carried[loop] = loop_carried.read_first(loop)
         return names
+
+    def schedule_of(self, loop: ast.For) -> Schedule | None:
+        """The timesteps or noise levels of a denoising loop; None for any other loop."""
+        if loop not in self._schedules:
+            self._schedules[loop] = schedule_of(loop)
+        return self._schedules[loop]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.domain.environment import Environment
-from gpusync_lint.domain.lattice import join
+from gpusync_lint.domain.lattice import widened
 from gpusync_lint.domain.values import HOST, UNKNOWN, Value, any_tensor
 from gpusync_lint.inference.tables import EXPRESSIONS, STATEMENTS
 from gpusync_lint.project.class_hierarchy import is_stub
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import ast
     from collections.abc import Iterable, Mapping, Sequence
 
+    from gpusync_lint.domain.serving_loops import Schedule
     from gpusync_lint.domain.values import Device
     from gpusync_lint.inference.annotations import Annotations
     from gpusync_lint.inference.class_facts import ClassFacts
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.usage_evidence import Evidence
     from gpusync_lint.model.levels import Heat
     from gpusync_lint.model.placement import StepEvidence
+    from gpusync_lint.model.units import Unit
     from gpusync_lint.project.resolution import Project
     from gpusync_lint.project.symbols import FunctionDef
 
@@ -56,11 +58,14 @@ class Interprocedural(Protocol):
     def call_targets(self, path: str | None, name: str) -> list[FunctionDef]:
         """The methods that a call on something unknown may call; `path` is the dotted path of the receiver."""
 
-    def record_callback(self, fn: FunctionDef, heat: Heat) -> None:
+    def record_callback(self, fn: FunctionDef, heat: Heat, unit: Unit | None = None) -> None:
         """Record how often a framework calls a function that is passed to it."""
 
     def pass_batches(self, fn: FunctionDef) -> None:
         """Record that a framework calls `update(engine, batch)` with batches of a data loader."""
+
+    def schedule_of(self, loop: ast.For) -> Schedule | None:
+        """The timesteps or noise levels of a denoising loop; None for any other loop."""
 
     def carried_names(self, loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
         """The names that may carry a value from one iteration of a loop to the next."""
@@ -150,7 +155,7 @@ class Frame:
 
     def record_return(self, value: Value) -> None:
         """Join a value into the return value of the function."""
-        self._returns = value if self._returns is None else join(self._returns, value)
+        self._returns = value if self._returns is None else widened(self._returns, value)
 
     def record_step_evidence(self, kind: StepEvidence) -> None:
         """Record that the current statement is evidence of a training step."""

@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import roots
+from gpusync_lint.domain import accelerators
 from gpusync_lint.domain.external_names import is_module_name
 from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, tuple_of
 from gpusync_lint.project.symbols import ClassDef, FunctionDef
@@ -87,6 +88,9 @@ class NamedBarriers:
 
     def made(self, dotted: str, kwargs: dict[str, Value]) -> Value | None:
         """The object that a function or class of a library returns; None if the catalogue does not describe it."""
+        device = accelerators.returned(dotted)
+        if device is not None:
+            return Value(Kind.DEVICE, device)
         library = roots.library_of().get(dotted.partition(".")[0])
         for maker in library.makers if library is not None else ():
             if _has_suffix(dotted, maker.name):

@@ -26,9 +26,18 @@ class Evidence(NamedTuple):
     """Those on which methods are called that only modules have."""
     tensors: frozenset[str]
     """Those on which methods are called that only tensors have, or that are reduced along `dim=`."""
+    distributions: frozenset[str]
+    """Those on which methods are called that only distributions have."""
+    arrays: frozenset[str]
+    """Those that are tested for a NumPy array."""
+    batch_loops: frozenset[ast.stmt]
+    """The loops with a backward pass, not inside another loop in it, that use what they iterate over like batches."""
 
 
-_NONE = Evidence(frozenset(), frozenset(), frozenset())
+_DISTRIBUTION_METHODS = frozenset({"log_prob", "rsample"})
+_OF_BATCHES = frozenset({"cuda", "float", "items", "keys", "long", "size", "to", "type", "values", "view"})
+"""Methods of batches: of tensors, and of dicts of them."""
+_NONE = Evidence(frozenset(), frozenset(), frozenset(), frozenset(), frozenset(), frozenset())
 
 
 class UsageEvidence:
@@ -60,6 +69,8 @@ class UsageEvidence:
 def _collect(fn: FunctionDef) -> Evidence:
     backward: set[str] = set()
     modules: set[str] = set()
+    distributions: set[str] = set()
+    arrays: set[str] = set()
     module_methods = torch_api.modules().evidence
     stack: list[ast.AST] = list(fn.node.body)
     while stack:
@@ -71,15 +82,67 @@ def _collect(fn: FunctionDef) -> Evidence:
                 path = dotted_path(node.func.value)
                 if path is not None:
                     modules.add(path)
+            elif node.func.attr in _DISTRIBUTION_METHODS:
+                path = dotted_path(node.func.value)
+                if path is not None:
+                    distributions.add(path)
             elif node.func.attr in BACKWARD:
                 path = dotted_path(backward_of(node))
                 if path is not None:
                     backward.add(path)
+        elif isinstance(node, ast.Call) and _tests_for_array(node):
+            path = dotted_path(node.args[0])
+            if path is not None:
+                arrays.add(path)
         stack += children(node)
     tensors = _tensors(fn)
-    if not (backward or modules or tensors):
+    if not (backward or modules or tensors or distributions or arrays):
         return _NONE
-    return Evidence(frozenset(backward), frozenset(modules), tensors)
+    return Evidence(
+        frozenset(backward),
+        frozenset(modules),
+        tensors,
+        frozenset(distributions),
+        frozenset(arrays),
+        _batch_loops(fn) if backward else frozenset(),
+    )
+
+
+def _batch_loops(fn: FunctionDef) -> frozenset[ast.stmt]:
+    found: list[ast.stmt] = []
+    stack: list[tuple[ast.AST, ast.For | None]] = [(statement, None) for statement in fn.node.body]
+    while stack:
+        node, loop = stack.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        if isinstance(node, ast.For):
+            loop = node
+        elif isinstance(node, (ast.While, ast.AsyncFor)):
+            loop = None
+        elif loop is not None and isinstance(node, ast.Call) and getattr(node.func, "attr", "") in BACKWARD:
+            found.append(loop)
+        stack += [(child, loop) for child in children(node)]
+    return frozenset(loop for loop in found if isinstance(loop, ast.For) and _uses_batches(loop))
+
+
+def _uses_batches(loop: ast.For) -> bool:
+    """Whether a loop uses its targets like batches: no other methods are called on them."""
+    targets = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+    for statement in loop.body:
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
+                owner = node.func if isinstance(node.func, ast.Name) else node.func.value
+                is_target = isinstance(owner, ast.Name) and owner.id in targets
+                if is_target and getattr(node.func, "attr", "") not in _OF_BATCHES:
+                    return False
+    return True
+
+
+def _tests_for_array(node: ast.Call) -> bool:
+    """Whether this is `isinstance(x, np.ndarray)`."""
+    if len(node.args) != 2 or not isinstance(node.func, ast.Name) or node.func.id != "isinstance":
+        return False
+    return (dotted_path(node.args[1]) or "").rpartition(".")[2] == "ndarray"
 
 
 def _tensors(fn: FunctionDef) -> frozenset[str]:
@@ -118,16 +181,19 @@ def _is_bound_once(path: str, line: int, bound: dict[str, list[int]], parameters
 
 
 def _lines(text: str) -> list[int]:
+    """The lines of a text that may contain evidence."""
     lines = []
     position, line = 0, 1
-    for match in _pattern().finditer(text):
-        line += text.count("\n", position, match.start())
-        position = match.start()
+    for start in sorted({match.start() for pattern in _patterns() for match in pattern.finditer(text)}):
+        line += text.count("\n", position, start)
+        position = start
         lines.append(line)
     return lines
 
 
 @cache
-def _pattern() -> re.Pattern[str]:
-    names = "|".join(sorted({*torch_api.modules().evidence, *torch_api.tensors().evidence, *BACKWARD}))
-    return re.compile(rf"\.[\s\\]*(?:{names})[\s\\]*\(|\bdim[\s\\]*=")
+def _patterns() -> tuple[re.Pattern[str], ...]:
+    """What evidence contains. One pattern for each beginning: those that begin with text are fast."""
+    evidence = {*torch_api.modules().evidence, *torch_api.tensors().evidence, *_DISTRIBUTION_METHODS, *BACKWARD}
+    names = "|".join(sorted(evidence))
+    return re.compile(rf"\.[\s\\]*(?:{names})[\s\\]*\("), re.compile(r"dim[\s\\]*="), re.compile("ndarray")

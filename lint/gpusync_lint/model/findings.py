@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from gpusync_lint.catalogue.schema import Barrier
     from gpusync_lint.model.levels import Confidence, Heat
     from gpusync_lint.model.operations import Operation
-    from gpusync_lint.model.placement import CallGraph, Place
+    from gpusync_lint.model.placement import CallGraph, Capture, Place
     from gpusync_lint.model.spans import Span
+    from gpusync_lint.model.units import Unit
 
 
 class UserError(ValueError):
@@ -46,6 +47,26 @@ class Fix:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphBreak:
+    """A graph of torch.compile that a line breaks."""
+
+    path: str
+    """Where the function, or one that calls it, is compiled."""
+    line: int
+    settings: str | None
+    """The settings of ``torch._dynamo.config`` with which the graph does not break; None if none is known."""
+    fullgraph: bool
+    """Whether it is compiled with ``fullgraph=True``, which enables these settings: then the line is an error."""
+
+    @property
+    def sentence(self) -> str:
+        """What the line does to the graph, as a clause."""
+        what = "is an error with `fullgraph=True`" if self.fullgraph else "breaks the graph"
+        unless = "" if self.settings is None else f", unless `torch._dynamo.config` sets {self.settings}"
+        return f"{what} ({self.path}:{self.line} compiles it){unless}"
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One line of code that a rule reports as a wait."""
 
@@ -63,6 +84,12 @@ class Finding:
     fix: Fix | None = None
     suppressed: str | None = None
     """The reason in the comment that allows it; None if no comment does."""
+    unit: Unit | None = None
+    """What the line runs once per; None unless its heat is `step`."""
+    capture: Capture | None = None
+    """The capture of CUDA graphs that the line runs in; None if it runs in none, or that does not matter."""
+    graph_break: GraphBreak | None = None
+    """The graph that it breaks; None if it is not known to break one."""
 
 
 @dataclass(frozen=True, slots=True)

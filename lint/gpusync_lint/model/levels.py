@@ -10,6 +10,8 @@ class Heat(str, Enum):
 
     ANY = "any"
     """It does not matter how often: the line is wrong, as a race is."""
+    CAPTURE = "capture"
+    """While a CUDA graph is captured, where a wait is an error."""
     STEP = "step"
     """Every step of a training, evaluation or generation loop."""
     GUARDED = "guarded"
@@ -25,7 +27,7 @@ class Heat(str, Enum):
         return _HEAT_RANKS[self._value_]
 
 
-FREQUENCIES = tuple(heat for heat in Heat if heat is not Heat.ANY)
+FREQUENCIES = tuple(heat for heat in Heat if heat not in (Heat.ANY, Heat.CAPTURE))
 """The heats of lines that run a known number of times, the hottest first. One of them is the threshold of warnings."""
 _HEAT_RANKS = {heat._value_: rank for rank, heat in enumerate(Heat)}
 """By `_value_`, here and below: `value` is a property implemented in Python, and a run reads many ranks."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model.function_key import Key
     from gpusync_lint.model.levels import Heat
+    from gpusync_lint.model.units import Unit
 
 
 class PathKind(Enum):
@@ -22,10 +23,24 @@ class PathKind(Enum):
     LOOP = "loop"
     GUARD = "guard"
     """A block that runs in few steps only: ``if step % 100 == 0``."""
+    FEW = "few"
+    """A block that runs in few iterations of the loop around it: ``for i, layer in enumerate(layers): if i == 0:``."""
     EXIT = "exit"
     """A block that leaves the loop around it."""
     ERROR = "error"
     """A block that raises an exception."""
+    CAPTURE = "capture"
+    """The statements from which a CUDA graph is captured."""
+    COMPILED = "compiled"
+    """A function that `torch.compile` captures in CUDA graphs."""
+    FULL_GRAPH = "full graph"
+    """The same, with `fullgraph=True`."""
+    EAGER = "eager"
+    """A block that does not run during a capture: the first call runs it, or its condition says so."""
+
+
+CAPTURES = frozenset({PathKind.CAPTURE, PathKind.COMPILED, PathKind.FULL_GRAPH})
+"""The kinds of captures."""
 
 
 class PathNode(NamedTuple):
@@ -33,7 +48,7 @@ class PathNode(NamedTuple):
 
     kind: PathKind
     line: int = 0
-    """The first line of a loop, which identifies it within its function; 0 for the other kinds."""
+    """The first line of a loop, capture or periodic guard, which identifies it within its function; 0 for others."""
 
 
 Path = tuple[PathNode, ...]
@@ -45,8 +60,19 @@ def loops_of(path: Path) -> tuple[int, ...]:
     return tuple(node.line for node in path if node.kind is PathKind.LOOP)
 
 
+def guards_in_loop(path: Path) -> tuple[int, ...]:
+    """The lines of the periodic guards on a path, within its innermost loop."""
+    lines: list[int] = []
+    for node in reversed(path):
+        if node.kind is PathKind.LOOP:
+            break
+        if node.kind in (PathKind.GUARD, PathKind.FEW) and node.line:
+            lines.append(node.line)
+    return tuple(lines)
+
+
 class StepEvidence(IntEnum):
-    """What shows that code is part of a step of a training or generation loop, from the weakest to the strongest."""
+    """What shows that code is part of a step of a training or generation loop."""
 
     LAYER = 1
     """A module calls a part of itself."""
@@ -57,15 +83,34 @@ class StepEvidence(IntEnum):
     TRAINING = 4
     """A loss is differentiated."""
     STEP_LOOP = 5
-    """A whole loop of steps runs."""
+    """A loop of steps runs that do not train."""
+    ACCUMULATION = 6
+    """A loop runs that differentiates losses and leaves the update to the code around it."""
+    TRAINING_LOOP = 7
+    """A loop of training steps runs."""
+    PASS = 8
+    """A loop over data runs, or a loop of epochs."""
 
 
 class Evidence(NamedTuple):
     """Evidence of a step in a function."""
 
     kind: StepEvidence
-    loops: tuple[int, ...]
-    """The loops around it, as in `loops_of`."""
+    path: Path
+    """The path to its statement."""
+
+
+class LoopForm(Enum):
+    """What a loop repeats, as far as its header shows."""
+
+    EPOCHS = "epochs"
+    """``for epoch in range(epochs)``."""
+    STEPS = "steps"
+    """``while step < max_steps``."""
+    DATA = "data"
+    """Batches or samples, one after the other: ``for start in range(0, len(data), batch_size)``."""
+    PART = "part"
+    """Parts of one step: parameters, layers, a small constant number of updates."""
 
 
 class Call(NamedTuple):
@@ -75,6 +120,18 @@ class Call(NamedTuple):
     path: Path
     repeated: bool
     """Whether it is inside a comprehension."""
+    consumer: int = 0
+    """The line of the loop that iterates over what the callee yields; 0 for none."""
+
+
+class Unseen(Enum):
+    """What the name of a function says about how often it runs, if no call of it is visible."""
+
+    NOTHING = "nothing"
+    MODEL = "model"
+    """In every step, if it runs a model: a method of a module, or a function with the name of a part of a step."""
+    STEP = "step"
+    """In every step: ``select_action``, ``focal_loss``."""
 
 
 class FunctionNode(NamedTuple):
@@ -92,6 +149,19 @@ class FunctionNode(NamedTuple):
     calls: tuple[Call, ...] = ()
     data_loops: tuple[tuple[int, ...], ...] = ()
     """The loops over a data loader, each preceded by the loops around it, as in `loops_of`."""
+    unit: Unit | None = None
+    """What a framework calls the function once per, as far as its name, its class and its decorators show."""
+    unit_loops: tuple[tuple[tuple[int, ...], Unit], ...] = ()
+    """The loops that are recognized by their form, each preceded by the loops around it, and what they repeat."""
+    forms: tuple[tuple[int, LoopForm], ...] = ()
+    """The forms of its loops, by their lines, as far as they are known."""
+    unseen: Unseen = Unseen.NOTHING
+    outer: Call | None = None
+    """For a function that is defined in another one: that function, and the path in it to the definition."""
+    yield_loops: tuple[int, ...] = ()
+    """The lines of its loops that yield, if it is a generator."""
+    feeds_loader: bool = False
+    """Whether a data loader iterates over what it yields, by the class that it belongs to."""
 
 
 CallGraph = dict["Key", FunctionNode]
@@ -105,6 +175,18 @@ class LoopKind(Enum):
     EPOCHS = "epochs"
 
 
+class Capture(NamedTuple):
+    """A capture of CUDA graphs, and how code is reached from it."""
+
+    kind: PathKind
+    """One of `CAPTURES`."""
+    path: str
+    line: int
+    """Where the capture is."""
+    calls: tuple[str, ...] = ()
+    """The qualified names of the functions that lead from the capture to the code; none if it is in the capture."""
+
+
 class FunctionHeat(NamedTuple):
     """How often a function runs, and what its loops repeat."""
 
@@ -112,6 +194,14 @@ class FunctionHeat(NamedTuple):
     """How often the function is entered."""
     loops: Mapping[int, LoopKind]
     """By the lines of its loops."""
+    unit: Unit | None = None
+    """What the function is entered once per, if it is entered in every step and that is known."""
+    loop_units: Mapping[int, Unit] = {}
+    """By the lines of loops of steps, what they repeat, if that is known."""
+    capture: Capture | None = None
+    """The capture that the function runs in; None if it does not run in one."""
+    training_guards: frozenset[int] = frozenset()
+    """The lines of the periodic guards whose blocks train: ``if step % accumulate == 0: optimizer.step()``."""
 
 
 class Place(NamedTuple):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpusync_lint.escaping import escaped_json
 from gpusync_lint.model.levels import Heat
+from gpusync_lint.model.unit_messages import unit_name
 from gpusync_lint.output.base.format import MergeableFormat, Shows
 from gpusync_lint.output.base.merging import MergeError, distinct, once
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from gpusync_lint.accept.observed_runs import Observation
     from gpusync_lint.model.findings import FileError, Finding, Fix
+    from gpusync_lint.model.placement import Capture
     from gpusync_lint.model.spans import Span
     from gpusync_lint.output.base.format import Document, Options
     from gpusync_lint.run.outcome import Outcome
@@ -149,14 +151,21 @@ def _finding(reported: Reported, outcome: Outcome) -> dict[str, Any]:
         "remedy": finding.remedy,
         "level": reported.level.value,
         "heat": finding.heat.value,
+        "unit": unit_name(finding),
+        "capture": None if finding.capture is None else _capture(finding.capture),
         "confidence": finding.confidence.value,
         "framework": finding.framework,
         "fix": None if finding.fix is None else _fix(finding, finding.fix, outcome),
+        "graph_break": None if finding.graph_break is None else asdict(finding.graph_break),
         "suppressed": finding.suppressed,
         "baselined": reported.baselined,
         "observed": None if seen is None else observation(seen),
         "key": finding.key,
     }
+
+
+def _capture(capture: Capture) -> dict[str, Any]:
+    return {"kind": capture.kind.value, "path": capture.path, "line": capture.line, "calls": list(capture.calls)}
 
 
 def _place(path: str, span: Span, outcome: Outcome) -> dict[str, int | None]:

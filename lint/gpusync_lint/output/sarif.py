@@ -17,6 +17,7 @@ from gpusync_lint._version import __version__
 from gpusync_lint.escaping import escaped_json
 from gpusync_lint.model.codes import page_of
 from gpusync_lint.model.levels import Heat
+from gpusync_lint.model.unit_messages import unit_name
 from gpusync_lint.output.base.format import MergeableFormat, Shows
 from gpusync_lint.output.base.merging import MergeError, distinct, once
 from gpusync_lint.output.json_ import observation
@@ -159,6 +160,7 @@ class _Log:
             "suppressions": [],
             "properties": {
                 "heat": finding.heat.value,
+                "unit": unit_name(finding),
                 "confidence": finding.confidence.value,
                 "framework": finding.framework,
             },

@@ -85,12 +85,14 @@ def _finding(reported: Reported, outcome: Outcome, source: list[str], style: Sty
     lines = [f"{style(place, '1')} {style(finding.code, '1;31')} [{finding.name}] {escaped(finding.message)}"]
     lines += [f"    {line}" for line in _excerpt(source, finding.span, style)]
     lines.append(f"    remedy: {escaped(finding.remedy)}")
+    if finding.graph_break is not None:
+        lines.append(f"    torch.compile: {escaped(finding.graph_break.sentence)}")
     if finding.fix is not None:
         how = "--fix" if finding.fix.safe else "--fix --unsafe-fixes"
         hazard = f"; {finding.fix.hazard}" if finding.fix.hazard else ""
         lines.append(f"    fix: {escaped(f'{finding.fix.title} ({how}{hazard})')}")
     if outcome.observed is not None and finding.key in outcome.observed.observations:
-        lines.append(f"    observed: {_observed(outcome.observed.observations[finding.key])}")
+        lines.append(f"    observed: {observed(outcome.observed.observations[finding.key])}")
     if reported.accepted is not None:
         lines.append(f"    {escaped(reported.accepted)}")
     elif any(_NOQA.search(line) for line in source[finding.span.line - 1 : finding.span.end_line]):
@@ -98,7 +100,8 @@ def _finding(reported: Reported, outcome: Outcome, source: list[str], style: Sty
     return "\n".join(lines) + "\n"
 
 
-def _observed(seen: Observation) -> str:
+def observed(seen: Observation) -> str:
+    """What runs show about a finding, as a clause."""
     if seen.evidence is Evidence.WAITED:
         return _measured(seen.syncs or 0, seen.per_step_max or 0, seen.blocked_ms)
     return {

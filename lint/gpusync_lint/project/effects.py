@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model.function_key import Key
     from gpusync_lint.model.levels import Heat
-    from gpusync_lint.model.placement import StepEvidence
+    from gpusync_lint.model.placement import PathKind, StepEvidence
+    from gpusync_lint.model.units import Unit
     from gpusync_lint.project.symbols import FunctionDef
 
 
@@ -33,6 +34,8 @@ class Effects:
     """Calls of functions that were not read: their keys, and otherwise the same as `calls`."""
     step_evidence: list[tuple[StepEvidence, ast.stmt]] = field(default_factory=list)
     """What shows that the function is part of a step, each with its statement."""
+    captured: list[tuple[FunctionDef, ast.stmt, PathKind]] = field(default_factory=list)
+    """Functions that are passed to something that captures CUDA graphs of them, with the kind of capture."""
     batch_loops: set[ast.stmt] = field(default_factory=set)
     """Loops that iterate over a data loader."""
     calls_unknown: bool = False
@@ -52,3 +55,6 @@ class Runs(Protocol):
 
     def callback_heat(self, fn: FunctionDef) -> Heat | None:
         """How often a framework calls a function that was passed to it; None if it was not passed to one."""
+
+    def callback_unit(self, fn: FunctionDef) -> Unit | None:
+        """What a framework calls such a function once per; None if that is not known."""

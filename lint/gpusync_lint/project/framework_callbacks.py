@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.model.levels import Heat
+from gpusync_lint.model.placement import Unseen
+from gpusync_lint.project.entry_points import unit_of_convention
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
@@ -18,6 +20,23 @@ _EVERY_STEP = re.compile(
     r"^(training|validation|test|predict|train|eval|valid|val)_?step$|^(on_)?\w*batch_(start|end|begin)\w*$"
     r"|^on_\w*step_(begin|end|start)$|^compute_loss$|^training_loss$"
 )
+_PART_OF_STEP = re.compile(
+    r"^_?((get|select|choose|take|sample|compute|predict)_actions?|act|loss(_fn|_func|_function)?"
+    r"|(?!make|build|create|init|add|log|print|plot|register|configure|setup|get_loss)\w+_loss"
+    r"|(train|val|valid|eval|test)_(one_|on_)?(step|batch|iter|iteration)"
+    r"|(update|optimi[sz]e|learn)_(one_)?(step|batch|iter|iteration|model|networks?|policy|critics?|actors?"
+    r"|discriminator|generator|parameters|weights))$"
+)
+"""Names of functions that are parts of a step, whoever calls them."""
+_MAY_BE_STEP = re.compile(r"^_?(update|learn|step|train_step|infer|inference|predict|encode|decode|sample|run_step)$")
+"""Names of functions that are parts of a step if they run a model or train."""
+_SET_UP = re.compile(
+    r"^_*(init|reset|load|save|from_|build|make|create|set(_|$|up)|configure|export|convert|freeze|unfreeze|register"
+    r"|add|remove|count|print|test|profile|warm|compile|fuse|main|demo|summar|visuali[sz]e|plot|flops|dummy|example"
+    r"|apply|tie|resize|prune|quantize|dequantize|fit|train($|_model|_epoch)|on_(train|fit|epoch)|enable|disable)"
+)
+"""Beginnings of the names of methods of modules that are called before or after the steps, or seldom."""
+_OF_DISTRIBUTIONS = frozenset({"sample", "rsample", "log_prob", "entropy", "cdf", "icdf"})
 _OVERRIDES: tuple[tuple[str, frozenset[str]], ...] = (
     (  # transformers 4.57 and 5.x, trl
         "Trainer",
@@ -73,6 +92,16 @@ _OVERRIDES: tuple[tuple[str, frozenset[str]], ...] = (
     ("ObservationWrapper", frozenset({"observation"})),
     ("VecEnvWrapper", frozenset({"step_wait", "step_async"})),
     ("Optimizer", frozenset({"step"})),  # torch 2.x
+    ("Function", frozenset({"forward", "backward", "setup_context", "jvp", "vjp"})),
+    ("Transform", frozenset({"_call", "_inverse", "log_abs_det_jacobian"})),
+    ("Distribution", _OF_DISTRIBUTIONS),
+    ("Normal", _OF_DISTRIBUTIONS),
+    ("MultivariateNormal", _OF_DISTRIBUTIONS),
+    ("Categorical", _OF_DISTRIBUTIONS),
+    ("TransformedDistribution", _OF_DISTRIBUTIONS),
+    ("Bernoulli", _OF_DISTRIBUTIONS),
+    ("Beta", _OF_DISTRIBUTIONS),
+    ("Independent", _OF_DISTRIBUTIONS),
     ("SchedulerMixin", frozenset({"step", "scale_model_input"})),  # diffusers 0.3x
 )
 """By the ending of the name of a base class of a library, the methods that the library calls in every step."""
@@ -85,6 +114,8 @@ METRIC_BASES = (
 _EVERY_TOKEN = ("LogitsProcessor", "LogitsWarper", "StoppingCriteria")
 """Endings of the names of classes whose instances a generation loop calls for every token."""
 _RECORD_BASES = ("Dataset", "VisionDataset", "InMemoryDataset")
+_FEEDING_BASES = ("Sampler", "BatchSampler", "DistributedSampler", "RandomSampler", "IterableDataset")
+"""Classes whose `__iter__` a data loader iterates over."""
 
 
 def convention_heat(fn: FunctionDef, classes: ClassHierarchy) -> Heat:
@@ -94,19 +125,39 @@ def convention_heat(fn: FunctionDef, classes: ClassHierarchy) -> Heat:
             heat = event_heat(decorator.args[0])
             if heat is not None:
                 return heat
-    if _is_task(fn):
+    if _is_task(fn) or unit_of_convention(fn, classes) is not None:
         return Heat.STEP
     if fn.cls is not None:
         is_step = _is_step_method(fn.name, fn.cls, classes)
     else:
-        is_step = fn.name.startswith("collate") or fn.name.endswith("collate_fn")
+        is_step = False
+    is_step = is_step or fn.name.startswith("collate") or fn.name.endswith("collate_fn")
     return Heat.STEP if is_step or _EVERY_STEP.match(fn.name) else Heat.ONCE
+
+
+def unseen_heat(fn: FunctionDef, classes: ClassHierarchy) -> Unseen:
+    """What the name of a function says about how often it runs, if no call of it is visible."""
+    if _PART_OF_STEP.match(fn.name):
+        return Unseen.STEP
+    if _MAY_BE_STEP.match(fn.name):
+        return Unseen.MODEL
+    is_method = fn.cls is not None and not fn.name.startswith("__") and not _SET_UP.match(fn.name)
+    return Unseen.MODEL if is_method and fn.cls is not None and classes.is_module(fn.cls) else Unseen.NOTHING
+
+
+def feeds_loader(fn: FunctionDef, classes: ClassHierarchy) -> bool:
+    """Whether a data loader iterates over what a function yields, by its class."""
+    if fn.cls is None or fn.name != "__iter__":
+        return False
+    return any(base.rpartition(".")[2] in _FEEDING_BASES for base in classes.external_bases(fn.cls))
 
 
 def _is_step_method(name: str, cls: ClassDef, classes: ClassHierarchy) -> bool:
     if name in ("forward", "__call__") and classes.is_module(cls):
         return True
-    if name == "__call__" and _is_called_for_every_token(cls, classes):
+    if name == "__call__" and (_is_called_for_every_token(cls, classes) or "collat" in cls.name.lower()):
+        return True
+    if name == "torch_call" and "collat" in cls.name.lower():
         return True
     bases = classes.external_bases(cls)
     if name == "update" and any(base in METRIC_BASES for base in bases):

@@ -46,6 +46,13 @@ class Library:
             known = self._outlines[number] = Outline(self.source_of(number))
         return known
 
+    def forget(self, number: int) -> None:
+        """Read a file again when it is needed, because its text has changed."""
+        outline = self._outlines.pop(number, None)
+        for key in [key for key in self._trees if key[0] == number]:
+            del self._trees[key]
+            self._budget += 0 if outline is None else len(outline.text_of(key[1]))
+
     def tree(self, number: int, section: str) -> ast.Module | None:
         """The tree of a section of a file; None if it cannot be parsed."""
         key = (number, section)

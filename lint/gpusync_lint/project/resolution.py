@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from gpusync_lint.catalogue.roots import frameworks
 from gpusync_lint.domain.values import UNKNOWN, Kind, Value, external_name
 from gpusync_lint.project.class_hierarchy import ClassHierarchy
 from gpusync_lint.project.disjoint_sets import DisjointSets
@@ -233,10 +234,21 @@ class Project:
         for module, words in lookup(file.folder, dotted, self._may_exist):
             found = self._file_of(module)
             if found is not None and found is not file:
+                if bare == dotted and self._hides_framework(module, bare, words):
+                    continue
                 return self._walk(found, words)
             if self.lazy is not None and module in self.lazy.unreadable:
                 return self._unread(module, words[0], bare) if len(words) == 1 else external_name(bare)
         return external_name(bare)
+
+    def _hides_framework(self, module: tuple[str, ...], dotted: str, words: tuple[str, ...]) -> bool:
+        """Whether a module has the name of a framework, but lies in a package: `import torch` is not `pkg/torch`."""
+        name = dotted.partition(".")[0]
+        if name not in frameworks():
+            return False
+        folder = module[: len(module) - (dotted.count(".") + 1 - len(words))]
+        package = self._file_of(folder) if folder else None
+        return package is not None and package.path.endswith("__init__.py")
 
     def _unread(self, module: tuple[str, ...], identifier: str, dotted: str) -> Value:
         """A definition that exceeded the budget for reading, as a name outside whose function key is recorded."""

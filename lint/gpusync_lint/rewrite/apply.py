@@ -17,7 +17,7 @@ from gpusync_lint.files.regular_file import MAX_DOCUMENT, read_regular
 from gpusync_lint.syntax.parsing import is_safe_for_libcst
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from gpusync_lint.files.discovery import SourceFile
     from gpusync_lint.model.findings import Finding, Fix
@@ -53,10 +53,15 @@ def choose(findings: Sequence[Finding], edits_of: Callable[[Fix], Sequence[Edit]
         if fix is None or not (fix.safe or unsafe):
             continue
         edits = edits_of(fix)
-        if edits and all(edit in taken or not any(_clash(edit, other) for other in taken) for edit in edits):
+        if edits and compatible(edits, taken):
             taken.update(dict.fromkeys(edits))
             chosen.append(fix)
     return Chosen(tuple(chosen), tuple(taken))
+
+
+def compatible(edits: Iterable[Edit], taken: Collection[Edit]) -> bool:
+    """Whether a fix with these edits can be applied together with fixes whose edits are `taken`."""
+    return all(edit in taken or not any(_clash(edit, other) for other in taken) for edit in edits)
 
 
 def _clash(one: Edit, other: Edit) -> bool:

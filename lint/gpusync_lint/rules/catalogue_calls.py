@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.catalogue import registry
+from gpusync_lint.catalogue import registry, roots
+from gpusync_lint.domain import accelerators
+from gpusync_lint.domain.values import Device, Kind, Value, contents
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import (
     Report,
@@ -27,12 +29,13 @@ if TYPE_CHECKING:
 
 
 class CatalogueCall(Rule):
-    """Functions and methods with an entry in `torch.toml`, unless the entry has a rule of its own."""
+    """Functions and methods of torch and of accelerators with an entry, unless the entry has a rule of its own."""
 
     nodes = (ast.Call,)
     barriers = tuple(
-        barrier.id
-        for barrier in registry.catalogue("torch").barriers.values()
+        barrier_id
+        for each in (registry.catalogue("torch"), *roots.accelerator_catalogues())
+        for barrier_id, barrier in each.barriers.items()
         if (barrier.functions or barrier.methods) and not barrier.own_rule
     )
     calls = called_names(*barriers)
@@ -61,7 +64,7 @@ class CatalogueCall(Rule):
         """Check a call."""
         dotted = context.qualified_name(node.func)
         if dotted:
-            barrier = context.catalogue.by_function.get(dotted)
+            barrier = context.catalogue.by_function.get(dotted) or accelerators.barriers().get(dotted)
         else:
             barrier = context.catalogue.by_method.get(method(node))
         if barrier is None or barrier.own_rule or not waits_if_called_so(barrier, node, context):
@@ -71,6 +74,9 @@ class CatalogueCall(Rule):
             assert isinstance(node.func, ast.Attribute)
             confidence = context.confidence(context.value(node.func.value))
         elif barrier.takes == "tensor":
+            if barrier.code == "GS605" and any(_holds_module(context.value(arg)) for arg in arguments(node)):
+                yield Report(barrier.id, node, Confidence.MEDIUM)
+                return
             found = [text_confidence(context, context.value(arg)) for arg in arguments(node)]
             confidence = min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
         elif is_meant(barrier, context):
@@ -78,6 +84,12 @@ class CatalogueCall(Rule):
         if confidence is not None:
             fix = call_edits.without_check(node, context) if dotted and barrier.id == "linalg-check" else None
             yield Report(barrier.id, node, confidence, highlight_name=not dotted, fix=fix)
+
+
+def _holds_module(value: Value) -> bool:
+    """Whether a value that is saved is a module with weights on the device, or contains one."""
+    inside = (value, *contents(value)) if value.items or value.elem is not None else (value,)
+    return any(one.kind is Kind.MODULE and one.device >= Device.ASSUMED for one in inside)
 
 
 def _repeat_interleave(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
@@ -114,7 +126,7 @@ def _clip(node: ast.Call, args: list[ast.expr], function: bool, context: RuleCon
 
 
 def _ctc_loss(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
-    confidence = context.confidence(context.value(args[2])) if len(args) >= 4 else None
+    confidence = context.confidence(context.value(args[0])) if args else None
     if confidence is not None:
         yield Report("ctc-loss", node, confidence, highlight_name=not function)
 
@@ -129,6 +141,24 @@ _BY_SHAPE: dict[str, Callable[[ast.Call, list[ast.expr], bool, RuleContext], Ite
 }
 """By the last name of the callee. The arguments are the call, its positional arguments, and whether it is a function of
 torch, and not a method."""
+
+
+class CtcLossModule(Rule):
+    """A call of `nn.CTCLoss`."""
+
+    nodes = (ast.Call,)
+    calls = ("torch.nn.CTCLoss.__call__",)
+    barriers = ("ctc-loss",)
+    VALID: ClassVar = ("torch.nn.CTCLoss()(c.log_softmax(1), tgt, [4], [2])",)
+    INVALID: ClassVar = ("torch.nn.CTCLoss()(x.log_softmax(1), tgt, [4], [2])",)
+
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
+        """Check a call."""
+        called, args = context.value(node.func), positional(node)
+        if called.kind is Kind.MODULE and called.ref == "torch.nn.CTCLoss" and args:
+            confidence = context.confidence(context.value(args[0]))
+            if confidence is not None:
+                yield Report("ctc-loss", node, confidence)
 
 
 class CallByShape(Rule):

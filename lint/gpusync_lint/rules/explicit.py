@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model.findings import Fix
 
-_ENTERS = ("torch.cuda.stream", "torch.cuda.StreamContext")
-"""What makes a stream the current one of a block."""
+_ENTERS = (".stream", ".StreamContext")
+"""How the names of functions of torch end that make a stream the current one of a block: `torch.cuda.stream`."""
 
 
 class StreamOrEventSynchronize(Rule):
@@ -68,7 +68,7 @@ def _work_on(stream: ast.expr, context: RuleContext) -> ast.With | None:
     entered = (item.context_expr for item in before.items)
     enters = any(
         isinstance(one, ast.Call)
-        and context.qualified_name(one.func) in _ENTERS
+        and context.qualified_name(one.func).endswith(_ENTERS)
         and bool(one.args)
         and dotted_path(one.args[0]) == path
         for one in entered

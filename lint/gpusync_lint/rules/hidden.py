@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.values import Device, Kind, Value
@@ -11,6 +12,9 @@ from gpusync_lint.rules.base.context import Report, Rule, RuleContext, keyword, 
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_NORMAL = ("Normal", "LogNormal", "HalfNormal")
+"""Distributions that draw with `torch.normal`."""
 
 
 class Scaler(Rule):
@@ -50,6 +54,10 @@ class Scaler(Rule):
         return Heat.GUARDED if is_step else None
 
 
+_VALIDATES_NOTHING = re.compile(r"\.set_default_validate_args\(\s*(?:value\s*=\s*)?False")
+"""A call that switches validation off for all distributions."""
+
+
 class DistributionChecks(Rule):
     """Creating a distribution, or computing a probability, with validation enabled (the default)."""
 
@@ -64,6 +72,8 @@ class DistributionChecks(Rule):
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
+        if _VALIDATES_NOTHING.search(context.file.text):
+            return
         dotted = context.qualified_name(node.func)
         if dotted.startswith("torch.distributions."):
             if dotted.rpartition(".")[2][:1].isupper():
@@ -74,6 +84,8 @@ class DistributionChecks(Rule):
                 values = [context.value(arg) for arg in positional(node)]
                 if any(value.on_device for value in values):  # a distribution, which may not validate its arguments
                     yield Report("distribution-validation", node, Confidence.LOW, highlight_name=True)
+            elif made.kind is Kind.DISTRIBUTION and made.made_with is None and "validate_args" in context.file.text:
+                return  # the arguments are not known, and may say that it does not validate
             elif context.value(node.func).kind is not Kind.FUNCTION:  # not a method that the project overrides
                 yield from self._report(made, node, context, True)
         elif context.value(node.func).kind is Kind.CLASS and not context.has_own_init(context.value(node)):
@@ -85,8 +97,37 @@ class DistributionChecks(Rule):
             and made.argument("validate_args").const is not False
             and made.device >= Device.ASSUMED
         ):
-            confidence = Confidence.HIGH if made.device is Device.GPU else Confidence.MEDIUM
+            confidence = Confidence.HIGH if made.device > Device.ASSUMED else Confidence.MEDIUM
             yield Report("distribution-validation", node, confidence, highlight_name=tail)
+
+
+class DistributionSample(Rule):
+    """`sample()` of a distribution that draws with `torch.normal`, which checks the standard deviations."""
+
+    nodes = (ast.Call,)
+    calls = ("sample", "sample_n")
+    barriers = ("normal-sample",)
+    VALID: ClassVar = (
+        "torch.distributions.Normal(v, v, validate_args=False).rsample()",
+        "torch.distributions.Categorical(logits=x, validate_args=False).sample()",
+        "torch.distributions.Normal(0.0, 1.0).sample()",
+    )
+    INVALID: ClassVar = (
+        "d = torch.distributions.Normal(v, v, validate_args=False)\nd.sample()",
+        "torch.distributions.Independent(torch.distributions.Normal(v, v), 1).sample()",
+    )
+
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
+        """Check a call."""
+        if method(node) not in self.calls or not isinstance(node.func, ast.Attribute):
+            return
+        made = context.value(node.func.value)
+        drawn = made.ref if made.kind is Kind.DISTRIBUTION else None
+        if made.kind is Kind.INSTANCE and context.value(node.func).kind is not Kind.FUNCTION:
+            drawn = next((name for name in _NORMAL if context.derives_from(made, f"torch.distributions.{name}")), None)
+        if drawn in _NORMAL and made.device >= Device.ASSUMED:
+            confidence = Confidence.HIGH if made.device is Device.GPU else Confidence.MEDIUM
+            yield Report("normal-sample", node, confidence, highlight_name=True)
 
 
 class HiddenStep(Rule):

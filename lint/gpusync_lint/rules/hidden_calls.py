@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.values import Device, Kind
+from gpusync_lint.domain.values import UNCOALESCED, Device, Kind
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.blocks import around
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, called_names, keyword, method, positional
@@ -83,6 +83,35 @@ class ReadingOptimizer(Rule):
             yield Report("reading-optimizer", node, Confidence.MEDIUM, highlight_name=True)
         elif receiver.argument("lr").on_device and receiver.argument("fused").const is not True:
             yield Report("rate-on-device", node, Confidence.MEDIUM, highlight_name=True)
+
+
+class SparseProduct(Rule):
+    """A product with a sparse tensor that was not coalesced."""
+
+    nodes = (ast.Call, ast.BinOp)
+    calls = ("mm", "matmul", "torch.mm", "torch.matmul", "torch.spmm", "torch.sparse.mm")
+    barriers = ("sparse-product",)
+    VALID: ClassVar = (
+        "a = torch.sparse_coo_tensor(torch.ones(2, 3).long(), torch.ones(3), (256, 256))\ntorch.sparse.mm(a, c)",
+        "torch.mm(x, x2)",
+        "x @ x2",
+    )
+    INVALID: ClassVar = (
+        "a = torch.sparse_coo_tensor(torch.ones(2, 3).long(), torch.ones(3), (256, 256)).to(dev)\ntorch.spmm(a, x)",
+        "a = torch.sparse_coo_tensor(torch.ones(2, 3).long(), torch.ones(3), (256, 256)).to(dev)\na @ x",
+    )
+
+    def check(self, node: ast.Call | ast.BinOp, context: RuleContext) -> Iterator[Report]:
+        """Check a call or an `@`."""
+        if isinstance(node, ast.BinOp):
+            first: ast.expr | None = node.left if isinstance(node.op, ast.MatMult) else None
+        elif context.qualified_name(node.func):
+            first = next(iter(positional(node)), None)
+        else:
+            first = node.func.value if isinstance(node.func, ast.Attribute) else None
+        value = context.value(first)
+        if value.kind is Kind.TENSOR and value.ref == UNCOALESCED and value.on_device:
+            yield Report("sparse-product", node, Confidence.HIGH if value.device is Device.GPU else Confidence.MEDIUM)
 
 
 class CumulativeBatchNorm(Rule):

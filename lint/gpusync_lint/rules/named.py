@@ -25,7 +25,7 @@ class NamedBarrier(Rule):
 
     nodes = (ast.Call,)
     barriers = (
-        *(key for each in roots.libraries() for key, barrier in each.barriers.items() if not barrier.own_rule),
+        *(key for each in roots.libraries() for key, one in each.barriers.items() if one.calls and not one.own_rule),
         "project-barrier",
     )
     VALID: ClassVar = ("model.log('loss', s)", "torch.cuda.is_available()")
@@ -58,7 +58,7 @@ class PreparedLoader(Rule):
         while isinstance(loader, ast.Call) and loader.args:  # enumerate, tqdm
             loader = loader.args[0]
         value = context.value(loader)
-        if value.kind is not Kind.LOADER or value.device is not Device.GPU:
+        if value.kind is not Kind.LOADER or value.device <= Device.ASSUMED:
             return
         # Lightning's Fabric prepares loaders too, without a wait. A file that mentions `non_blocking` is trusted.
         accelerate = any(dotted.startswith("accelerate") for dotted in context.file.imports.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain import torch_api
+from gpusync_lint.domain import accelerators, torch_api
 from gpusync_lint.domain.values import Device, Kind
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, keyword, keyword_is, method, positional
@@ -21,7 +21,7 @@ class PageableCopy(Rule):
     """
 
     nodes = (ast.Call,)
-    calls = ("to", "cuda")
+    calls = ("to", "cuda", *accelerators.moves())
     barriers = ("pageable-copy",)
     low_confidence = True
     VALID: ClassVar = (
@@ -33,7 +33,7 @@ class PageableCopy(Rule):
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
-        if method(node) not in ("to", "cuda") or not keyword_is(node, "non_blocking", True):
+        if method(node) not in self.calls or not keyword_is(node, "non_blocking", True):
             return
         assert isinstance(node.func, ast.Attribute)
         value = context.value(node.func.value)
@@ -48,10 +48,12 @@ class PageableCopy(Rule):
             yield Report("pageable-copy", node, Confidence.LOW, highlight_name=True)
 
     def _moves(self, node: ast.Call, context: RuleContext) -> bool:
-        if method(node) == "cuda":
+        if method(node) != "to":
             return True
         place = context.value(keyword(node, "device") or next(iter(positional(node)), None))
-        named = isinstance(place.const, str) and place.const.startswith("cuda")
+        named = isinstance(place.const, str) and (
+            place.const.startswith("cuda") or accelerators.named(place.const) is not None
+        )
         return named or (place.kind is Kind.DEVICE and place.device >= Device.ASSUMED)
 
     def _made_here(self, receiver: ast.expr, context: RuleContext) -> bool:

@@ -91,4 +91,4 @@ def _makes_input(node: ast.AST, context: RuleContext) -> bool:
         return False
     called, made = context.value(node.func), context.value(node)
     named = called.kind is Kind.NAME and isinstance(called.ref, str) and called.ref.startswith("torch.")
-    return named and torch_api.is_factory(called.ref[6:]) and made.kind is Kind.TENSOR and made.device is Device.GPU
+    return named and torch_api.is_factory(called.ref[6:]) and made.kind is Kind.TENSOR and made.device > Device.ASSUMED

@@ -37,7 +37,14 @@ class ScalarConversion(Rule):
     calls = (*(f"builtins.{name}" for name in sorted(_CONVERSIONS)), "math.*", "torch.tensor", "torch.as_tensor")
     barriers = ("scalar-conversion", "tensor-of-scalars")
     VALID: ClassVar = ("float(3)", "int(x.size(0))", "s.float()", "math.sqrt(2)", "torch.stack([s, s2])")
-    INVALID: ClassVar = ("float(s)", "int(s)", "range(si)", "math.isnan(s)", "torch.tensor([s, s2])")
+    INVALID: ClassVar = (
+        "float(s)",
+        "int(s)",
+        "range(si)",
+        "math.isnan(s)",
+        "torch.tensor([s, s2])",
+        "torch.tensor([s] * 2)",
+    )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
@@ -49,6 +56,8 @@ class ScalarConversion(Rule):
 
     def _tensor_of_scalars(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         data = next(iter(positional(node)), None)
+        if isinstance(data, ast.BinOp) and isinstance(data.op, ast.Mult):  # `[t] * n`
+            data = data.left
         if isinstance(data, (ast.List, ast.Tuple)) and context.value(data).kind in (Kind.LIST, Kind.TUPLE):
             confidence = _any(context, context.value(data))
             if confidence is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, has_tensor
+from gpusync_lint.domain import accelerators, torch_api
+from gpusync_lint.domain.values import GUESSED, UNKNOWN, Device, Kind, Value, has_tensor
 from gpusync_lint.inference.transfer.moves import tensor_type_of
-from gpusync_lint.model.levels import Confidence
+from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.context import (
     Report,
     Rule,
@@ -20,6 +20,7 @@ from gpusync_lint.rules.base.context import (
     positional,
 )
 from gpusync_lint.rules.fixes import call_edits
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 
 _RANDOM = frozenset({"rand", "randn", "randint", "randperm", "normal", "bernoulli"})
 _MADE = torch_api.tensors().movable_factories | _RANDOM | {"linspace"}
+_MOVES = ("cuda", *accelerators.moves())
+"""Methods that move to a device of one kind."""
 _HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
+_OF_DATA = frozenset({"cuda", "float", "long", "size", "squeeze", "to", "type", "unsqueeze", "view"})
+"""Methods that a tensor has, and that show no module."""
 _MADE_ON_HOST = "Create it on the device: pass `device=` where it is first created, or create it once and keep it there"
 _REFILLED = "Pass `non_blocking=True`, and wait for an event recorded after the copy before the buffer is refilled"
 _PINNED = "Pass `non_blocking=True`. The memory is pinned already"
@@ -37,8 +42,8 @@ class CopyToDevice(Rule):
     """`.to(device)` and `.cuda()` of host memory. GS503 if a factory function created the tensor just before."""
 
     nodes = (ast.Call,)
-    calls = ("to", "cuda", "type", "type_as")
-    barriers = ("blocking-copy-to-device", "factory-then-move")
+    calls = ("to", *_MOVES, "type", "type_as")
+    barriers = ("blocking-copy-to-device", "factory-then-move", "module-to-device")
     VALID: ClassVar = (
         "x.to(dev)",
         "c.to(dev, non_blocking=True)",
@@ -52,17 +57,27 @@ class CopyToDevice(Rule):
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
         called = method(node)
-        if called not in ("to", "cuda", "type", "type_as") or not isinstance(node.func, ast.Attribute):
+        if called not in self.calls or not isinstance(node.func, ast.Attribute):
             return
         # The second positional argument of the old form is `non_blocking`.
         if keyword_is(node, "non_blocking", True) or any(is_constant(arg, True) for arg in positional(node)[1:]):
             return
         receiver = node.func.value
         value = context.value(receiver)
-        if value.kind not in (Kind.TENSOR, *_HOST_KINDS) or not self._goes_to_device(node, called, context):
+        if value.kind not in (Kind.TENSOR, Kind.MODULE, *_HOST_KINDS):
+            return
+        if not self._goes_to_device(node, called, context):
+            return
+        if value.kind is Kind.MODULE:
+            if value.device is Device.CPU and context.has_weights(value):
+                # A module that is moved again is on the device already.
+                heat = None if isinstance(receiver, ast.Call) else Heat.ONCE
+                yield Report("module-to-device", node, Confidence.MEDIUM, highlight_name=True, heat=heat)
+            return
+        if value.ref == GUESSED and called in ("type", "type_as"):
             return
         confidence = self._confidence(value, receiver, context)
-        if confidence is None:
+        if confidence is None or _is_empty(receiver, context):
             return
         factory = _factory(receiver, context)
         if factory:
@@ -70,7 +85,7 @@ class CopyToDevice(Rule):
             fix = call_edits.factory_on_device(node, receiver, factory, context) if is_movable else None
             yield Report("factory-then-move", node, confidence, fix=fix)
         elif value.pinned:
-            fix = call_edits.add_non_blocking(node, context) if called in ("to", "cuda") else None
+            fix = call_edits.add_non_blocking(node, context) if called in ("to", *_MOVES) else None
             remedy = _REFILLED if call_edits.is_changed_in_place(receiver, context) else _PINNED
             yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, fix=fix, remedy=remedy)
         else:
@@ -79,7 +94,7 @@ class CopyToDevice(Rule):
             yield Report("blocking-copy-to-device", node, confidence, highlight_name=True, remedy=remedy)
 
     def _goes_to_device(self, node: ast.Call, called: str, context: RuleContext) -> bool:
-        if called == "cuda":
+        if called in _MOVES:
             return True
         if called == "type":
             wanted = next((context.value(arg) for arg in positional(node)), UNKNOWN)
@@ -89,8 +104,8 @@ class CopyToDevice(Rule):
         if target is None:
             return False
         value = context.value(target)
-        if value.kind in (Kind.UNKNOWN, Kind.MOVED) and context.uses_device() and given is not None:
-            return True
+        if value.kind is Kind.MOVED or (value.kind is Kind.UNKNOWN and given is not None):
+            return context.uses_device()
         is_gpu = self._names_gpu(value, context)
         return _device_like(target, context) if is_gpu is None else is_gpu
 
@@ -108,6 +123,13 @@ class CopyToDevice(Rule):
 
     def _confidence(self, value: Value, receiver: ast.expr, context: RuleContext) -> Confidence | None:
         if value.kind is Kind.TENSOR:
+            if context.function.name in ("to", "cuda") and _is_own(receiver, context):
+                return Confidence.MEDIUM
+            if value.ref == GUESSED and context.in_module_method():
+                return None  # a module computes with what is on its device
+            if value.ref == GUESSED and context.uses_device():
+                # `if isinstance(x, torch.Tensor): x = x.to(device)`, or `torch.stack(samples).to(device)`
+                return Confidence.MEDIUM
             if value.device is Device.CPU:
                 return Confidence.HIGH if value.certain else Confidence.MEDIUM
             return Confidence.MEDIUM if value.device is Device.UNKNOWN and context.prepares_data() else None
@@ -115,7 +137,9 @@ class CopyToDevice(Rule):
             return Confidence.MEDIUM
         # The value is unknown. A loop variable probably comes from the host, except in a module, whose
         # arguments are on its device. Anything else may be a module.
-        handed = context.is_loop_target(receiver) and not context.in_module_method()
+        if context.in_module_method():
+            return Confidence.LOW
+        handed = context.is_loop_target(receiver) or _is_data(receiver, context)
         return Confidence.MEDIUM if handed else Confidence.LOW
 
 
@@ -179,7 +203,9 @@ class TensorFromData(Rule):
 
     def _function(self, node: ast.Call, dotted: str, data: Value, context: RuleContext) -> Iterator[Report]:
         name = dotted.removeprefix("torch.")
-        if name == dotted or name not in torch_api.tensors().from_data or keyword(node, "device") is None:
+        if name == dotted or name not in torch_api.tensors().from_data:
+            return
+        if keyword(node, "device") is None and (data.kind is Kind.UNKNOWN or not context.uses_gpu_by_default()):
             return
         confidence = context.confidence(context.value(node))
         on_device = data.kind is Kind.TENSOR and data.device is not Device.CPU
@@ -196,6 +222,49 @@ class TensorFromData(Rule):
             yield Report("tensor-from-data-on-device", node, Confidence.HIGH)
 
 
+def _is_own(receiver: ast.expr, context: RuleContext) -> bool:
+    """Whether a method that moves an object, which is no module, moves one of its attributes: `self.boxes.to(device)`.
+
+    The attribute is known to be on the device only because this method puts it there.
+    """
+    if context.in_module_method() or context.function.cls is None:
+        return False
+    if isinstance(receiver, ast.Name):  # `mask = self.mask`
+        found = [
+            statement.value
+            for statement in walk_block(context.function.node.body)
+            if isinstance(statement, ast.Assign)
+            and any(isinstance(target, ast.Name) and target.id == receiver.id for target in statement.targets)
+        ]
+        return len(found) == 1 and not isinstance(found[0], ast.Name) and _is_own(found[0], context)
+    return isinstance(receiver, ast.Attribute) and isinstance(receiver.value, ast.Name) and receiver.value.id == "self"
+
+
+def _is_data(receiver: ast.expr, context: RuleContext) -> bool:
+    """Whether a function moves one of its arguments, `x = x.to(device)`, and then passes it on like data.
+
+    A module would be called, or asked for its parameters.
+    """
+    statement, node = context.statement, context.function.node
+    if not isinstance(receiver, ast.Name) or not isinstance(statement, ast.Assign) or isinstance(node, ast.Module):
+        return False
+    target = statement.targets[0]
+    if not isinstance(target, ast.Name) or target.id != receiver.id or context.function.name == "__init__":
+        return False
+    passed = False
+    for one in walk_block(node.body):
+        if isinstance(one, ast.Call):
+            owner = one.func.value if isinstance(one.func, ast.Attribute) else one.func
+            if (
+                isinstance(owner, ast.Name)
+                and owner.id == receiver.id
+                and getattr(one.func, "attr", "") not in _OF_DATA
+            ):
+                return False
+            passed = passed or any(isinstance(arg, ast.Name) and arg.id == receiver.id for arg in one.args)
+    return passed
+
+
 def _factory(receiver: ast.expr, context: RuleContext) -> str:
     """The factory function of `torch.zeros(n).to(...)`; empty for other calls."""
     if not isinstance(receiver, ast.Call):
@@ -203,6 +272,12 @@ def _factory(receiver: ast.expr, context: RuleContext) -> str:
     dotted = context.qualified_name(receiver.func)
     last = dotted.removeprefix("torch.")
     return last if dotted.startswith("torch.") and last in _MADE else ""
+
+
+def _is_empty(receiver: ast.expr, context: RuleContext) -> bool:
+    """Whether this is `torch.empty(0)` or the like: there is nothing to copy."""
+    sizes = positional(receiver) if isinstance(receiver, ast.Call) and _factory(receiver, context) else []
+    return len(sizes) == 1 and isinstance(sizes[0], ast.Constant) and sizes[0].value == 0
 
 
 def _device_like(node: ast.expr, context: RuleContext) -> bool:

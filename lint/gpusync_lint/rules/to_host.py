@@ -28,15 +28,21 @@ class CopyToHost(Rule):
     """`.cpu()`, `.to("cpu")`, `.numpy(force=True)`."""
 
     nodes = (ast.Call,)
-    calls = ("cpu", "to", "numpy", "numpy.*")
+    calls = ("cpu", "to", "type_as", "numpy", "numpy.*")
     barriers = ("copy-to-host", "numpy-conversion")
     VALID: ClassVar = ("c.cpu()", "x.to('cpu', non_blocking=True)", "x.to(torch.float16)", "np.ones(3).copy()")
-    INVALID: ClassVar = ("x.cpu()", "x.detach().cpu().numpy()", "x.to(device='cpu')", "x.numpy(force=True)")
+    INVALID: ClassVar = (
+        "x.cpu()",
+        "x.detach().cpu().numpy()",
+        "x.to(device='cpu')",
+        "x.numpy(force=True)",
+        "x.type_as(c)",
+    )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
         called = method(node)
-        if called not in ("cpu", "to", "numpy") or not isinstance(node.func, ast.Attribute):
+        if called not in ("cpu", "to", "type_as", "numpy") or not isinstance(node.func, ast.Attribute):
             yield from self._numpy_function(node, context)
             return
         value = context.value(node.func.value)
@@ -54,7 +60,9 @@ class CopyToHost(Rule):
         """The confidence that something which is not known to be a tensor is one, or contains some."""
         if not context.unknown_is_probably_tensor():
             return None
-        is_unknown = value.kind is Kind.MOVED or (value.kind is Kind.UNKNOWN and called == "cpu")
+        # Neither arrays nor numbers have a method `cpu`.
+        without_it = value.kind in (Kind.UNKNOWN, Kind.ARRAY) or (value.kind is Kind.HOST and value.const is None)
+        is_unknown = value.kind is Kind.MOVED or (without_it and called == "cpu")
         return Confidence.MEDIUM if is_unknown or _holds_tensors(value) else None
 
     def _numpy_function(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
@@ -82,7 +90,7 @@ class StoreToHost(Rule):
         """Check an assignment or a call."""
         if isinstance(node, ast.Subscript):
             stored = stored_value(node, context)
-            if stored is not None:
+            if stored is not None and not isinstance(context.value(node.slice).const, str):
                 yield from self._judge(context.value(node.value), context.value(stored), context, node, False, False)
         elif method(node) == "copy_" and isinstance(node.func, ast.Attribute):
             source = positional(node)

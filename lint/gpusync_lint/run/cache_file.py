@@ -12,11 +12,12 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from gpusync_lint.files.regular_file import read_regular
-from gpusync_lint.model.findings import FileError, Finding, Fix
+from gpusync_lint.model.findings import FileError, Finding, Fix, GraphBreak
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import Operation, Template
 from gpusync_lint.model.spans import Span
-from gpusync_lint.run.graph_rows import place_row, read_place
+from gpusync_lint.model.units import Unit
+from gpusync_lint.run.graph_rows import capture_row, place_row, read_capture, read_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
 
     from gpusync_lint.model.placement import Place
 
-SCHEMA = "gpusync.cache/8"
+SCHEMA = "gpusync.cache/9"
 MAX_SIZE = 500_000_000
 """The maximum size of a file of the cache, in bytes."""
 _HEATS = tuple(Heat)
 _CONFIDENCES = tuple(Confidence)
+_REPEATED = (None, *Unit)
+"""The units of findings, by which they are stored."""
 _OPERATIONS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Operation)}
 READ = 1 << len(_HEATS) * len(_CONFIDENCES)
 """The bit of a file whose text is needed even if it has not changed: it has allow comments, or is a notebook."""
@@ -304,7 +307,8 @@ def _row(one: Finding, path: str, place: Place | None) -> list[Any]:
     return [
         one.heat.rank, one.confidence.rank, one.code, one.name,
         one.span, one.message, one.remedy, one.framework, one.key.removeprefix(path),
-        None if fix is None else _fix_row(fix), place_row(place),
+        None if fix is None else _fix_row(fix), _REPEATED.index(one.unit), capture_row(one.capture),
+        None if one.graph_break is None else astuple(one.graph_break), place_row(place),
     ]  # fmt: skip
 
 
@@ -334,8 +338,9 @@ def _field(value: Any) -> Any:
 
 
 def _finding(path: str, row: list[Any]) -> Finding:
-    heat, confidence, code, name, span, message, remedy, framework, key, fix, _ = row
+    heat, confidence, code, name, span, message, remedy, framework, key, fix, unit, capture, broken, _ = row
     return Finding(
         code, name, path, Span(*span), message, remedy, _HEATS[heat], _CONFIDENCES[confidence], framework, path + key,
-        None if fix is None else _fix(fix),
+        None if fix is None else _fix(fix), unit=_REPEATED[unit], capture=read_capture(capture),
+        graph_break=None if broken is None else GraphBreak(*broken),
     )  # fmt: skip

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.placement import (
     Call,
+    Capture,
     Evidence,
     FunctionHeat,
     FunctionNode,
+    LoopForm,
     LoopKind,
     PathKind,
     PathNode,
     Place,
     StepEvidence,
+    Unseen,
 )
+from gpusync_lint.model.units import Unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,9 +32,15 @@ if TYPE_CHECKING:
 
 Row = list[Any]
 _HEATS = tuple(Heat)
-_LETTERS = {PathKind.GUARD: "g", PathKind.EXIT: "x", PathKind.ERROR: "e"}
-"""The letters for the nodes of a path. A loop is written as its line number."""
+_UNITS = (None, *Unit)
+"""Units are written as their number in this list."""
+_UNSEEN = tuple(Unseen)
+_LETTERS = {PathKind.GUARD: "g", PathKind.FEW: "s", PathKind.EXIT: "x", PathKind.ERROR: "e", PathKind.EAGER: "n"}
+"""The letters for the nodes of a path, followed by the line if there is one. A loop is written as its line number."""
 _NODES = {letter: PathNode(kind) for kind, letter in _LETTERS.items()}
+_CAPTURES = {PathKind.CAPTURE: "c", PathKind.COMPILED: "k", PathKind.FULL_GRAPH: "f"}
+"""The letters for captures, which are followed by their lines."""
+_KINDS = {letter: kind for kind, letter in (_LETTERS | _CAPTURES).items()}
 
 
 def graph_row(graph: CallGraph) -> Row:
@@ -40,7 +50,7 @@ def graph_row(graph: CallGraph) -> Row:
     """
     indices = {key: index for index, key in enumerate(graph)}
     for node in graph.values():
-        for call in node.calls:
+        for call in (*node.calls, *([] if node.outer is None else [node.outer])):
             indices.setdefault(call.callee, len(indices))
     return [list(indices), [_function_row(node, indices) for node in graph.values()]]
 
@@ -53,26 +63,59 @@ def read_graph(row: Row) -> CallGraph:
 
 
 def _function_row(node: FunctionNode, indices: Mapping[Key, int]) -> Row:
-    flags = [node.memoized, node.is_helper, node.in_module]
-    row: Row = [node.convention.rank, sum(flag << bit for bit, flag in enumerate(flags))]
-    if node.calls or node.evidence or node.data_loops:
-        calls = [[indices[call.callee], _path_text(call.path), int(call.repeated)] for call in node.calls]
-        row += [node.evidence, calls, node.data_loops]
-    return row
+    flags = [node.memoized, node.is_helper, node.in_module, node.feeds_loader]
+    row: Row = [
+        node.convention.rank,
+        sum(flag << bit for bit, flag in enumerate(flags)),
+        _UNSEEN.index(node.unseen),
+        _UNITS.index(node.unit),
+    ]
+    outer = None if node.outer is None else _call_row(node.outer, indices)
+    rest: Row = [
+        [[one.kind, _path_text(one.path)] for one in node.evidence],
+        [_call_row(call, indices) for call in node.calls],
+        node.data_loops,
+        [[line, form.value] for line, form in node.forms],
+        node.yield_loops,
+        outer,
+        [[loops, _UNITS.index(unit)] for loops, unit in node.unit_loops],
+    ]
+    return [*row, *rest] if any(rest) else row
 
 
 def _function(row: Row, keys: list[Key]) -> FunctionNode:
-    rank, flags, *rest = row
-    memoized, is_helper, in_module = (bool(flags >> bit & 1) for bit in range(3))
-    node = FunctionNode(_HEATS[rank], memoized, is_helper, in_module)
+    rank, flags, unseen, unit, *rest = row
+    memoized, is_helper, in_module, feeds_loader = (bool(flags >> bit & 1) for bit in range(4))
+    node = FunctionNode(
+        _HEATS[rank],
+        memoized,
+        is_helper,
+        in_module,
+        unseen=_UNSEEN[unseen],
+        feeds_loader=feeds_loader,
+        unit=_UNITS[unit],
+    )
     if not rest:
         return node
-    evidence, calls, data_loops = rest
+    evidence, calls, data_loops, forms, yield_loops, outer, unit_loops = rest
     return node._replace(
-        evidence=tuple(Evidence(StepEvidence(kind), tuple(loops)) for kind, loops in evidence),
-        calls=tuple(Call(keys[index], _path(text), bool(repeated)) for index, text, repeated in calls),
+        evidence=tuple(Evidence(StepEvidence(kind), _path(text)) for kind, text in evidence),
+        calls=tuple(_call(row, keys) for row in calls),
         data_loops=tuple(map(tuple, data_loops)),
+        unit_loops=tuple((tuple(loops), Unit(_UNITS[number])) for loops, number in unit_loops),
+        forms=tuple((int(line), LoopForm(form)) for line, form in forms),
+        yield_loops=tuple(map(int, yield_loops)),
+        outer=None if outer is None else _call(outer, keys),
     )
+
+
+def _call_row(call: Call, indices: Mapping[Key, int]) -> Row:
+    return [indices[call.callee], _path_text(call.path), int(call.repeated), call.consumer]
+
+
+def _call(row: Row, keys: list[Key]) -> Call:
+    index, text, repeated, consumer = row
+    return Call(keys[index], _path(text), bool(repeated), int(consumer))
 
 
 def heats_row(graph: CallGraph, heats: Mapping[Key, FunctionHeat]) -> Row:
@@ -81,16 +124,54 @@ def heats_row(graph: CallGraph, heats: Mapping[Key, FunctionHeat]) -> Row:
     loops = [
         [index, line, kind.value] for index, key in enumerate(graph) for line, kind in sorted(heats[key].loops.items())
     ]
-    return [entries, loops]
+    units = [_UNITS.index(heats[key].unit) for key in graph]
+    loop_units = [
+        [index, line, _UNITS.index(unit)]
+        for index, key in enumerate(graph)
+        for line, unit in sorted(heats[key].loop_units.items())
+    ]
+    captures = [
+        [index, *row] for index, key in enumerate(graph) if (row := capture_row(heats[key].capture)) is not None
+    ]
+    guards = [[index, *sorted(heats[key].training_guards)] for index, key in enumerate(graph)]
+    return [entries, loops, units, loop_units, captures, [row for row in guards if len(row) > 1]]
 
 
 def read_heats(row: Row, graph: CallGraph) -> dict[Key, FunctionHeat]:
     """The heats of a row, for the functions of a graph."""
-    entries, rows = row
+    entries, rows, units, unit_rows, captures, guard_rows = row
+    loop_units: list[dict[int, Unit]] = [{} for _ in graph]
+    for index, line, number in unit_rows:
+        loop_units[index][line] = Unit(_UNITS[number])
     loops: list[dict[int, LoopKind]] = [{} for _ in graph]
     for index, line, kind in rows:
         loops[index][line] = LoopKind(kind)
-    return {key: FunctionHeat(_HEATS[entries[index]], loops[index]) for index, key in enumerate(graph)}
+    found = {index: read_capture(rest) for index, *rest in captures}
+    guards = {index: frozenset(map(int, lines)) for index, *lines in guard_rows}
+    return {
+        key: FunctionHeat(
+            _HEATS[entries[index]],
+            loops[index],
+            _UNITS[units[index]],
+            loop_units[index],
+            found.get(index),
+            guards.get(index, frozenset()),
+        )
+        for index, key in enumerate(graph)
+    }
+
+
+def capture_row(capture: Capture | None) -> Row | None:
+    """The row of a capture."""
+    return None if capture is None else [_CAPTURES[capture.kind], capture.path, capture.line, capture.calls]
+
+
+def read_capture(row: Row | None) -> Capture | None:
+    """The capture of a row."""
+    if row is None:
+        return None
+    letter, path, line, calls = row
+    return Capture(_KINDS[letter], path, line, tuple(calls))
 
 
 def place_row(place: Place | None) -> Row | None:
@@ -109,8 +190,13 @@ def read_place(row: Row | None, path: str) -> Place | None:
 
 
 def _path_text(path: Path) -> str:
-    return " ".join([_LETTERS.get(node.kind) or str(node.line) for node in path])
+    return " ".join([f"{_LETTERS.get(node.kind) or _CAPTURES.get(node.kind, '')}{node.line or ''}" for node in path])
 
 
 def _path(text: str) -> Path:
-    return tuple([_NODES.get(word) or PathNode(PathKind.LOOP, int(word)) for word in text.split()])
+    return tuple([_NODES.get(word) or _path_node(word) for word in text.split()])
+
+
+def _path_node(word: str) -> PathNode:
+    kind = _KINDS.get(word[0])
+    return PathNode(PathKind.LOOP, int(word)) if kind is None else PathNode(kind, int(word[1:] or 0))

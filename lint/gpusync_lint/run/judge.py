@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import registry
 from gpusync_lint.domain.values import UNKNOWN, Kind
+from gpusync_lint.heat.capture import FIRST_OTHER_CODE, judged
 from gpusync_lint.model.findings import Finding
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules import rule_table
 from gpusync_lint.rules.base.context import RuleContext
+from gpusync_lint.rules.base.evidence import measured_confidence
 from gpusync_lint.rules.base.occurrences import occurrences
 from gpusync_lint.rules.base.tasks import Tasks
 from gpusync_lint.rules.base.timers import Timers
+from gpusync_lint.rules.base.wording import accelerator_of, reworded
 from gpusync_lint.rules.fixes.batched_reads import merge_reads
+from gpusync_lint.run.compiled import CompiledFunctions
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
@@ -34,8 +39,12 @@ if TYPE_CHECKING:
     Found = list[tuple[Occurrence, Report]]
 
 
-_FIRST_OTHER_CODE = "GS7"
-"""The first codes of findings that are no wait of the host for the device."""
+_WARNING_METHODS = frozenset({"warn", "warning", "warning_once", "error", "exception", "critical"})
+
+
+def is_wait(code: str) -> bool:
+    """Whether findings of a rule are waits of the host for the device."""
+    return code < FIRST_OTHER_CODE
 
 
 class Judge:
@@ -47,6 +56,7 @@ class Judge:
         self._settings = settings
         self._timers = Timers(inference.project)
         self._tasks = Tasks(inference)
+        self._compiled = CompiledFunctions(inference, settings.torch_version)
         self._barriers = registry.all_barriers() | {barrier.id: barrier for barrier in settings.barriers}
         self._files: dict[ModuleDef, _FileReports] = {}
         """The reports of files whose findings have not been created yet."""
@@ -75,7 +85,9 @@ class Judge:
                 if report.heat is None:
                     statement = report.heat_statement or occurrence.statement
                     fn = report.function or occurrence.fn
-                    place = self._heat.place(fn, statement, occurrence.repeated, occurrence.deferred)
+                    # A program that works does not log warnings in every step.
+                    deferred = occurrence.deferred or _is_warning(occurrence.statement)
+                    place = self._heat.place(fn, statement, occurrence.repeated, deferred)
                 yield self._finding(occurrence, report, place, context), place
 
     def _reports(self, file: ModuleDef) -> _FileReports:
@@ -110,15 +122,20 @@ class Judge:
 
     def _finding(self, occurrence: Occurrence, report: Report, place: Place | None, context: RuleContext) -> Finding:
         barrier = self._barriers[report.barrier]
+        capture = None
         if place is not None:
             heat = self._heat.heat_at(place)
+            capture = self._heat.capture_at(place)
         else:
             assert report.heat is not None
+            if report.heat is Heat.CAPTURE:
+                fn = report.function or occurrence.fn
+                capture = self._heat.capture_at(self._heat.place(fn, occurrence.statement))
             heat = Heat.GUARDED if occurrence.deferred and report.heat is Heat.STEP else report.heat
         rule = registry.rule_doc(barrier.code)
         path = context.file.path
         digest = blake2b(ast.unparse(report.node).encode(), digest_size=5).hexdigest()
-        return Finding(
+        finding = Finding(
             code=barrier.code,
             name=rule.name if rule is not None else barrier.code,
             path=path,
@@ -126,11 +143,20 @@ class Judge:
             message=report.message or _message(barrier.message, report.node, context.values),
             remedy=report.remedy or barrier.remedy,
             heat=heat,
-            confidence=report.confidence,
+            confidence=measured_confidence(report, context.values) if is_wait(barrier.code) else report.confidence,
             framework=barrier.framework,
             key=f"{path}::{(report.function or occurrence.fn).qualname}::{barrier.code}::{digest}::1",
             fix=report.fix,
+            unit=None if place is None else self._heat.unit_at(place),
+            graph_break=self._compiled.graph_break(report.function or occurrence.fn, report.barrier, report.node),
         )
+        return judged(finding, heat, capture)
+
+
+def _is_warning(statement: ast.stmt) -> bool:
+    """Whether a statement issues a warning: `logger.warning("no token in %s", tokens)`."""
+    called = statement.value.func if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call) else None
+    return isinstance(called, ast.Attribute) and called.attr in _WARNING_METHODS
 
 
 def _is_assertion(statement: ast.stmt) -> bool:
@@ -189,7 +215,7 @@ class _FileReports:
 
     def _is_wait(self, report: Report) -> bool:
         """Whether a report is one of a wait of the host for the device."""
-        return self._barriers[report.barrier].code < _FIRST_OTHER_CODE
+        return is_wait(self._barriers[report.barrier].code)
 
     def functions(self) -> frozenset[FunctionDef]:
         """The functions with reports, without those of rules that check after the others."""
@@ -201,7 +227,13 @@ class _FileReports:
     def _check(self, rule: Rule, occurrence: Occurrence) -> Iterator[tuple[Occurrence, Report]]:
         self.context.occurrence = occurrence
         for report in rule.check(occurrence.node, self.context):
-            yield occurrence, report
+            accelerator = accelerator_of(report, self.context)
+            if accelerator is None:
+                yield occurrence, report
+            elif (worded := reworded(report, self._barriers[report.barrier], accelerator)) is not None:
+                message = report.message and worded.message
+                message = message or _message(worded.message, report.node, self.context.values)
+                yield occurrence, replace(worded, message=message)
 
 
 def _message(template: str, mark: ast.expr, values: dict[ast.expr, Value]) -> str:

@@ -5,28 +5,46 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.files.discovery import Listed
 from gpusync_lint.model.finding_keys import numbered
-from gpusync_lint.model.findings import MARKER, FileError, Source
+from gpusync_lint.model.findings import MARKER, EngineSettings, FileError, Source
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.spans import Edit, Span
+from gpusync_lint.model.unit_messages import described
 from gpusync_lint.run.outcome import Change, Outcome, Texts
 from gpusync_lint.settings.selection import Level, level_at, report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import date
 
     from gpusync_lint.accept.baseline import Baseline
     from gpusync_lint.files.discovery import SourceFile
     from gpusync_lint.files.notebook import Notebook
-    from gpusync_lint.model.findings import Analysis, EngineSettings, Finding, Fix
+    from gpusync_lint.model.findings import Analysis, Finding, Fix
     from gpusync_lint.model.operations import Operation
     from gpusync_lint.rewrite.apply import Chosen
-    from gpusync_lint.run.cache import Cache
+    from gpusync_lint.settings.config import Config
 from gpusync_lint.settings.selection import Selection
+
+
+class Results(Protocol):
+    """What finds the findings of a run: a cache, or an analysis of single files."""
+
+    def edited(self, sources: Iterable[Source]) -> None:
+        """Record new texts of files, before the next `analyze`."""
+
+    def analyze(
+        self,
+        sources: Sequence[Source],
+        jobs: int,
+        done: Callable[[int], None],
+        wanted: Callable[[Heat, Confidence], bool],
+    ) -> tuple[Analysis, list[str]]:
+        """The findings in the files, and the tracebacks of internal errors; see `cache.Cache.analyze`."""
+
 
 MAX_ROUNDS = 20
 """The number of rounds of fixes after which fixes are assumed to undo each other."""
@@ -52,7 +70,7 @@ class Request:
     """The linted folders, as absolute paths. Files below them that do not exist any more have no findings."""
     context: tuple[Source, ...] = ()
     """Other files of the project, which are read and not checked."""
-    cache: Cache | None = None
+    cache: Results | None = None
     """The results of an earlier run; None to analyze everything."""
     unread: tuple[Listed, ...] = ()
     """The files that were not read, because they have not changed."""
@@ -64,6 +82,16 @@ class Request:
     """Whether to write files. If False, fixed texts are only computed."""
     edits: bool = False
     """Whether to compute the edits of fixes."""
+
+
+def configured(config: Config, names: Mapping[str, str], today: date) -> Request:
+    """The settings of a run with a configuration and without options."""
+    settings = EngineSettings(step_functions=config.step_functions, barriers=config.barriers)
+    if config.torch_version is not None:
+        settings = replace(settings, torch_version=config.torch_version)
+    root = None if config.root is None else PurePosixPath(config.root.as_posix())
+    selection = Selection(layers=(config.codes,), per_file=config.per_file_ignores, root=root)
+    return Request(names=names, selection=selection, settings=settings, today=today, heat=config.heat)
 
 
 def run(files: Sequence[SourceFile], errors: Sequence[FileError], request: Request) -> Outcome:
@@ -97,7 +125,7 @@ class _Run:
     """The errors about fixes that have failed."""
     unwritable: Mapping[tuple[str, Fix], FileError] = field(default_factory=dict)
     """By path, the fixes that cannot be written."""
-    cache: Cache | None = None
+    cache: Results | None = None
     """The results of an earlier run, or of an earlier round."""
     edited: set[str] = field(default_factory=set)
     """The files whose text has changed since they were analyzed."""
@@ -132,7 +160,7 @@ class _Run:
         analysis, tracebacks = self._analysis([Source(path, text) for path, text in self.texts.items()])
         errors = [self._in_cell(error) for error in analysis.errors]
         enabled = self._enabled()
-        by_path = _by_path([self._checked(finding) for finding in analysis.findings])
+        by_path = _by_path([described(self._checked(finding)) for finding in analysis.findings])
         failed = {error.path for error in errors}
         for path, text in self.texts.items():
             if MARKER in text and path not in failed:

@@ -193,11 +193,15 @@ def with_heat(part: Part, heats: Mapping[Key, FunctionHeat]) -> Part:
 
 def heated(placed: Iterable[tuple[Finding, Place | None]], heats: Mapping[Key, FunctionHeat]) -> list[Finding]:
     """The findings with the heat of their places, grouped by file, and their keys numbered again."""
-    from gpusync_lint.heat.call_graph import heat_at
+    from gpusync_lint.heat.call_graph import heat_at, unit_at
+    from gpusync_lint.heat.capture import capture_at, judged
 
     files: dict[str, list[Finding]] = {}
     for one, place in placed:
-        files.setdefault(one.path, []).append(one if place is None else replace(one, heat=heat_at(place, heats)))
+        if place is not None:
+            one = judged(one, heat_at(place, heats), capture_at(place, heats))
+            one = replace(one, unit=unit_at(place, heats))
+        files.setdefault(one.path, []).append(one)
     return [one for each in files.values() for one in numbered(each)]
 
 

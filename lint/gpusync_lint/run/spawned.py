@@ -109,7 +109,7 @@ class _Pool(Generic[Result]):
             self.finished.put((-1, NoWorkersError(str(error))))
 
     def _started(self) -> subprocess.Popen[bytes]:
-        program = _START.format(path=_path())
+        program = _START.format(path=search_path())
         options = ["-I", "-X", "utf8"] if sys.flags.utf8_mode else ["-I"]
         command = [sys.executable, *options, "-c", program]
         worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -119,7 +119,7 @@ class _Pool(Generic[Result]):
                 worker.kill()
         with contextlib.suppress(OSError):  # it died at once; that is noticed with its first task
             assert worker.stdin is not None
-            _send(worker.stdin, self._work)
+            send(worker.stdin, self._work)
         return worker
 
     def end(self) -> None:
@@ -139,7 +139,7 @@ class _Pool(Generic[Result]):
                         stream.close()
 
 
-def _path() -> list[str]:
+def search_path() -> list[str]:
     """The search path of this process without the working directory, which `python -m` puts first, and with our own."""
     entries = [os.path.abspath(entry) for entry in sys.path if entry]
     own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -153,7 +153,7 @@ def _ask(worker: subprocess.Popen[bytes], task: int) -> Any:
     try:
         worker.stdin.write(_NUMBER.pack(task))
         worker.stdin.flush()
-        answer = _receive(worker.stdout)
+        answer = receive(worker.stdout)
     except OSError:
         answer = None
     if answer is not None:
@@ -162,14 +162,15 @@ def _ask(worker: subprocess.Popen[bytes], task: int) -> Any:
     return Died(f"signal {-code}" if code < 0 else f"exit code {code}")
 
 
-def _send(stream: IO[bytes], data: bytes) -> None:
+def send(stream: IO[bytes], data: bytes) -> None:
+    """Write data with its length. Raises OSError."""
     stream.write(_NUMBER.pack(len(data)))
     stream.write(data)
     stream.flush()
 
 
-def _receive(stream: IO[bytes]) -> bytes | None:
-    """What `_send` has sent; None if the stream ends before."""
+def receive(stream: IO[bytes]) -> bytes | None:
+    """What `send` has sent; None if the stream ends before."""
     head = stream.read(_NUMBER.size)
     if len(head) < _NUMBER.size:
         return None
@@ -184,10 +185,10 @@ def serve() -> None:
     tasks = os.fdopen(os.dup(0), "rb")
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever is printed must not be taken for a result
-    data = _receive(tasks)
+    data = receive(tasks)
     if data is None:
         return
     work = pickle.loads(data)
     while len(word := tasks.read(_NUMBER.size)) == _NUMBER.size:
         result = work(_NUMBER.unpack(word)[0])
-        _send(results, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))
+        send(results, pickle.dumps(result, pickle.HIGHEST_PROTOCOL))

@@ -13,6 +13,7 @@ from gpusync_lint.model.placement import (
     Call,
     Evidence,
     FunctionNode,
+    LoopForm,
     Path,
     PathKind,
     PathNode,
@@ -34,7 +35,9 @@ def _paths(chance: random.Random) -> list[Path]:
     paths: list[Path] = [()]
     for number in range(chance.randrange(5)):
         kind = chance.choice(list(PathKind))
-        paths.append((*chance.choice(paths), PathNode(kind, number + 1 if kind is PathKind.LOOP else 0)))
+        paths.append(
+            (*chance.choice(paths), PathNode(kind, number + 1 if kind in (PathKind.LOOP, PathKind.GUARD) else 0))
+        )
     return paths
 
 
@@ -43,7 +46,7 @@ def _node(chance: random.Random, keys: list[Key], paths: list[Path]) -> Function
         chance.choice([Heat.ONCE] * 6 + list(Heat)),
         *(chance.random() < 0.3 for _ in range(3)),
         evidence=tuple(
-            Evidence(chance.choice(list(StepEvidence)), loops_of(chance.choice(paths)))
+            Evidence(chance.choice(list(StepEvidence)), chance.choice(paths))
             for _ in range(chance.choice([0, 0, 0, 1, 2]))
         ),
         calls=tuple(
@@ -55,6 +58,7 @@ def _node(chance: random.Random, keys: list[Key], paths: list[Path]) -> Function
             for path in paths
             if path and path[-1].kind is PathKind.LOOP and chance.random() < 0.1
         ),
+        forms=tuple((line, chance.choice(list(LoopForm))) for line in loops_of(paths[-1])),
     )  # fmt: skip
 
 
@@ -89,7 +93,7 @@ def test_two_functions_of_one_name_have_different_heats() -> None:
         ("a.py", "f#2"): FunctionNode(Heat.ONCE),
         ("b.py", "train"): FunctionNode(
             Heat.ONCE,
-            evidence=(Evidence(StepEvidence.TRAINING, (2,)),),
+            evidence=(Evidence(StepEvidence.TRAINING, (LOOP,)),),
             calls=(Call(("a.py", "f#2"), (LOOP,), False),),
         ),
     }

@@ -14,7 +14,7 @@ from gpusync_lint.heat.control_paths import ControlPaths
 CODE = """\
 def f(self, step, loader):
     a()
-    if step % 10:
+    if step % 10 == 0:
         b(); c()
     elif self.table is None:
         self.table = d()
@@ -52,7 +52,7 @@ PATHS = {
     "a": [],
     "b": ["guard"],
     "c": ["guard"],
-    "d": ["guard"],
+    "d": ["guard", "eager"],
     "e": [],
     "g": ["loop"],
     "h": ["loop", "exit"],
@@ -66,9 +66,9 @@ PATHS = {
     "p": [],
     "q": [],
     "r": [],
-    "s": ["guard"],
-    "t": ["guard"],
-    "u": ["guard", "error"],
+    "s": ["guard", "eager"],
+    "t": ["guard", "eager"],
+    "u": ["guard", "eager", "error"],
 }
 
 

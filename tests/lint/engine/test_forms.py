@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from gpusync_lint.model.findings import EngineSettings, Source
 from gpusync_lint.model.levels import Heat
+from gpusync_lint.run import engine
 
 HEAD = """
 import argparse
@@ -138,6 +140,64 @@ FOUND = {
         "class Selector:\n    def get_pairs(self, x):\n        return torch.zeros(3)\n"
         "def train(model, selector, loader):\n    for x in loader:\n        pairs = selector.get_pairs(x).cuda()\n"
     ),
+    "a sample of a normal distribution": (
+        "from torch.distributions import Independent, Normal\nx = torch.ones(3, device='cuda')\n"
+        "d = Independent(Normal(x, x, validate_args=False), 1)\nfor i in range(9):\n    d.sample()\n"
+    ),
+    "something unknown that is used as a distribution": (
+        "device = torch.device('cuda')\nfor i in range(9):\n    d = policy(i)\n    d.log_prob(d.rsample())\n"
+    ),
+    "one of several functions of torch": (
+        "device = torch.device('cuda')\ndef pick(name):\n    if name == 'mse':\n        return F.mse_loss\n"
+        "    return F.l1_loss\nmeasure = pick(load())\nx = torch.zeros(3, device=device)\n"
+        "for i in range(9):\n    measure(x, x).item()\n"
+    ),
+    "a conditional expression that tests for a tensor": (
+        "device = torch.device('cuda')\nfor i in range(9):\n    x = load(i)\n"
+        "    x.to(device) if torch.is_tensor(x) else x\n"
+    ),
+    "an object of arrays, or a dict of them": (
+        "def move(x):\n    if isinstance(x, np.ndarray):\n        return torch.as_tensor(x, device='cuda')\n"
+        "    if isinstance(x, dict):\n        return {k: torch.as_tensor(v, device='cuda') for k, v in x.items()}\n"
+    ),
+    "tensors stacked from something unknown, that are moved": (
+        "device = torch.device('cuda')\nfor i in range(9):\n    torch.stack(load(i)).float().to(device)\n"
+    ),
+    "the tensors of an object that moves itself": (
+        "def run():\n    for x in DataLoader([]):\n        Boxes(x).to('cuda')\n"
+        "class Boxes:\n    def __init__(self, x):\n        self.x = x\n"
+        "    def to(self, device):\n        return Boxes(self.x.to(device))\n"
+    ),
+    "an unknown iterable of a loop with a backward pass": (
+        "model = nn.Linear(3, 3).cuda()\ndef step(x):\n    return model(x).sum()\nfor x, y in load():\n"
+        "    step(x).backward()\n    step(y.cuda())\n"
+    ),
+    "a name that every branch of a loop binds, moved at its end": (
+        "device = torch.device('cuda')\nmode = load()\nfor i in range(9):\n"
+        "    if mode == 'a':\n        x = torch.zeros(3)\n"
+        "    elif mode == 'b':\n        x = torch.ones(3)\n    x = x.to(device)\n"
+    ),
+    "a function that returns a tensor or a list of them": (
+        "def read(x):\n    if isinstance(x, list):\n        return [torch.from_numpy(one) for one in x]\n"
+        "    return torch.from_numpy(x)\nfor i in range(9):\n    read(load(i)).cuda()\n"
+    ),
+    "a tensor of the device converted to the type of one on the host": (
+        "x = torch.zeros(3, device='cuda')\nhost = torch.zeros(3)\nfor i in range(9):\n    x.type_as(host)\n"
+    ),
+    "an array with a method that only tensors have": (
+        "device = torch.device('cuda')\nfor i in range(9):\n    np.ones(3).cpu()\n"
+    ),
+    "a model that is placed by a map of devices": (
+        "from transformers import AutoModel\nmodel = AutoModel.from_pretrained('x', device_map='auto')\n"
+        "for i in range(9):\n    model(torch.zeros(3)).logits.argmax(dim=-1).item()\n"
+    ),
+    "a product with a sparse tensor that is not coalesced": (
+        "x = torch.ones(3, 3, device='cuda')\na = torch.sparse_coo_tensor(torch.ones(2, 3).long(), torch.ones(3))\n"
+        "a = a.cuda()\nfor i in range(9):\n    torch.spmm(a, x)\n"
+    ),
+    "a checkpoint of a list of modules": (
+        "net = nn.Linear(3, 3).cuda()\nfor i in range(9):\n    torch.save([net], 'net.pt')\n"
+    ),
 }
 STEP = {
     "a method of a module of a class that overrides how it moves": (
@@ -208,6 +268,22 @@ SILENT = {
     "a lambda that reads what lies on the host": (
         "read = lambda t: t.item()\nx = torch.zeros(())\nfor i in range(9):\n    read(x)\n"
     ),
+    "an empty tensor that is moved": (
+        "x = torch.zeros(3, device='cuda')\nfor i in range(9):\n    torch.empty(0).to(x.device)\n"
+    ),
+    "a sample that is drawn without a check": (
+        "from torch.distributions import Normal\nx = torch.ones(3, device='cuda')\n"
+        "d = Normal(x, x, validate_args=False)\nfor i in range(9):\n    d.rsample()\n"
+    ),
+    "a norm of gradients that is moved": (
+        "device = torch.device('cuda')\ndef norm(parameters):\n"
+        "    return torch.stack([torch.norm(p.grad.detach()).to(device) for p in parameters])\n"
+        "for i in range(9):\n    norm(load(i))\n"
+    ),
+    "a product with a coalesced sparse tensor": (
+        "x = torch.ones(3, 3, device='cuda')\na = torch.sparse_coo_tensor(torch.ones(2, 3).long(), torch.ones(3))\n"
+        "a = a.cuda().coalesce()\nfor i in range(9):\n    torch.spmm(a, x)\n"
+    ),
     "a change of dtype": "for x in DataLoader([]):\n    x.type(torch.float32)\n",
 }
 
@@ -216,6 +292,14 @@ SILENT = {
 def test_its_last_line_waits(lint, name):
     source = (HEAD + FOUND[name]).rstrip("\n")
     assert source.count("\n") + 1 in {finding.span.end_line for finding in lint(source)}
+
+
+def test_a_module_with_weights_that_is_moved_waits_once():
+    code = "net, loss = nn.Linear(3, 3), nn.MSELoss()\nnet.cuda()\nloss.cuda()\n"
+    findings = engine.analyze([Source("train.py", HEAD + code)], EngineSettings()).findings
+    assert [(one.code, one.heat, one.span.line) for one in findings] == [
+        ("GS501", Heat.ONCE, (HEAD + code).count("\n") - 1)
+    ]
 
 
 @pytest.mark.parametrize("name", STEP)

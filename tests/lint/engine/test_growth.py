@@ -93,6 +93,16 @@ def growing(first: str, step: str) -> Callable[[int], str]:
     )
 
 
+def branches(head: str, branch: str) -> Callable[[int], str]:
+    """One statement with many branches, each with a read."""
+    return lambda size: (
+        HEAD
+        + LOOP
+        + head
+        + "".join(f"    {branch.replace('#', str(one))}:\n{' ' * 12}a = loss.item()\n" for one in range(size))
+    )
+
+
 PROGRAMS: dict[str, Callable[[int], str]] = {
     "reads of one tensor": in_loop("a# = loss.item()"),
     "reads of many tensors": in_loop("a# = (loss * #).sum().item()"),
@@ -105,6 +115,9 @@ PROGRAMS: dict[str, Callable[[int], str]] = {
     "conditions": in_loop("if loss > #: y = loss"),
     "guarded reads": in_loop("if step % # == 0: print(loss.item())"),
     "allow comments": in_loop("loss.item()  # gpusync: allow[GS201] wanted"),
+    "a chain of elif": branches("    if c == -1: pass\n", "elif c == #"),
+    "cases": branches("    match c:\n", "    case #"),
+    "handlers": branches("    try: pass\n", "except E#"),
     "classes": at_top("class C#(nn.Module):\n    def forward(self, x):\n        return self.l(x).item()"),
     "functions": at_top("def f#(x):\n    return x.cuda().item()"),
     "statements on a line": lambda size: HEAD + LOOP + "    " + ";".join(["loss.item()"] * size) + "\n",

@@ -79,6 +79,167 @@ CASES = {
         "def epoch():\n    for b in loader:\n        opt.step()\nfor i in range(9):\n    epoch()\n    x.sum().item()\n",
         Heat.EPOCH,
     ),
+    "around several updates of the critic": (
+        (
+            "for i in range(n):\n    for _ in range(n_critic):\n        model(x).sum().backward()\n        opt.step()\n"
+            "    x.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "after micro-batches": (
+        (
+            "for i in range(n):\n    for part in parts:\n        model(part).sum().backward()\n    opt.step()\n"
+            "    x.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "after micro-batches in another function": (
+        (
+            "def accumulate():\n    for part in parts:\n        model(part).sum().backward()\n"
+            "def step():\n    accumulate()\n    opt.step()\n    x.sum().item()\n"
+            "while True:\n    step()\n"
+        ),
+        Heat.STEP,
+    ),
+    "around a loop over layers that train themselves": (
+        (
+            "class Net:\n    def fit(self, a):\n        for layer in self.layers:\n            a.sum().backward()\n"
+            "            opt.step()\nnet = Net()\nfor i in range(n):\n    net.fit(x)\n    x.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "in a loop over an environment that updates several times": (
+        (
+            "for i in range(n):\n    action = model(x)\n    for k in range(m):\n        model(x).sum().backward()\n"
+            "        opt.step()\n    action.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "after the minibatches of an update": (
+        (
+            "for i in range(n):\n    action = model(x)\n    for k in range(0, m, size):\n"
+            "        model(x).sum().backward()\n        opt.step()\n    action.sum().item()\n"
+        ),
+        Heat.EPOCH,
+    ),
+    "after all data, with an update of the whole": (
+        (
+            "for epoch in range(n):\n    opt.zero_grad()\n    for b in loader:\n        model(b).sum().backward()\n"
+            "        opt.step()\n    x.sum().item()\n"
+        ),
+        Heat.EPOCH,
+    ),
+    "after all data that no loader gives": (
+        (
+            "for epoch in range(n):\n    opt.zero_grad()\n    for k in range(len(texts)):\n"
+            "        model(x).sum().backward()\n        opt.step()\n    x.sum().item()\n"
+        ),
+        Heat.EPOCH,
+    ),
+    "in a loop over learning rates": (
+        (
+            "for rate in rates:\n    for i in range(n):\n        model(x).sum().backward()\n        opt.step()\n"
+            "    x.sum().item()\n"
+        ),
+        Heat.EPOCH,
+    ),
+    "beside the update of several batches": (
+        (
+            "for i, b in enumerate(loader):\n    model(b).sum().backward()\n    if (i + 1) % 4 == 0:\n"
+            "        opt.step()\n        x.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "where another model is trained now and then": (
+        (
+            "def update():\n    model(x).sum().backward()\n    opt.step()\n    x.sum().item()\n"
+            "for i, b in enumerate(loader):\n    model(b).sum().backward()\n    if i % delay == 0:\n        update()\n"
+        ),
+        Heat.STEP,
+    ),
+    "a generator that a loop of steps iterates over": (
+        (
+            "def batches():\n    for i in range(9):\n        x.sum().item()\n        yield x\n"
+            "for b in batches():\n    model(b).sum().backward()\n"
+        ),
+        Heat.STEP,
+    ),
+    "before the loop of a generator": (
+        (
+            "def batches():\n    x.sum().item()\n    for i in range(9):\n        yield x\n"
+            "for b in batches():\n    model(b).sum().backward()\n"
+        ),
+        Heat.ONCE,
+    ),
+    "a generator that a loop without steps iterates over": (
+        "def items():\n    for i in range(9):\n        x.sum().item()\n        yield x\nfor b in items():\n    pass\n",
+        Heat.EPOCH,
+    ),
+    "the sampler of a loader": (
+        (
+            "class Mine(torch.utils.data.Sampler):\n    def __iter__(self):\n        for i in range(9):\n"
+            "            yield x.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "a collator": ("class Collator:\n    def __call__(self, batch):\n        return x.sum().item()\n", Heat.STEP),
+    "a function with its own gradient": (
+        (
+            "class Mine(torch.autograd.Function):\n    @staticmethod\n"
+            "    def backward(ctx, grad):\n        return x.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "a distribution": (
+        (
+            "class Mine(torch.distributions.Distribution):\n"
+            "    def log_prob(self, value):\n        return x.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "the choice of an action that nothing visible calls": (
+        "class Agent:\n    def select_action(self, state):\n        return x.sum().item()\n",
+        Heat.STEP,
+    ),
+    "the choice of an action that is called once": (
+        "def select_action(state):\n    return x.sum().item()\nselect_action(x)\n",
+        Heat.ONCE,
+    ),
+    "a loss that nothing visible calls": ("def focal_loss(p, t):\n    return x.sum().item()\n", Heat.STEP),
+    "a function that makes a loss": ("def make_loss(p, t):\n    return x.sum().item()\n", Heat.ONCE),
+    "an update that trains, and that nothing visible calls": (
+        (
+            "class Agent:\n    def update(self, state):\n        model(x).sum().backward()\n        opt.step()\n"
+            "        x.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "an update that does not train": (
+        "class Meter:\n    def update(self, value):\n        self.value = x.sum().item()\n",
+        Heat.ONCE,
+    ),
+    "a method of a module that runs it": (
+        (
+            "class Net(torch.nn.Module):\n    def __init__(self):\n        self.head = torch.nn.Linear(4, 4)\n"
+            "    def features(self, a: torch.Tensor):\n        return self.head(a).sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "what a decorator wraps around a function of a step": (
+        (
+            "def timed(fn):\n    def wrapper(*args):\n        x.sum().item()\n        return fn(*args)\n"
+            "    return wrapper\n"
+            "@timed\ndef step(b):\n    model(b).sum().backward()\nfor b in loader:\n    step(b)\n"
+        ),
+        Heat.STEP,
+    ),
+    "a nested function that something else calls": (
+        (
+            "def step(b):\n    def closure(t):\n        return x.sum().item()\n    run(closure)\n"
+            "    model(b).sum().backward()\nfor b in loader:\n    step(b)\n"
+        ),
+        Heat.STEP,
+    ),
     "forward of a module": (
         "class Net(torch.nn.Module):\n    def forward(self, a):\n        return a.sum().item()\n",
         Heat.STEP,
@@ -139,6 +300,11 @@ RARELY = {
     "the message of an assertion": "assert size > 3, f'{a.sum().item()}'",
     "an exception that is handled": "try:\n    a.sum()\nexcept RuntimeError:\n    a.sum().item()",
     "after an early return": "if not self.should_log:\n    return\na.sum().item()",
+    "in the first step": "if self.step == 0:\n    a.sum().item()",
+    "where the remainder is told first": "now = self.steps % 100 == 0\nif now:\n    a.sum().item()",
+    "unless a remainder is left": "if not self.steps % 100:\n    a.sum().item()",
+    "where no remainder is left, last": "if self.steps % 100 != 0:\n    pass\nelse:\n    a.sum().item()",
+    "after all but the first few": "if self.steps >= 3:\n    return\na.sum().item()",
     "after all but every hundredth": "if self.steps % 100 != 0:\n    return\na.sum().item()",
 }
 EVERY_STEP = {
@@ -151,6 +317,16 @@ EVERY_STEP = {
     "after a shortcut": "if pe is not None:\n    return pe\npe = a.sum().item()\nreturn pe",
     "until it is done": "if self.done:\n    return\nself.done = a.sum().item() < size",
     "under a mask that is called visual": "if self.visual is not None and self.logits:\n    a.sum().item()",
+    "in all but every hundredth": "if self.steps % 100 != 0:\n    a.sum().item()",
+    "unless it is asked to log": "if not self.should_log:\n    a.sum().item()",
+    "in every other step": "if self.steps % 2 == 0:\n    a.sum().item()",
+    "on the first rank": "if self.rank == 0:\n    a.sum().item()",
+    "in the main process": "if self.is_main_process:\n    a.sum().item()",
+    "under a switch": "if self.save_attention or self.evaluate:\n    a.sum().item()",
+    "under a switch for checkpoints": "if self.use_checkpoint and self.training:\n    a.sum().item()",
+    "in the first layer": "for i, layer in enumerate(self.layers):\n    if i == 0:\n        a.sum().item()",
+    "in every third layer": "for i, layer in enumerate(self.layers):\n    if i % 3 == 0:\n        a.sum().item()",
+    "for a device with an index": "if self.device_idx == 0:\n    a.sum().item()",
     "after every hundredth": "if self.steps % 100 == 0:\n    return\na.sum().item()",
 }
 

@@ -96,7 +96,7 @@ def test_random_bytes_are_decoded_or_refused() -> None:
         )
         head = rng.choice([b"", b"\xef\xbb\xbf", b"\xff\xfe", f"# coding: {encoding}\n".encode()])
         data = head + program(rng).encode(errors="surrogatepass")
-        start = rng.randrange(len(data))
+        start = rng.randrange(len(data) + 1)
         data = data[:start] + rng.randbytes(rng.choice([0, 1, 9])) + data[start:]
         try:
             decode(data, "a.py", Path("a.py"))

@@ -59,7 +59,7 @@ def test_version(capsys: Captured) -> None:
         ("lnt", "unknown command 'lnt'; did you mean lint?"),
         ("tarce", "unknown command 'tarce'; did you mean trace?"),
         ("--versoin", "unknown option '--versoin'; did you mean --version?"),
-        ("zzz", "unknown command 'zzz'; the commands are lint, rule, trace, report, doctor"),
+        ("zzz", "unknown command 'zzz'; the commands are lint, rule, server, trace, report, doctor"),
     ],
 )
 def test_an_unknown_command_exits_2_with_a_suggestion(capsys: Captured, argument: str, message: str) -> None:

@@ -35,7 +35,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         ("gpusync lint --output-format rd", {"rdjson"}),
         ("gpusync lint --heat g", {"guarded"}),
         ("gpusync rule GS70", {code for code in codes.names() if code.startswith("GS70")}),
-        ("gpusync trace --st", {"--steps"}),
+        ("gpusync trace --st", {"--steps", "--step-at"}),
         ("gpusync report m", {"merge", "md"}),
         ("gpusync report html -", {"-o", "-h", "--help"}),
     ],

@@ -113,6 +113,8 @@ def test_the_json_document(project: Project, capsys: Captured) -> None:
                 "remedy": "keep it on the device",
                 "level": "warning",
                 "heat": "step",
+                "unit": "step",
+                "capture": None,
                 "confidence": "high",
                 "framework": "torch",
                 "fix": {
@@ -123,6 +125,7 @@ def test_the_json_document(project: Project, capsys: Captured) -> None:
                         {"cell": None, "line": 2, "column": 7, "end_line": 2, "end_column": 18, "replacement": "fixed"}
                     ],
                 },
+                "graph_break": None,
                 "suppressed": None,
                 "baselined": False,
                 "observed": None,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import element, join
+from gpusync_lint.domain.lattice import element, join, widened
 from gpusync_lint.domain.tensor_ops import combine
-from gpusync_lint.domain.values import ARRAY, Kind, Value, dict_of, list_of
+from gpusync_lint.domain.values import ARRAY, Device, Kind, Value, dict_of, list_of
 from gpusync_lint.inference.tables import executes
 from gpusync_lint.inference.transfer.names import value_and_path
 from gpusync_lint.syntax.names import dotted_path
@@ -101,6 +101,17 @@ def _unpack(frame: Frame, targets: list[ast.expr], value: Value) -> None:
         bind(frame, target, each)
 
 
+def _moves_batch(frame: Frame, target: ast.Subscript, base: Value) -> bool:
+    """Whether `batch[key] = batch[key].to(device)` moves the parts of something that is a batch by convention."""
+    if base.certain or base.device is not Device.CPU or not isinstance(target.slice, ast.Name):
+        return False
+    statement = frame.statement
+    moved = statement.value if isinstance(statement, ast.Assign) else None
+    if not frame.loops or statement not in getattr(frame.loops[-1], "body", ()):  # `if key != "meta":`
+        return False
+    return isinstance(moved, ast.Call) and getattr(moved.func, "attr", "") in ("to", "cuda")
+
+
 def _store(frame: Frame, target: ast.Subscript, value: Value) -> None:
     """`target[index] = value`."""
     base = frame.eval(target.value)
@@ -117,8 +128,10 @@ def _store(frame: Frame, target: ast.Subscript, value: Value) -> None:
             wider = dict_of(pairs, value if base.elem is None else join(base.elem, value))
         rebind(frame, target.value, wider)
     elif base.kind is Kind.LIST:
-        wider = list_of(value if base.elem is None else join(base.elem, value))
+        wider = list_of(value if base.elem is None else widened(base.elem, value))
         if wider != base:
             frame.store.set(path, wider)
+    elif base.kind is Kind.TENSOR and value.on_device and _moves_batch(frame, target, base):
+        frame.store.set(path, base._replace(device=value.device, pageable=False, pinned=False))
     elif base.kind is Kind.UNKNOWN and isinstance(index.const, str):
         frame.store.set(f"{path}.[{index.const}]", value)

@@ -6,13 +6,14 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import element, join_all
-from gpusync_lint.domain.training_idioms import BACKWARD
+from gpusync_lint.domain.training_idioms import BACKWARD, MODEL_METHODS, STEPPED, is_model_name
 from gpusync_lint.domain.values import UNKNOWN, Kind, Value
 from gpusync_lint.inference.tables import Call, evaluates
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.methods import call_method
 from gpusync_lint.inference.transfer.moves import MOVES
 from gpusync_lint.inference.transfer.names import attribute, value_and_path
+from gpusync_lint.inference.transfer.serving import record_serving_call
 from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.project import framework_callbacks
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _STEP_METHODS = frozenset({"step", "backward", "zero_grad", "manual_backward", "apply_gradients", "generate"})
 """Methods that are evidence of a training step, or of a step of generation."""
-_BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.NAME, Kind.UNION})
+_BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.NAME, Kind.UNION})
 """Kinds of attributes that are called directly. Otherwise the kind of the receiver decides what the method does."""
 _CALLABLE = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.MODULE, Kind.LAMBDA})
 _MAX_CANDIDATES = 8
@@ -36,8 +37,13 @@ def call(frame: Frame, node: ast.Call) -> Value:
         return _call_attribute(frame, node, func)
     callee = frame.eval(func)
     made = Call(node, callee, _arguments(frame, node), _keywords(frame, node))
-    if callee.kind is Kind.UNKNOWN and isinstance(func, ast.Subscript):
-        return _call_item(frame, made, frame.values.get(func.value, UNKNOWN))
+    if isinstance(func, ast.Name):
+        record_serving_call(frame, made, func.id, None)
+    if callee.kind is Kind.UNKNOWN:
+        if isinstance(func, ast.Subscript):
+            return _call_item(frame, made, frame.values.get(func.value, UNKNOWN))
+        if isinstance(func, ast.Name) and node.args and is_model_name(func.id):
+            _record_model(frame)
     return call_value(frame, made)
 
 
@@ -54,11 +60,14 @@ def _call_attribute(frame: Frame, node: ast.Call, func: ast.Attribute) -> Value:
         _record_step_evidence(frame, made, path)
     elif name == "add_event_handler":
         _record_event_handler(frame, made)
+    record_serving_call(frame, made, name, path)
     if callee.kind not in _BOUND or receiver.kind is Kind.DICT:
         result = call_method(frame, made)
         if result is not None:
             return result
         if callee.kind is Kind.UNKNOWN and receiver.kind is Kind.UNKNOWN:
+            if name in MODEL_METHODS or (node.args and is_model_name(name)):
+                _record_model(frame)
             return _call_by_name(frame, made, path)
     result = call_value(frame, made)
     if name in MOVES and receiver.kind is Kind.MODULE:  # an override, which moves the module like any other
@@ -113,19 +122,26 @@ def _call_item(frame: Frame, call: Call, table: Value) -> Value:
 
 def _record_step_evidence(frame: Frame, call: Call, path: str | None) -> None:
     name, kind = call.method, call.receiver.kind
+    words = (path or "").lower()
     if name == "generate":
         if kind is Kind.MODULE:
             frame.record_step_evidence(StepEvidence.MODEL)
     elif name in BACKWARD:
         frame.record_step_evidence(StepEvidence.TRAINING)
+    elif name == "step" and "sched" in words:
+        return  # a schedule advances once per step or once per epoch
     elif name != "step" or kind in (Kind.OPTIMIZER, Kind.SCALER):
         frame.record_step_evidence(StepEvidence.UPDATE)
     elif kind in (Kind.UNKNOWN, Kind.INSTANCE):
-        words = (path or "").lower()
         if "opt" in words or "scaler" in words:
             frame.record_step_evidence(StepEvidence.UPDATE)
-        elif "env" in words and call.args:
+        elif call.args and (words.endswith(STEPPED) or "env" in words):
             frame.record_step_evidence(StepEvidence.MODEL)
+
+
+def _record_model(frame: Frame) -> None:
+    """Record a call of something that is a model by its name; in a module it is a part of it."""
+    frame.record_step_evidence(StepEvidence.LAYER if frame.is_in_module() else StepEvidence.MODEL)
 
 
 def _record_event_handler(frame: Frame, call: Call) -> None:

@@ -7,13 +7,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.catalogue import foreign
-from gpusync_lint.domain import python_api
+from gpusync_lint.domain import accelerators, python_api
 from gpusync_lint.domain.external_names import engine_of, is_module_name
 from gpusync_lint.domain.lattice import element, join_all
 from gpusync_lint.domain.torch_api import engines
 from gpusync_lint.domain.values import (
     ARRAY,
     ARRAY_ELEMENT,
+    BATCH,
     CPU_TENSOR,
     GPU_DEVICE,
     GPU_PRESENT,
@@ -34,13 +35,14 @@ from gpusync_lint.domain.values import (
 from gpusync_lint.inference.tables import Call, calls
 from gpusync_lint.inference.transfer.builtin_calls import call_builtin
 from gpusync_lint.inference.transfer.foreign_calls import call_foreign_function
+from gpusync_lint.inference.transfer.moves import device_of
 from gpusync_lint.inference.transfer.torch_calls import call_torch, made_with
 from gpusync_lint.model.levels import Heat
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
 
-_PROGRESS_BARS = frozenset({"tqdm", "trange", "track", "progress_bar", "Bar", "alive_it"})
+_PROGRESS_BARS = frozenset({"TQDM", "tqdm", "trange", "track", "progress_bar", "Bar", "alive_it"})
 _COPIES = frozenset({"deepcopy", "copy"})
 _CHAINS = frozenset({"chain", "cycle", "islice"})
 _DRAWS = frozenset({"choice", "choices", "sample"})
@@ -130,6 +132,9 @@ def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
     root, last = parts.root, parts.last
     if is_data_loader(parts.dotted):
         return data_loader(frame, parts.dotted, call.kwargs)
+    device = accelerators.of_loader(parts.dotted)
+    if device is not None:
+        return _loaded(call.first, device)
     if last in _COMMAND_LINES and call.args and call.args[0].kind is Kind.CLASS:
         return Value(Kind.INSTANCE, ref=call.args[0].ref)
     if last == "GradScaler":
@@ -142,6 +147,10 @@ def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
         return _call_standard_library(last, call)
     if root in python_api.ARRAY_MODULES:
         return _call_array_library(root, last, call)
+    if root == "torchtext" and last.endswith("Iterator") and last[:1].isupper():  # moves its batches itself
+        where = device_of(call.kwargs["device"]) if "device" in call.kwargs else None
+        device = Device.CPU if where is None else where
+        return Value(Kind.LOADER, device, elem=Value(Kind.TENSOR, device, certain=False))
     if last in _PROGRESS_BARS or root == "tqdm":
         return call.args[0] if call.args else list_of(HOST)
     return _call_model_library(frame, parts, call)
@@ -151,7 +160,9 @@ def _call_model_library(frame: Frame, parts: _Name, call: Call) -> Value:
     """Models, datasets, and engines that move models and data, by the name of the function or class."""
     dotted, last = parts.dotted, parts.last
     if is_module_name(dotted) or last in _MODEL_FACTORIES or dotted.startswith("torchvision.models."):
-        return Value(Kind.MODULE, Device.CPU, ref=dotted)
+        placed = call.kwargs.get("device_map")
+        moved = placed is not None and placed.kind is not Kind.NONE and placed.const != "cpu"
+        return Value(Kind.MODULE, Device.GPU if moved else Device.CPU, ref=dotted)
     if parts.root == "torchvision" or (last.endswith("Dataset") and last[:1].isupper()) or ".datasets." in dotted:
         return Value(Kind.RECORDS)
     if last in engines():
@@ -181,7 +192,9 @@ def _call_standard_library(last: str, call: Call) -> Value:
         return list_of(join_all([element(value) for value in call.args])) if call.args else UNKNOWN
     if last == "deque":
         return list_of(element(call.args[0])) if call.args and call.args[0].kind in _SEQUENCES else list_of(None)
-    return UNKNOWN if last == "partial" else HOST
+    if last == "partial":  # of a function outside the project; the parameters of one in the project would shift
+        return call.args[0] if call.args and call.args[0].kind is Kind.NAME else UNKNOWN
+    return HOST
 
 
 def _call_array_library(root: str, last: str, call: Call) -> Value:
@@ -207,10 +220,13 @@ def _prepared(value: Value) -> Value:
     """A model, an optimizer or a loader that an engine has prepared."""
     if value.kind is Kind.MODULE:
         return value._replace(device=Device.GPU)
-    if value.kind is Kind.LOADER:
-        elem = with_device(value.elem, Device.GPU) if value.elem is not None else None
-        return Value(Kind.LOADER, Device.GPU, elem=elem)
-    return value
+    return _loaded(value, Device.GPU) if value.kind is Kind.LOADER else value
+
+
+def _loaded(loader: Value, device: Device) -> Value:
+    """A loader that moves its batches to a device."""
+    elem = loader.elem if loader.kind is Kind.LOADER else BATCH
+    return Value(Kind.LOADER, device, elem=with_device(elem, device) if elem is not None else None)
 
 
 def data_loader(frame: Frame, dotted: str, kwargs: dict[str, Value]) -> Value:
@@ -237,7 +253,7 @@ def _batch(made: Value, plain: Value) -> Value:
     """A batch of a loader, from the result of its collate function. `plain` is a batch of a loader without one."""
     kind = made.kind
     if kind is Kind.TENSOR:
-        return made if made.device is Device.GPU else plain
+        return made if made.device > Device.ASSUMED else plain
     if kind is Kind.TUPLE:
         return tuple_of([_batch(item, plain) for item in made.items or ()])
     if kind is Kind.DICT and made.items:

@@ -6,14 +6,21 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import element, join
+from gpusync_lint.domain.values import BATCH, HOST, LOADER, UNKNOWN, Kind, Value, host_constant, list_of, tuple_of
 from gpusync_lint.inference.tables import executes
 from gpusync_lint.inference.transfer.assignments import bind
 from gpusync_lint.inference.transfer.iteration import iterated, yields_batches
+from gpusync_lint.inference.transfer.serving import bind_schedule
+from gpusync_lint.syntax.names import dotted_path
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
-    from gpusync_lint.domain.values import Value
     from gpusync_lint.inference.frame import Frame
 
+_KEY = host_constant("")
+"""A key of a dict, of which only the type is known."""
+_ENUMERATED = list_of(tuple_of([HOST, UNKNOWN]))
+"""What `enumerate` returns for something unknown."""
 _Loop = ast.For | ast.AsyncFor | ast.While
 
 
@@ -21,13 +28,38 @@ _Loop = ast.For | ast.AsyncFor | ast.While
 def for_loop(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     """`for target in iterable:`."""
     iterable = iterated(frame, frame.eval(node.iter), node.iter)
+    if node in frame.evidence.batch_loops:
+        iterable = _of_batches(iterable)
     if yields_batches(iterable):
         frame.summary.effects.batch_loops.add(node)
     mark = _enter(frame, node)
-    bind(frame, node.target, element(iterable))
+    bind(frame, node.target, _KEY if _iterates_over_keys(node, iterable) else element(iterable))
+    if isinstance(node, ast.For):
+        bind_schedule(frame, node)
     frame.execute(node.body)
     _leave(frame, node, mark)
     frame.execute(node.orelse)
+
+
+def _iterates_over_keys(node: ast.For | ast.AsyncFor, iterable: Value) -> bool:
+    """Whether a loop shows that a batch is a dict: `for key in batch: batch[key] = batch[key].to(device)`."""
+    if iterable.kind is not Kind.TENSOR or not isinstance(node.target, ast.Name):
+        return False
+    path = dotted_path(node.iter)
+    return path is not None and any(
+        isinstance(one, ast.Subscript)
+        and isinstance(one.slice, ast.Name)
+        and one.slice.id == node.target.id
+        and dotted_path(one.value) == path
+        for one in walk_block(node.body)
+    )
+
+
+def _of_batches(iterable: Value) -> Value:
+    """What a loop with a backward pass iterates over: if nothing else is known, batches on the host."""
+    if iterable.kind is Kind.UNKNOWN:
+        return LOADER
+    return list_of(tuple_of([HOST, BATCH])) if iterable == _ENUMERATED else iterable
 
 
 @executes(ast.While)
@@ -45,6 +77,8 @@ def _enter(frame: Frame, node: _Loop) -> int:
     """Begin an iteration, with the values that other iterations bind. Returns the mark to roll back to."""
     for path, value in frame.carried.get(node, {}).items():
         old = frame.store.get(path)
+        if old is None and "." not in path:
+            value = frame.store.carried[path] = value._replace()  # a copy of its own, so that it can be told apart
         frame.store.set(path, value if old is None else join(old, value))
     frame.loops.append(node)
     return frame.store.mark()

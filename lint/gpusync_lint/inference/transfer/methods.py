@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import python_api, torch_api
 from gpusync_lint.domain.lattice import element, join, join_all, lookup
-from gpusync_lint.domain.values import ARRAY, HOST, UNKNOWN, Device, Kind, Value, dict_of, list_of, tuple_of
+from gpusync_lint.domain.values import ARRAY, GUESSED, HOST, UNKNOWN, Device, Kind, Value, dict_of, list_of, tuple_of
 from gpusync_lint.inference.tables import METHODS, Call, methods_of
 from gpusync_lint.inference.transfer.assignments import rebind
 from gpusync_lint.inference.transfer.iteration import next_item
@@ -39,8 +39,11 @@ def unknown_method(frame: Frame, call: Call) -> Value | None:
     if not _is_specific(name):
         return None
     if name in torch_api.tensors().torch_only:
-        device = Device.GPU if call.receiver.kind is Kind.MOVED else frame.assumed_device()
-        return Value(Kind.TENSOR, device, certain=False)
+        if call.receiver.kind is Kind.MOVED:
+            return Value(Kind.TENSOR, Device.GPU, certain=False)
+        return Value(Kind.TENSOR, frame.assumed_device(), certain=False, ref=GUESSED)
+    if "dim" in call.kwargs and name in torch_api.tensors().reduces:  # arrays are reduced along `axis=`
+        return Value(Kind.TENSOR, frame.assumed_device(), certain=False, ref=GUESSED)
     if name == "bool":  # neither arrays nor numbers have this method
         return Value(Kind.TENSOR, frame.assumed_device(), certain=False, boolean=True)
     if name == "type":
@@ -50,7 +53,9 @@ def unknown_method(frame: Frame, call: Call) -> Value | None:
         return HOST
     if name == "numpy":
         return ARRAY
-    return Value(Kind.TENSOR, frame.assumed_device(), certain=False) if name in _SAMPLES else UNKNOWN
+    if name in _SAMPLES:
+        return Value(Kind.TENSOR, frame.assumed_device(), certain=False)
+    return None if name in torch_api.tensors().reduces else UNKNOWN
 
 
 @lru_cache(20_000)
@@ -58,7 +63,8 @@ def _is_specific(name: str) -> bool:
     """Whether the name of a method shows the kind of its receiver or of its result."""
     if name in ("type", "bool", "item", "numpy", "format") or name in _SAMPLES or name.startswith(_LOGGING_PREFIXES):
         return True
-    return name in torch_api.tensors().torch_only or name in python_api.LOGGERS
+    known = torch_api.tensors()
+    return name in known.torch_only or name in known.reduces or name in python_api.LOGGERS
 
 
 @methods_of(Kind.OPTIMIZER, Kind.SCALER, Kind.SCHEDULER)

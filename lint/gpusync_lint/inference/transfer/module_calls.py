@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
@@ -20,6 +21,7 @@ from gpusync_lint.domain.values import (
     with_device,
 )
 from gpusync_lint.inference.tables import Call, calls, methods_of
+from gpusync_lint.inference.transfer import captures
 from gpusync_lint.model.placement import StepEvidence
 
 if TYPE_CHECKING:
@@ -36,8 +38,9 @@ def call_module(frame: Frame, call: Call) -> Value:
     module = call.callee
     if module.ref is None and module.items:
         return join_all([call_module(frame, call._replace(callee=one)) for one in modules(module)])
+    is_layer = frame.is_in_module() and module.ref is not frame.fn.cls
     frame.record_step_evidence(
-        StepEvidence.LAYER if frame.is_in_module() and module.ref is not frame.fn.cls else StepEvidence.MODEL
+        StepEvidence.LAYER if is_layer or _is_of_innermost_loop(frame, call.node.func) else StepEvidence.MODEL
     )
     device = _device_of_weights(frame, module)
     if device is Device.CPU:  # its weights, if it has any, are where its inputs are: torch refuses anything else
@@ -49,6 +52,14 @@ def call_module(frame: Frame, call: Call) -> Value:
             if result.kind is not Kind.UNKNOWN or device is Device.CPU:
                 return result
     return _call_external_module(frame, call, device)
+
+
+def _is_of_innermost_loop(frame: Frame, callee: ast.expr) -> bool:
+    """Whether the loop around a call iterates over the modules that it calls: they are parts of one step."""
+    loop = frame.loops[-1] if frame.loops else None
+    if not isinstance(loop, ast.For) or not isinstance(callee, ast.Name):
+        return False
+    return any(isinstance(node, ast.Name) and node.id == callee.id for node in ast.walk(loop.target))
 
 
 def _device_of_inputs(frame: Frame, call: Call) -> Device:
@@ -99,6 +110,8 @@ def module_method(frame: Frame, call: Call) -> Value | None:
     if call.callee.kind is Kind.MODULE:  # a submodule
         return call_module(frame, call)
     known = torch_api.modules()
+    if name == "compile":
+        captures.record_compiled(frame, module, call.kwargs)
     if name in known.same:
         return module
     if name in known.unknown:

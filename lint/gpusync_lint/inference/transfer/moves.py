@@ -5,17 +5,27 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain import torch_api
+from gpusync_lint.domain import accelerators, torch_api
 from gpusync_lint.domain.lattice import join_all
 from gpusync_lint.domain.tensor_ops import is_gpu_string
-from gpusync_lint.domain.values import MOVED, UNKNOWN, Device, Kind, Value, alternatives, with_device
+from gpusync_lint.domain.values import (
+    CPU_TENSOR,
+    GUESSED,
+    MOVED,
+    UNKNOWN,
+    Device,
+    Kind,
+    Value,
+    alternatives,
+    with_device,
+)
 from gpusync_lint.inference.transfer.assignments import rebind
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
     from gpusync_lint.inference.tables import Call
 
-MOVES = frozenset({"to", "cuda", "cpu", "xpu"})
+MOVES = frozenset({"to", "cuda", "cpu"}) | accelerators.moves().keys()
 """Methods that move their receiver to a device."""
 _IN_PLACE = frozenset({Kind.INSTANCE, Kind.OPTIMIZER, Kind.SCALER})
 _AS_A_WHOLE = frozenset({Kind.UNKNOWN, Kind.RECORDS, Kind.MOVED})
@@ -30,18 +40,31 @@ def move(frame: Frame, call: Call) -> Value:
     target = _target(frame, call)
     if kind is Kind.TENSOR:
         dtypes = [value for value in call.values if value.kind is Kind.DTYPE]
+        if call.method == "cpu":
+            return receiver._replace(device=Device.CPU, certain=True, zero_dim=receiver.zero_dim or False, pinned=False)
         return receiver._replace(
             device=receiver.device if target is None else target,
             boolean=dtypes[0].boolean if dtypes else receiver.boolean,
             pinned=receiver.pinned and target is None,
+            ref=None if receiver.ref == GUESSED and target is not None else receiver.ref,
         )
     if target is None or kind in _IN_PLACE:
         return receiver
     if kind is Kind.MODULE:
         return _move_module(frame, call, target)
     if kind in _AS_A_WHOLE:
-        return UNKNOWN if target is Device.CPU else MOVED
+        if target is Device.CPU:
+            return _on_host(call)
+        return MOVED
     return with_device(receiver, target) if kind in (Kind.TUPLE, Kind.LIST, Kind.DICT) else UNKNOWN
+
+
+def _on_host(call: Call) -> Value:
+    """Something unknown on the host. What a call or an index returned is a tensor as a rule; a name may be a model."""
+    func = call.node.func
+    if isinstance(func, ast.Attribute) and isinstance(func.value, (ast.Call, ast.Subscript)):
+        return CPU_TENSOR._replace(zero_dim=False)
+    return UNKNOWN
 
 
 def _move_module(frame: Frame, call: Call, target: Device) -> Value:
@@ -58,8 +81,10 @@ def _target(frame: Frame, call: Call) -> Device | None:
     """The target of a move; None if only the dtype or the layout changes."""
     if call.method == "cpu":
         return Device.CPU
-    if call.method in ("cuda", "xpu"):
+    if call.method == "cuda":
         return Device.GPU
+    if call.method != "to":
+        return accelerators.moves()[call.method]
     for value in [call.kwargs["device"]] if "device" in call.kwargs else call.args[:1]:
         device = device_of(value)
         if device is not None:
@@ -81,7 +106,10 @@ def device_of(value: Value) -> Device | None:
     if isinstance(value.const, str):
         if value.const.startswith("cpu"):
             return Device.CPU
-        if is_gpu_string(value.const) or value.const in ("auto", "mps"):
+        named = accelerators.named(value.const)
+        if named is not None:
+            return named
+        if is_gpu_string(value.const) or value.const == "auto":
             return Device.GPU
     if value.kind is Kind.HOST and isinstance(value.const, int) and not isinstance(value.const, bool):
         return Device.GPU

@@ -99,6 +99,8 @@ def by_convention(frame: Frame, path: str, last: str, value: Value) -> Value:
     """Refine the value of a name or path by the conventions for names; `last` is its last word."""
     if last[-4:] == "_cpu" and _KEPT_ON_HOST.search(last):
         return _kept_on_host(value)
+    if path in frame.evidence.distributions and not frame.analysis.project.classes.methods_named("log_prob"):
+        return Value(Kind.DISTRIBUTION, max(value.device, frame.assumed_device()))
     if value.kind is Kind.TENSOR:
         # A tensor on which `backward()` is called is certainly one, and has one element.
         return value._replace(certain=True, zero_dim=True) if path in frame.evidence.backward else value
@@ -135,7 +137,7 @@ def attribute_of(frame: Frame, base: Value, attr: str) -> Value:
     """The value of an attribute of a value."""
     kind = base.kind
     if kind is Kind.UNKNOWN:
-        return UNKNOWN
+        return Value(Kind.TENSOR, frame.assumed_device(), certain=False) if attr == "grad" else UNKNOWN
     if kind is Kind.UNION or (kind is Kind.MODULE and base.ref is None and base.items):
         each = alternatives(base) if kind is Kind.UNION else modules(base)
         return join_all([attribute_of(frame, one, attr) for one in each])
@@ -256,5 +258,5 @@ def _bound(method: FunctionDef, owner: Value) -> Value:
 
 def _kept_on_host(value: Value) -> Value:
     """A value whose name says that it is on the host, unless it certainly is on the device."""
-    assumed = value.kind is Kind.TENSOR and value.device is not Device.GPU
+    assumed = value.kind is Kind.TENSOR and value.device <= Device.ASSUMED
     return Value(Kind.TENSOR, Device.CPU, certain=False) if assumed or value.kind is Kind.UNKNOWN else value

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import join_all
-from gpusync_lint.domain.values import ARRAY, HOST, UNKNOWN, Device, Kind, Value, alternatives
+from gpusync_lint.domain.values import ARRAY, GUESSED, HOST, UNKNOWN, Device, Kind, Value, alternatives, dict_of
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
@@ -17,7 +17,17 @@ _HOST_TYPES = frozenset({"int", "float", "str", "bool", "bytes", "complex", "Num
 _TENSOR_TYPES = frozenset({"Tensor", "Parameter", "FloatTensor", "LongTensor"})
 _SHOWN = {"ndarray": ARRAY}
 """By the last name of a class outside the project, what an instance of it is."""
+_DISTRIBUTIONS = "torch.distributions."
+_OF_ARRAYS = {"dict": dict_of((), ARRAY), "Mapping": dict_of((), ARRAY)}
+"""What an object that may also be an array is if it is an instance of one of these classes."""
 _INSTANCES = frozenset({Kind.INSTANCE, Kind.MODULE, Kind.RECORDS})
+
+
+def tests_class(test: ast.expr) -> bool:
+    """Whether a condition is `isinstance(...)` or `torch.is_tensor(...)`, or the opposite of one."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return tests_class(test.operand)
+    return isinstance(test, ast.Call) and dotted_path(test.func) in ("isinstance", "torch.is_tensor")
 
 
 def narrow(frame: Frame, test: ast.expr, holds: bool) -> None:
@@ -28,8 +38,12 @@ def narrow(frame: Frame, test: ast.expr, holds: bool) -> None:
         if _decides_operands(test.op, holds):
             for operand in test.values:
                 narrow(frame, operand, holds)
-    elif isinstance(test, ast.Call) and dotted_path(test.func) == "isinstance" and len(test.args) == 2:
+    elif isinstance(test, ast.Call) and len(test.args) == 2 and dotted_path(test.func) == "isinstance":
         _narrow_by_class(frame, test.args[0], test.args[1], holds)
+    elif isinstance(test, ast.Call) and len(test.args) == 1 and dotted_path(test.func) == "torch.is_tensor" and holds:
+        path = dotted_path(test.args[0])
+        if path is not None and frame.values.get(test.args[0], UNKNOWN).kind is Kind.UNKNOWN:
+            frame.store.set(path, Value(Kind.TENSOR, frame.assumed_device(), ref=GUESSED))
 
 
 def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: bool) -> None:
@@ -42,6 +56,12 @@ def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: b
     known = [frame.eval(item) for item in each]
     if known and all(value.kind is Kind.CLASS for value in known):
         frame.store.set(path, _of_classes(frame, old, [value.ref for value in known], holds))
+        return
+    if old.kind is Kind.UNKNOWN and holds and all(value.dotted_name.startswith(_DISTRIBUTIONS) for value in known):
+        frame.store.set(path, Value(Kind.DISTRIBUTION, frame.assumed_device()))
+        return
+    if old.kind is Kind.UNKNOWN and holds and path in frame.evidence.arrays and names <= _OF_ARRAYS.keys():
+        frame.store.set(path, join_all([_OF_ARRAYS[name] for name in sorted(names)]))
         return
     value = _of_external_types(frame, old, names) if holds else None
     if value is not None:
@@ -57,7 +77,7 @@ def _of_external_types(frame: Frame, old: Value, names: set[str]) -> Value | Non
     if names <= _HOST_TYPES:
         return HOST if old.kind in (Kind.TENSOR, Kind.UNKNOWN) else None
     if names <= _TENSOR_TYPES and old.kind is Kind.UNKNOWN:
-        return Value(Kind.TENSOR, frame.assumed_device())
+        return Value(Kind.TENSOR, frame.assumed_device(), ref=GUESSED)
     return None
 
 

@@ -25,12 +25,15 @@ from gpusync_lint.domain.values import (
     tensor,
 )
 from gpusync_lint.inference.tables import evaluates
+from gpusync_lint.inference.transfer.narrowing import narrow, tests_class
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
 
 _SEQUENCES = frozenset({Kind.LIST, Kind.TUPLE})
 _HOST_KINDS = frozenset({Kind.HOST, Kind.FLAG})
+_EITHER = ({Kind.TENSOR, Kind.ARRAY}, {Kind.TENSOR, Kind.HOST})
+"""Kinds of results of a function that takes tensors as well as other values: which one it is depends on the caller."""
 _BITWISE = frozenset({ast.BitAnd, ast.BitOr, ast.BitXor})
 
 
@@ -112,7 +115,7 @@ def compare(frame: Frame, node: ast.Compare) -> Value:
         none_by_default = values[1].kind is Kind.NONE and _is_none_by_default(frame, node.left)
         return host_constant(op is ast.Is) if none_by_default else HOST
     if len(values) == 2:
-        flag = device_comparison(op, values[0], values[1])
+        flag = device_comparison(op, values[0], values[1], frame.analysis.devices.names_cuda(frame.fn.file))
         if flag is not None:
             return flag
     if op is ast.In or op is ast.NotIn or any(isinstance(value.const, str) for value in values):
@@ -146,11 +149,25 @@ def _is_none_by_default(frame: Frame, node: ast.expr) -> bool:
     return frame.analysis.project.classes.is_none_by_default(owner.ref, node.attr)
 
 
+def _eval_narrowed(frame: Frame, node: ast.IfExp, holds: bool) -> Value:
+    """One branch of `x.item() if isinstance(x, Tensor) else x`, with what the test shows about `x`."""
+    mark = frame.store.mark()
+    narrow(frame, node.test, holds)
+    value = frame.eval(node.body if holds else node.orelse)
+    frame.store.rollback(mark)
+    return value
+
+
 @evaluates(ast.IfExp)
 def conditional(frame: Frame, node: ast.IfExp) -> Value:
     """`body if test else orelse`."""
     test = frame.eval(node.test)
-    body, orelse = frame.eval(node.body), frame.eval(node.orelse)
+    if tests_class(node.test):
+        body, orelse = _eval_narrowed(frame, node, True), _eval_narrowed(frame, node, False)
+        if {body.kind, orelse.kind} in _EITHER:
+            return UNKNOWN
+    else:
+        body, orelse = frame.eval(node.body), frame.eval(node.orelse)
     if test.kind is Kind.FLAG:
         taken, other = (body, orelse) if test.const else (orelse, body)
         if isinstance(taken.const, bool) and isinstance(other.const, bool) and taken.const is not other.const:

@@ -9,6 +9,7 @@ from gpusync_lint.domain.values import HOST, UNKNOWN, Device, Kind
 from gpusync_lint.inference.tables import STATEMENTS, executes
 from gpusync_lint.inference.transfer.assignments import bind
 from gpusync_lint.inference.transfer.narrowing import narrow, put_on_host
+from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
     from gpusync_lint.domain.values import Value
@@ -35,8 +36,11 @@ def return_value(frame: Frame, node: ast.Return) -> None:
 def branch(frame: Frame, node: ast.If) -> None:
     """`if test:`. If the test asks whether there is a GPU, only the branch for machines with one is executed."""
     test = frame.eval(node.test)
+    holds = _is_tensor(frame, node.test)
     if test.kind is Kind.FLAG or _is_local_constant(frame, node.test, test):
-        alive, dead = (node.body, node.orelse) if test.const else (node.orelse, node.body)
+        holds = bool(test.const)
+    if holds is not None:
+        alive, dead = (node.body, node.orelse) if holds else (node.orelse, node.body)
         frame.summary.effects.dead.update(dead)
         frame.execute(alive)
         if alive and isinstance(alive[-1], ast.Raise):
@@ -79,6 +83,16 @@ def with_block(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
             bind(frame, item.optional_vars, value)
     frame.execute(node.body)
     del frame.device_blocks[outside:]
+
+
+def _is_tensor(frame: Frame, test: ast.expr) -> bool | None:
+    """The result of `torch.is_tensor(x)`, or of its negation, for a tensor; None for anything else."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        result = _is_tensor(frame, test.operand)
+        return None if result is None else not result
+    if not isinstance(test, ast.Call) or dotted_path(test.func) != "torch.is_tensor" or len(test.args) != 1:
+        return None
+    return True if frame.values.get(test.args[0], UNKNOWN).kind is Kind.TENSOR else None
 
 
 def _is_local_constant(frame: Frame, test: ast.expr, value: Value) -> bool:

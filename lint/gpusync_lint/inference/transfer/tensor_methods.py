@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.tensor_ops import combine
-from gpusync_lint.domain.values import ARRAY, HOST, Kind, Value, list_of, tensor_like, tuple_of
+from gpusync_lint.domain.values import ARRAY, HOST, UNCOALESCED, Kind, Value, list_of, tensor_like, tuple_of
 from gpusync_lint.inference.tables import Call, methods_of
 from gpusync_lint.inference.transfer.moves import as_type
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
     from gpusync_lint.inference.frame import Frame
+
+_MADE_DENSE = frozenset({"coalesce", "to_dense", "values", "indices"})
+"""Methods of a sparse tensor after which products no longer sort its indices."""
 
 
 class _Operation(NamedTuple):
@@ -75,7 +78,15 @@ def _first(name: str, **groups: Container[str]) -> str:
 
 @methods_of(Kind.TENSOR)
 def tensor_method(frame: Frame, call: Call) -> Value:
-    """The result of a method of a tensor."""
+    """The result of a method of a tensor. What has keys is a dict of tensors, or a batch, in truth."""
+    if call.method == "items":
+        return list_of(tuple_of([HOST, call.receiver._replace(zero_dim=None)]))
+    if call.method == "keys":
+        return list_of(HOST)
+    if call.method in _MADE_DENSE and call.receiver.ref == UNCOALESCED:
+        return call.receiver._replace(ref=None)
+    if call.method == "type_as" and call.first.kind is Kind.TENSOR:
+        return call.receiver._replace(device=call.first.device, boolean=call.first.boolean, pinned=False)
     return operation(call.method, call.receiver, call.args, call.kwargs)
 
 

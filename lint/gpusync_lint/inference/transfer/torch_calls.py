@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain import torch_api
+from gpusync_lint.domain import accelerators, torch_api
 from gpusync_lint.domain.lattice import element
 from gpusync_lint.domain.tensor_ops import combine
 from gpusync_lint.domain.values import (
@@ -13,8 +13,10 @@ from gpusync_lint.domain.values import (
     GPU_ABSENT,
     GPU_DEVICE,
     GPU_PRESENT,
+    GUESSED,
     HOST,
     NEW_STREAM,
+    UNCOALESCED,
     UNKNOWN,
     Device,
     Kind,
@@ -24,6 +26,7 @@ from gpusync_lint.domain.values import (
     tuple_of,
     with_device,
 )
+from gpusync_lint.inference.transfer import captures
 from gpusync_lint.inference.transfer.moves import device_of
 from gpusync_lint.inference.transfer.tensor_methods import operation
 
@@ -37,6 +40,8 @@ _OF_VALUES = frozenset({Kind.HOST, Kind.ARRAY, Kind.DTYPE, Kind.NONE})
 """Kinds of arguments from which a function of torch does not compute a tensor on the device."""
 _PREDICATES = ("is_", "has_", "can_", "are_")
 """How the names of functions begin that return a Python bool."""
+_HOST_MEMORY = frozenset({"from_numpy", "frombuffer"})
+"""Functions whose results share host memory, whatever the default device."""
 _COMPUTING = ("nn.functional.", "linalg.", "fft.")
 
 
@@ -74,14 +79,42 @@ def _device(frame: Frame, name: str, call: Call) -> Value:
 
 def _stream(frame: Frame, name: str, call: Call) -> Value:
     """A stream that is created, or one that is asked for: `torch.cuda.current_stream()`."""
-    return Value(Kind.STREAM, const=NEW_STREAM if name.endswith("Stream") else None)
+    device = accelerators.of_module(name)
+    const = NEW_STREAM if name.endswith("Stream") else None
+    return Value(Kind.STREAM, const=const) if device is None else Value(Kind.STREAM, device, const=const)
+
+
+def _event(frame: Frame, name: str, call: Call) -> Value:
+    device = accelerators.of_module(name)
+    return Value(Kind.EVENT) if device is None else Value(Kind.EVENT, device)
+
+
+def _current_device(frame: Frame, name: str, call: Call) -> Value:
+    device = accelerators.of_module(name)
+    return GPU_DEVICE if device is None else Value(Kind.DEVICE, device)
+
+
+def _present(frame: Frame, name: str, call: Call) -> Value:
+    """Whether there is a GPU. A file that names CUDA too may run on either kind of device."""
+    device = accelerators.of_module(name)
+    mixed = device is not None and device is not Device.XPU and frame.analysis.devices.names_cuda(frame.fn.file)
+    return HOST if mixed else GPU_PRESENT
+
+
+def _mps_present(frame: Frame, name: str, call: Call) -> Value:
+    """Whether there is a GPU of Apple. Where there is one of CUDA too, the project runs on that one."""
+    return GPU_ABSENT if frame.analysis.devices.names_cuda(frame.fn.file) else GPU_PRESENT
 
 
 def _distribution(frame: Frame, name: str, call: Call) -> Value:
     of_numbers = bool(call.args) and all(is_number(value) for value in call.args)
     default = Device.CPU if of_numbers and not frame.device_blocks else Device.UNKNOWN
     where = max((value.device for value in call.values if value.kind is Kind.TENSOR), default=default)
-    return Value(Kind.DISTRIBUTION, where, made_with=made_with(call, "validate_args"))
+    last = name.rpartition(".")[2]
+    for value in call.values:  # `Independent(Normal(...), 1)` samples like the distribution that it contains
+        if value.kind is Kind.DISTRIBUTION:
+            where, last = max(where, value.device), value.ref or last
+    return Value(Kind.DISTRIBUTION, where, ref=last, made_with=made_with(call, "validate_args"))
 
 
 def _scheduler(frame: Frame, name: str, call: Call) -> Value:
@@ -102,6 +135,18 @@ def _parameter(frame: Frame, name: str, call: Call) -> Value | None:
 
 def _argument(frame: Frame, name: str, call: Call) -> Value | None:
     return call.args[0] if call.args else None
+
+
+def _compiled(frame: Frame, name: str, call: Call) -> Value | None:
+    """`torch.compile(f)`: the function itself."""
+    captures.record_compiled(frame, call.first, call.kwargs)
+    return call.first if call.args else None
+
+
+def _graphed(frame: Frame, name: str, call: Call) -> Value | None:
+    """`torch.cuda.make_graphed_callables(f, sample_args)`: calls the function, and returns what replays its graph."""
+    captures.record_graphed(frame, call)
+    return call.first if call.args else None
 
 
 def _module(frame: Frame, name: str, call: Call) -> Value:
@@ -129,7 +174,7 @@ def _factory(frame: Frame, name: str, call: Call) -> Value:
     args, kwargs = call.args, call.kwargs
     device = _device_of_factory(frame, name, call)
     from_data = bool(args) and name in torch_api.tensors().from_data
-    if from_data and args[0].on_device and "device" not in kwargs:
+    if (from_data or name.startswith("sparse")) and args and args[0].on_device and "device" not in kwargs:
         device = args[0].device
     dtype = kwargs.get("dtype", UNKNOWN)
     boolean = dtype.boolean or name.endswith("BoolTensor")
@@ -141,10 +186,13 @@ def _factory(frame: Frame, name: str, call: Call) -> Value:
         else args[0].kind is Kind.TUPLE and not args[0].items  # a shape without dimensions
     )
     pinned = kwargs.get("pin_memory", UNKNOWN).const is True
-    return Value(Kind.TENSOR, device, zero_dim=True if single else None, boolean=boolean, pinned=pinned)
+    made = Value(Kind.TENSOR, device, zero_dim=True if single else None, boolean=boolean, pinned=pinned)
+    return made._replace(ref=UNCOALESCED) if "sparse" in name else made
 
 
 def _device_of_factory(frame: Frame, name: str, call: Call) -> Device:
+    if name in _HOST_MEMORY:
+        return Device.CPU
     given = call.kwargs.get("device")
     if given is not None:
         if given.const == "meta":
@@ -197,7 +245,9 @@ def _operands(frame: Frame, name: str, last: str, call: Call) -> Value | None:
     if not name.startswith(_COMPUTING) and last not in known.torch_only and last not in known.functions:
         return None
     moved = any(value.kind is Kind.MOVED for value in flat)
-    return Value(Kind.TENSOR, Device.GPU if moved else frame.assumed_device(), certain=False)
+    if moved:
+        return Value(Kind.TENSOR, Device.GPU, certain=False)
+    return Value(Kind.TENSOR, frame.assumed_device(), certain=False, ref=GUESSED)
 
 
 def _like(first: Value, call: Call) -> Value:
@@ -215,11 +265,11 @@ _RESULTS: dict[str, Callable[[Frame, str, Call], Value | None]] = {
     "unknown": _constant(UNKNOWN),
     "host": _constant(HOST),
     "dtype": _constant(DTYPE),
-    "gpu-device": _constant(GPU_DEVICE),
-    "gpu-present": _constant(GPU_PRESENT),
-    "gpu-absent": _constant(GPU_ABSENT),
+    "gpu-device": _current_device,
+    "gpu-present": _present,
+    "mps-present": _mps_present,
     "stream": _stream,
-    "event": _constant(Value(Kind.EVENT)),
+    "event": _event,
     "records": _constant(Value(Kind.RECORDS)),
     "indices": _constant(list_of(HOST)),
     "index-batches": _constant(list_of(list_of(HOST))),
@@ -227,6 +277,8 @@ _RESULTS: dict[str, Callable[[Frame, str, Call], Value | None]] = {
     "factory": _factory,
     "number-on-device": _number_on_device,
     "argument": _argument,
+    "compiled": _compiled,
+    "graphed": _graphed,
     "parameter": _parameter,
     "module": _module,
     "optimizer": _optimizer,

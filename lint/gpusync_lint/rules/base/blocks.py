@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 import ast
-from bisect import bisect_right
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from gpusync_lint.syntax.blocks import blocks
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
-    from gpusync_lint.project.symbols import FunctionDef
+    from gpusync_lint.project.symbols import FunctionDef, FunctionNode
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 def around(fn: FunctionDef, statement: ast.stmt) -> list[tuple[list[ast.stmt], int]]:
     """The blocks around a statement, outermost first, each with an index in it; empty if it is not in the function."""
-    return _descend(fn.node.body, statement) or []
+    places = _places(fn.node)
+    found: list[tuple[list[ast.stmt], int]] = []
+    inner: ast.stmt | None = statement
+    while inner is not None and inner in places:
+        body, index, inner = places[inner]
+        found.append((body, index))
+    return found[::-1]
 
 
-def _descend(body: list[ast.stmt], wanted: ast.stmt) -> list[tuple[list[ast.stmt], int]] | None:
-    place = bisect_right(body, _position(wanted), key=_position) - 1
-    if place < 0:
-        return None
-    statement = body[place]
-    if statement is wanted:
-        return [(body, place)]
-    if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        for block in blocks(statement):
-            found = _descend(block, wanted)
-            if found is not None:
-                return [(body, place), *found]
-    return None
-
-
-def _position(statement: ast.stmt) -> tuple[int, int]:
-    return statement.lineno, statement.col_offset
+@lru_cache(maxsize=2)
+def _places(function: FunctionNode) -> dict[ast.stmt, tuple[list[ast.stmt], int, ast.stmt | None]]:
+    """For each statement of a function the block that holds it, its index there, and the statement around the block."""
+    places: dict[ast.stmt, tuple[list[ast.stmt], int, ast.stmt | None]] = {}
+    waiting: list[tuple[list[ast.stmt], ast.stmt | None]] = [(function.body, None)]
+    while waiting:
+        body, holder = waiting.pop()
+        for index, statement in enumerate(body):
+            places[statement] = (body, index, holder)
+            if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                waiting += [(block, statement) for block in blocks(statement)]
+    return places
 
 
 def bound_names(statement: ast.stmt) -> set[str]:

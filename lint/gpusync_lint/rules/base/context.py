@@ -10,9 +10,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gpusync_lint.catalogue import foreign, registry
-from gpusync_lint.domain import python_api
+from gpusync_lint.domain import python_api, torch_api
 from gpusync_lint.domain.training_idioms import is_test_path
-from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, foreign_inside, foreign_value
+from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, foreign_inside, foreign_value, modules
 from gpusync_lint.model.findings import Fix
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import Template
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.fixpoint import Inference
     from gpusync_lint.model.findings import EngineSettings
     from gpusync_lint.model.operations import Operation
+    from gpusync_lint.model.placement import Capture
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
     from gpusync_lint.rules.base.occurrences import Occurrence
     from gpusync_lint.rules.base.tasks import Tasks
@@ -223,6 +224,10 @@ class RuleContext:
         """Whether the function is in code that uses a device."""
         return self._inference.devices.assumed_device(self.function) >= Device.ASSUMED
 
+    def uses_gpu_by_default(self) -> bool:
+        """Whether tensors are created on the GPU if no device is given: `torch.set_default_device("cuda")`."""
+        return self._inference.devices.uses_gpu_by_default(self.file)
+
     def in_module_method(self) -> bool:
         """Whether the function is a method of a module."""
         cls = self.function.cls
@@ -234,6 +239,22 @@ class RuleContext:
         if not isinstance(cls, ClassDef):
             return False
         return any(base.startswith(prefix) for base in self._inference.project.classes.external_bases(cls))
+
+    def has_weights(self, module: Value) -> bool:
+        """Whether a module that was created on the host has parameters or buffers, as far as its class shows."""
+        if self.uses_gpu_by_default():
+            return False
+        classes = self._inference.project.classes
+        for one in modules(module):
+            if isinstance(one.ref, str):
+                if one.ref.rpartition(".")[2].endswith(torch_api.modules().without_weights):
+                    continue
+                return True
+            if one.definition is not None:
+                attributes = [value for base in classes.project_lineage(one.ref) for value in base.attributes.values()]
+                if any(value.kind is Kind.TENSOR or value.kind is Kind.MODULE for value in attributes):
+                    return True
+        return False
 
     def has_own_init(self, value: Value) -> bool:
         """Whether the class of an instance has an `__init__` in the project, which may pass on other arguments."""
@@ -250,7 +271,7 @@ class RuleContext:
             return None
         if value.device is Device.UNKNOWN:
             return Confidence.LOW
-        return Confidence.HIGH if value.device is Device.GPU and value.certain else Confidence.MEDIUM
+        return Confidence.HIGH if value.device > Device.ASSUMED and value.certain else Confidence.MEDIUM
 
     def truth_confidence(self, value: Value) -> Confidence | None:
         """The confidence that a truth test of a value reads a tensor on the device; None if it does not.
@@ -375,6 +396,24 @@ class RuleContext:
         """The heat of a statement of a function."""
         return self._heat.heat(fn, statement)
 
+    def capture(self) -> Capture | None:
+        """The capture of CUDA graphs that the node runs in, as far as the analyzed files show."""
+        one = self.occurrence
+        return self._heat.capture_at(self._heat.place(one.fn, one.statement, one.repeated, one.deferred))
+
+    def is_captured(self, fn: FunctionDef) -> bool:
+        """Whether a function is called during a capture of CUDA graphs."""
+        return self._heat.is_captured(fn)
+
+    def may_be_captured(self, fn: FunctionDef) -> bool:
+        """Whether a function is called during a capture of CUDA graphs, or contains one."""
+        return self._heat.may_be_captured(fn)
+
+    @property
+    def captures_graphs(self) -> bool:
+        """Whether a CUDA graph is captured anywhere in the analyzed files."""
+        return self._heat.captures_graphs
+
     def span(self, node: ast.expr | ast.stmt) -> Span:
         """The span of a node, for the operations of a fix."""
         return self.layout.span(node)
@@ -442,8 +481,8 @@ def _reads_clock(statement: ast.stmt) -> bool:
 
 
 def called_names(*barriers: str) -> frozenset[str]:
-    """The functions and methods of entries of torch's catalogue, for `Rule.calls`."""
-    entries = [registry.catalogue("torch").barriers[barrier] for barrier in barriers]
+    """The functions and methods of entries of the catalogues, for `Rule.calls`."""
+    entries = [registry.all_barriers()[barrier] for barrier in barriers]
     return frozenset(name for entry in entries for name in (*entry.functions, *entry.methods))
 
 

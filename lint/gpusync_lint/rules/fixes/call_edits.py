@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpusync_lint.domain import accelerators
 from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.operations import AddFirstArgument, AddKeyword, RenameCalled, ReplaceExpression, Template
 from gpusync_lint.rewrite.layout import MAX_DEPTH
@@ -202,7 +203,7 @@ def factory_on_device(node: ast.Call, factory: ast.expr, label: str, context: Ru
     moved = node.func.attr
     if moved == "type_as" or (moved == "to" and context.value(next(iter(positional(node)), None)).kind is Kind.TENSOR):
         return _factory_like(node, factory, label, context)
-    device = _device_of(node, moved, context) if moved in ("to", "cuda") else None
+    device = _device_of(node, moved, context) if moved in ("to", "cuda", *accelerators.moves()) else None
     if device is None or _has_stars(factory) or any(given.arg in _NOT_MOVED for given in factory.keywords):
         return None
     exact = label != "arange" or all(_is_whole(given, context) for given in factory.args)
@@ -242,7 +243,7 @@ def _device_of(node: ast.Call, moved: str, context: RuleContext) -> Template | N
         return context.template("{}", given.value) if given.arg == "device" else None
     if not node.args:
         quoted = context.occurrence.string is not None  # `"` may end the f-string around it
-        return Template('"cuda"') if moved == "cuda" and not quoted else None
+        return Template(f'"{moved}"') if moved != "to" and not quoted else None
     arg = node.args[0]
     if isinstance(arg, (ast.Starred, ast.NamedExpr)):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpusync_lint.domain import python_api, torch_api
+from gpusync_lint.domain import accelerators, python_api, torch_api
 from gpusync_lint.domain.values import Device, Kind
 from gpusync_lint.rules.base.context import arguments, is_constant, keyword, positional
 from gpusync_lint.rules.ordering.clocks import COLLECTIVES, HOST, Snapshot
@@ -440,7 +440,8 @@ def _function(run: Expressions, node: ast.Call, dotted: str) -> Views:
 
 
 def _torch_function(run: Expressions, node: ast.Call, rest: str, name: str) -> Views:
-    if rest.startswith(("cuda.", "accelerator.", "xpu.")) or name in EVENTS or name in NEW_STREAMS:
+    of_device = rest.startswith(("cuda.", "accelerator.")) or accelerators.of_module(rest) is not None
+    if of_device or name in EVENTS or name in NEW_STREAMS:
         for argument in arguments(node):
             run.evaluate(argument)
         if name in ("synchronize", "empty_cache"):

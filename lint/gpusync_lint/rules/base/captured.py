@@ -1,0 +1,39 @@
+"""The base class of rules about code that runs while a CUDA graph is captured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.placement import PathKind
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator
+
+
+class CaptureRule(Rule):
+    """A rule about what a CUDA graph does not record. `torch.compile` guards what Python computes instead."""
+
+    def applies_to(self, context: RuleContext) -> bool:
+        """Whether a CUDA graph is captured at all."""
+        return context.captures_graphs
+
+    def check(self, node: Any, context: RuleContext) -> Iterator[Report]:
+        """Check one node, if its function may run during a capture."""
+        if context.may_be_captured(context.function):
+            yield from self.check_captured(node, context)
+
+    def check_captured(self, node: Any, context: RuleContext) -> Iterator[Report]:
+        """Check one node of a function that may run during a capture."""
+        raise NotImplementedError
+
+    def is_captured(self, context: RuleContext) -> bool:
+        """Whether the node runs during a capture."""
+        capture = context.capture()
+        return capture is not None and capture.kind is PathKind.CAPTURE
+
+    def report(self, barrier: str, node: ast.expr, confidence: Confidence = Confidence.MEDIUM) -> Report:
+        """A report of something in a capture."""
+        return Report(barrier, node, confidence, heat=Heat.CAPTURE)

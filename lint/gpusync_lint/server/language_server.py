@@ -1,0 +1,352 @@
+"""The language server: open documents in, diagnostics, hovers and code actions out.
+
+Two processes analyze (`worker`). One gives the findings of the command line, in seconds if the project is large. The
+other one analyzes the edited file alone, so that the effect of a keystroke shows at once (`provisional`). A result for
+a text that has been edited meanwhile is not shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lsprotocol import types
+from pygls import uris
+from pygls.lsp.server import LanguageServer
+
+from gpusync_lint import rule_pages
+from gpusync_lint._version import __version__
+from gpusync_lint.server import actions
+from gpusync_lint.server.provisional import combined
+from gpusync_lint.server.values import Positions, diagnostics, hover, overlaps
+from gpusync_lint.server.worker import Worker, WorkerDiedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpusync_lint.server.analysis import Answer, Checked
+
+SETTLED = 0.4
+"""Seconds without an edit after which the project is analyzed completely."""
+LONGEST = 3.0
+"""Seconds of uninterrupted editing after which it is analyzed all the same."""
+MAX_DEATHS = 3
+"""The number of analyses of the same texts that may fail before the server waits for an edit."""
+_KEPT = 4
+"""The number of texts of a document whose quick analyses are kept."""
+
+Place = tuple[Path, "str | None"]
+"""A workspace folder; or the folder of a file outside of all workspace folders, and its name."""
+
+
+@dataclass(slots=True)
+class _Document:
+    """An open document."""
+
+    uri: str
+    path: str
+    """The absolute path, without symbolic links."""
+    place: Place
+    text: str
+    version: int
+    base: Checked | None = None
+    """The last complete analysis, of this text or of an earlier one."""
+    quick: dict[str, Checked] = field(default_factory=dict)
+    """The last quick analyses, by text."""
+    shown: Checked | None = None
+
+    def remember(self, checked: Checked) -> None:
+        """Keep a quick analysis, and forget the oldest ones."""
+        self.quick.pop(checked.document, None)
+        self.quick[checked.document] = checked
+        needed = None if self.base is None else self.base.document
+        for text in [text for text in self.quick if text != needed][:-_KEPT]:
+            del self.quick[text]
+
+
+class Server:
+    """A session with one client."""
+
+    def __init__(self, observed: Sequence[str] = ()) -> None:
+        self.client = LanguageServer("gpusync", __version__, text_document_sync_kind=types.TextDocumentSyncKind.Full)
+        self.was_shut_down = False
+        self._observed = ", ".join(observed)
+        self._complete_worker = Worker(observed)
+        self._quick_worker = Worker(observed)
+        self._executor = ThreadPoolExecutor(2, "gpusync")
+        self._documents: dict[str, _Document] = {}
+        self._folders: list[Path] = []
+        self._edited: dict[str, None] = {}
+        """The documents to analyze quickly, the last edited one last."""
+        self._dirty: dict[Place, float] = {}
+        """The folders to analyze completely, with the times of the first edits since the last analysis."""
+        self._last_edit = 0.0
+        self._wake_quick = asyncio.Event()
+        self._wake_complete = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._rules = rule_pages.docs()
+        self._told = ""
+        self._deaths = 0
+        kinds = [actions.SAFE, actions.UNSAFE, actions.ALLOW, actions.FIX_ALL]
+        handlers: dict[str, tuple[Any, Any]] = {
+            types.INITIALIZE: (self._initialize, None),
+            types.INITIALIZED: (self._initialized, None),
+            types.SHUTDOWN: (self._shut_down, None),
+            types.EXIT: (self._exit, None),
+            types.TEXT_DOCUMENT_DID_OPEN: (self._opened, None),
+            types.TEXT_DOCUMENT_DID_CHANGE: (self._changed, None),
+            types.TEXT_DOCUMENT_DID_SAVE: (self._saved, None),
+            types.TEXT_DOCUMENT_DID_CLOSE: (self._closed, None),
+            types.WORKSPACE_DID_CHANGE_WATCHED_FILES: (self._files_changed, None),
+            types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS: (self._folders_changed, None),
+            types.TEXT_DOCUMENT_HOVER: (self._hover, None),
+            types.TEXT_DOCUMENT_CODE_ACTION: (
+                self._code_actions,
+                types.CodeActionOptions(code_action_kinds=kinds),
+            ),
+        }
+        for method, (handler, options) in handlers.items():
+            self.client.feature(method, options)(_function(handler))
+
+    def close(self) -> None:
+        """End the processes that analyze."""
+        self._complete_worker.close()
+        self._quick_worker.close()
+
+    def _initialize(self, params: types.InitializeParams) -> None:
+        folders = [one.uri for one in params.workspace_folders or ()]
+        if not folders and params.root_uri:
+            folders = [params.root_uri]
+        self._folders = [Path(path) for path in map(_path_of, folders) if path is not None]
+
+    def _initialized(self, params: types.InitializedParams) -> None:
+        self._tasks = [asyncio.ensure_future(self._check_edited()), asyncio.ensure_future(self._check_folders())]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._log(f"internal error, a bug in gpusync: {task.exception()!r}", types.MessageType.Error)
+
+    def _shut_down(self, params: object) -> None:
+        self.was_shut_down = True
+        self.close()
+
+    def _exit(self, params: object) -> None:
+        # The thread that reads standard input may wait for input that does not come: end without it.
+        self.close()
+        os._exit(0 if self.was_shut_down else 1)
+
+    def _opened(self, params: types.DidOpenTextDocumentParams) -> None:
+        one = params.text_document
+        path = _path_of(one.uri)
+        if path is None:  # an editor's own document, which is in no folder
+            return
+        self._documents[one.uri] = _Document(one.uri, path, self._place_of(path), one.text, one.version)
+        self._edit(one.uri)
+
+    def _changed(self, params: types.DidChangeTextDocumentParams) -> None:
+        document = self._documents.get(params.text_document.uri)
+        if document is not None and params.content_changes:
+            document.text = params.content_changes[-1].text
+            document.version = params.text_document.version
+            self._edit(document.uri)
+
+    def _edit(self, uri: str) -> None:
+        self._last_edit = time.monotonic()
+        self._deaths = 0
+        self._edited.pop(uri, None)
+        self._edited[uri] = None
+        self._dirty.setdefault(self._documents[uri].place, self._last_edit)
+        self._wake_quick.set()
+        self._wake_complete.set()
+
+    def _saved(self, params: types.DidSaveTextDocumentParams) -> None:
+        document = self._documents.get(params.text_document.uri)
+        if document is not None:
+            self._refresh(document.place)
+
+    def _closed(self, params: types.DidCloseTextDocumentParams) -> None:
+        document = self._documents.pop(params.text_document.uri, None)
+        if document is not None:
+            self._edited.pop(document.uri, None)
+            self._publish(document.uri, [], None)
+            self._refresh(document.place)
+
+    def _files_changed(self, params: types.DidChangeWatchedFilesParams) -> None:
+        for place in {document.place for document in self._documents.values()}:
+            self._refresh(place)
+
+    def _folders_changed(self, params: types.DidChangeWorkspaceFoldersParams) -> None:
+        removed = {_path_of(one.uri) for one in params.event.removed}
+        added = [Path(path) for one in params.event.added if (path := _path_of(one.uri)) is not None]
+        self._folders = [one for one in self._folders if str(one) not in removed] + added
+        for document in self._documents.values():
+            document.place, document.base = self._place_of(document.path), None
+            document.quick.clear()
+            self._edit(document.uri)
+
+    def _place_of(self, path: str) -> Place:
+        at = Path(path)
+        above = [folder for folder in self._folders if at.is_relative_to(folder)]
+        return (max(above, key=lambda folder: len(folder.parts)), None) if above else (at.parent, at.name)
+
+    def _refresh(self, place: Place) -> None:
+        """Analyze a folder again, because files have changed on disk."""
+        if any(document.place == place for document in self._documents.values()):
+            self._deaths = 0
+            self._dirty.setdefault(place, time.monotonic())
+            self._wake_complete.set()
+
+    async def _ask(self, worker: Worker, call: str, place: Place, *arguments: object) -> Answer | None:
+        """What an analysis found; None if it failed, which is logged."""
+        loop = asyncio.get_running_loop()
+        try:
+            answer = await loop.run_in_executor(self._executor, worker.ask, call, *place, *arguments)
+        except WorkerDiedError as error:
+            self._deaths += 1
+            if not self.was_shut_down:
+                self._log(str(error), types.MessageType.Error)
+            return None
+        if answer is not None:
+            for trace in answer.tracebacks:
+                self._log(trace, types.MessageType.Error)
+            if answer.problem != self._told and (answer.problem or worker is self._complete_worker):
+                self._told = answer.problem
+                if answer.problem:
+                    message = types.ShowMessageParams(types.MessageType.Error, f"gpusync: {answer.problem}")
+                    self.client.window_show_message(message)
+        return answer
+
+    async def _check_edited(self) -> None:
+        """Analyze edited documents quickly, the last edited one first."""
+        while True:
+            await self._wake_quick.wait()
+            if not self._edited:
+                self._wake_quick.clear()
+                continue
+            uri, _ = self._edited.popitem()
+            document = self._documents.get(uri)
+            if document is None:
+                continue
+            text = document.text
+            if await self._quick(document, text) and document.text == text:
+                self._show(document)
+
+    async def _quick(self, document: _Document, text: str) -> bool:
+        """Analyze a document quickly, and the text of its last complete analysis if that has not been done."""
+        texts = [text]
+        if document.base is not None and document.base.document != text:
+            texts.insert(0, document.base.document)
+        for one in texts:
+            if one not in document.quick:
+                answer = await self._ask(self._quick_worker, "quick", document.place, document.path, one)
+                if answer is None or document.path not in answer.documents:
+                    return False
+                document.remember(answer.documents[document.path])
+        return True
+
+    async def _check_folders(self) -> None:
+        """Analyze folders completely, when no document has been edited for a moment."""
+        while True:
+            await self._wake_complete.wait()
+            if not self._dirty or self._deaths >= MAX_DEATHS:
+                self._wake_complete.clear()
+                continue
+            place, since = next(iter(self._dirty.items()))
+            now = time.monotonic()
+            wait = min(self._last_edit + SETTLED, since + LONGEST) - now
+            if wait > 0:
+                await asyncio.sleep(wait)
+                continue
+            del self._dirty[place]
+            documents = [one for one in self._documents.values() if one.place == place]
+            if not documents:
+                continue
+            texts = {one.path: one.text for one in documents}
+            answer = await self._ask(self._complete_worker, "complete", place, texts)
+            if answer is None:
+                self._dirty.setdefault(place, now)
+                continue
+            for document in documents:
+                if answer.problem:
+                    document.quick.clear()
+                document.base = answer.documents.get(document.path)
+                if document.text == texts[document.path]:
+                    self._show(document)
+                elif document.uri in self._documents:
+                    self._edited.setdefault(document.uri)
+                    self._wake_quick.set()
+            await self._ask(self._quick_worker, "scan", place, {one.path: one.text for one in documents})
+            for document in documents:
+                await self._quick(document, document.text)
+
+    def _show(self, document: _Document) -> None:
+        """Publish the findings in the current text of a document."""
+        if self._documents.get(document.uri) is not document:
+            return
+        base, quick = document.base, document.quick.get(document.text)
+        if base is not None and base.document == document.text:
+            document.shown = base
+        elif quick is not None:
+            document.shown = combined(base, None if base is None else document.quick.get(base.document), quick)
+        else:
+            document.shown = None
+        positions = self._positions(document)
+        folder = document.place[0]
+        found = [] if positions is None else diagnostics(positions, lambda path: uris.from_fs_path(str(folder / path)))
+        self._publish(document.uri, found, document.version)
+
+    def _publish(self, uri: str, found: list[types.Diagnostic], version: int | None) -> None:
+        params = types.PublishDiagnosticsParams(uri=uri, diagnostics=found, version=version)
+        self.client.text_document_publish_diagnostics(params)
+
+    def _positions(self, document: _Document | None) -> Positions | None:
+        """The findings that are shown in a document; None if there are none for its current text."""
+        if document is None or document.shown is None or document.shown.document != document.text:
+            return None
+        return Positions(document.shown, self.client.workspace.position_encoding or "utf-16")
+
+    def _hover(self, params: types.HoverParams) -> types.Hover | None:
+        positions = self._positions(self._documents.get(params.text_document.uri))
+        if positions is None:
+            return None
+        cursor = types.Range(start=params.position, end=params.position)
+        checked = positions.checked
+        there = [one.finding for one in checked.reported if overlaps(positions.range(one.finding.span), cursor)]
+        if not there:
+            return None
+        text = "\n\n---\n\n".join(
+            hover(one, self._rules.get(one.code), checked.observations.get(one.key), checked.runs or self._observed)
+            for one in there
+        )
+        content = types.MarkupContent(kind=types.MarkupKind.Markdown, value=text)
+        return types.Hover(contents=content, range=positions.range(there[0].span))
+
+    def _code_actions(self, params: types.CodeActionParams) -> list[types.CodeAction] | None:
+        positions = self._positions(self._documents.get(params.text_document.uri))
+        if positions is None:
+            return None
+        context = params.context
+        return actions.offered(
+            params.text_document.uri, positions, params.range, context.only, list(context.diagnostics)
+        )
+
+    def _log(self, message: str, kind: types.MessageType) -> None:
+        self.client.window_log_message(types.LogMessageParams(type=kind, message=f"gpusync: {message}"))
+
+
+def _function(method: Any) -> Any:
+    """A function in place of a method, because the library sets attributes of handlers."""
+    return lambda params: method(params)
+
+
+def _path_of(uri: str) -> str | None:
+    """The path of a document, without symbolic links; None if it is no file."""
+    path = uris.to_fs_path(uri)
+    return None if path is None else os.path.realpath(path)

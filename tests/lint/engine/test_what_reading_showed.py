@@ -1,0 +1,209 @@
+"""Findings of public code that were wrong or too hot when they were read, reduced to a few lines, beside true ones."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+from gpusync_lint.model.levels import Heat
+
+TRAINING = """
+import torch
+from torch.utils.data import DataLoader
+device = torch.device("cuda")
+model = torch.nn.Linear(4, 4).to(device)
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+
+SILENT = {
+    "arithmetic with what was copied to the host": """
+        def epe(flow, truth):
+            return torch.sum((model(flow).cpu() - truth) ** 2, dim=0).max().item()
+        for flow, truth in []:
+            model(flow).sum().backward()
+            print(epe(flow, truth))
+        """,
+    "a copy to the host of what an unknown call returns": """
+        import unknown
+        for flow in []:
+            model(flow).sum().backward()
+            error = (unknown.unpad(flow).cpu() - unknown.truth).abs().mean()
+            print(error.item())
+        """,
+    "an object of the project that a module calls": """
+        class Update:
+            def __call__(self, loss, parameters):
+                metrics = {}
+                metrics[str(loss.dim())] = loss.shape
+                loss.backward()
+                return metrics
+        class Learner(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.update = Update()
+            def learn(self, loss):
+                metrics = self.update(loss, self.parameters())
+                metrics["first"] = torch.zeros(4)
+        learner = Learner().cuda()
+        for _ in range(9):
+            learner.learn(model(torch.zeros(4, device=device)).sum())
+        """,
+    "distributions without validation": """
+        from torch.distributions import Normal
+        Normal.set_default_validate_args(False)
+        for batch in []:
+            Normal(model(batch), 1.0).log_prob(batch).sum().backward()
+        """,
+    "the keys of a batch as text": """
+        def shown(output):
+            return {f"step/{key}": value for key, value in output.items()}
+        for batch in []:
+            output = model(batch)
+            output.sum().backward()
+            shown(output)
+        """,
+    "the keys of a batch in a dict": """
+        for batch in DataLoader([], pin_memory=True):
+            outputs = model(batch["image"].cuda(non_blocking=True))
+            for key in batch:
+                outputs[key] = batch[key]
+            outputs["first"] = torch.zeros(4)
+            outputs["loss"].backward()
+        """,
+    "a default device that no call overrides": """
+        def sampled(size, device="cpu"):
+            return torch.empty(size, device=device).uniform_(0, 1)
+        for batch in []:
+            model(batch).sum().backward()
+            print(sampled(4).max().item())
+        """,
+    "an index of pairs of numbers": """
+        for batch in []:
+            x = model(batch)
+            x.sum().backward()
+            for pair in torch.cartesian_prod(torch.arange(3), torch.arange(3)):
+                x[:, pair[0]] = x[:, pair[1]]
+        """,
+    "a value that a cache keeps": """
+        cache = {}
+        def constant(key):
+            kept = cache.get(key)
+            if kept is None:
+                kept = torch.tensor([key], device="cuda")
+                cache[key] = kept
+            return kept
+        for batch in []:
+            (model(batch) * constant(3)).sum().backward()
+        """,
+    "the text of a warning": """
+        import logging
+        for batch in []:
+            loss = model(batch).sum()
+            loss.backward()
+            if batch is None:
+                logging.warning("no batch %s", loss)
+        """,
+    "a sparse tensor made of parts on the device": """
+        for batch in []:
+            x = model(batch)
+            x.sum().backward()
+            y = torch.sparse.FloatTensor(x._indices(), x._values(), x.shape).to(x.device)
+        """,
+}
+REPORTED = {
+    "arithmetic with a number on the host": """
+        def scaled(output):
+            return (output * torch.tensor(0.5)).max().item()
+        for flow in []:
+            model(flow).sum().backward()
+            print(scaled(model(flow)))
+        """,
+    "arithmetic with a batch of a loader": """
+        def difference(batch, truth):
+            return (batch - truth).max().item()
+        for batch in DataLoader([], pin_memory=True):
+            model(batch.cuda(non_blocking=True)).sum().backward()
+            print(difference(model.weight, batch))
+        """,
+    "a device that a call gives": """
+        def sampled(size, device="cpu"):
+            return torch.empty(size, device=device).uniform_(0, 1)
+        for batch in []:
+            model(batch).sum().backward()
+            print(sampled(4, device="cuda").max().item())
+        """,
+    "a default device in a library": """
+        def sampled(size, device="cpu"):
+            for batch in []:
+                model(batch).sum().backward()
+                print(torch.empty(size, device=device).uniform_(0, 1).max().item())
+        """,
+    "distributions with validation": """
+        from torch.distributions import Normal
+        for batch in []:
+            Normal(model(batch), 1.0).log_prob(batch).sum().backward()
+        """,
+    "a move of a tensor with elements": """
+        for batch in []:
+            model(batch).sum().backward()
+            kept = torch.zeros(4).to(device)
+        """,
+}
+
+
+def hot(findings):
+    """The codes of what is reported in every step, other than the copies to the host that the programs make."""
+    return [finding.code for finding in findings if finding.heat is Heat.STEP and finding.code != "GS202"]
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_what_does_not_wait_is_silent(lint, name):
+    assert hot(lint(TRAINING + textwrap.dedent(SILENT[name]))) == []
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_what_waits_beside_it_is_reported(lint, name):
+    assert hot(lint(TRAINING + textwrap.dedent(REPORTED[name]))) != []
+
+
+def test_what_runs_beside_a_schedule_of_epochs_is_in_no_step(lint):
+    code = """
+        class Trainer:
+            def __init__(self):
+                self.opt, self.lr_scheduler = make(), make()
+                self.lr_scheduler = opt
+            def start(self):
+                self.lr_scheduler.step(1)
+            def train_step(self, batch):
+                model(batch).sum().backward()
+                self.opt.step()
+            def end(self, losses):
+                return model.weight.sum().item()
+            def run(self):
+                for epoch in range(9):
+                    self.start()
+                    for number in range(99):
+                        self.train_step(number)
+                    self.end(model)
+        Trainer().run()
+        """
+    assert [(finding.code, finding.heat) for finding in lint(TRAINING + textwrap.dedent(code))] == [
+        ("GS201", Heat.EPOCH)
+    ]
+
+
+def test_what_runs_for_the_first_batch_only_is_guarded(lint):
+    code = """
+        import pytorch_lightning as pl
+        class System(pl.LightningModule):
+            def validation_step(self, batch, batch_nb):
+                if batch_nb == 0:
+                    print(self.net(batch).sum().item())
+        """
+    assert [finding.heat for finding in lint(TRAINING + textwrap.dedent(code))] == [Heat.GUARDED]
+
+
+def test_a_package_inside_a_package_does_not_hide_a_framework(lint):
+    step = "import torch\ndef step(x):\n    return torch.zeros(4, device='cuda').sum().item()\n"
+    hidden = lint(pkg____init__="", pkg__torch____init__="", pkg__torch__work=step)
+    assert [finding.code for finding in hidden] == ["GS201"]
