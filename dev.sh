@@ -2,7 +2,8 @@
 # Two commands for a fresh checkout; each makes the environment it needs on its first run.
 #
 #   sh dev.sh demo            lint the examples, then hold their training steps to a budget
-#   sh dev.sh test [ARG...]   run the test-suite; arguments go to pytest
+#   sh dev.sh test            run the test-suite, in two processes
+#   sh dev.sh test ARG...     run pytest with these arguments
 #
 # They work with or without a GPU: without one, training runs on the simulated CUDA device. Settings, from the environment:
 #
@@ -105,6 +106,8 @@ demo)
     ;;
 test)
     prepare
+    # Many tests start a program and wait for it, so two processes take little more than half of the time.
+    [ $# -gt 0 ] || set -- -n 2 --dist worksteal
     show pytest "$@"
     ;;
 *)

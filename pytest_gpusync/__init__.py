@@ -12,34 +12,51 @@ from gpusync_lint._version import __version__
 if TYPE_CHECKING:
     from pytest_gpusync.elapsed.deferred import deferred
     from pytest_gpusync.elapsed.in_flight import limit_in_flight
+    from pytest_gpusync.graph_breaks import GraphBreaksExceeded, assert_graph_breaks
+    from pytest_gpusync.measure.captures import assert_capturable, check_capture, record_captures
     from pytest_gpusync.measure.recording import allow
     from pytest_gpusync.measure.region import record
     from pytest_gpusync.model.budgets import BudgetExceeded, NotMeasured
+    from pytest_gpusync.model.captures import CaptureReport, NotCapturable
     from pytest_gpusync.model.measurement import Measurement, MeasurementError
     from pytest_gpusync.simulated import simulated_cuda
 
 __all__ = [
     "BudgetExceeded",
+    "CaptureReport",
+    "GraphBreaksExceeded",
     "Measurement",
     "MeasurementError",
+    "NotCapturable",
     "NotMeasured",
     "__version__",
     "allow",
+    "assert_capturable",
+    "assert_graph_breaks",
+    "check_capture",
     "deferred",
     "limit_in_flight",
     "record",
+    "record_captures",
     "simulated_cuda",
 ]
 
 _MODULES = {
     "BudgetExceeded": "model.budgets",
+    "CaptureReport": "model.captures",
+    "GraphBreaksExceeded": "graph_breaks",
     "Measurement": "model.measurement",
     "MeasurementError": "model.measurement",
+    "NotCapturable": "model.captures",
     "NotMeasured": "model.budgets",
     "allow": "measure.recording",
+    "assert_capturable": "measure.captures",
+    "check_capture": "measure.captures",
+    "assert_graph_breaks": "graph_breaks",
     "deferred": "elapsed.deferred",
     "limit_in_flight": "elapsed.in_flight",
     "record": "measure.region",
+    "record_captures": "measure.captures",
     "simulated_cuda": "simulated",
 }
 

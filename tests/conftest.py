@@ -11,6 +11,19 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 pytest_plugins = ["pytester"]
 
+LONG = os.environ.get("GPUSYNC_LONG", "0") not in ("", "0")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: takes long; runs only with GPUSYNC_LONG=1 in the environment")
+
+
+def pytest_collection_modifyitems(items):
+    if not LONG:
+        for item in items:
+            if item.get_closest_marker("long") is not None:
+                item.add_marker(pytest.mark.skip(reason="long form: set GPUSYNC_LONG=1"))
+
 
 @pytest.fixture(autouse=True)
 def simulated_device_off(request):

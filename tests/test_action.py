@@ -68,7 +68,7 @@ needs_installation = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("script", ["install.sh", "lint.sh", "test.sh"])
+@pytest.mark.parametrize("script", ["install.sh", "lint.sh", "test.sh", "compare.sh"])
 def test_the_action_sets_every_variable_that_a_script_reads(script):
     read = set(re.findall(r"GPUSYNC_[A-Z_]+", (ROOT / "action" / script).read_text())) | {"GPUSYNC_PYTHON"}
     step = next(step for step in ACTION.split("- name:") if f"action/{script}" in step)
@@ -211,14 +211,17 @@ def _snippets():
 
 def test_every_snippet_of_the_guide_is_yaml():
     yaml = pytest.importorskip("yaml")
-    github, gitlab, *_ = (yaml.safe_load(snippet) for snippet in _snippets())
+    github, compare, comment, gitlab, *_ = (yaml.safe_load(snippet) for snippet in _snippets())
     assert (set(github["jobs"]), set(gitlab)) == ({"lint", "gpu-gate"}, {"include", "gpusync-lint", "gpusync-gate"})
+    assert (set(compare), set(comment["jobs"])) == ({"gpu-gate"}, {"comment"})
+    # A workflow that may write runs no code of a fork.
+    assert not any("checkout" in step.get("uses", "") or "run" in step for step in comment["jobs"]["comment"]["steps"])
 
 
 def test_the_guide_gives_the_action_only_inputs_that_it_has():
     declared = set(re.findall(r"^  ([a-z-]+):$", ACTION.partition("runs:")[0], re.MULTILINE))
-    used = re.findall(r"uses: .*/pytest-gpusync@REF\n +with:\n((?: {10}.*\n)+)", _snippets()[0])
-    assert used
+    used = re.findall(r"uses: .*/pytest-gpusync@REF\n +with:\n((?: {10}.*\n)+)", "".join(_snippets()))
+    assert len(used) == 4
     assert set(re.findall(r"^ +([a-z-]+):", "".join(used), re.MULTILINE)) <= declared
 
 
@@ -229,3 +232,35 @@ def test_every_option_that_the_guide_gives_to_pytest_exists():
     known = Path(options.__file__).read_text()
     assert given
     assert all(f'"{option}"' in known for option in given)
+
+
+def _run_file(path, syncs):
+    from pytest_gpusync.model.measurement import Environment, Measurement, Site, Sync
+    from pytest_gpusync.reporting.run_file import region_document, run_document, to_text
+
+    environment = Environment("2.13.0", "3.11.9", "simulated", None, None, "simulated", "simulated")
+    waits = tuple(Sync("stream", Site("a.py", 3, "f", None), 1) for _ in range(syncs))
+    measurement = Measurement("test_a", environment, waits, 2, 1, "optimizer.step()")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(to_text(run_document(environment, [region_document(measurement)])))
+
+
+@needs_installation
+@pytest.mark.parametrize(
+    ("syncs", "inputs", "code"),
+    [
+        (2, {"FAIL_ON_MORE": "true"}, 1),
+        (2, {}, 0),
+        (1, {"FAIL_ON_MORE": "true"}, 0),
+        (2, {"COMPARE": "none.json"}, 0),
+        (2, {"COMPARE": "none.json", "FAIL_ON_MORE": "true"}, 2),
+    ],
+)
+def test_the_run_is_compared_and_the_comparison_is_in_the_summary(job, executed, tmp_path, syncs, inputs, code):
+    _run_file(tmp_path / "base.json", 1)
+    _run_file(tmp_path / "gpusync-report" / "run.json", syncs)
+    done = job("compare.sh", **{"COMPARE": "base.json", "COMMENT": "true", **inputs})
+    assert done.returncode == code, done.stderr
+    shown = (tmp_path / "summary").read_text() if (tmp_path / "summary").exists() else ""
+    assert ("1 test compared" in shown) == ("COMPARE" not in inputs)
+    assert executed() == []

@@ -33,8 +33,10 @@ PAGES = {
 PAGES["docs/rules"] = "\n".join(
     path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "rules").glob("*.md"))
 )
-REPORTS = ("report merge", "report show", "report md", "report html", "report trace")
-SUBCOMMANDS = ("", "lint", "rule", "trace", *REPORTS, "doctor")
+REPORTS = tuple(
+    f"report {action}" for action in ("merge", "show", "md", "html", "trace", "import", "diff", "history", "fleet")
+)
+SUBCOMMANDS = ("", "lint", "rule", "server", "trace", *REPORTS, "doctor")
 """The commands of ours; the empty one is `gpusync` alone."""
 
 OTHERS = {
@@ -44,6 +46,9 @@ OTHERS = {
     "--nproc-per-node": "torchrun",
     "--splits": "pytest-split",
     "--group": "pytest-split",
+    "--python-backtrace": "nsys profile",
+    "--cudabacktrace": "nsys profile",
+    "--type": "nsys export",
 }
 """Options of other programs that the pages show, outside of a command line of that program."""
 EXAMPLES = {

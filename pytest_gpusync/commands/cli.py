@@ -17,12 +17,18 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "lint": (
-        "gpusync_lint.cli",
+        "pytest_gpusync.commands.lint",
         "main",
-        "lint_parser",
+        "command_parser",
         "find the lines that make the host wait for the GPU on every step",
     ),
     "rule": ("gpusync_lint.cli", "rule", "rule_parser", "explain a rule of the linter, or list them all"),
+    "server": (
+        "gpusync_lint.server",
+        "main",
+        "server_parser",
+        "show findings in an editor while one types (a language server)",
+    ),
     "trace": (
         "pytest_gpusync.commands.trace",
         "main",
@@ -33,7 +39,7 @@ COMMANDS = {
         "pytest_gpusync.commands.report",
         "main",
         "command_parser",
-        "merge the files of several runs, or draw a run from its file",
+        "merge, compare or draw the files of runs, and show their history",
     ),
     "doctor": (
         "pytest_gpusync.commands.doctor",

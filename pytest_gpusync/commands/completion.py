@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 USAGE_ERROR: Final = 2
 
-_FILES: Final = {"FILE", "PATH", "RUN.json", "OUT", "SCRIPT|MODULE"}
+_FILES: Final = {"FILE", "PATH", "RUN.json", "BEFORE.json", "AFTER.json", "OUT", "SCRIPT|MODULE"}
 """The metavars of arguments that are files."""
 
 INSTALL: Final = 'pip install "pytest-gpusync[completion]"'

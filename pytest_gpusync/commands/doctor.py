@@ -54,26 +54,29 @@ def _describe_machine() -> None:
     from gpusync_lint import __version__
 
     build = devices.torch_build()
-    torch = (
-        "not installed" if build is None else f"{build[0]} ({'CPU build' if build[1] is None else 'CUDA ' + build[1]})"
-    )
     found = devices.detect()
     gpu = {
         "cuda": f"{found.gpu} (driver {found.driver})",
-        "other": f"{found.gpu}, by the build of torch",
+        "other": f"{found.gpu}, as torch was built or a package adds it",
         "none": f"none: {found.reason}",
     }[found.kind]
     said = [
         Fact("pytest-gpusync", __version__),
         Fact("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
-        Fact("torch", torch),
-        Fact("GPU", gpu),
+        Fact("torch", "not installed" if build is None else f"{build[0]} ({_kind_of_build(build[1], found)})"),
+        Fact("GPU" if found.kind != "other" else "accelerator", gpu),
         *facts(found),
     ]
     for fact in said:
         print(f"{fact.name:<16}{fact.found}")
         if fact.advice is not None:
             print(f"{'':<16}to improve: {fact.advice}")
+
+
+def _kind_of_build(cuda: str | None, found: devices.Device) -> str:
+    if cuda is not None:
+        return f"CUDA {cuda}"
+    return f"for {found.gpu}" if found.kind == "other" else "CPU build"
 
 
 def _check_device(found: devices.Device) -> bool:
@@ -84,15 +87,17 @@ def _check_device(found: devices.Device) -> bool:
     good: list[Environment] = []
     for name in (*candidates(found.kind, "auto"), *(["dispatcher"] if found.kind == "cuda" else [])):
         try:
-            device = accelerator() or "cuda"
-            torch.zeros(1, device=device)
+            device = accelerator()
+            if device is not None:
+                torch.zeros(1, device=device)
             with record("doctor", recorder=name) as region:
-                _plant(device)
+                _plant(device or "cuda")
         except MeasurementError as error:
             print(f"\nrecorder {name}: cannot run: {error}")
             continue
         except RuntimeError as error:
-            print(f"\nthe GPU does not work with this torch: {str(error).splitlines()[0]}")
+            what = "GPU" if found.kind == "cuda" else found.gpu
+            print(f"\nthe {what} does not work with this torch: {str(error).splitlines()[0]}")
             return False
         if _verdict(name, region.result().problem, syncs_per_step(region.result())):
             good.append(region.result().environment)

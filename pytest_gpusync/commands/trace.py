@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from gpusync_lint.escaping import escaped
 
 from pytest_gpusync.commands import trace_launcher
+from pytest_gpusync.commands.arguments import seconds
 from pytest_gpusync.commands.trace_stop import limits
 from pytest_gpusync.distributed.rank_exchange import rank
 from pytest_gpusync.machine import devices
 from pytest_gpusync.measure.region import record
+from pytest_gpusync.measure.step_at import StepAt
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.reporting.files import path_of_rank, why_unavailable
 from pytest_gpusync.source.line_coverage import CoverageUnavailable, LineCoverage
@@ -141,7 +143,7 @@ def main(argv: Sequence[str]) -> int:
         with (
             lines.recording() if lines is not None else nullcontext(),
             executions.counting(),
-            record(name, all_threads=options.all_threads) as region,
+            record(name, all_threads=options.all_threads, step_at=options.step_at) as region,
         ):
             region.count_executions(executions)
             code = _run(options, output, region)
@@ -192,8 +194,15 @@ def command_parser() -> argparse.ArgumentParser:
         "--steps", type=_count, metavar="N", help="stop the program after N steps, without warm-up, and report them"
     )
     parser.add_argument(
+        "--step-at",
+        type=_function,
+        metavar="FUNCTION",
+        help="end a step whenever FUNCTION returns, or as a generator yields a value: Engine.step, serve.generate; "
+        "before Python 3.12 this slows down every call",
+    )
+    parser.add_argument(
         "--limit",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="stop the program SECONDS after its first use of the device and report what was seen",
     )
@@ -222,14 +231,11 @@ def command_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seconds(text: str) -> float:
+def _function(text: str) -> str:
     try:
-        seconds = float(text)
+        return StepAt(text).function
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return seconds
+        raise argparse.ArgumentTypeError(f"{text!r} is not the name of a function, such as Engine.step") from None
 
 
 def _count(text: str) -> int:
@@ -298,6 +304,8 @@ def _trace_ranks(options: argparse.Namespace, output: _Output) -> int:
         passed += ["--limit", str(options.limit)]
     if options.steps is not None:
         passed += ["--steps", str(options.steps)]
+    if options.step_at is not None:
+        passed += ["--step-at", options.step_at]
     if options.lines:
         passed.append("--lines")
     if options.all_threads:

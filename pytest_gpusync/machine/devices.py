@@ -85,38 +85,46 @@ def torch_build() -> tuple[str, str | None] | None:
     if torch is not None and hasattr(torch, "version"):
         # The simulated device sets torch.version.cuda on CPU builds; __version__ keeps the build's own suffix.
         return torch.__version__, None if "+cpu" in torch.__version__ else torch.version.cuda
-    from importlib.util import find_spec
-
-    try:
-        spec = find_spec("torch")
-    except (ImportError, ValueError):
-        return None
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    return _read_version_file(os.path.join(next(iter(spec.submodule_search_locations)), "version.py"))
+    values = _values_of_version_file()
+    version, cuda = values.get("__version__"), values.get("cuda")
+    return (version, cuda if isinstance(cuda, str) else None) if isinstance(version, str) else None
 
 
 def _other_accelerator(version: str) -> str | None:
     """Return the type of the accelerator that a build of torch without CUDA is for; None for the CPU."""
     from importlib.util import find_spec
 
-    for build in ("rocm", "xpu"):
-        if f"+{build}" in version:
+    values = vars(sys.modules["torch.version"]) if "torch.version" in sys.modules else _values_of_version_file()
+    for build, key in (("rocm", "hip"), ("xpu", "xpu")):
+        if f"+{build}" in version or ("+cpu" not in version and values.get(key)):
             return build
     if sys.platform == "darwin" and platform.machine() == "arm64":
         return "mps"
     return next((device for package, device in _PLUGINS.items() if find_spec(package) is not None), None)
 
 
-def _read_version_file(path: str) -> tuple[str, str | None] | None:
-    """Read torch/version.py, a generated file of plain assignments, without importing torch."""
+def _values_of_version_file() -> dict[str, object]:
+    """Return what torch/version.py assigns, without importing torch; nothing if torch is not installed."""
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec("torch")
+    except (ImportError, ValueError):
+        return {}
+    if spec is None or not spec.submodule_search_locations:
+        return {}
+    return _read_version_file(os.path.join(next(iter(spec.submodule_search_locations)), "version.py"))
+
+
+def _read_version_file(path: str) -> dict[str, object]:
+    """Read a generated file of plain assignments; empty if it cannot be read."""
     import ast
 
     try:
         with open(path, encoding="utf-8") as file:
             tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError):
-        return None
+        return {}
     values: dict[str, object] = {}
     for node in tree.body:
         target: ast.expr | None = None
@@ -127,8 +135,7 @@ def _read_version_file(path: str) -> tuple[str, str | None] | None:
         value = getattr(node, "value", None)
         if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
             values[target.id] = value.value
-    version, cuda = values.get("__version__"), values.get("cuda")
-    return (version, cuda if isinstance(cuda, str) else None) if isinstance(version, str) else None
+    return values
 
 
 def _query_nvml(visible: str | None) -> Device:

@@ -20,7 +20,7 @@ from pytest_gpusync.measure import device_choice, phases, scopes, step_boundarie
 from pytest_gpusync.measure.scopes import Scope
 from pytest_gpusync.measure.sync_log import SyncOrigin
 from pytest_gpusync.model.measurement import MeasurementError
-from pytest_gpusync.recorders import RecorderUnavailable, candidates, create, jax_waits
+from pytest_gpusync.recorders import RecorderUnavailable, candidates, compiler_events, create, jax_waits
 from pytest_gpusync.source import attribution
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
     from pytest_gpusync.measure.region_log import RegionLog
-    from pytest_gpusync.model.measurement import Environment, Race, RawSync
+    from pytest_gpusync.model.measurement import CompilerEvent, Environment, Race, RawSync
     from pytest_gpusync.recorders import Recorder
 
 _JAX_NOT_SEEN: Final = "cannot see waits of JAX, which is loaded: this version does not wait in the known places"
@@ -286,6 +286,7 @@ class Recording:
         self._start_first(candidates("simulated" if simulated else found.kind, wanted), found, refusals)
         self._optimizer_steps.attach()
         self._handed_work.attach()
+        compiler_events.listen(self._compiled)
         phases.follow()
         self._jax_was_followed = False
         self.follow_jax()
@@ -344,6 +345,7 @@ class Recording:
         """Restore what was wrapped when the first region opened."""
         self._optimizer_steps.detach()
         self._handed_work.detach()
+        compiler_events.stop_listening(self._compiled)
         phases.unfollow()
         self._jax.detach()
 
@@ -395,6 +397,12 @@ class Recording:
         if threading.get_ident() not in _uncounted:
             for region in self._regions:
                 region.raced(race)
+
+    def _compiled(self, event: CompilerEvent) -> None:
+        thread, held = threading.get_ident(), scopes.held()
+        name = _thread_name(thread)
+        for region in self._regions:
+            region.compiled(event, thread, name, held)
 
     def _sink(self, raw: RawSync) -> None:
         planting = self._planting

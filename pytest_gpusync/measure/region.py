@@ -13,7 +13,7 @@ from pytest_gpusync.machine.deferred_signals import finish, with_signals_deferre
 from pytest_gpusync.measure import child_process, child_reports, device_choice, recording, scopes
 from pytest_gpusync.measure.memory_sampler import MemorySampler
 from pytest_gpusync.measure.region_log import DEFAULT_WARMUP, RegionLog, StepEnd
-from pytest_gpusync.measure.step_on import StepEndFollower, StepOn
+from pytest_gpusync.measure.step_at import chosen, follower_of
 from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.model.site_counts import device_counts, site_counts
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
-    from pytest_gpusync.model.measurement import Disturbance, Measurement, Race, SiteCount, StepTime
+    from pytest_gpusync.measure.step_on import StepEndFollower, StepOn
+    from pytest_gpusync.model.measurement import Disturbance, EventKind, Measurement, Race, SiteCount, StepTime
     from pytest_gpusync.source.line_executions import LineExecutions
 
 text_renderer: Callable[[Measurement], str] | None = None
@@ -77,7 +78,18 @@ class Region:
         Raises:
             ValueError: it is none of these.
         """
-        self.end_steps_by(StepEndFollower(step_on))
+        self.end_steps_by(follower_of(step_on))
+
+    def step_at(self, function: str) -> None:
+        """End a step of this region whenever a function returns, or a generator yields; call it before the first step.
+
+        Args:
+            function: the name of the function, such as ``"Engine.step"``, with or without its module.
+
+        Raises:
+            ValueError: it is no name, or calls cannot be seen.
+        """
+        self.end_steps_by(follower_of(chosen(None, function)))
 
     def end_steps_by(self, follower: StepEndFollower) -> None:
         """Let `follower` end the steps of this region."""
@@ -176,6 +188,22 @@ class Region:
         return races
 
     @property
+    def graph_breaks(self) -> int | None:
+        """How often ``torch.compile`` broke a graph in the region, warm-up included; None if that was not seen, because
+        its compiler is not loaded, or on the simulated device. See ``result().compilation`` for their lines.
+        """
+        return self._compiler_events("graph_break")
+
+    @property
+    def recompilations(self) -> int | None:
+        """How often ``torch.compile`` compiled a function again because a guard had failed; None as above."""
+        return self._compiler_events("recompilation")
+
+    def _compiler_events(self, kind: EventKind) -> int | None:
+        events = self.result().compilation
+        return None if events is None else sum(1 for event in events if event.kind == kind)
+
+    @property
     def syncs_by_device(self) -> dict[int | None, int]:
         """The same syncs as :attr:`syncs` by the ordinal of the device waited for, such as ``{0: 1000, 1: 1000}``.
 
@@ -234,6 +262,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         children: ask the processes that the program starts meanwhile for what they do on the device; see
             :meth:`Region.children`.
         step_on: what ends a step; see :meth:`Region.step_on`.
+        step_at: the name of the function that makes a step; see :meth:`Region.step_at`.
 
     The value of the ``with`` statement is the open :class:`Region`; its ``syncs``, ``sites`` and ``result()`` are final
     after the block. Everything is restored, also if a signal handler raises while the block is left.
@@ -255,6 +284,7 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         races: bool = True,
         children: bool = False,
         step_on: StepOn = None,
+        step_at: str | None = None,
     ) -> None:
         self._name = name
         self._warmup = warmup
@@ -265,14 +295,14 @@ class record(AbstractContextManager[Region]):  # noqa: N801 (used like a functio
         self._all_threads = all_threads
         self._races = races
         self._children = children
-        self._step_on = step_on
+        self._step_on = chosen(step_on, step_at)
         self._log: RegionLog | None = None
         self._asks_children = False
 
     def __enter__(self) -> Region:
         if scopes.traced_by_compiler():
             return _TRACED
-        follower = None if self._step_on is None else StepEndFollower(self._step_on)
+        follower = None if self._step_on is None else follower_of(self._step_on)
         warmup = self._warmup
         sampler = (
             MemorySampler(DEFAULT_WARMUP if warmup is None else warmup, self._process_memory) if self._memory else None

@@ -6,17 +6,20 @@ made, because a recorder may deliver a sync after the step that made it has ende
 
 from __future__ import annotations
 
+import threading
 import time
 from bisect import bisect_right
 from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pytest_gpusync.machine import devices
 from pytest_gpusync.measure import step_boundaries
 from pytest_gpusync.measure.rows import Rows
 from pytest_gpusync.measure.scopes import Scope
 from pytest_gpusync.measure.sync_log import SyncLog
 from pytest_gpusync.model.measurement import Measurement, MemorySample, RegionTimes, Sync
+from pytest_gpusync.recorders import compiler_events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.measure.step_on import StepEndFollower
     from pytest_gpusync.measure.sync_log import SyncMoment, SyncOrigin
     from pytest_gpusync.model.measurement import (
+        CompilerEvent,
         Disturbance,
         Environment,
         Race,
@@ -91,6 +95,8 @@ class RegionLog:
         self.wants_races = races
         self._races: dict[Race, int] = {}
         """How often each race happened."""
+        self._compiled: list[tuple[int, CompilerEvent]] = []
+        """The graph breaks and recompilations, each with the time by the clock of ``time.perf_counter_ns()``."""
         self.scope = Scope(is_region=True)
         self.frame: FrameType | None = None
         """The frame that opens the region, until it is open."""
@@ -133,7 +139,12 @@ class RegionLog:
         self.follower, self.step_source = follower, follower.name
         self.optimizer_calls.clear()
         self.optimizer_samples.clear()
-        follower.start(mark_step)
+        follower.start(mark_step, self._function_entered)
+
+    def _function_entered(self) -> None:
+        """Count the syncs of the calling thread, which has called the function that ends steps."""
+        thread = threading.current_thread()
+        self._stepping.add((threading.get_ident(), thread.name))
 
     def stop_following(self) -> None:
         """Restore the function that ends steps, if one does."""
@@ -173,6 +184,11 @@ class RegionLog:
         """Keep a race; the same two lines are one race that happened several times."""
         if self.wants_races:
             self._races[race] = self._races.get(race, 0) + 1
+
+    def compiled(self, event: CompilerEvent, thread: int, name: str, held: tuple[Scope, ...]) -> None:
+        """Keep a graph break or recompilation of ``torch.compile`` on `thread`."""
+        if self._owns(thread, name, held):
+            self._compiled.append((time.perf_counter_ns(), event))
 
     def steps_ended(self) -> int:
         """Return how many steps have ended that count as such."""
@@ -214,17 +230,19 @@ class RegionLog:
         counts: Sequence[bool]
         if self.explicit_ends is not None:
             ends: Sequence[StepEnd] = self.explicit_ends
+            times: Sequence[int] = self.explicit_times
             counts = [True] * len(ends)
         else:
             found = self._optimizer_steps()
             calls = [self.optimizer_calls[index] for index, _ in found]
             ends = [StepEnd(call.delivered, call.buffered) for call in calls]
+            times = [call.time_ns for call in calls]
             counts = step_boundaries.within_trainings([starts for _, starts in found], warmup)
         number = sum(counts)
         syncs = self._in_steps(ends, counts)
         problem = self.problem
         if problem is None and self.follower is not None and not number:
-            problem = f"no step ended: step_on is {self.follower.name}, which was not called"
+            problem = f"no step ended: {self.follower.why_no_step}"
         if problem is None and ends and warmup >= number:
             problem = f"no step was measured: {number} ran, and warm-up takes {warmup}"
         return Measurement(
@@ -247,6 +265,7 @@ class RegionLog:
             if finds_races and self.wants_races
             else None,
             executions=None if self.executions is None else self.executions.counts(),
+            compilation=self._compilation(times, counts),
         )
 
     def _in_steps(self, ends: Sequence[StepEnd], counts: Sequence[bool]) -> list[Sync]:
@@ -256,8 +275,7 @@ class RegionLog:
             ends: where the steps end.
             counts: for each of them whether it is a step; syncs in the others belong to none.
         """
-        numbers: list[int | None] = [n if counted else None for n, counted in zip(_ranks(counts), counts, strict=True)]
-        numbers.append(None if ends else 0)  # after the last step
+        numbers = _step_numbers(counts)
         syncs: list[Sync] = []
         delivered, buffered = [end.delivered for end in ends], [end.buffered for end in ends]
         any_late = False
@@ -273,6 +291,13 @@ class RegionLog:
         if any_late and all(sync.began_ns is not None for sync in syncs):
             syncs.sort(key=lambda sync: sync.began_ns or 0)
         return syncs
+
+    def _compilation(self, ends: Sequence[int], counts: Sequence[bool]) -> tuple[CompilerEvent, ...] | None:
+        """Return the graph breaks and recompilations, each with its step; None if they were not seen."""
+        if not compiler_events.is_attached() or compiler_events.problem() or devices.simulation_is_on():
+            return None
+        numbers = _step_numbers(counts)
+        return tuple(replace(event, step=numbers[bisect_right(ends, time_ns)]) for time_ns, event in self._compiled)
 
     def _times(self, steps: int) -> RegionTimes:
         closed = time.perf_counter_ns() - self.opened_ns
@@ -335,6 +360,11 @@ class RegionLog:
         )
 
 
-def _ranks(counts: Sequence[bool]) -> Sequence[int]:
-    """Return for each entry how many before it are true."""
-    return list(accumulate(counts, initial=0))[: len(counts)]
+def _step_numbers(counts: Sequence[bool]) -> list[int | None]:
+    """Return the index of the step that each end belongs to, None if it is not counted, and last that of what follows.
+
+    Without any end, the region is one step.
+    """
+    ranks = accumulate(counts, initial=0)
+    numbers: list[int | None] = [rank if counted else None for rank, counted in zip(ranks, counts, strict=False)]
+    return [*numbers, None if counts else 0]

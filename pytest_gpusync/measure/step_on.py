@@ -54,7 +54,12 @@ class StepEndFollower:
                 f'"train.train_step", not {step_on!r}'
             )
 
-    def start(self, mark_step: Callable[[], None]) -> None:
+    @property
+    def why_no_step(self) -> str:
+        """Why no step has ended."""
+        return f"step_on is {self.name}, which was not called"
+
+    def start(self, mark_step: Callable[[], None], entered: Callable[[], None] = lambda: None) -> None:
         """Call `mark_step` whenever the function has returned; does nothing where optimizers end steps."""
         for owner, name in self._places:
             original = inspect.getattr_static(owner, name) if inspect.isclass(owner) else getattr(owner, name)

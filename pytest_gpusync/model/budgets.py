@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 from pytest_gpusync.model import memory_growth, sizes, step_times
 from pytest_gpusync.model.estimates import MIN_SAMPLES, Estimate
 from pytest_gpusync.model.line_counts import counted_per_step, line_counts, measured_steps
+from pytest_gpusync.model.measurement import PER_REQUEST, PER_TOKEN, RETURN_OF
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -225,6 +226,23 @@ class DispatchBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class LatencyBudget:
+    """A limit on the time of a step of inference, in milliseconds."""
+
+    max: float
+    source: str = "budget"
+    quantity: ClassVar[str] = "latency_ms"
+    exact: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max, bool) or not isinstance(self.max, (int, float)) or not 0 < self.max < float("inf"):
+            raise ValueError(f"max of a latency must be a number of milliseconds above 0, not {self.max!r}")
+
+    def __str__(self) -> str:
+        return f"budget {self.max:g} ms"
+
+
+@dataclass(frozen=True, slots=True)
 class FlightBudget:
     """A limit on the steps that the host has issued and the device has not finished."""
 
@@ -260,7 +278,7 @@ class Verdict:
 
     outcome: Outcome
     sentence: str
-    budget: Budget | GrowthBudget | DispatchBudget | FlightBudget | RaceBudget
+    budget: Budget | GrowthBudget | DispatchBudget | LatencyBudget | FlightBudget | RaceBudget
     syncs: int | None = None
     """Syncs of the worst measured step; None if nothing was measured."""
     step: int | None = None
@@ -352,6 +370,25 @@ def judge_dispatch(measurement: Measurement, budget: DispatchBudget) -> Verdict:
     return Verdict(outcome, _sentence_of(outcome, text), budget, estimate=estimate)
 
 
+def judge_latency(measurement: Measurement, budget: LatencyBudget) -> Verdict:
+    """Compare the median time of the steps after warm-up with `budget`."""
+    estimate = step_times.latency_ms(measurement)
+    if estimate is None or estimate.samples < MIN_SAMPLES:
+        few = _why_too_few("the latency", measurement)
+        is_few = few is not None and measurement.environment.device != "simulated"
+        return Verdict("not_measured", f"Not measured: {few if is_few else _why_not_timed(measurement)}", budget)
+    outcome = _decide(estimate, budget.max)
+    unit = unit_of(measurement)
+    text = (
+        f"A {unit} took {estimate.value:.3g} ms, {budget} (median of {_steps_text(measurement)}, "
+        f"{_confidence(estimate)} interval {estimate.low:.3g} to {estimate.high:.3g} ms)"
+    )
+    if measurement.disturbance is not None and measurement.disturbance.invalidates:
+        text = f"Undecided: {measurement.disturbance.note}. {text}"
+        return Verdict("undecided", text, budget, estimate=estimate)
+    return Verdict(outcome, _sentence_of(outcome, text), budget, estimate=estimate)
+
+
 def judge_in_flight(measurement: Measurement, budget: FlightBudget) -> Verdict:
     """Compare the most steps in flight, when a step after warm-up returned, with `budget`."""
     most = step_times.most_in_flight(measurement)
@@ -393,7 +430,7 @@ def _confidence(estimate: Estimate) -> str:
 
 def _steps_text(measurement: Measurement) -> str:
     steps = len(measured_steps(measurement))
-    return f"{steps} steps{' after warm-up' if measurement.warmup else ''}"
+    return f"{steps} {unit_of(measurement)}s{' after warm-up' if measurement.warmup else ''}"
 
 
 def _why_no_growth(measurement: Measurement, budget: GrowthBudget) -> str:
@@ -450,6 +487,20 @@ def why_unused(measurement: Measurement) -> str | None:
     return measurement.unused or NOTHING_RAN
 
 
+_UNITS: Final = {PER_REQUEST: "request", PER_TOKEN: "token"}
+
+
+def unit_of(measurement: Measurement) -> str:
+    """Return what a step of `measurement` is called: "step", "request" or "token"."""
+    return _UNITS.get(measurement.step_source, "step")
+
+
+def _step_noun(measurement: Measurement) -> str:
+    """Return what a step is called where nothing else says that it is one of training."""
+    unit = unit_of(measurement)
+    return "training step" if unit == "step" and not measurement.step_source.startswith(RETURN_OF) else unit
+
+
 def _sentence(measurement: Measurement, budget: Budget, counts: Sequence[int], worst: int, subject: str) -> str:
     """Return the outcome of a sync budget, given the syncs of each measured step and which step was the worst."""
     where = "" if budget.within is None else f" in {budget.within.text}"
@@ -458,13 +509,14 @@ def _sentence(measurement: Measurement, budget: Budget, counts: Sequence[int], w
         return f"{subject} {made}"
     if budget.over is not None or budget.percentile is not None:
         return _sentence_of_most_steps(measurement, budget, counts)
-    which = f"worst of {len(counts)} steps" if len(counts) > 1 else "1 step"
+    unit = unit_of(measurement)
+    which = f"worst of {len(counts)} {unit}s" if len(counts) > 1 else f"1 {unit}"
     after = " after warm-up" if measurement.warmup else ""
     varied = ""
     if len(set(counts)) > 1:
         number = measured_steps(measurement)[worst] + 1
-        varied = f": step {number} of {measurement.steps}; {_distribution(counts)}"
-    return f"Training step {made} ({which}{after}{varied})"
+        varied = f": {unit} {number} of {measurement.steps}; {_distribution(counts)}"
+    return f"{_step_noun(measurement).capitalize()} {made} ({which}{after}{varied})"
 
 
 def _sentence_of_most_steps(measurement: Measurement, budget: Budget, counts: Sequence[int]) -> str:
@@ -473,13 +525,14 @@ def _sentence_of_most_steps(measurement: Measurement, budget: Budget, counts: Se
     if budget.over is None:
         assert budget.percentile is not None
         reached = _nearest_rank(counts, budget.percentile)
-        return f"Percentile {budget.percentile:g} of the syncs of a training step was {reached}, {budget} ({made})"
+        step = _step_noun(measurement)
+        return f"Percentile {budget.percentile:g} of the syncs of a {step} was {reached}, {budget} ({made})"
     exceeding, start = budget.most_over(counts)
     window = min(budget.over.of, len(counts))
     first = measured_steps(measurement)[start] + 1
-    where = f"steps {first} to {first + window - 1} of {measurement.steps}"
+    where = f"{unit_of(measurement)}s {first} to {first + window - 1} of {measurement.steps}"
     return (
-        f"{exceeding} of {window} consecutive training steps made more than "
+        f"{exceeding} of {window} consecutive {_step_noun(measurement)}s made more than "
         f"{budget.max} {'sync' if budget.max == 1 else 'syncs'}, {budget} ({where}; {made})"
     )
 

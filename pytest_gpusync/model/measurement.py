@@ -26,11 +26,26 @@ Coverage = Literal["driver", "torch", "dispatcher", "simulated"]
 """What a recorder can see: every sync call of the process, only torch's own, only the operators that reach torch's
 dispatcher, or those of the simulated device."""
 
+COVERAGES: Final[tuple[Coverage, ...]] = ("simulated", "dispatcher", "torch", "driver")
+"""From least to most."""
+
 
 RaceKind = Literal["host-read", "host-write", "stream", "allocator", "graph", "distributed"]
 """What is missing: the host reads memory that a copy has yet to fill; the host overwrites memory that a copy has yet to
 read; two streams use the same memory without a wait; memory was freed while another stream used it; the same with a
 replay of a CUDA graph; the same with a collective."""
+
+RETURN_OF: Final = "a return of "
+"""The beginning of `Measurement.step_source` where a function of a name ends the steps, before its name."""
+PER_REQUEST: Final = "gpu_infer"
+"""`Measurement.step_source` where a step is a request."""
+PER_TOKEN: Final = "gpu_infer, a value that the model yields"
+"""`Measurement.step_source` where a step is a token."""
+EventKind = Literal["graph_break", "recompilation"]
+
+Effect = Literal["resumed", "rest_eager", "function_eager"]
+"""What becomes of the function around a graph break: a second graph begins after the line; its rest runs eagerly; all
+of it runs eagerly, which happens if the line is in a loop or a ``try`` block."""
 
 HOST: Final = "host"
 """The name of the host where a race names a stream."""
@@ -141,6 +156,22 @@ class Race:
     """One sentence or more: both lines, what each does, and what would order them."""
     times: int = 1
     """How often these two lines raced."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompilerEvent:
+    """A graph break at a line, or a recompilation of the function that begins there."""
+
+    kind: EventKind
+    site: Site
+    reason: str
+    """One line, by Dynamo; of a recompilation, the guard that failed."""
+    name: str | None = None
+    """Dynamo's name of the graph break, such as "Data-dependent branching"; None for a recompilation."""
+    effect: Effect | None = None
+    """None for a recompilation, or if it is not known."""
+    step: int | None = None
+    """Index of the step, from 0; None outside of the steps of a region, or without a region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,5 +321,8 @@ class Measurement:
     """Executions of the lines that waited, from the first wait of each on, by path and line; None if not counted."""
     """Pairs of accesses that nothing orders, in the order in which they were first seen; None if the recorder does not
     look for them, as on a real GPU."""
+    compilation: tuple[CompilerEvent, ...] | None = None
+    """The graph breaks and recompilations of ``torch.compile``, warm-up included, in order; None if its compiler is not
+    loaded, or was not listened to, as on the simulated device, where it compiles nothing."""
     times: RegionTimes | None = None
     """None if the recorder reads no clock, as on the simulated device, where times of the host mean nothing."""

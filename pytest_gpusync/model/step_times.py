@@ -55,6 +55,15 @@ def dispatch_ratio(measurement: Measurement) -> Estimate | None:
     return median_estimate([issue / complete for issue, complete in zip(found.issue, found.complete, strict=True)])
 
 
+def latency_ms(measurement: Measurement) -> Estimate | None:
+    """Return the median time of the steps after warm-up in milliseconds, from their start on the host to the end of
+    their work on the device; None if not timed.
+    """
+    steps = (measurement.timing or ())[measurement.warmup :]
+    times = [step.issue + step.ahead for step in steps if step.ahead is not None]
+    return median_estimate([time / 1e6 for time in times]) if times and len(times) == len(steps) else None
+
+
 def most_in_flight(measurement: Measurement) -> int | None:
     """Return the most steps in flight when a step after warm-up returned, including itself; None if not timed."""
     steps = (measurement.timing or ())[measurement.warmup :]

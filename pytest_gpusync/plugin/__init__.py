@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.model.document import Document
     from pytest_gpusync.plugin.baseline_check import BaselineCheck
-    from pytest_gpusync.plugin.fixtures import GpuElapsed, GpuMemory, GpuSync
+    from pytest_gpusync.plugin.fixtures import GpuCapture, GpuElapsed, GpuMemory, GpuSync
+    from pytest_gpusync.plugin.inference import GpuInfer
     from pytest_gpusync.plugin.measured_test import MeasuredTest
     from pytest_gpusync.plugin.options import Options
     from pytest_gpusync.plugin.session import GpuSession
@@ -212,7 +213,7 @@ def _begin_test(item: pytest.Item, gpu: GpuSession) -> MeasuredTest:
         budget=marked.budget if marked is not None else gpu.options.budget,
         growth=growth if growth is not None else gpu.options.growth,
         warmup=marked.warmup if marked is not None and marked.warmup is not None else gpu.options.warmup,
-        step_on=marked.step_on if marked is not None else None,
+        step_on=marked.step_on if marked is not None and marked.step_on is not None else gpu.options.step_at,
         marked=is_marked,
         growth_marked=growth is not None,
         must_measure=is_marked or gpu.options.must_measure,
@@ -269,6 +270,15 @@ def gpu_train(request: pytest.FixtureRequest) -> GpuTrain:
 
 
 @pytest.fixture
+def gpu_infer(request: pytest.FixtureRequest) -> GpuInfer:
+    """Answer real requests and count their syncs: gpu_infer(model, requests, steps=20).assert_syncs(max=1)."""
+    from pytest_gpusync.plugin.inference import GpuInfer
+    from pytest_gpusync.plugin.progress import progress_of
+
+    return GpuInfer(_measured_test(request), progress_of(request.config))
+
+
+@pytest.fixture
 def gpu_memory(request: pytest.FixtureRequest) -> GpuMemory:
     """Limit the growth of GPU memory per step: gpu_memory.budget(max="1 MiB"), gpu_memory.record()."""
     from pytest_gpusync.plugin.fixtures import GpuMemory
@@ -282,6 +292,14 @@ def gpu_elapsed(request: pytest.FixtureRequest) -> GpuElapsed:
     from pytest_gpusync.plugin.fixtures import GpuElapsed
 
     return GpuElapsed(_measured_test(request))
+
+
+@pytest.fixture
+def gpu_capture(request: pytest.FixtureRequest) -> GpuCapture:
+    """Check that a step can be captured as a CUDA graph: gpu_capture.assert_capturable(step, batch)."""
+    from pytest_gpusync.plugin.fixtures import GpuCapture
+
+    return GpuCapture(_measured_test(request))
 
 
 def _measured_test(request: pytest.FixtureRequest) -> MeasuredTest:
@@ -675,7 +693,7 @@ def _baseline_check(config: pytest.Config, options: Options) -> BaselineCheck | 
     if options.baseline is None:
         return None
     from pytest_gpusync.plugin.baseline_check import BaselineCheck
-    from pytest_gpusync.plugin.baseline_file import Folders
+    from pytest_gpusync.reporting.baseline_file import Folders
 
     folders = Folders(config.rootpath, config.invocation_params.dir)
     return BaselineCheck(options.baseline, folders, update=options.update_baseline)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_gpusync.model.budgets import Budget, DispatchBudget, FlightBudget, GrowthBudget, LineGroup, Over
+from pytest_gpusync.model.budgets import (
+    Budget,
+    DispatchBudget,
+    FlightBudget,
+    GrowthBudget,
+    LatencyBudget,
+    LineGroup,
+    Over,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpusync.model.memory_growth import MemoryKind
 
-BudgetType = TypeVar("BudgetType", DispatchBudget, FlightBudget)
+BudgetType = TypeVar("BudgetType", DispatchBudget, FlightBudget, LatencyBudget)
 
 
 def check_numbers(source: str, **numbers: tuple[int | None, int]) -> None:

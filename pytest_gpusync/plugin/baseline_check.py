@@ -14,13 +14,13 @@ import pytest
 from pytest_gpusync.model.budgets import WHOLE_REGION, Budget, BudgetExceeded, Verdict
 from pytest_gpusync.model.line_counts import line_counts
 from pytest_gpusync.model.measurement import Site
-from pytest_gpusync.plugin.baseline_file import (
+from pytest_gpusync.model.site_key import Key
+from pytest_gpusync.reporting.baseline_file import (
     Baseline,
     BaselineError,
     Change,
     Counts,
     Folders,
-    Key,
     count,
     decreases,
     increases,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gpusync.elapsed.overlap import TOLERANCE as OVERLAP_TOLERANCE
 from pytest_gpusync.elapsed.paired import MIN_ROUNDS, ROUNDS, TOLERANCE, Ratio, measure_ratio
 from pytest_gpusync.elapsed.stalls import ROUNDS as STALL_ROUNDS
-from pytest_gpusync.model.budgets import judge_growth
+from pytest_gpusync.measure.step_at import chosen
+from pytest_gpusync.model.budgets import NotMeasured, judge_growth
 from pytest_gpusync.model.estimates import MIN_SAMPLES
 from pytest_gpusync.plugin.arguments import check_numbers, growth_budget, sync_budget
 
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from pytest_gpusync.elapsed.decomposition import Decomposition
     from pytest_gpusync.elapsed.overlap import Overlap
     from pytest_gpusync.elapsed.stalls import Stalls
+    from pytest_gpusync.measure.captures import Captures
     from pytest_gpusync.measure.region import Region
     from pytest_gpusync.measure.step_on import StepOn
     from pytest_gpusync.model.budgets import Budget, GrowthBudget
+    from pytest_gpusync.model.captures import CaptureReport
     from pytest_gpusync.model.estimates import Estimate
     from pytest_gpusync.model.memory_growth import MemoryKind
     from pytest_gpusync.plugin.measured_test import MeasuredTest, RegionRecord
@@ -44,12 +47,13 @@ class GpuSync:
         percentile: float | None = None,
         over: str | None = None,
         within: str | None = None,
+        step_at: str | None = None,
     ) -> AbstractContextManager[Region]:
         """Fail the test if a step of the ``with`` block makes more than `max` syncs, or a number other than `exact`.
 
         A block without ``optimizer.step()`` is one step. If the block raises an exception, that is the failure.
-        `step_on` says what ends a step, as in :meth:`step_on`; `percentile`, `over` and `within` are those of
-        :meth:`TrainingRun.assert_syncs`.
+        `step_on` says what ends a step, as in :meth:`step_on`, and `step_at` the same by the name of a function, as in
+        :meth:`step_at`; `percentile`, `over` and `within` are those of :meth:`TrainingRun.assert_syncs`.
 
         Raises:
             BudgetExceeded: with the sentence and the lines that made the syncs.
@@ -58,7 +62,7 @@ class GpuSync:
         """
         __tracebackhide__ = True
         budget = sync_budget(max, exact, "gpu_sync.budget", percentile, over, within)
-        return self._check(budget, warmup, name, step_on)
+        return self._check(budget, warmup, name, chosen(step_on, step_at))
 
     @contextmanager
     def _check(self, budget: Budget, warmup: int | None, name: str | None, step_on: StepOn) -> Iterator[Region]:
@@ -74,10 +78,17 @@ class GpuSync:
         self._run.check_budget(self._run.keep(region), budget, subject=f"Region {name!r}" if name else "Region")
 
     @contextmanager
-    def record(self, name: str | None = None, warmup: int | None = None, step_on: StepOn = None) -> Iterator[Region]:
+    def record(
+        self,
+        name: str | None = None,
+        warmup: int | None = None,
+        step_on: StepOn = None,
+        *,
+        step_at: str | None = None,
+    ) -> Iterator[Region]:
         """Measure the ``with`` block without a budget: see ``syncs``, ``sites`` and ``result()`` of what it yields.
 
-        `step_on` says what ends a step, as in :meth:`step_on`.
+        `step_on` and `step_at` say what ends a step, as in the methods of these names.
 
         Raises:
             NotMeasured: nothing can be measured here.
@@ -85,7 +96,7 @@ class GpuSync:
         __tracebackhide__ = True
         region = None
         try:
-            with self._run.region(name, "gpu_sync.record", warmup, step_on=step_on) as region:
+            with self._run.region(name, "gpu_sync.record", warmup, step_on=chosen(step_on, step_at)) as region:
                 yield region
         finally:
             if region is not None:
@@ -104,6 +115,21 @@ class GpuSync:
         """
         __tracebackhide__ = True
         self._run.step_on(step_on)
+
+    def step_at(self, function: str) -> None:
+        """End a step of the test whenever a function returns, for a budget of its marker or of the command line. Call
+        it before the first step.
+
+        Of a coroutine, each return ends a step; of a generator, each value that it yields, such as a token. The test
+        fails if the function is not called.
+
+        Args:
+            function: its name, such as ``"Engine.step"`` or ``"generate"``, with or without its module.
+
+        Raises:
+            ValueError: it is no name, or calls cannot be seen.
+        """
+        self._run.step_on(chosen(None, function))
 
     def allow(self, reason: str) -> AbstractContextManager[None]:
         """Report the syncs that this thread makes in the ``with`` block with a reason, and do not count them."""
@@ -348,3 +374,54 @@ class GpuElapsed:
                 f"gpu_elapsed.{method}: tolerance must be between 0 and 1, such as 0.02, not {tolerance!r}"
             )
         self._run.require_time()
+
+
+class GpuCapture:
+    """The value of the fixture ``gpu_capture``: captures of CUDA graphs on the device of the session.
+
+    On the simulated device every offender is found, on a GPU the first one.
+    """
+
+    def __init__(self, run: MeasuredTest) -> None:
+        self._run = run
+
+    def assert_capturable(self, step: Callable[..., object], *args: object, **options: Any) -> CaptureReport:
+        """Assert that a step can be captured; see :func:`assert_capturable`, whose arguments and errors these are.
+
+        Raises:
+            NotMeasured: there is no device.
+        """
+        __tracebackhide__ = True
+        self._require_device()
+        from pytest_gpusync.measure.captures import assert_capturable
+
+        return assert_capturable(step, *args, **options)
+
+    def check(self, step: Callable[..., object], *args: object, **options: Any) -> CaptureReport:
+        """Capture a step and return what was found; see :func:`check_capture`.
+
+        Raises:
+            NotMeasured: there is no device.
+        """
+        __tracebackhide__ = True
+        self._require_device()
+        from pytest_gpusync.measure.captures import check_capture
+
+        return check_capture(step, *args, **options)
+
+    def record(self) -> AbstractContextManager[Captures]:
+        """Collect what captures in the ``with`` block do that is not permitted; see :func:`record_captures`.
+
+        Raises:
+            NotMeasured: there is no device.
+        """
+        __tracebackhide__ = True
+        self._require_device()
+        from pytest_gpusync.measure.captures import record_captures
+
+        return record_captures()
+
+    def _require_device(self) -> None:
+        __tracebackhide__ = True
+        if self._run.device.unavailable is not None:
+            raise NotMeasured(f"Not measured: {self._run.device.unavailable}")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpusync.measure.device_choice import DeviceChoice
+    from pytest_gpusync.measure.step_at import StepAt
     from pytest_gpusync.measure.step_on import StepOn
     from pytest_gpusync.model.budgets import Budget, GrowthBudget
 
@@ -27,19 +28,20 @@ BUDGET_MARKER: Final = "gpu_sync_budget"
 GROWTH_MARKER: Final = "gpu_memory_growth"
 RACES_MARKER: Final = "gpu_races"
 GPU_ONLY_MARKER: Final = "gpu_only"
-GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_sync_module", "gpu_train", "gpu_elapsed", "gpu_memory"})
+GPU_FIXTURES: Final = frozenset({"gpu_sync", "gpu_sync_module", "gpu_train", "gpu_infer", "gpu_elapsed", "gpu_memory"})
 COUNTING_FIXTURES: Final = GPU_FIXTURES - {"gpu_elapsed"}
 """Fixtures with regions in which syncs are counted."""
-TIMING_FIXTURES: Final = frozenset({"gpu_train", "gpu_elapsed"})
+TIMING_FIXTURES: Final = frozenset({"gpu_train", "gpu_infer", "gpu_elapsed"})
 """Fixtures that take times, which would be wrong on a GPU that another worker uses."""
 
 MARKERS: Final = (
     (
-        f"{BUDGET_MARKER}(max=None, exact=None, warmup=1, step_on=None, percentile=None, over=None, within=None): "
+        f"{BUDGET_MARKER}(max=None, exact=None, warmup=1, step_on=None, step_at=None, percentile=None, over=None, "
+        "within=None): "
         "fail the test when a step after warm-up makes more than max GPU syncs, or a number other than exact; a test "
         "without steps is one step. A step ends at optimizer.step(), or at the step() of the class step_on, or when "
-        'the function step_on returns. percentile=95 and over="1 in 10" let some steps make more; within="models/*.py" '
-        "counts only these lines."
+        'the function step_on, or the function of the name step_at, returns. percentile=95 and over="1 in 10" let '
+        'some steps make more; within="models/*.py" counts only these lines.'
     ),
     (
         f"{GROWTH_MARKER}(max): fail the test when the memory of its GPU tensors grows by more than max per step, "
@@ -66,6 +68,7 @@ files text."""
 _INI_KEYS: Final[dict[str, tuple[Any, str]]] = {
     "gpu_sync_budget": (_NUMBER, "like --gpu-sync-budget"),
     "gpu_sync_warmup": (_NUMBER, "like --gpu-sync-warmup"),
+    "gpu_step_at": ("string", "like --gpu-step-at"),
     "gpu_memory_growth": (_SIZE, "like --gpu-memory-growth"),
     "gpu_device": ("string", "like --gpu-device"),
     "gpu_require": (_FLAG, "like --gpu-require: true or false"),
@@ -81,7 +84,7 @@ _INI_KEYS: Final[dict[str, tuple[Any, str]]] = {
 }
 """The type and the help of each ini key."""
 
-_MARKER_ARGUMENTS: Final = ("max", "exact", "warmup", "step_on", "percentile", "over", "within")
+_MARKER_ARGUMENTS: Final = ("max", "exact", "warmup", "step_on", "step_at", "percentile", "over", "within")
 
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off")
@@ -93,6 +96,8 @@ class Options(NamedTuple):
     budget: Budget | None = None
     warmup: int | None = None
     """Steps that the budgets of a test leave out, unless its marker says so; None for the default."""
+    step_at: StepAt | None = None
+    """The function that makes a step of each measured test, unless its marker says what does."""
     growth: GrowthBudget | None = None
     device: DeviceChoice = "auto"
     require: bool = False
@@ -156,6 +161,12 @@ def add_options(parser: pytest.Parser) -> None:
         "--gpu-sync-warmup",
         metavar="N",
         help="leave the first N steps of a test out of its budgets (default: 1; the marker can say otherwise)",
+    )
+    group.addoption(
+        "--gpu-step-at",
+        metavar="FUNCTION",
+        help="end a step of a measured test whenever FUNCTION returns, or as a generator yields a value: Engine.step; "
+        "a measured test that does not call it fails (the marker can say otherwise)",
     )
     group.addoption(
         "--gpu-memory-growth",
@@ -256,6 +267,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     """
     budget, budget_source = _closest(config, namespace, "gpu_sync_budget")
     warmup, warmup_source = _closest(config, namespace, "gpu_sync_warmup")
+    step_at, step_at_source = _closest(config, namespace, "gpu_step_at")
     growth, growth_source = _closest(config, namespace, "gpu_memory_growth")
     device, device_source = _closest(config, namespace, "gpu_device")
     require, require_source = _closest(config, namespace, "gpu_require")
@@ -275,6 +287,7 @@ def read_options(config: pytest.Config, namespace: argparse.Namespace) -> Option
     return Options(
         budget=_budget(budget, budget_source) if budget_source else None,
         warmup=_count(warmup, warmup_source) if warmup_source else None,
+        step_at=_step_at(step_at, step_at_source) if step_at_source else None,
         growth=_growth(growth, growth_source) if growth_source else None,
         device=_device(device, device_source) if device_source else "auto",
         require=requires,
@@ -330,6 +343,7 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     if limit is None and exact is None:
         given = f": {' and '.join(sorted(arguments))} alone limits no syncs" if arguments else ""
         raise MarkerError(f"the marker {BUDGET_MARKER} needs max or exact{given}")
+    from pytest_gpusync.measure.step_at import chosen
     from pytest_gpusync.model.budgets import Budget, LineGroup, Over
 
     over, within = arguments.get("over"), arguments.get("within")
@@ -337,9 +351,10 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
         share = None if over is None else Over.parse(over)
         lines = None if within is None else LineGroup.parse(within)
         budget = Budget(limit, exact, f"marker {BUDGET_MARKER}", arguments.get("percentile"), share, lines)
+        step_on = chosen(arguments.get("step_on"), arguments.get("step_at"))
     except ValueError as error:
         raise MarkerError(f"the marker {BUDGET_MARKER}: {error}") from None
-    return MarkerBudget(budget, warmup, arguments.get("step_on"))
+    return MarkerBudget(budget, warmup, step_on)
 
 
 def marker_growth(item: pytest.Item) -> GrowthBudget | None:
@@ -409,6 +424,15 @@ def _count(value: int | str, source: str) -> int:
     if not str(value).isdecimal():
         raise pytest.UsageError(f"{source} takes a number of steps of at least 0, not {value!r}")
     return int(value)
+
+
+def _step_at(value: str, source: str) -> StepAt:
+    from pytest_gpusync.measure.step_at import StepAt
+
+    try:
+        return StepAt(value)
+    except ValueError as error:
+        raise pytest.UsageError(f"{source}: {error}") from None
 
 
 def _growth(value: int | str, source: str) -> GrowthBudget:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pytest_gpusync.elapsed.in_flight import InFlightLimiter
+    from pytest_gpusync.elapsed.step_clock import StepClock
     from pytest_gpusync.measure.region import Region
     from pytest_gpusync.measure.step_on import StepOn
     from pytest_gpusync.model.estimates import Estimate
@@ -231,12 +232,106 @@ class TrainingRun:
         self._run.apply_verdict(self._record, judge_in_flight(self.measurement, budget))
 
 
-class GpuTrain:
-    """The value of the fixture ``gpu_train``: call it to run real steps."""
+class StepLoop:
+    """The steps of an open region, each between :meth:`begin` and :meth:`end`."""
+
+    def __init__(
+        self, region: Region, kind: str, clock: StepClock, limiter: InFlightLimiter | None, progress: Progress
+    ) -> None:
+        self.region = region
+        self.ran = 0
+        """Steps that have ended."""
+        self.record: RegionRecord | None = None
+        """What was measured, once the region is closed."""
+        self._kind = kind
+        self._clock = clock
+        self._limiter = limiter
+        self._progress = progress
+
+    def begin(self) -> None:
+        """Begin a step, once fewer steps than the limit are in flight."""
+        event = None if self._limiter is None else self._limiter.event_to_wait_for()
+        if event is not None:
+            from pytest_gpusync.measure.recording import uncounted
+
+            with uncounted():
+                event.synchronize()
+        self._clock.begin()
+
+    def end(self) -> None:
+        """End a step."""
+        self._clock.end()
+        if self._limiter is not None:
+            self._limiter.mark_step()
+        self.region.mark_step(self._kind)
+        self.ran += 1
+        self._progress.show(self.ran)
+
+
+class StepRunner:
+    """Runs steps inside a test and keeps what was measured of them."""
 
     def __init__(self, run: MeasuredTest, progress: Callable[[int | None], Progress]) -> None:
         self._run = run
         self._progress = progress
+
+    @contextmanager
+    def _loop(
+        self,
+        kind: str,
+        steps: int | None,
+        warmup: int,
+        in_flight: int | None,
+        *,
+        process: bool,
+        step_on: StepOn = None,
+    ) -> Iterator[StepLoop]:
+        """Open a region whose steps are made between ``begin()`` and ``end()`` of what this yields.
+
+        Args:
+            kind: what ends a step, as reports name it.
+            steps: how many there will be, if that is known.
+            warmup: steps that are left out of budgets.
+            in_flight: most steps that the host may run ahead.
+            process: query the driver after each step.
+            step_on: what ends steps instead.
+        """
+        __tracebackhide__ = True
+        from pytest_gpusync.elapsed.step_clock import Timekeeper
+
+        limiter = _limiter(kind, in_flight)
+        region, loop, timekeeper, progress = None, None, Timekeeper(), self._progress(steps)
+        try:
+            with (
+                self._run.region(
+                    None, kind.partition(",")[0], warmup, memory=True, process_memory=process, step_on=step_on
+                ) as region,
+                timekeeper,
+            ):
+                loop = StepLoop(region, kind, timekeeper.clock, limiter, progress)
+                if steps is not None:
+                    region.record_allocations_from(steps - _HISTORY_STEPS)
+                yield loop
+                timekeeper.give_times_to(region, only_if=None if step_on is None else -1)
+        finally:
+            progress.close()
+            ran = 0 if loop is None else loop.ran
+            record = self._keep(region, ran > warmup or step_on is not None)
+            if loop is not None:
+                loop.record = record
+
+    def _keep(self, region: Region | None, suffices: bool) -> RegionRecord | None:
+        """Keep the measurement of a region; the test's budgets apply to it if `suffices`."""
+        if region is None:
+            return None
+        record = self._run.keep(region)
+        if suffices:
+            self._run.runs.append(record)
+        return record
+
+
+class GpuTrain(StepRunner):
+    """The value of the fixture ``gpu_train``: call it to run real steps."""
 
     def __call__(
         self,
@@ -271,47 +366,23 @@ class GpuTrain:
             NotMeasured: nothing can be measured here, or the batches ran out before the end of warm-up.
         """
         __tracebackhide__ = True
-        steps = _number_of_steps(batches, steps, warmup)
+        steps = number_of_steps("gpu_train", "batches", batches, steps, warmup)
         check_numbers("gpu_train", trace=(trace, 0))
-        from pytest_gpusync.elapsed.step_clock import Timekeeper
-        from pytest_gpusync.measure.recording import uncounted
-
-        limiter, call = _limiter(in_flight), _adapted(step)
-        region, ran, timekeeper = None, 0, Timekeeper()
-        arguments = _step_arguments(batches, steps, trace + 1 if trace else 0)
-        progress = self._progress(steps)
-        try:
-            with (
-                _as_in_training(step),
-                self._run.region(None, "gpu_train", warmup, memory=True, process_memory=process) as region,
-                timekeeper,
-            ):
-                region.record_allocations_from(steps - _HISTORY_STEPS)
-                while ran < steps:
-                    batch = next(arguments, None)
-                    if batch is None:
-                        break
-                    event = None if limiter is None else limiter.event_to_wait_for()
-                    if event is not None:
-                        with uncounted():
-                            event.synchronize()
-                    timekeeper.clock.begin()
-                    call(ran, *batch)
-                    timekeeper.clock.end()
-                    if limiter is not None:
-                        limiter.mark_step()
-                    region.mark_step("gpu_train")
-                    ran += 1
-                    progress.show(ran)
-                timekeeper.give_times_to(region)
-        finally:
-            progress.close()
-            record = self._keep(region, ran > warmup)
-        note = None if ran == steps else f"{ran} of {steps} steps ran: the batches ran out"
-        if ran <= warmup:
+        call = _adapted(step)
+        arguments = step_arguments(batches, steps, trace + 1 if trace else 0)
+        with _as_in_training(step), self._loop("gpu_train", steps, warmup, in_flight, process=process) as loop:
+            while loop.ran < steps:
+                batch = next(arguments, None)
+                if batch is None:
+                    break
+                loop.begin()
+                call(loop.ran, *batch)
+                loop.end()
+        note = None if loop.ran == steps else f"{loop.ran} of {steps} steps ran: the batches ran out"
+        if loop.ran <= warmup:
             raise NotMeasured(f"Not measured: {note}, and the first {warmup} are warm-up")
-        assert record is not None
-        return TrainingRun(self._run, record, note, self._busy(call, arguments, steps, trace))
+        assert loop.record is not None
+        return TrainingRun(self._run, loop.record, note, self._busy(call, arguments, steps, trace))
 
     def whole(
         self,
@@ -375,15 +446,6 @@ class GpuTrain:
             ran = f"{seen} calls of optimizer.step() were seen, and the first {warmup} steps are warm-up"
             raise NotMeasured(f"Not measured: {ran}")
         return TrainingRun(self._run, record, None)
-
-    def _keep(self, region: Region | None, suffices: bool) -> RegionRecord | None:
-        """Keep the measurement of a region; the test's budgets apply to it if `suffices`."""
-        if region is None:
-            return None
-        record = self._run.keep(region)
-        if suffices:
-            self._run.runs.append(record)
-        return record
 
     def _busy(
         self, call: Callable[..., object], arguments: Iterator[tuple[Any, ...]], steps: int, trace: int
@@ -484,7 +546,7 @@ def _required_parameters(step: Callable[..., object]) -> list[str]:
     return [one.name for one in parameters if one.kind in positional and one.default is inspect.Parameter.empty]
 
 
-def _limiter(limit: int | None) -> InFlightLimiter | None:
+def _limiter(kind: str, limit: int | None) -> InFlightLimiter | None:
     __tracebackhide__ = True
     if limit is None:
         return None
@@ -494,28 +556,40 @@ def _limiter(limit: int | None) -> InFlightLimiter | None:
         return InFlightLimiter(limit)
     except ValueError as error:
         complaint = str(error)
-    raise ValueError(f"gpu_train: in_flight: {complaint}")
+    raise ValueError(f"{kind.partition(',')[0]}: in_flight: {complaint}")
 
 
-def _number_of_steps(batches: Iterable[Any] | None, steps: int | None, warmup: int) -> int:
+def number_of_steps(source: str, items: str, given: Iterable[Any] | None, steps: int | None, warmup: int) -> int:
+    """Return how many steps to run.
+
+    Args:
+        source: the fixture.
+        items: what it runs a step with, in the plural.
+        given: these.
+        steps: the number that was asked for.
+        warmup: how many of them are warm-up.
+
+    Raises:
+        ValueError: a number is invalid, or no step would be measured.
+    """
     __tracebackhide__ = True
     for name, value in (("steps", steps), ("warmup", warmup)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise ValueError(f"gpu_train: {name} must be an integer of at least 0, not {value!r}")
+            raise ValueError(f"{source}: {name} must be an integer of at least 0, not {value!r}")
     if steps is None:
         try:
-            steps = len(batches)  # type: ignore[arg-type]
+            steps = len(given)  # type: ignore[arg-type]
         except TypeError:
-            missing = "there are no batches" if batches is None else "the batches have no length"
-            raise ValueError(f"gpu_train needs steps=..., because {missing}") from None
+            missing = f"there are no {items}" if given is None else f"the {items} have no length"
+            raise ValueError(f"{source} needs steps=..., because {missing}") from None
     if steps <= warmup:
         raise ValueError(
-            f"gpu_train: steps={steps} are all warm-up (warmup={warmup}): give more steps or a smaller warmup"
+            f"{source}: steps={steps} are all warm-up (warmup={warmup}): give more steps or a smaller warmup"
         )
     return steps
 
 
-def _step_arguments(batches: Iterable[Any] | None, steps: int, more: int) -> Iterator[tuple[Any, ...]]:
+def step_arguments(batches: Iterable[Any] | None, steps: int, more: int) -> Iterator[tuple[Any, ...]]:
     """Yield the arguments of each step, and of `more` steps, iterating over `batches` again if that yields anything."""
     steps += more
     if batches is None:

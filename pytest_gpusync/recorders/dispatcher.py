@@ -3,16 +3,19 @@
 A dispatch mode sees each operator of the thread that opened the region, and of autograd's threads working for it. An
 operator that gives the host a value of the device waits, whatever the device: a read, a blocking copy, an operator
 whose output's size depends on the values. torch marks the last kind itself, by tags on its operators. The synchronize
-functions of ``torch.accelerator`` and of each backend are no operators, so they are wrapped.
+functions of ``torch.accelerator`` and of each backend are no operators, so they are wrapped; so are those that free
+memory.
 
-What an operator does inside, it does unseen: a kernel that waits although it returns nothing to the host.
+What an operator does inside, it does unseen: a kernel that waits although it returns nothing to the host. For the
+operators whose CUDA kernels read values in a number that torch's source shows, that number counts on CUDA devices; of
+decompositions, which wait in a number that depends on the data, one wait counts.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import torch
@@ -42,6 +45,13 @@ _IN_C: Final[Mapping[str, Kind]] = {
 }
 """Functions of ``torch._C`` behind the synchronize functions: also one that a program imported earlier is seen."""
 
+_compiler: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+
+_EMPTY_CACHE: Final = ("_cuda_emptyCache", "_accelerator_emptyCache", "_xpu_emptyCache", "_mps_emptyCache")
+"""Functions of ``torch._C`` that give cached memory back to the driver, which waits for the device."""
+
+_ALLOCATOR_SETTINGS: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+
 _MASKS: Final = (torch.bool, torch.uint8)
 
 
@@ -60,7 +70,7 @@ class DispatcherRecorder(Recorder):
     name: ClassVar[str] = "dispatcher"
     coverage: ClassVar[Coverage] = "dispatcher"
     blind_spots: ClassVar[str] = (
-        "waits inside kernels and libraries, freed memory, and other threads than the one that opened the region"
+        "waits inside kernels and libraries, and other threads than the one that opened the region"
     )
 
     def __init__(self) -> None:
@@ -76,6 +86,8 @@ class DispatcherRecorder(Recorder):
         self._sink = sink
         for name, kind in _IN_C.items():
             self._wrap(torch._C, name, kind)
+        for name in _EMPTY_CACHE:
+            self._wrap_empty_cache(name)
         for backend in BACKENDS:
             module = sys.modules.get(f"torch.{backend}")
             if module is not None:
@@ -144,6 +156,23 @@ class DispatcherRecorder(Recorder):
 
         self._replaced.put(owner, name, synchronize)
 
+    def _wrap_empty_cache(self, name: str) -> None:
+        original = getattr(torch._C, name, None)
+        if original is None:
+            return
+
+        def empty_cache(*arguments: Any, **options: Any) -> Any:
+            before = _segments()
+            result = original(*arguments, **options)
+            after = _segments()
+            # Only CUDA's allocator says how many times it had to free memory.
+            waits = 1 if before is None or after is None else before - after
+            for _ in range(waits):
+                self._emit(Wait(_waited_for(()), kind="free"), sys._getframe(1))
+            return result
+
+        self._replaced.put(torch._C, name, empty_cache)
+
     def _emit(self, wait: Wait, frame: FrameType | None) -> None:
         sink = self._sink
         if sink is not None:
@@ -164,31 +193,73 @@ def accelerator() -> torch.device | None:
     return None
 
 
+def _segments() -> int | None:
+    """Return how many blocks of memory CUDA's allocator holds, each of which it frees by itself; None elsewhere.
+
+    With expandable segments it frees none.
+    """
+    current = accelerator()
+    if current is None or current.type != "cuda":
+        return None
+    if any("expandable_segments:True" in os.environ.get(name, "") for name in _ALLOCATOR_SETTINGS):
+        return 0
+    api: Any = torch._C
+    used = filter(api._cuda_hasPrimaryContext, range(torch.cuda.device_count()))
+    return sum(int(torch.cuda.memory_stats(index).get("segment.all.current", 0)) for index in used)
+
+
+def _leave_uncompiled(method: Any) -> None:
+    """Tell torch.compile to compile neither a method nor what it calls."""
+    if hasattr(method, "__wrapped__"):
+        return  # torch has done so
+    if hasattr(_compiler, "set_code_exec_strategy"):
+        skip = _compiler._FrameAction.SKIP
+        _compiler.set_code_exec_strategy(method.__code__, _compiler._FrameExecStrategy(skip, skip))
+    elif hasattr(_compiler, "skip_code"):  # earlier releases
+        _compiler.skip_code(method.__code__)
+
+
 class _Mode(_python_dispatch.TorchDispatchMode):
-    """Looks at each operator before it runs."""
+    """Looks at each operator before it runs. What it does for an operator that never waits is kept to a minimum."""
 
     def __init__(self, emit: Callable[[Wait, FrameType | None], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._emit = emit
         self.watcher: Callable[[int], bool] | None = None
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return whether torch wraps the method below, so that torch.compile does not compile it.
+
+        The wrapper costs a microsecond for each operator, and imports torch._dynamo. Instead the code itself is marked,
+        where torch offers that.
+        """
+        return not hasattr(_compiler, "set_code_exec_strategy")
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        options = kwargs or {}
-        rule = rule_of(func)
+        operator = func._op  # unlike `func`, it is hashed without a call of Python
+        try:
+            rule, call = _known[operator]
+        except KeyError:
+            plain = type(func) is torch._ops.OpOverload
+            rule, call = _known[operator] = (rule_of(func), operator if plain else func)
         if rule is not None:
-            for wait in rule(args, options):
+            for wait in rule(args, kwargs or {}):
                 self._emit(wait, sys._getframe(1))
-        result = func(*args, **options)
-        watcher = self.watcher
-        if (
-            watcher is not None
-            and _device_of((*args, *options.values(), result)) is not None
-            and watcher(threading.get_ident())
-        ):
-            self.watcher = None
+        result = call(*args, **kwargs) if kwargs else call(*args)
+        if self.watcher is not None:
+            self._watch((*args, *(kwargs or {}).values(), result))
         return result
+
+    def _watch(self, values: Sequence[Any]) -> None:
+        watcher = self.watcher
+        if watcher is not None and _device_of(values) is not None and watcher(threading.get_ident()):
+            self.watcher = None
+
+
+_leave_uncompiled(_Mode.__torch_dispatch__)
 
 
 def _leave(mode: _Mode) -> None:
@@ -203,19 +274,22 @@ def _leave(mode: _Mode) -> None:
         _python_dispatch._push_mode(other)
 
 
-@cache
 def rule_of(func: Any) -> Rule | None:
     """Return what tells the waits of a call of an operator from its arguments; None if it never waits."""
-    packet = getattr(func, "overloadpacket", None)
-    rule = _RULES.get(str(packet))
+    name = str(getattr(func, "overloadpacket", None))
+    rule = _RULES.get(name)
     if rule is not None:
         return rule
     tags = getattr(func, "tags", ())
     if torch.Tag.data_dependent_output in tags:
         return _read
-    if torch.Tag.dynamic_output_shape in tags:
+    if torch.Tag.dynamic_output_shape in tags or name in _SIZED_BY_VALUES:
         return _sized_by_values
     return None
+
+
+_known: dict[Any, tuple[Rule | None, Callable[..., Any]]] = {}
+"""By the function of C++ behind an operator: what :func:`rule_of` returned, and how to call the operator."""
 
 
 def _read(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
@@ -266,6 +340,49 @@ def _made_from_data(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator
     tensor = args[0]
     if _is_of_device(tensor) and tensor.numel():
         yield Wait(tensor.device, "H2D", tensor.numel() * tensor.element_size())
+
+
+def _inside(waits: int) -> Rule:
+    """Return the rule of an operator whose CUDA kernel reads so many values, one after the other. Of kernels of other
+    devices and of ROCm it is only known that they need a value.
+    """
+
+    def rule(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+        for wait in _sized_by_values(args, options):
+            yield from [wait] * (waits if _is_cuda(wait.device) else 1)
+
+    return rule
+
+
+def _checked(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+    """CUDA's kernels read at least whether the algorithm converged. How often its library waits is not known."""
+    tensor = _first(args[:1])
+    if tensor is not None and _is_cuda(tensor.device) and tensor.numel() > 1:
+        yield Wait(tensor.device, "D2H")
+
+
+def _histogram(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+    """Without bounds, the smallest and the largest value are read."""
+    low = args[2] if len(args) > 2 else options.get("min", 0)
+    high = args[3] if len(args) > 3 else options.get("max", 0)
+    if low == high:
+        yield from _inside(2)(args[:1], {})
+
+
+def _checked_normal(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+    """A deviation that is a tensor is checked not to be negative."""
+    if len(args) > 1 and isinstance(args[1], torch.Tensor):
+        yield from _inside(2)(args[1:2], {})
+
+
+def _isin(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
+    """Sorts both tensors, without duplicates, unless there is little to look for (torch's own bound)."""
+    elements, tests = args[:2]
+    if not isinstance(elements, torch.Tensor) or not isinstance(tests, torch.Tensor) or not _is_of_device(elements):
+        return
+    searches = _is_cuda(elements.device) and not options.get("assume_unique", False)
+    if searches and elements.numel() and tests.numel() >= int(10 * elements.numel() ** 0.145):
+        yield from [Wait(elements.device)] * 3
 
 
 def _filled(args: Sequence[Any], options: Mapping[str, Any]) -> Iterator[Wait]:
@@ -324,15 +441,35 @@ _RULES: Final[Mapping[str, Rule]] = {
     "aten.index_fill": _filled,
     "aten.index_fill_": _filled,
     "aten.lift_fresh": _made_from_data,
-    "aten.normal": lambda args, options: _read(args[1:2], {}),
+    "aten.normal": _checked_normal,
+    "aten.repeat_interleave": _inside(2),
+    "aten.bincount": _inside(2),
+    "aten.histc": _histogram,
+    "aten.isin": _isin,
+    "aten.unique_dim": _inside(3),
     "aten._linalg_check_errors": _read,
+    "aten._linalg_eigh": _checked,
+    "aten._linalg_svd": _checked,
     "aten._to_sparse": _sized_by_values,
-    "aten._to_sparse_csr": _sized_by_values,
+    "aten._to_sparse_csr": _inside(2),
     "aten._to_sparse_csc": _sized_by_values,
     "aten._to_sparse_bsr": _sized_by_values,
     "aten._to_sparse_bsc": _sized_by_values,
 }
 """By the name of the operator without its overload; operators that torch tags need no entry."""
+
+_SIZED_BY_VALUES: Final = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_ctc_loss", "_unique", "_unique2", "argwhere", "linalg_lstsq", "masked_select", "nonzero", "one_hot",
+        "unique_consecutive", "unique_dim_consecutive",
+    )
+)  # fmt: skip
+"""Operators that torch tags today. Earlier releases may lack some of the tags."""
+
+
+def _is_cuda(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.version.hip is None
 
 
 def _is_device(device: torch.device) -> bool:
@@ -379,5 +516,7 @@ def _waited_for(arguments: tuple[Any, ...]) -> torch.device:
         return torch.device(device)
     if isinstance(device, int) and device >= 0:
         return torch.device(kind, device)
-    index = torch.accelerator.current_device_index() if hasattr(torch, "accelerator") else torch.cuda.current_device()
-    return torch.device(kind, index)
+    if hasattr(torch, "accelerator"):
+        return torch.device(kind, torch.accelerator.current_device_index())
+    ask = getattr(getattr(torch, kind, None), "current_device", None)  # torch before 2.6; there is one MPS device only
+    return torch.device(kind) if ask is None else torch.device(kind, ask())

@@ -35,12 +35,6 @@ _TOOLS: Final = (
     ("NV_NSIGHT_INJECTION_PORT_BASE", "Nsight Compute"),
     ("NV_NSIGHT_INJECTION_TRANSPORT_TYPE", "Nsight Compute"),
 )
-_DRIVER_CALLS: Final = "counted at the driver"
-_FRAMEWORKS: Final = (
-    ("cupy", "CuPy", _DRIVER_CALLS),
-    ("numba_cuda", "Numba", _DRIVER_CALLS),
-    ("jax", "JAX", "counted where it fetches values and blocks until they are ready; it makes no driver call"),
-)
 
 
 class Fact(NamedTuple):
@@ -52,8 +46,25 @@ class Fact(NamedTuple):
     """What would improve it, as a sentence without its period; None if nothing needs to."""
 
 
+_AT_THE_DISPATCHER: Final = (
+    Fact("recorder", "dispatcher: counts reads, blocking copies, sizes that depend on values, and synchronize calls"),
+    Fact("not counted", "waits inside kernels and libraries, and of threads other than the region's and autograd's"),
+    Fact("tried", "on NVIDIA GPUs only; which calls wait here was taken from source and documentation"),
+)
+_XLA: Final = Fact("torch_xla", "installed; waits for XLA devices are not counted (PT_XLA_DEBUG_LEVEL=2 reports them)")
+_DRIVER_CALLS: Final = "counted at the driver"
+_FRAMEWORKS: Final = (
+    ("cupy", "CuPy", _DRIVER_CALLS),
+    ("numba_cuda", "Numba", _DRIVER_CALLS),
+    ("jax", "JAX", "counted where it fetches values and blocks until they are ready; it makes no driver call"),
+)
+
+
 def facts(found: devices.Device) -> list[Fact]:
     """Return the facts that matter for counting here; `found` is the GPU, or why there is none."""
+    xla = [_XLA] if _is_installed("torch_xla") else []
+    if found.kind == "other":
+        return [*_AT_THE_DISPATCHER, *xla]
     there_is_a_gpu = found.kind == "cuda"
     said = [_cupti(there_is_a_gpu), _gate()]
     if there_is_a_gpu:
@@ -61,6 +72,7 @@ def facts(found: devices.Device) -> list[Fact]:
     tool = injected_tool()
     if tool is not None:
         said.append(Fact("attached", tool, f"{held_by(tool)}; without it the count has coverage torch"))
+    said += xla
     return said + [Fact(name, how) for module, name, how in _FRAMEWORKS if _is_installed(module) and there_is_a_gpu]
 
 

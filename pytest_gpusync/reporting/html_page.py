@@ -6,11 +6,8 @@ run were not escaped. Without the script it shows everything; the script adds fi
 
 from __future__ import annotations
 
-import hashlib
 import os
-from base64 import b64encode
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -23,7 +20,7 @@ from pytest_gpusync.reporting.by_device import merged, place_text
 from pytest_gpusync.reporting.page_model import OUTCOME_NAMES, failed_sentences, limit, page_model
 from pytest_gpusync.reporting.site_rows import source_text
 from pytest_gpusync.reporting.sources import OUTSIDE, locate
-from pytest_gpusync.reporting.templates import asset, fill
+from pytest_gpusync.reporting.templates import fill, page_assets
 from pytest_gpusync.reporting.terminal import plural
 from pytest_gpusync.reporting.timeline import timeline
 
@@ -101,7 +98,7 @@ def to_html(document: Document, folder: Path | None = None) -> str:
         source_address=lambda path, line: _source_address(path, line, origin.get("source_url"), folder or Path.cwd()),
         regions_shown=REGIONS_SHOWN,
         **_CONTEXT,
-        **_assets(),
+        **page_assets(),
     )
 
 
@@ -199,17 +196,3 @@ _CONTEXT: Final = {
     "block_title": html_charts.block_title,
 }
 """What the templates use beside the run."""
-
-
-@lru_cache(maxsize=1)
-def _assets() -> dict[str, Any]:
-    """Return the style sheet, the script, and the policy that permits both by their hashes."""
-    style, script = asset("page.css"), asset("page.js")
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
-    )
-    return {"style": style, "script": script, "policy": policy}
-
-
-def _hash(content: str) -> str:
-    return f"'sha256-{b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"

@@ -12,20 +12,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from gpusync_lint.files.line_ranges import merge_ranges
+from gpusync_lint.files.run_files import Environment, Origin
 
+from pytest_gpusync.model.measurement import COVERAGES
+from pytest_gpusync.reporting.run_figures import RunFigures
 from pytest_gpusync.reporting.run_file import SCHEMA
+from pytest_gpusync.reporting.run_filter import TEST, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_gpusync.model.document import Document
-
-_COVERAGES: Final = ("simulated", "dispatcher", "torch", "driver")
-"""From least to most: the coverage of a merged run is the least of its parts."""
+    from pytest_gpusync.reporting.run_filter import Filter
 
 _COMPARED: Final = ("device", "gpu", "driver", "recorder", "coverage", "torch", "python")
 """Fields of an environment in which the parts of a run may differ."""
+
+
+class NothingLeftError(LookupError):
+    """There is no run to merge."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +48,21 @@ class _Part:
     label: str = field(default="", compare=False)
 
 
-def merge_runs(runs: Sequence[tuple[str, Document]]) -> Document:
+def merge_runs(runs: Iterable[tuple[str, Document]], filters: Sequence[Filter] = ()) -> Document:
     """Return the runs as one run object.
 
     Args:
         runs: the path of each file, as the user gave it, and its run object, which has been checked if it was read
             from a file; a merged run contributes its parts.
+        filters: only parts and tests that fulfill all of them.
+
+    Raises:
+        NothingLeftError: there are no runs, or none fulfills the filters.
     """
-    parts = sorted((part for file, document in runs for part in _parts(file, document)), key=_order)
+    found = (part for file, document in runs for part in _parts(file, document))
+    parts = sorted((part for part in found if not filters or _keep(part, filters)), key=_order)
+    if not parts:
+        raise NothingLeftError
     parts = [replace(part, label=label) for part, label in zip(parts, _labels(parts), strict=True)]
     named = Counter(name for part in parts for name in {region["name"] for region in part.regions})
     return {
@@ -69,6 +83,18 @@ def merge_runs(runs: Sequence[tuple[str, Document]]) -> Document:
             for part in parts
         ],
     }
+
+
+def _keep(part: _Part, filters: Sequence[Filter]) -> bool:
+    """Return whether a part fulfills the filters, after removing its regions that do not."""
+    of_regions = [one for one in filters if one.name == TEST]
+    if of_regions:
+        part.regions[:] = [region for region in part.regions if all(one.matches(region["name"]) for one in of_regions)]
+    figures = RunFigures(
+        part.file, msgspec.convert(part.environment, Environment), msgspec.convert(part.origin, Origin | None), {}, {}
+    )
+    matches = all(one.matches(value_of(figures, one.name)) for one in filters if one.name != TEST)
+    return matches and (bool(part.regions) or not of_regions)
 
 
 def _parts(file: str, document: Document) -> list[_Part]:
@@ -119,7 +145,7 @@ def _environment(parts: Sequence[_Part]) -> Document:
     measured = [part for part in parts if part.environment["recorder"] is not None]
     if not measured:
         return parts[0].environment
-    least = min(measured, key=lambda part: _COVERAGES.index(part.environment["coverage"]))
+    least = min(measured, key=lambda part: COVERAGES.index(part.environment["coverage"]))
     differing = [key for key in _COMPARED if len({part.environment[key] for part in measured}) > 1]
     notes = list(dict.fromkeys(part.environment["note"] for part in measured if part.environment["note"]))
     if differing:
@@ -160,4 +186,6 @@ def _origin(parts: Sequence[_Part]) -> Document:
     for key in ("command", "commit", "version", "source_url"):
         values = {origin.get(key) for origin in origins}
         shared[key] = values.pop() if len(values) == 1 else None
+    named = [origin.get("labels") or {} for origin in origins]
+    shared["labels"] = {key: value for key, value in named[0].items() if all(each.get(key) == value for each in named)}
     return {**shared, "date": max((origin["date"] for origin in origins if origin.get("date")), default=None)}

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _COMMAND_LIMIT: Final = 400
 """Longest command that is kept, in characters."""
 
+_LABELS_KEPT: Final = 20
+_LABEL_LIMIT: Final = 100
+"""Longest name and value of a label, in characters."""
+
 _SECRET: Final = re.compile(
     r"(?:token(?!s|iz)|secret|passw(?:or)?d|credential|api[-_]?key)[\w-]*(?P<value>=.+)?\Z", re.DOTALL | re.IGNORECASE
 )
@@ -40,7 +44,18 @@ def origin_document() -> Document:
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "version": __version__,
         "source_url": None if repository is None else _source_url(os.environ, below),
+        "labels": labels(os.environ.get("GPUSYNC_LABELS", "")),
     }
+
+
+def labels(text: str) -> dict[str, str]:
+    """Return the labels in ``GPUSYNC_LABELS``, such as ``model=gpt-2, team=vision``; without a value it is ``true``."""
+    found: dict[str, str] = {}
+    for entry in text.split(",")[:_LABELS_KEPT]:
+        key, equals, value = (part.strip()[:_LABEL_LIMIT] for part in entry.partition("="))
+        if key:
+            found[key] = value if equals else "true"
+    return found
 
 
 def _program(path: str) -> list[str]:

@@ -12,7 +12,7 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpusync_lint.files.atomic_write import replace_file
 
@@ -21,10 +21,13 @@ from pytest_gpusync.machine import devices
 from pytest_gpusync.model.budgets import why_not_measured
 from pytest_gpusync.model.line_counts import cause_of
 from pytest_gpusync.model.site_counts import device_counts, site_counts, syncs_per_step
+from pytest_gpusync.model.site_key import normalized
+from pytest_gpusync.reporting.compilation import compilation_document, with_codes
 from pytest_gpusync.reporting.not_counted import not_counted_document
 from pytest_gpusync.reporting.origin import origin_document
 from pytest_gpusync.reporting.quantities import elapsed_document, estimate_document, memory_document, timing_document
 from pytest_gpusync.reporting.rule_names import rule_for
+from pytest_gpusync.reporting.site_rows import source_text
 from pytest_gpusync.reporting.sync_sequence import sequence_document
 
 if TYPE_CHECKING:
@@ -85,6 +88,7 @@ def region_document(measurement: Measurement, verdicts: Sequence[Verdict] = ()) 
         "not_counted": not_counted_document(measurement),
         "sites": [_site(count, measurement.executions) for count in counts],
         "races": None if measurement.races is None else [_race(race) for race in measurement.races],
+        "compilation": compilation_document(measurement),
         "order": sequence_document(measurement, counts),
         "memory": memory_document(measurement),
         "timing": timing_document(measurement),
@@ -110,6 +114,7 @@ def unmeasured_document(name: str, problem: str) -> Document:
         "not_counted": None,
         "sites": [],
         "races": None,
+        "compilation": None,
         "order": None,
         "memory": None,
         "timing": None,
@@ -131,7 +136,7 @@ def elapsed_region_document(name: str, found: Elapsed) -> Document:
 def run_document(
     environment: Environment | Document | None, regions: Iterable[Document], lines: Document | None = None
 ) -> Document:
-    """Return the run object, with the linter's rule code for each line that has one.
+    """Return the run object, with the source text of each line, and the linter's rule code for each that has one.
 
     `lines`: which lines of the project ran, by path, as inclusive ranges; None if that was not recorded.
     """
@@ -139,7 +144,11 @@ def run_document(
     return {
         "schema": SCHEMA,
         "environment": described,
-        "regions": [{**region, "sites": [_named(site) for site in region["sites"]]} for region in regions],
+        "regions": [
+            {**region, "sites": [_described(site) for site in region["sites"]]}
+            | {"compilation": with_codes(region.get("compilation"))}
+            for region in regions
+        ],
         "lines": lines,
         "rank": rank(),
         "origin": origin_document(),
@@ -148,9 +157,21 @@ def run_document(
 
 def to_text(document: Document) -> str:
     """Return a run object as the text of its file."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
-    text = _COLUMN.sub(lambda column: " ".join(column[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
-    return escape_surrogates(text)
+    # One region at a time: a column of numbers takes several times as much memory before it is on one line.
+    members = []
+    for key, value in document.items():
+        if isinstance(value, list) and value:
+            text = ",\n    ".join(_indented(item, 4) for item in value)
+            members.append(f"  {json.dumps(key)}: [\n    {text}\n  ]")
+        else:
+            members.append(f"  {json.dumps(key)}: {_indented(value, 2)}")
+    return escape_surrogates("{\n" + ",\n".join(members) + "\n}\n")
+
+
+def _indented(value: Any, depth: int) -> str:
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    text = _COLUMN.sub(lambda column: " ".join(column[0].split()).replace("[ ", "[").replace(" ]", "]"), text)
+    return text.replace("\n", "\n" + " " * depth)
 
 
 def escape_surrogates(text: str) -> str:
@@ -188,8 +209,9 @@ def _site(count: SiteCount, executions: Mapping[tuple[str, int], int] | None) ->
         "path": count.site.path,
         "line": count.site.line,
         "function": count.site.function,
-        "code": None,  # filled in when the run is written, as is the next
+        "code": None,  # filled in when the run is written, as are the next two
         "silent": None,
+        "source": None,
         "kind": count.kind,
         "direction": count.direction,
         "syncs": count.syncs,
@@ -229,7 +251,10 @@ def _race(race: Race) -> Document:
     }
 
 
-def _named(site: Document) -> Document:
+def _described(site: Document) -> Document:
+    """Return a site with its source text and its rule, unless it has them already."""
+    if site["source"] is None and (text := source_text(site["path"], site["line"])):
+        site = {**site, "source": normalized(text)}
     if site["code"] is not None:
         return site
     rule = rule_for(site["path"], site["line"], site["direction"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gpusync_lint.escaping import escaped
 
 from pytest_gpusync.reporting.by_device import counts_text, merged, uses_other_devices
+from pytest_gpusync.reporting.compilation import compilation_lines
 from pytest_gpusync.reporting.not_counted import SET_UP, not_counted_lines
 from pytest_gpusync.reporting.rule_names import rules_for
 from pytest_gpusync.reporting.site_rows import Row, align, codes, shortened_source
@@ -50,6 +51,7 @@ def summary_lines(environment: Document | None, tests: dict[str, list[Document]]
             lines.append(f"  {environment['note']}")
     lines.append(_counts(tests, noun))
     lines += _races(regions)
+    lines += compilation_lines(regions, WORST_SHOWN)
     by_device = merged(region.get("devices") for region in regions)
     if uses_other_devices(by_device):
         lines.append(f"by device: {counts_text(by_device)}")

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpusync_lint.escaping import escaped
 
-from pytest_gpusync.model.budgets import WHOLE_REGION, why_not_measured
+from pytest_gpusync.model.budgets import WHOLE_REGION, unit_of, why_not_measured
 from pytest_gpusync.model.line_counts import counted_per_step, line_counts
 from pytest_gpusync.model.measurement import Environment
 from pytest_gpusync.model.site_counts import device_counts
 from pytest_gpusync.model.sizes import format_size
 from pytest_gpusync.reporting.by_device import counts_text, uses_other_devices
+from pytest_gpusync.reporting.compiler_rows import compilation_rows
 from pytest_gpusync.reporting.site_rows import align, line_row, source_text
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ def render_measurement(
         tail += f"; {environment.note}"
     if measurement.races is None and environment.device == "cuda":
         tail += f"; {RACES_NOT_CHECKED}"
-    head, *rows, tail = map(escaped, [head, *_device_rows(measurement), *rows, tail])
+    compiled = compilation_rows(measurement.compilation or (), measurement.warmup, shown)
+    head, *rows, tail = map(escaped, [head, *_device_rows(measurement), *rows, *compiled, tail])
     if color:
         head, tail = f"\x1b[1m{head}\x1b[0m", f"\x1b[2m{tail}\x1b[0m"
     return [head, *rows, tail]
@@ -171,11 +173,12 @@ def total_sentence(measurement: Measurement) -> str:
         return plural(per_step[0], "sync")
     # The lower of two middle values: a number of syncs that a step really made.
     median, most = per_step[(len(per_step) - 1) // 2], per_step[-1]
-    rate = f"{plural(most, 'sync')} per step"
+    unit = unit_of(measurement)
+    rate = f"{plural(most, 'sync')} per {unit}"
     if median != most:
-        rate = f"{plural(median, 'sync')} per step, {most} in the worst"
-    warmup = f" after {plural(measurement.warmup, 'step')} of warm-up" if measurement.warmup else ""
-    return f"{rate}, over {plural(len(per_step), 'step')}{warmup} (a step ends at {measurement.step_source})"
+        rate = f"{plural(median, 'sync')} per {unit}, {most} in the worst"
+    warmup = f" after {plural(measurement.warmup, unit)} of warm-up" if measurement.warmup else ""
+    return f"{rate}, over {plural(len(per_step), unit)}{warmup} (a {unit} ends at {measurement.step_source})"
 
 
 def wrap_line(line: str) -> list[str]:

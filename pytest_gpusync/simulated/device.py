@@ -112,6 +112,7 @@ class SimulatedDevice:
         tensor_api.reset()
         self._hooks.remove()
         conditions.capturing, conditions.pool, conditions.debug_mode = False, SHARED, 0
+        conditions.captured_streams = None
         streams.reset()
         compilation.reset()
         autotuning.reset()

@@ -41,6 +41,7 @@ _USER_GRAPH_BREAK: Final = 4
 _GRAPH_BREAK = "graph break of torch.compile"
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(\w+)_at_\d+")
 """The name torch.compile gives to the rest of a function after a graph break."""
+_FUNCTION = r"\1"
 _INDUCTOR_FOLDER = f"{os.sep}torchinductor_"
 """Part of the path of code written by torch.compile, see torch/_inductor/runtime/cache_dir_utils.py."""
 
@@ -170,6 +171,25 @@ def is_user_code(filename: str) -> bool:
     return not filename.startswith("<") and _classify_path(filename) == _USER
 
 
+def site_of_stack(stack: Sequence[tuple[str, int, str]]) -> Site:
+    """Return the site of a stack that was kept as text: file, line and function of each frame, the innermost last.
+
+    It is the innermost frame of the user's project, or of the stack if none is.
+    """
+    for index in range(len(stack) - 1, -1, -1):
+        filename, line, function = stack[index]
+        if is_user_code(filename):
+            break
+    else:
+        index = len(stack) - 1
+        filename, line, function = stack[index]
+    via = None
+    if index < len(stack) - 1:
+        inner = stack[-1]
+        via = f"{package_path(inner[0])}:{inner[1]} {_RESUMED.sub(_FUNCTION, inner[2])}"
+    return Site(display_path(filename), line, _RESUMED.sub(_FUNCTION, function), via)
+
+
 def _site_of(frame: FrameType | None) -> tuple[Site, bool] | None:
     """Return the site of a stack and whether its frame is the user's; None if all frames are our own."""
     via: str | None = None
@@ -231,7 +251,7 @@ def _cache(cache: dict[_Key, _Value], key: _Key, value: _Value) -> None:
 def _function(code: CodeType) -> str:
     # co_qualname exists from Python 3.11 on.
     name: str = getattr(code, "co_qualname", code.co_name)
-    return _RESUMED.sub(r"\1", name)
+    return _RESUMED.sub(_FUNCTION, name)
 
 
 def package_path(filename: str) -> str:

@@ -22,6 +22,16 @@ STATEMENTS = [
     "str(x)",
     "torch.cuda.synchronize()",
     "torch.cuda.current_stream().synchronize()",
+    "indices.bincount()",
+    "indices.repeat_interleave(indices)",
+    "x.histc(10)",
+    "torch.isin(indices, indices.repeat(8))",
+    "torch.isin(indices, indices[:1])",
+    "torch.normal(x, x)",
+    "torch.normal(0.0, x)",
+    "x.unique(dim=0)",
+    "x.to_sparse_csr()",
+    "big = torch.empty(1 << 28, device='cuda'); del big; torch.cuda.empty_cache()",
     "x @ x",
 ]
 
@@ -31,6 +41,7 @@ def test_the_dispatcher_shows_what_the_driver_is_asked(statement):
     scope = {
         "torch": torch,
         "x": torch.ones(8, 8, device="cuda"),
+        "indices": torch.tensor([1, 2, 3], device="cuda"),
         "host": torch.ones(8, 8),
         "pinned": torch.ones(8, 8, pin_memory=True),
     }

@@ -85,6 +85,8 @@ def _change(document: Any, path: tuple[Any, ...], random: Random) -> None:
         old = holder[path[-1]]
     except (LookupError, TypeError):
         return  # an earlier change removed it
+    if not isinstance(holder, (dict, list)):
+        return  # an earlier change put a text there
     kind = random.random()
     if kind < 0.6:
         holder[path[-1]] = copy.deepcopy(random.choice(VALUES))

@@ -12,12 +12,12 @@ from test_run_file import SCHEMA, violations
 
 from pytest_gpusync.machine import devices
 from pytest_gpusync.machine.devices import Device
-from pytest_gpusync.plugin.baseline_file import (
+from pytest_gpusync.model.site_key import Key
+from pytest_gpusync.reporting.baseline_file import (
     Baseline,
     BaselineError,
     Change,
     Folders,
-    Key,
     count,
     decreases,
     increases,
@@ -110,7 +110,7 @@ def test_what_is_no_baseline_is_refused_in_one_line(tmp_path, content, complaint
 def test_each_half_recognizes_the_schema_of_the_other():
     from gpusync_lint.accept import baseline as of_linter
 
-    from pytest_gpusync.plugin import baseline_file
+    from pytest_gpusync.reporting import baseline_file
 
     assert of_linter.SCHEMA.startswith(baseline_file.LINTER_SCHEMA)
     assert baseline_file.SCHEMA.startswith(of_linter.PLUGIN_SCHEMA)

@@ -12,9 +12,11 @@ from pytest_gpusync.model.budgets import (
     DispatchBudget,
     FlightBudget,
     GrowthBudget,
+    LatencyBudget,
     judge_dispatch,
     judge_growth,
     judge_in_flight,
+    judge_latency,
 )
 from pytest_gpusync.model.measurement import Disturbance, GrownLine, MemorySample, StepTime
 from pytest_gpusync.model.memory_growth import device_mallocs_per_step, peak_over_baseline
@@ -184,6 +186,27 @@ def test_the_dispatch_ratio_is_told_with_budget_steps_and_interval():
 def test_a_dispatch_ratio_that_straddles_the_limit_is_undecided():
     verdict = judge_dispatch(timed([(4, 10), (6, 10)] * 10, syncs=1), DispatchBudget(0.5))
     assert verdict.outcome == "undecided"
+
+
+@pytest.mark.parametrize(("limit", "outcome"), [(11.9, "failed"), (12, "passed"), (12.1, "passed")])
+def test_a_latency_is_the_time_to_issue_and_what_the_device_needs_afterwards(limit, outcome):
+    run = timed([(900, 10)] * 3 + [(9, 10)] * 17, ahead=0.3)
+    verdict = judge_latency(run, LatencyBudget(limit))
+    assert verdict.outcome == outcome
+    assert verdict.sentence == (
+        f"A step took 12 ms, budget {limit:g} ms (median of 17 steps after warm-up, 99 % interval 12 to 12 ms)"
+    )
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, "5 ms", float("inf")])
+def test_a_latency_is_a_number_of_milliseconds(limit):
+    with pytest.raises(ValueError, match="max of a latency must be a number of milliseconds above 0"):
+        LatencyBudget(limit)
+
+
+def test_a_latency_that_varies_around_the_budget_is_undecided_and_few_steps_are_not_enough():
+    assert judge_latency(timed([(4, 10), (6, 10)] * 10), LatencyBudget(5)).outcome == "undecided"
+    assert judge_latency(timed([(4, 10)] * 5), LatencyBudget(5)).outcome == "not_measured"
 
 
 def test_slow_steps_of_warm_up_are_left_out_of_the_dispatch_ratio():

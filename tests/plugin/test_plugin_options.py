@@ -171,7 +171,15 @@ def test_a_wrong_ini_value_is_refused_and_names_the_file(run, pytester, ini, com
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ("maximum=1", "has no argument 'maximum'; it takes max, exact, warmup, step_on, percentile, over and within"),
+        (
+            "maximum=1",
+            "has no argument 'maximum'; it takes max, exact, warmup, step_on, step_at, percentile, over and within",
+        ),
+        ('1, step_on="Adam", step_at="Engine.step"', "give step_on or step_at, not both"),
+        (
+            '1, step_at="Engine step"',
+            'step_at takes the name of a function, such as "generate" or "Engine.step", not \'Engine step\'',
+        ),
         ("1, 2", "takes one positional argument, max"),
         ("1, max=2", "takes one positional argument, max"),
         ("", "needs max or exact"),

@@ -20,7 +20,7 @@ from pytest_gpusync.elapsed.paired import Pair, ratio_of, with_disturbance
 from pytest_gpusync.elapsed.stalls import Stall, Stalls
 from pytest_gpusync.model.budgets import Budget, DispatchBudget, GrowthBudget, judge, judge_dispatch, judge_growth
 from pytest_gpusync.model.estimates import median_estimate
-from pytest_gpusync.model.measurement import Disturbance, GrownLine, MemorySample, Site, StepTime
+from pytest_gpusync.model.measurement import CompilerEvent, Disturbance, GrownLine, MemorySample, Site, StepTime
 from pytest_gpusync.reporting import run_file
 from pytest_gpusync.reporting.rule_names import Rule
 from pytest_gpusync.reporting.run_file import (
@@ -53,6 +53,12 @@ FULL = stepped(
         ),
         sync(2, line=6, allowed="early stop"),
         sync(None, line=7, background=True, thread="loader"),
+    ),
+    compilation=(
+        CompilerEvent(
+            "graph_break", Site("a.py", 3, "f"), "Data-dependent branching", "Data-dependent branching", step=0
+        ),
+        CompilerEvent("recompilation", Site("a.py", 1, "f"), "size mismatch", step=2),
     ),
 )
 
@@ -179,6 +185,9 @@ OBJECTS = {
     run_files.Site: SCHEMA["$defs"]["site"],
     run_files.Race: SCHEMA["$defs"]["race"],
     run_files.Place: SCHEMA["$defs"]["race"]["properties"]["other"],
+    run_files.Compilation: SCHEMA["$defs"]["region"]["properties"]["compilation"],
+    run_files.EventsPerStep: SCHEMA["$defs"]["region"]["properties"]["compilation"]["properties"]["per_step"],
+    run_files.CompiledLine: SCHEMA["$defs"]["compiled_line"],
     run_files.Order: SCHEMA["$defs"]["region"]["properties"]["order"],
     run_files.Estimate: SCHEMA["$defs"]["estimate"],
     run_files.Verdict: SCHEMA["$defs"]["verdict"],

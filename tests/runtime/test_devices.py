@@ -20,9 +20,22 @@ from pytest_gpusync.machine import devices
         ("this is not python", None),
     ],
 )
-def test_the_build_is_read_from_torchs_version_file(tmp_path, text, expected):
+def test_the_build_is_read_from_torchs_version_file(tmp_path, monkeypatch, text, expected):
     (tmp_path / "version.py").write_text(text)
-    assert devices._read_version_file(str(tmp_path / "version.py")) == expected
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(
+        devices, "_values_of_version_file", lambda: devices._read_version_file(str(tmp_path / "version.py"))
+    )
+    assert devices.torch_build() == expected
+
+
+@pytest.mark.parametrize(("values", "found"), [({"hip": "6.4.1"}, "rocm"), ({"xpu": "20250302"}, "xpu"), ({}, None)])
+def test_a_build_whose_version_does_not_name_its_accelerator_is_known_by_the_version_file(monkeypatch, values, found):
+    monkeypatch.setattr(devices, "torch_build", lambda: ("2.7.1+gite2d141d", None))
+    monkeypatch.setattr(devices, "_values_of_version_file", lambda: values)
+    monkeypatch.setattr(devices, "_PLUGINS", {})
+    monkeypatch.delitem(sys.modules, "torch.version", raising=False)
+    assert devices.detect().gpu == found
 
 
 def test_a_cpu_build_has_no_gpu(monkeypatch):

@@ -45,6 +45,17 @@ COUNTED_EQUALLY = [
     "torch.accelerator.synchronize()",
     "event.synchronize()",
     "torch.linalg.cholesky(torch.eye(3, device='cuda'))",
+    "indices.repeat_interleave(indices)",
+    "indices.repeat_interleave(indices, output_size=6)",
+    "indices.bincount(minlength=8)",
+    "x.histc(10)",
+    "x.histc(10, min=0, max=4)",
+    "torch.isin(indices, indices.repeat(8))",
+    "torch.isin(indices, indices[:1])",
+    "torch.normal(x, x)",
+    "torch.normal(x, 1.0)",
+    "x.unique(dim=0)",
+    "x.to_sparse_csr()",
     "x @ x + x",
     "x.half().float()",
     "torch.zeros(3, device='cuda')",
@@ -63,7 +74,14 @@ def x():
 def names(x):
     event = torch.cuda.Event()
     event.record()
-    return {"torch": torch, "x": x, "host": torch.ones(4, 4), "pinned": torch.ones(4, 4).pin_memory(), "event": event}
+    return {
+        "torch": torch,
+        "x": x,
+        "indices": torch.tensor([1, 2, 3], device="cuda"),
+        "host": torch.ones(4, 4),
+        "pinned": torch.ones(4, 4).pin_memory(),
+        "event": event,
+    }
 
 
 def count(recorder, statement, scope):
@@ -78,10 +96,45 @@ def test_reads_copies_and_synchronize_calls_are_counted_as_the_device_makes_them
     assert count("dispatcher", statement, scope) == count("simulated", statement, scope)
 
 
-def test_a_wait_inside_a_kernel_is_not_seen_and_the_report_says_so(x):
+@pytest.mark.parametrize("tests", range(14, 19))
+def test_isin_waits_from_the_size_at_which_torch_sorts(x, tests):
+    scope = {"torch": torch, "few": torch.arange(32, device="cuda"), "many": torch.arange(tests, device="cuda")}
+    counts = [count(recorder, "torch.isin(few, many)", scope) for recorder in ("dispatcher", "simulated")]
+    assert counts[0] == counts[1]
+
+
+def test_each_block_that_is_freed_is_a_wait(x):
+    counts = {}
+    for recorder in ("dispatcher", "simulated"):
+        kept = [torch.empty(1 << 26, device="cuda") for _ in range(3)]
+        del kept
+        with record(recorder=recorder) as seen:
+            torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
+        counts[recorder] = [sync.kind for sync in seen.result().all_syncs]
+    assert counts["dispatcher"] == counts["simulated"] != []
+
+
+def test_a_wait_in_a_library_names_its_line_there(x):
+    weight = torch.nn.Parameter(x.clone())
+    optimizer = torch.optim.LBFGS([weight], max_iter=1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = weight.square().mean()
+        loss.backward()
+        return loss
+
     with record(recorder="dispatcher") as seen:
-        torch.linalg.svd(x)
-    assert seen.syncs == 0
+        optimizer.step(closure)
+    assert {sync.site.via.partition(":")[0] for sync in seen.result().all_syncs} == {"torch/optim/lbfgs.py"}
+
+
+@pytest.mark.parametrize("statement", ["torch.linalg.svd(x)", "torch.linalg.eigvalsh(x)"])
+def test_of_many_waits_inside_a_library_one_is_seen_and_the_report_says_that_there_may_be_more(x, statement):
+    with record(recorder="dispatcher") as seen:
+        exec(statement)
+    assert seen.syncs == 1 < len(count("simulated", statement, {"torch": torch, "x": x}))
     assert "waits inside kernels" in seen.result().environment.note
 
 
@@ -134,6 +187,25 @@ def test_a_region_without_work_of_the_device_is_not_measured(x):
     assert (seen.syncs, seen.result().device_used) == (0, False)
 
 
+def test_operators_whose_size_depends_on_values_are_known_without_torchs_tags():
+    names = (name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
+    packets = {getattr(torch.ops.aten, name.partition(".")[0], None) for name in names} - {None}
+    tagged = {
+        str(packet)
+        for packet in packets
+        for overload in packet.overloads()
+        if torch.Tag.dynamic_output_shape in getattr(packet, overload).tags
+    }
+    assert tagged <= dispatcher._RULES.keys() | dispatcher._SIZED_BY_VALUES
+
+
+@pytest.mark.parametrize("statement", ["v.bincount()", "v.repeat_interleave(v)"])
+def test_counts_of_cudas_kernels_are_not_claimed_of_rocm(x, monkeypatch, statement):
+    scope = {"v": torch.tensor([1, 2], device="cuda")}
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert count("dispatcher", statement, scope) == ["stream"]
+
+
 def test_everything_is_restored(x):
     from torch import _tensor_str
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -159,6 +231,56 @@ def test_a_mode_of_the_program_that_outlives_the_region_stays(x):
     assert _get_current_dispatch_mode_stack() == [mine]
     mine.__exit__(None, None, None)
     assert seen.syncs == 1
+
+
+def test_a_torch_without_torch_accelerator_is_counted_as_well(x, monkeypatch):
+    # As torch 2.4 and 2.5 are, which have no more of what this recorder uses than that.
+    monkeypatch.delattr(torch, "accelerator")
+    monkeypatch.delattr(torch._C, "_accelerator_synchronizeDevice")
+    monkeypatch.delattr(torch._C, "_accelerator_emptyCache")
+    with record(recorder="dispatcher") as seen:
+        x.sum().item()
+        torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()
+    assert [(sync.kind, sync.device) for sync in seen.result().all_syncs] == [
+        ("stream", 0),
+        ("device", 0),
+        ("stream", 0),
+    ]
+
+
+def test_there_is_one_apple_gpu_where_torch_does_not_say_which_is_current(monkeypatch):
+    monkeypatch.setattr(dispatcher, "accelerator", lambda: torch.device("mps"))
+    monkeypatch.delattr(torch, "accelerator")
+    assert dispatcher._waited_for(()) == torch.device("mps")
+
+
+@pytest.mark.skipif(not hasattr(dispatcher._compiler, "set_code_exec_strategy"), reason="torch wraps the method")
+def test_an_operator_does_not_pass_through_torchs_wrapper_for_the_compiler():
+    assert not hasattr(dispatcher._Mode.__torch_dispatch__, "__wrapped__")
+
+
+@pytest.mark.long
+def test_what_was_compiled_before_stays_compiled_and_the_recorder_is_not_compiled(monkeypatch):
+    from torch._dynamo.utils import counters
+
+    def step(x):
+        return x.add(1) if x.sum().item() > 0 else x.sub(1)  # breaks the graph
+
+    monkeypatch.setattr(dispatcher, "_is_device", lambda device: device.type == "cpu")
+    x = torch.ones(4)
+    compiled = torch.compile(step, backend="eager")
+    compiled(x)
+    before = {name: dict(counters[name]) for name in ("stats", "frames")}
+    seen = []
+    mode = dispatcher._Mode(lambda wait, frame: seen.append(frame.f_code.co_name))
+    dispatcher._python_dispatch._push_mode(mode)
+    try:
+        compiled(x)
+    finally:
+        dispatcher._leave(mode)
+    assert {name: dict(counters[name]) for name in before} == before
+    assert seen == ["step"]
 
 
 @pytest.mark.parametrize(

@@ -284,3 +284,26 @@ def test_the_advice_stands_below_what_was_found(machine, monkeypatch, capsys):
     position = next(number for number, line in enumerate(lines) if line.startswith("CUPTI"))
     assert lines[position].split() == ["CUPTI", "no", "libcupti"]
     assert lines[position + 1].strip().startswith("to improve: libcupti was not found; pip install")
+
+
+@pytest.mark.parametrize("kind", ["rocm", "xpu", "mps", "npu", "hpu", "mlu", "musa"])
+def test_on_another_accelerator_nothing_is_said_of_cupti(kind):
+    found = devices.Device("other", kind)
+    assert names(found) == ["recorder", "not counted", "tried"]
+    assert doctor._kind_of_build(None, found) == f"for {kind}"
+
+
+def test_waits_of_xla_devices_are_said_not_to_be_counted(monkeypatch):
+    monkeypatch.setattr(obstacles, "_is_installed", lambda module: module == "torch_xla")
+    assert "not counted" in told("torch_xla", NO_GPU)[0]
+
+
+def test_an_accelerator_that_torch_does_not_find_is_one_line(monkeypatch, capsys):
+    from pytest_gpusync.recorders import dispatcher
+
+    monkeypatch.setattr(devices, "detect", lambda: devices.Device("other", "mps"))
+    monkeypatch.setattr(dispatcher, "accelerator", lambda: None)
+    assert doctor.main([]) == 1
+    assert "recorder dispatcher: cannot run: no recorder can run: dispatcher: torch finds no accelerator" in (
+        capsys.readouterr().out
+    )

@@ -398,3 +398,45 @@ def test_a_number_of_devices_that_is_none_is_refused_in_one_line(number, capsys)
         trace.main([f"--devices={number}", "train.py"])
     assert exit_.value.code == 2
     assert f"--devices: {number!r} is not a number of devices of at least 1" in capsys.readouterr().err
+
+
+SERVING = """
+    class Engine:
+        def step(self): sync()
+    def generate(engine):
+        for _ in range(3):
+            engine.step()
+            sync()
+            yield 1
+    engine = Engine()
+    for _ in range(2):
+        list(generate(engine))
+    """
+
+
+@pytest.mark.parametrize(
+    ("options", "head"),
+    [
+        (
+            ("--step-at", "Engine.step"),
+            "over 5 steps after 1 step of warm-up (a step ends at a return of Engine.step())",
+        ),
+        (("--step-at", "generate"), "over 5 steps after 1 step of warm-up (a step ends at a return of generate())"),
+        (("--step-at", "Engine.step", "--steps", "2"), "over 2 steps after 1 step of warm-up"),
+    ],
+)
+def test_a_step_ends_where_a_function_of_the_program_returns(program, capsys, options, head):
+    assert program(SERVING, *options) == 0
+    assert f"2 syncs per step, {head}" in capsys.readouterr().out
+
+
+def test_a_function_that_was_not_called_is_an_error(program, capsys):
+    assert program(SERVING, "--step-at", "Engine.run") == 2
+    assert "Not measured: no step ended: Engine.run() was not called" in capsys.readouterr().out
+
+
+def test_what_is_no_name_of_a_function_is_an_error(program, capsys):
+    with pytest.raises(SystemExit) as stop:
+        program(SERVING, "--step-at", "Engine step")
+    assert stop.value.code == 2
+    assert "--step-at: 'Engine step' is not the name of a function, such as Engine.step" in capsys.readouterr().err

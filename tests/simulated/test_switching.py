@@ -146,7 +146,8 @@ def test_another_torch_is_refused_in_one_sentence(monkeypatch, version):
     monkeypatch.setattr(torch, "__version__", version)
     with pytest.raises(SimulationUnavailable) as raised:
         versions.check_supported()
-    assert str(raised.value) == f"torch {version} is not supported: {WHAT_WORKS}"
+    elsewhere = "; on a GPU, syncs are counted with earlier releases too" if version.startswith("2.10") else ""
+    assert str(raised.value) == f"torch {version} is not supported: {WHAT_WORKS}{elsewhere}"
 
 
 @pytest.mark.parametrize(

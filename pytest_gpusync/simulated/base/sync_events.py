@@ -12,11 +12,13 @@ import warnings
 from typing import TYPE_CHECKING
 
 from pytest_gpusync.model.measurement import RawSync
+from pytest_gpusync.simulated.base import capture_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpusync.model.measurement import Direction, Kind, SyncSink
+    from pytest_gpusync.simulated.base.capture_streams import CaptureStreams
 
 _sinks: tuple[SyncSink, ...] = ()
 
@@ -26,6 +28,8 @@ class _Conditions:
 
     capturing = False
     """A CUDA graph is being captured: a sync is an error."""
+    captured_streams: CaptureStreams | None = None
+    """The streams of that graph."""
     pool = (0, 0)
     """The memory pool of new tensors: that of the graph being captured, otherwise the shared one."""
     debug_mode = 0
@@ -72,14 +76,15 @@ def announce(
     """Announce `count` syncs of one kind; `stream` is the id of the stream waited for, None for the current one.
 
     Raises:
-        RuntimeError: a CUDA graph is being captured, or the sync debug mode makes syncs errors.
+        RuntimeError: a CUDA graph is being captured and nobody collects what it does not permit, or the sync debug
+            mode makes syncs errors.
     """
     if count <= 0:
         return
     if conditions.capturing:
-        raise RuntimeError(
-            "CUDA error: operation not permitted when stream is capturing (the operation makes the host wait)"
-        )
+        error = capture_rules.UNPINNED if kind == "pageable" else capture_rules.NOT_PERMITTED
+        capture_rules.refuse("wait", error, sys._getframe(1))
+        return
     debug_mode = conditions.debug_mode if kind == "stream" else 0
     if debug_mode == 2:
         # torch raises before it waits, so there is no sync.

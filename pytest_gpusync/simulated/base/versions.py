@@ -42,7 +42,9 @@ def check_supported() -> None:
     version = str(torch.__version__)
     found = re.match(r"(\d+)\.(\d+)[\d.]*(?:a|b|rc|\.?dev)?", version)
     if found is None or not OLDEST <= (int(found[1]), int(found[2])) <= NEWEST:
-        raise SimulationUnavailable(f"torch {version} is not supported: {_WHAT_WORKS}")
+        older = found is not None and (int(found[1]), int(found[2])) < OLDEST
+        elsewhere = "; on a GPU, syncs are counted with earlier releases too" if older else ""
+        raise SimulationUnavailable(f"torch {version} is not supported: {_WHAT_WORKS}{elsewhere}")
     if found[0][-1].isalpha():
         # Such a build is of some commit between two releases, and may be laid out like neither.
         raise SimulationUnavailable(

@@ -183,8 +183,10 @@ def _compute_kernel(op: Any, schema: Schema) -> Kernel:
         try:
             if only_writes and not process.values:
                 result = None
+            elif conditions.capturing and process.values and outs:
+                result = _capture_with_outputs(schema, run, arguments, keywords, call, named)
             elif conditions.capturing and process.values:
-                result = cuda_graphs.record(run, call, named, writes=schema.writes)
+                result = cuda_graphs.record(schema.name, run, call, named, writes=schema.writes)
             elif outs:
                 result = _run_with_outputs(schema, run, arguments, keywords, call, named)
             else:
@@ -363,6 +365,43 @@ def _run_with_outputs(
             )
         adopt(target, fresh)
     return result
+
+
+def _capture_with_outputs(
+    schema: Schema,
+    run: Kernel,
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    call: list[Any],
+    named: Mapping[str, Any],
+) -> Any:
+    """Record an ``out=`` operator. Outputs get their sizes, as on a GPU, and their values with the first replay."""
+    named = dict(named)
+    fresh_call, fresh_named = list(call), dict(named)
+    fresh: dict[int, Tensor] = {}
+    for position in schema.outs:
+        target = _argument(schema, position, call, named)
+        if target is not None:
+            fresh[position] = torch.empty(0, dtype=target.dtype)
+            _set_argument(schema, position, fresh_call, fresh_named, fresh[position])
+    run(*fresh_call, **fresh_named)
+    for position, made in fresh.items():
+        target = _argument(schema, position, arguments, keywords)
+        if target.shape != made.shape:
+            adopt(target, made)
+            _set_argument(schema, position, call, named, as_cpu(target))
+    return cuda_graphs.record(schema.name, run, call, named, writes=True)
+
+
+def _argument(schema: Schema, position: int, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    return arguments[position] if position < len(arguments) else keywords.get(schema.arguments[position])
+
+
+def _set_argument(schema: Schema, position: int, arguments: list[Any], keywords: dict[str, Any], value: Any) -> None:
+    if position < len(arguments):
+        arguments[position] = value
+    else:
+        keywords[schema.arguments[position]] = value
 
 
 def adopt(target: Tensor, fresh: Tensor) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from pytest_gpusync.model.measurement import PAGEABLE_H2D_WAITS_ABOVE
-from pytest_gpusync.simulated.base import sync_events
+from pytest_gpusync.simulated.base import capture_rules, sync_events
 from pytest_gpusync.simulated.base.state import check_ordinal, current_device, ensure_usable, process
 from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.kernels.cpu_backed import CPU_KEYS, Schema, adopt, kernel_for, label
@@ -42,7 +42,7 @@ def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     to = as_cpu(target) if target.is_cuda else target.detach()
     origin = as_cpu(source) if source.is_cuda else source
     if conditions.capturing:
-        cuda_graphs.record(aten.copy_.default, [to, origin], {}, writes=True)
+        cuda_graphs.record("aten::copy_", aten.copy_.default, [to, origin], {}, writes=True)
     else:
         aten.copy_.default(to, origin)
     return target
@@ -81,7 +81,9 @@ def announce_copy(target: Tensor, source: Tensor, non_blocking: bool) -> None:
         _announce_inbound(source.expand_as(target), target.dtype, straight, non_blocking, target.get_device())
     elif target.numel():
         nbytes = target.numel() * source.element_size()
-        if not non_blocking:
+        if conditions.capturing and not (target.is_contiguous() and pinned.is_pinned(target)):
+            _refuse_unpinned()
+        elif not non_blocking:
             sync_events.announce("stream", direction="D2H", nbytes=nbytes, device=source.get_device())
         elif not (target.is_contiguous() and pinned.is_pinned(target)):
             sync_events.announce("pageable", direction="D2H", nbytes=nbytes, device=source.get_device())
@@ -95,10 +97,17 @@ def _announce_inbound(source: Tensor, dtype: torch.dtype, straight: bool, non_bl
     nbytes = source.numel() * dtype.itemsize
     if not nbytes:
         return
-    if not non_blocking:
+    if conditions.capturing and not (pinned.is_pinned(source) and (straight or non_blocking)):
+        _refuse_unpinned()
+    elif not non_blocking:
         sync_events.announce("stream", direction="H2D", nbytes=nbytes, device=index)
     elif nbytes > PAGEABLE_H2D_WAITS_ABOVE and not (straight and pinned.is_pinned(source)):
         sync_events.announce("pageable", direction="H2D", nbytes=nbytes, device=index)
+
+
+def _refuse_unpinned() -> None:
+    """A copy of pageable memory is not permitted during a capture, whether or not it would wait."""
+    capture_rules.refuse("copy", capture_rules.UNPINNED, sys._getframe(1))
 
 
 def to_copy(
@@ -117,7 +126,9 @@ def to_copy(
     if device is not None and device.type == "cpu":
         if process.tracking or conditions.capturing:
             _follow_read(source, "copy")
-        if source.numel() and not non_blocking:
+        if source.numel() and not non_blocking and conditions.capturing:
+            _refuse_unpinned()
+        elif source.numel() and not non_blocking:
             sync_events.announce(
                 "stream",
                 direction="D2H",
@@ -126,7 +137,12 @@ def to_copy(
             )
         if not process.values:
             unknown_values.refuse("a copy to the host")
-        result: Tensor = aten._to_copy.default(as_cpu(source), **options)
+        if conditions.capturing:
+            result: Tensor = cuda_graphs.record(
+                "aten::_to_copy", aten._to_copy.default, [as_cpu(source)], options, writes=False
+            )
+        else:
+            result = aten._to_copy.default(as_cpu(source), **options)
         if not non_blocking:
             return pinned.mark(result) if pin_memory else result
         # torch uses a pinned buffer for an asynchronous copy to the host, so the copy does not wait.
@@ -158,7 +174,7 @@ def to_copy(
         if not process.values:
             values = unknown_values.meta_of(source)
     if conditions.capturing and process.values:
-        result = cuda_graphs.record(aten._to_copy.default, [values], options, writes=False)
+        result = cuda_graphs.record("aten::_to_copy", aten._to_copy.default, [values], options, writes=False)
     else:
         result = aten._to_copy.default(values, **options)
     result = label(result, index)
@@ -226,7 +242,9 @@ def native_dropout(x: Tensor, probability: float, train: bool | None) -> tuple[T
 
     values = as_cpu(x)
     result, mask = (
-        cuda_graphs.record(run, [values], {}, writes=False) if conditions.capturing and process.values else run(values)
+        cuda_graphs.record("aten::native_dropout", run, [values], {}, writes=False)
+        if conditions.capturing and process.values
+        else run(values)
     )
     both = cast("Tensor", label(result, index)), cast("Tensor", label(mask, index))
     if process.tracking or conditions.capturing:

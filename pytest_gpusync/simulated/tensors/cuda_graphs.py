@@ -3,48 +3,76 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from pytest_gpusync.simulated.base.state import ensure_usable, process
+from pytest_gpusync.simulated.base import capture_rules
+from pytest_gpusync.simulated.base.capture_streams import CaptureStreams
+from pytest_gpusync.simulated.base.state import current_device, ensure_usable, process
 from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.races import tracker
-from pytest_gpusync.simulated.tensors import memory
+from pytest_gpusync.simulated.tensors import generators, memory, streams
 from pytest_gpusync.simulated.tensors.caching_allocator import SHARED
 
-_Step = tuple[Callable[..., Any], list[Any], dict[str, Any], Any]
-"""A CPU operator, its arguments, its keywords, and the result into which later results are copied."""
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+
+class Kernel(NamedTuple):
+    """A kernel of a graph: a CPU operator and its arguments, whose memory is that of the device."""
+
+    name: str
+    """The operator: ``aten::mul.Tensor``."""
+    run: Callable[..., Any]
+    arguments: list[Any]
+    keywords: dict[str, Any]
+    result: Any
+    """The new tensors into which later results are copied; None for an operator that only writes to existing ones."""
+    place: Any
+    """What `place_of` returned for it; None if nobody wants to know."""
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """The tensors among its arguments."""
+        return _tensors([*self.arguments, *self.keywords.values()])
+
 
 _handles = itertools.count(1)
 
 
 class _Capture:
-    steps: list[_Step] | None = None
+    kernels: list[Kernel] | None = None
+    place_of: Callable[[FrameType], Any] | None = None
+    """Describes the line that issues a kernel, if somebody wants to know; it is kept as `Kernel.place`."""
+    ended: Callable[[CUDAGraph], None] | None = None
+    """Called with each graph when its capture has ended, if somebody wants to know."""
 
 
-_capture = _Capture()
+capture = _Capture()
 
 
-def record(run: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any], *, writes: bool) -> Any:
+def record(name: str, run: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any], *, writes: bool) -> Any:
     """Record one kernel of the graph being captured.
 
     As on a GPU, a capture does not run kernels that write to existing tensors. A new tensor is computed anyway, to know
-    its shape.
+    its shape. A kernel on a stream that takes no part in the capture runs at once.
     """
-    assert _capture.steps is not None
-    if writes:
-        _capture.steps.append((run, arguments, keywords, None))
-        return None
-    result = run(*arguments, **keywords)
-    _capture.steps.append((run, arguments, keywords, result))
+    assert capture.kernels is not None and conditions.captured_streams is not None
+    frame = sys._getframe(1)
+    if not conditions.captured_streams.work(streams.key_of(current_device()), frame):
+        return run(*arguments, **keywords)
+    result = None if writes else run(*arguments, **keywords)
+    place = None if capture.place_of is None else capture.place_of(frame)
+    capture.kernels.append(Kernel(name, run, arguments, keywords, result, place))
     return result
 
 
 def is_capturing() -> bool:
-    """Return whether a graph is being captured in this process."""
-    return conditions.capturing
+    """Return whether a graph is being captured from the current stream."""
+    taking_part = conditions.captured_streams
+    return taking_part is not None and taking_part.takes_part(streams.key_of(current_device()))
 
 
 def pool_handle() -> tuple[int, int]:
@@ -56,48 +84,65 @@ class CUDAGraph:
     """Replaces ``torch.cuda.CUDAGraph``."""
 
     def __init__(self, keep_graph: bool = False) -> None:
-        self._steps: Sequence[_Step] | None = None
+        self.kernels: Sequence[Kernel] | None = None
+        """What a replay runs; None before a capture."""
         self._accesses: Sequence[tracker.Captured] = ()
+        self._generators: list[Any] = []
         self._pool = pool_handle()
         self._holds_pool = False
+
+    def register_generator_state(self, generator: Any) -> None:
+        """Let kernels of the graph draw from a generator other than the default ones."""
+        self._generators.append(generator)
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", **_: Any) -> None:
         """Start recording kernels."""
         if conditions.capturing:
-            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+            raise RuntimeError(capture_rules.NOT_PERMITTED)
+        stream = streams.key_of(current_device())
+        if stream[1] == 0:
+            raise RuntimeError(capture_rules.DEFAULT_STREAM)
         self._pool = tuple(pool) if pool else self._pool
         memory.use_pool(self._pool, 1)
         self._holds_pool = True
-        _capture.steps = []
+        capture.kernels = []
         tracker.captured.accesses = []
+        generators.registered.update(generator._cdata for generator in self._generators)
+        conditions.captured_streams = CaptureStreams(stream)
         conditions.capturing, conditions.pool = True, self._pool
         process.changed()
 
     def capture_end(self) -> None:
         """Stop recording kernels; the graph can be replayed from now on."""
-        self._steps, _capture.steps = _capture.steps, None
+        self.kernels, capture.kernels = capture.kernels, None
         self._accesses, tracker.captured.accesses = tracker.captured.accesses or [], None
+        taking_part, conditions.captured_streams = conditions.captured_streams, None
         conditions.capturing, conditions.pool = False, SHARED
+        generators.registered.clear()
         process.changed()
+        if taking_part is not None:
+            taking_part.end(streams.key_of(current_device()))
+        if capture.ended is not None:
+            capture.ended(self)
 
     def replay(self) -> None:
         """Run the kernels again, on the tensors they wrote when they were captured."""
-        if self._steps is None:
+        if self.kernels is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         if process.blocked:
             ensure_usable()
         if tracker.is_listening():
             tracker.replay(self._accesses)
         with torch.no_grad():
-            for run, arguments, keywords, captured in self._steps:
-                _copy_into(captured, run(*arguments, **keywords))
+            for kernel in self.kernels:
+                _copy_into(kernel.result, kernel.run(*kernel.arguments, **kernel.keywords))
 
     def instantiate(self) -> None:
         """Do nothing."""
 
     def reset(self) -> None:
         """Discard the captured kernels and release the memory pool."""
-        self._steps = None
+        self.kernels = None
         if self._holds_pool:
             self._holds_pool = False
             memory.use_pool(self._pool, -1)
@@ -122,3 +167,11 @@ def _copy_into(captured: Any, result: Any) -> None:
     elif isinstance(captured, (list, tuple)):
         for target, value in zip(captured, result, strict=True):
             _copy_into(target, value)
+
+
+def _tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)

@@ -11,7 +11,9 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from pytest_gpusync.simulated.base import capture_rules
 from pytest_gpusync.simulated.base.state import current_device, device_index, process
+from pytest_gpusync.simulated.base.sync_events import conditions
 
 _Generator = torch._C.Generator
 
@@ -26,6 +28,20 @@ class SimulatedGenerator(_Generator):
     def device(self) -> torch.device:  # type: ignore[override]
         """``cuda:N``."""
         return torch.device("cuda", self._index)
+
+    def manual_seed(self, seed: int) -> _Generator:
+        """Set the seed; during the capture of a CUDA graph only to what it is."""
+        if conditions.capturing and seed != self.initial_seed():
+            capture_rules.refuse("generator", capture_rules.NEW_SEED)
+            return self
+        return super().manual_seed(seed)
+
+    def seed(self) -> int:
+        """Set a random seed, which is not permitted during the capture of a CUDA graph, and return it."""
+        if conditions.capturing:
+            capture_rules.refuse("generator", capture_rules.NEW_SEED)
+            return self.initial_seed()
+        return super().seed()
 
     def get_offset(self) -> int:
         """Return 0: the CPU's generator has no Philox offset."""
@@ -51,6 +67,8 @@ class SimulatedGenerator(_Generator):
         return self
 
 
+registered: set[int] = set()
+"""The generators, by the addresses of their C++ parts, that the graph being captured knows besides the default ones."""
 _known: WeakValueDictionary[int, SimulatedGenerator] = WeakValueDictionary()
 """Live simulated generators by the address of their C++ part: a kernel receives another Python object for it."""
 
@@ -97,4 +115,6 @@ def resolve(generator: Any, index: int) -> Any:
         return defaults()[index if index >= 0 else current_device()]
     if generator._cdata not in _known:
         raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+    if conditions.capturing and generator._cdata not in registered | {one._cdata for one in defaults()}:
+        capture_rules.refuse("generator", capture_rules.UNREGISTERED)
     return generator

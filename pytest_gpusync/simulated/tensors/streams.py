@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import sys
 import threading
 import time
 import warnings
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from pytest_gpusync.simulated.base import sync_events
+from pytest_gpusync.simulated.base import capture_rules, capture_streams, sync_events
 from pytest_gpusync.simulated.base.state import device_index, process
 from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.races import clocks, tracker
@@ -77,15 +78,21 @@ class Stream:
 
     def query(self) -> bool:
         """Return True: the stream is idle. The host now knows that its work is done."""
+        if conditions.capturing:
+            capture_rules.refuse("call", capture_rules.NOT_PERMITTED)
         clocks.host.wait(timeline_of(self).snapshot())
         return True
 
     def is_capturing(self) -> bool:
-        """Return whether a CUDA graph is being captured."""
-        return conditions.capturing
+        """Return whether a CUDA graph is being captured from this stream."""
+        streams = conditions.captured_streams
+        return streams is not None and streams.takes_part((self.device_index, self.stream_id))
 
     def wait_stream(self, stream: Any) -> None:
         """Let later work of this stream come after what `stream` has been given so far."""
+        if conditions.captured_streams is not None:
+            recorded = conditions.captured_streams.record((stream.device_index, stream.stream_id))
+            _wait_in_capture(self, recorded)
         timeline_of(self).wait(timeline_of(stream).snapshot())
 
     def wait_event(self, event: Any) -> None:
@@ -151,25 +158,42 @@ class Event:
         self.cuda_event = id(self)
         self.device = device
         self._recorded_on: int | None = None
+        self._captured: capture_streams.Recorded | None = None
+        """What it stands for in the capture of a CUDA graph in which it was recorded last."""
 
     def record(self, stream: Any = None) -> None:
         """Record the event; it is reached at once."""
         self._recorded_on = device_index(None) if stream is None else stream.device_index
         self._recorded_ns = time.perf_counter_ns()
-        self._reached = timeline_of(stream or current_stream(self.device)).snapshot()
+        on = stream or current_stream(self.device)
+        self._reached = timeline_of(on).snapshot()
+        capture = conditions.captured_streams
+        self._captured = None if capture is None else capture.record((on.device_index, on.stream_id))
 
     def wait(self, stream: Any = None) -> None:
         """Let later work of `stream`, by default the current one, come after what the event has recorded."""
-        timeline_of(stream or current_stream(self.device)).wait(self._reached)
+        waiting = stream or current_stream(self.device)
+        if conditions.captured_streams is not None and self._recorded_ns is not None:
+            _wait_in_capture(waiting, self._captured)
+        timeline_of(waiting).wait(self._reached)
+
+    def _refuse_in_capture(self) -> None:
+        if conditions.capturing:
+            error = capture_rules.NOT_PERMITTED if self._captured is None else capture_rules.CAPTURED_EVENT
+            capture_rules.refuse("call", error, sys._getframe(1))
 
     def query(self) -> bool:
         """Return True: the event has been reached, and the host now knows."""
+        self._refuse_in_capture()
         clocks.host.wait(self._reached)
         return True
 
     def synchronize(self) -> None:
         """Wait for the event: one sync, of the device that it was recorded on."""
         clocks.host.wait(self._reached)
+        if conditions.capturing:
+            self._refuse_in_capture()
+            return
         sync_events.announce("event", device=device_index(None) if self._recorded_on is None else self._recorded_on)
 
     def elapsed_time(self, end_event: Event) -> float:
@@ -275,6 +299,17 @@ def current_id(index: int) -> int:
     """Return the id of the calling thread's current stream of ``cuda:index``."""
     streams = _current.streams
     return streams[index].stream_id if index in streams else 0
+
+
+def key_of(index: int) -> tuple[int, int]:
+    """Return the device and the id of the calling thread's current stream of ``cuda:index``."""
+    return index, current_id(index)
+
+
+def _wait_in_capture(stream: Any, recorded: capture_streams.Recorded | None) -> None:
+    capture = conditions.captured_streams
+    assert capture is not None
+    capture.wait((stream.device_index, stream.stream_id), recorded, sys._getframe(1))
 
 
 def timeline_of(stream: Any) -> clocks.Timeline:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import msgspec
 
 from pytest_gpusync.model.line_counts import measured_steps
+from pytest_gpusync.model.site_key import Key, normalized, portable
 from pytest_gpusync.reporting.site_rows import source_text
 
 if TYPE_CHECKING:
@@ -29,22 +30,6 @@ LINTER_SCHEMA: Final = "gpusync.lint-baseline/"
 
 USUAL_NAME: Final = "gpusync-test-baseline.json"
 """The name of the file in the documentation."""
-
-_PACKAGES: Final = ("site-packages", "dist-packages")
-
-
-class Key(NamedTuple):
-    """Identifies a line of a test."""
-
-    path: str
-    """Relative to pytest's rootdir; for an installed package, starting at site-packages."""
-    function: str
-    kind: str
-    source: str
-    """Source text of the line without extra white space and comment; empty if the file cannot be read."""
-
-    def __str__(self) -> str:
-        return f"{self.path} in {self.function}: {self.source or self.kind}"
 
 
 class _Entry(msgspec.Struct):
@@ -166,8 +151,9 @@ def key_of(site: Site, kind: str, folders: Folders) -> Key:
     # A test may have changed the working directory that the path was relative to.
     there = folders.base / site.path
     file = there if there.exists() else Path(site.path).absolute()
-    text = " ".join(source_text(str(file), site.line).split())
-    return Key(_portable(file, folders.root), site.function, kind, text)
+    path = file.relative_to(folders.root) if file.is_relative_to(folders.root) else file
+    text = normalized(source_text(str(file), site.line))
+    return Key(portable(path.as_posix()), site.function, kind, text)
 
 
 def increases(before: Mapping[Key, int], now: Mapping[Key, int]) -> list[Change]:
@@ -179,10 +165,3 @@ def increases(before: Mapping[Key, int], now: Mapping[Key, int]) -> list[Change]
 def decreases(before: Mapping[Key, int], now: Mapping[Key, int]) -> list[Change]:
     """Return the lines that make fewer syncs than the baseline; with 0 now, the entry is stale."""
     return [Change(key, syncs, now.get(key, 0)) for key, syncs in sorted(before.items()) if now.get(key, 0) < syncs]
-
-
-def _portable(file: Path, root: Path) -> str:
-    for name in _PACKAGES:
-        if name in file.parts:
-            return Path(*file.parts[file.parts.index(name) :]).as_posix()
-    return file.relative_to(root).as_posix() if file.is_relative_to(root) else file.as_posix()
