@@ -221,10 +221,11 @@ def ranks(seconds: float, chance: random.Random, failures: list[str]) -> dict[st
                 code = launched.wait(ATTEMPT_SECONDS * 2)
             finally:
                 launched.kill()
-        found = json.loads((folder / "run.json").read_text())["regions"]
-        outcomes = Counter(region["outcome"] for region in found)
         if code != 0:
             failures.append(f"torchrun ended with {code}:\n" + "\n".join(log.read_text().splitlines()[-20:]))
+        report = folder / "run.json"
+        found = json.loads(report.read_text())["regions"] if report.exists() else []
+        outcomes = Counter(region["outcome"] for region in found)
         if outcomes != Counter(passed=400):
             failures.append(f"the last attempt reported {dict(outcomes)}, not 200 tests in each of 2 ranks")
         return {"killed": attempts, "seconds": seconds, "slowest_restart_s": slowest, "outcomes": dict(outcomes)}
