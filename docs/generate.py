@@ -27,7 +27,7 @@ DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT / "lint"))
 
 from gpusync_lint import output, rule_pages  # noqa: E402 - it may not be installed
-from gpusync_lint.catalogue import registry, schema  # noqa: E402
+from gpusync_lint.catalogue import registry, roots, schema  # noqa: E402
 from gpusync_lint.catalogue.loading import toml_type  # noqa: E402
 from gpusync_lint.model import codes  # noqa: E402
 from gpusync_lint.settings import json_schema  # noqa: E402
@@ -82,6 +82,8 @@ def generated() -> dict[Path, str]:
     linter = (DOCS / "linter.md").read_text(encoding="utf-8")
     linter = with_part(linter, "frameworks", framework_list())
     found[DOCS / "linter.md"] = with_part(linter, "formats", output.table())
+    accelerators = (DOCS / "accelerators.md").read_text(encoding="utf-8")
+    found[DOCS / "accelerators.md"] = with_part(accelerators, "accelerators", accelerator_list())
     experiments = (DOCS / "experiments.md").read_text(encoding="utf-8")
     tables = runpy.run_path(str(DOCS / "write_experiments.py"))["tables"]()
     found[DOCS / "experiments.md"] = with_part(experiments, "experiments", tables)
@@ -162,9 +164,22 @@ def _docstrings(name: str) -> dict[str, str]:
 def framework_list() -> str:
     """The frameworks that have a catalogue."""
     catalogues = [registry.catalogue(name) for name in registry.frameworks() if name != "torch"]
-    libraries = sorted((each.title for each in catalogues if each.on), key=str.lower)
-    others = sorted((each.title for each in catalogues if not each.on), key=str.lower)
-    return f"- libraries on top of PyTorch: {', '.join(libraries)}\n- other frameworks: {', '.join(others)}\n"
+    kinds = {
+        "libraries on top of PyTorch": [each for each in catalogues if each.on and each.accelerator is None],
+        "[accelerators](accelerators.md) other than CUDA's": [each for each in catalogues if each.accelerator],
+        "other frameworks": [each for each in catalogues if not each.on],
+    }
+    titles = {kind: sorted((each.title for each in found), key=str.lower) for kind, found in kinds.items()}
+    return "".join(f"- {kind}: {', '.join(found)}\n" for kind, found in titles.items())
+
+
+def accelerator_list() -> str:
+    """What the catalogue says about each accelerator other than CUDA's."""
+    rows = ["| device | copies between host and device | source of the entries | run by us |", "|---|---|---|---|"]
+    for name, one in roots.accelerators().items():
+        title = registry.catalogue(name).title
+        rows.append(f"| `{one.type}`: {title} | {one.copies} | {one.source} | {'yes' if one.was_run else 'no'} |")
+    return "\n".join(rows) + "\n"
 
 
 def with_rules(settings: str) -> str:
