@@ -272,8 +272,12 @@ EXPORT void gate_open(struct gate *g)
     atomic_store(&g->open, 1);
 }
 
-/* Let no call in any more. Those that gate_inside() counts are still to leave. */
-EXPORT void gate_close(struct gate *g) { atomic_store(&g->open, 0); }
+/*
+ * Let no call in any more. Those that gate_inside() counts are still to leave. The load there must not pass this write. A
+ * sequentially consistent store would do on hardware; emulators of aarch64 on x86 give no barrier between such a store and
+ * a load, but they give one with a read-modify-write.
+ */
+EXPORT void gate_close(struct gate *g) { atomic_exchange(&g->open, 0); }
 
 EXPORT uint64_t gate_inside(struct gate *g) { return atomic_load(&g->inside); }
 
