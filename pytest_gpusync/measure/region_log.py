@@ -198,7 +198,8 @@ class RegionLog:
         """Return when the steps ended, by the clock of ``time.perf_counter_ns()``; empty for a region without steps."""
         if self.explicit_ends is not None:
             return self.explicit_times
-        return [self.optimizer_calls[index].time_ns for index in self._boundary_calls()]
+        calls = list(self.optimizer_calls)
+        return [calls[index].time_ns for index in self._boundary_calls()]
 
     def fail(self, problem: str) -> None:
         """Keep the first reason why this measurement cannot be trusted."""
@@ -234,7 +235,8 @@ class RegionLog:
             counts = [True] * len(ends)
         else:
             found = self._optimizer_steps()
-            calls = [self.optimizer_calls[index] for index, _ in found]
+            every = list(self.optimizer_calls)
+            calls = [every[index] for index, _ in found]
             ends = [StepEnd(call.delivered, call.buffered) for call in calls]
             times = [call.time_ns for call in calls]
             counts = step_boundaries.within_trainings([starts for _, starts in found], warmup)
@@ -325,7 +327,8 @@ class RegionLog:
             return None
         if self.explicit_ends is not None:
             return tuple(self.explicit_samples)
-        return tuple(self.optimizer_samples[index] for index in self._boundary_calls())
+        samples = list(self.optimizer_samples)
+        return tuple(samples[index] for index in self._boundary_calls())
 
     def _is_of_another_region(self, origin: SyncOrigin) -> bool:
         """Return whether a sync was made in the region of another task, which counts it."""
