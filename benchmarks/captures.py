@@ -16,9 +16,9 @@ import importlib.util
 import json
 import os
 import re
-import signal
+import subprocess
 import sys
-import traceback
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 CASES = Path(__file__).with_name("capture_cases.py")
 _LIMIT = 240
 """Seconds after which a child is ended."""
+_AT_ONCE = 4
+"""Children at the same time. Each needs some seconds to start CUDA."""
 _MARK = re.compile(r"# offends ([\d ]+)$")
 
 
@@ -139,36 +141,37 @@ def simulate(every: list[Function]) -> None:
             one.simulated = [0]  # values differ, and no line is known
 
 
-def in_child(work: Callable[[], Any]) -> Any:
-    """Run a function in a forked child, which starts CUDA for itself, and return its result, which must be JSON."""
-    read, write = os.pipe()
-    child = os.fork()
-    if not child:
-        signal.alarm(_LIMIT)
-        os.close(read)
-        try:
-            result = work()
-        except BaseException:
-            result = {"failed": traceback.format_exc()}
-        with os.fdopen(write, "w", encoding="utf-8") as pipe:
-            json.dump(result, pipe)
-        os._exit(0)  # a failed capture may make torch's own tear-down fail
-    os.close(write)
-    with os.fdopen(read, encoding="utf-8") as pipe:
-        text = pipe.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else {"failed": f"the process died, or took more than {_LIMIT} s"}
+def in_child(*arguments: str) -> Any:
+    """Run this program with arguments that make it print JSON, in a process that starts the device for itself."""
+    command = [sys.executable, "-W", "ignore", __file__, *arguments]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"it took more than {_LIMIT} s"}
+    # A failed capture may make torch's own tear-down fail, so the exit status says nothing.
+    last = run.stdout.rstrip().rpartition("\n")[2]
+    try:
+        return json.loads(last)
+    except ValueError:
+        return {"failed": run.stderr.strip().rpartition("\n")[2] or f"it ended with status {run.returncode}"}
 
 
 def on_gpu(every: list[Function]) -> None:
-    """Fill in torch's errors. CUDA must not have been started in this process."""
-    for one in every:
-        result = in_child(lambda name=one.name: _capture_whole(name))
-        one.torch_error, one.torch_line = result.get("error") or result.get("failed"), result.get("line")
-        one.torch_replays = result.get("replays")
-        for line in sorted({line for own in one.offenders.values() for line in own}):
-            alone = in_child(lambda name=one.name, line=line: _capture_statement(name, line))
-            error = alone.get("error") or alone.get("failed")
+    """Fill in torch's errors."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        whole = [pool.submit(in_child, "--one", one.name) for one in every]
+        alone = [
+            (one, line, pool.submit(in_child, "--one", one.name, "--line", str(line)))
+            for one in every
+            for line in sorted({line for own in one.offenders.values() for line in own})
+        ]
+        for one, running in zip(every, whole, strict=True):
+            result = running.result()
+            one.torch_error, one.torch_line = result.get("error") or result.get("failed"), result.get("line")
+            one.torch_replays = result.get("replays")
+        for one, line, running in alone:
+            result = running.result()
+            error = result.get("error") or result.get("failed")
             if error:
                 one.torch_errors[line] = error
 
@@ -263,32 +266,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", choices=("auto", "cuda", "simulated"), default="auto", help="where to capture")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write what was found")
+    parser.add_argument("--one", metavar="FUNCTION", help="only capture this function and print torch's error as JSON")
+    parser.add_argument("--line", type=int, help="with --one: the statement at this line alone")
     arguments = parser.parse_args()
     from pytest_gpusync import simulated_cuda
     from pytest_gpusync.machine import devices
 
+    if arguments.one:
+        line = arguments.line
+        print(json.dumps(_capture_whole(arguments.one) if line is None else _capture_statement(arguments.one, line)))
+        sys.stdout.flush()
+        os._exit(0)  # a failed capture may make torch's own tear-down fail
     has_gpu = arguments.device != "simulated" and devices.detect().kind == "cuda"
     if arguments.device == "cuda" and not has_gpu:
         sys.exit("captures.py: there is no GPU; use --device simulated")
     every = functions()
     lint(every)
     if has_gpu:
-        os.environ.setdefault("OMP_NUM_THREADS", "1")  # a fork loses the threads of a pool
-        import torch  # noqa: F401 (loaded once, before the forks)
-
         on_gpu(every)
-
-    def simulated() -> list[dict[str, Any]]:
-        with simulated_cuda():
-            simulate(every)
-        return [asdict(one) for one in every]
-
-    found = in_child(simulated)
-    if isinstance(found, dict):
-        sys.exit(f"captures.py: {found['failed']}")
-    for one, row in zip(every, found, strict=True):
-        one.simulated = row["simulated"]
-        one.simulated_errors = {int(line): error for line, error in row["simulated_errors"].items()}
+    with simulated_cuda():
+        simulate(every)
     print("\n".join(rows(every, has_gpu)))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps([asdict(one) for one in every], indent=1) + "\n", encoding="utf-8")

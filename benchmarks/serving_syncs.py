@@ -168,7 +168,7 @@ def _serve(engine: Engine, requests: int) -> None:
 
 def measure(program: Program, requests: int, own: Any) -> dict[str, Any]:
     """Count the syncs of a program in both ways."""
-    program.run(1)  # initializes libraries
+    program.run(requests)  # initializes libraries, for as many threads as there will be
     torch.cuda.synchronize()
     with record(program.name, warmup=0, all_threads=True, step_at=program.step_at) as region:
         program.run(requests)

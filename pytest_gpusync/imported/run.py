@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 STEP_SOURCE: Final = "ProfilerStep#"
 _PROFILER: Final = ("torch/profiler/profiler.py", "torch/autograd/profiler.py")
+_TORCH: Final = re.compile(r"(?:^|/)torch/")
 _OWN: Final = "made by torch.profiler"
 
 
@@ -81,6 +84,12 @@ def _drop_overlapping_steps(trace: Trace) -> None:
     trace.steps = kept
 
 
+def _is_the_profilers(stack: Stack) -> bool:
+    """Return whether the profiler made the call, also through other functions of torch, but not through a callback."""
+    paths = itertools.takewhile(_TORCH.search, (frame.path for frame in reversed(stack.frames)))
+    return any(path.endswith(_PROFILER) for path in paths)
+
+
 def _sync(wait: Wait, trace: Trace, starts: list[int], began: int) -> Sync:
     stack = trace.stacks.get(wait.call.key, Stack())
     copy = wait.copy
@@ -90,7 +99,6 @@ def _sync(wait: Wait, trace: Trace, starts: list[int], began: int) -> Sync:
         step = bisect_right(starts, wait.began) - 1
         if step < 0 or wait.began > trace.steps[step][1]:
             step = None
-    inner = stack.frames[-1].path if stack.frames else ""
     thread = wait.call.thread
     return Sync(
         kind=wait.kind,
@@ -101,7 +109,7 @@ def _sync(wait: Wait, trace: Trace, starts: list[int], began: int) -> Sync:
         blocked_ns=max(wait.call.end - wait.began, 0),
         thread=trace.threads.get(thread, f"thread {thread}"),
         device=None if copy is None else copy.device,
-        allowed=_OWN if inner.endswith(_PROFILER) else None,
+        allowed=_OWN if _is_the_profilers(stack) else None,
         # As at run time: threads of the program, such as the one that pins memory, are reported and not counted.
         background=bool(trace.step_threads and stack.frames and not stack.of_backward)
         and thread not in trace.step_threads,

@@ -191,15 +191,40 @@ def test_a_copy_without_a_synchronize_waits_if_its_memory_is_pageable(imported, 
     assert [site["kind"] for site in run["regions"][0]["sites"]] == expected
 
 
-def test_waits_of_the_profiler_itself_are_not_counted(imported, recorded):
+@pytest.mark.parametrize(
+    "inner",
+    [
+        pytest.param([], id="by itself"),
+        pytest.param(
+            ["torch/autograd/profiler.py(403): __exit__", "torch/cuda/__init__.py(1152): synchronize"],
+            id="through torch",
+        ),
+    ],
+)
+def test_waits_of_the_profiler_itself_are_not_counted(imported, recorded, inner):
     base = {"ph": "X", "pid": 9, "tid": 9}
+    frames = ["torch/profiler/profiler.py(700): stop_trace", *inner]
     extra = [
-        base | {"cat": "python_function", "name": "torch/profiler/profiler.py(700): stop_trace", "ts": 1.0, "dur": 9.0},
-        base | {"cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": 2.0, "dur": 1.0},
+        base | {"cat": "python_function", "name": name, "ts": 1.0 + 0.1 * depth, "dur": 9.0 - 0.2 * depth}
+        for depth, name in enumerate(frames)
     ]
+    extra.append(base | {"cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": 2.0, "dur": 1.0})
     run = imported(with_cuda(recorded[1], extra=extra))
     assert run["regions"][0]["syncs"] == 14
     assert run["regions"][0]["not_counted"]["allowed"] == 1
+
+
+def test_waits_of_a_callback_of_the_profiler_are_counted(imported, recorded):
+    base = {"ph": "X", "pid": 9, "tid": 9}
+    extra = [
+        base
+        | {"cat": "python_function", "name": "torch/profiler/profiler.py(700): _transit_action", "ts": 1.0, "dur": 9.0},
+        base | {"cat": "python_function", "name": "program.py(7): on_trace_ready", "ts": 1.1, "dur": 8.8},
+        base | {"cat": "python_function", "name": "torch/cuda/__init__.py(1152): synchronize", "ts": 1.2, "dur": 8.6},
+        base | {"cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": 2.0, "dur": 1.0},
+    ]
+    run = imported(with_cuda(recorded[1], extra=extra))
+    assert run["regions"][0]["not_counted"]["allowed"] == 0
 
 
 def test_waits_of_another_thread_of_the_program_are_not_counted(imported, recorded):

@@ -28,8 +28,9 @@ FORBIDDEN = {
     "a query of a stream": (lambda x: torch.cuda.current_stream().query(), "call", rules.NOT_PERMITTED),
     "a query of an event of the capture": (lambda x: _recorded().query(), "call", rules.CAPTURED_EVENT),
     "a wait for an event of the capture": (lambda x: _recorded().synchronize(), "call", rules.CAPTURED_EVENT),
-    "work on a stream outside": (lambda x: _on(torch.cuda.Stream(), x), "stream", rules.NOT_CAPTURED),
-    "work on the default stream": (lambda x: _on(torch.cuda.default_stream(), x), "stream", rules.NOT_CAPTURED),
+    "work on a stream outside": (lambda x: _on(torch.cuda.Stream(), x), "stream", rules.NOT_PERMITTED),
+    "work on the default stream": (lambda x: _on(torch.cuda.default_stream(), x), "stream", rules.NOT_PERMITTED),
+    "work in place on a stream outside": (lambda x: _in_place_on(torch.cuda.Stream(), x), "stream", rules.NOT_CAPTURED),
     "work that is not joined": (lambda x: _on(_forked(), x), "stream", rules.UNJOINED),
     "a wait for work outside": (
         lambda x: torch.cuda.current_stream().wait_stream(torch.cuda.Stream()), "stream", rules.ISOLATION,
@@ -61,6 +62,11 @@ def _recorded():
     event = torch.cuda.Event()
     event.record()
     return event
+
+
+def _in_place_on(stream, x):
+    with torch.cuda.stream(stream):
+        return x.add_(1)
 
 
 def _on(stream, x):

@@ -45,11 +45,16 @@ class CaptureStreams:
         """Return whether work of a stream is captured."""
         return stream in self._seen
 
-    def work(self, stream: Stream, frame: FrameType) -> bool:
-        """Note work on a stream; return whether it is captured."""
+    def work(self, stream: Stream, frame: FrameType, *, allocates: bool) -> bool:
+        """Note work on a stream; return whether it is captured.
+
+        Memory for a stream outside of the capture is new, since a capture begins with an empty cache, and CUDA permits
+        no allocation meanwhile. Work on memory that is there runs at once.
+        """
         seen = self._seen.get(stream)
         if seen is None:
-            capture_rules.refuse("stream", capture_rules.NOT_CAPTURED, frame)
+            error = capture_rules.NOT_PERMITTED if allocates else capture_rules.NOT_CAPTURED
+            capture_rules.refuse("stream", error, frame)
             return False
         seen[stream] = seen.get(stream, 0) + 1
         if stream != self.origin and capture_rules.collection.collector is not None:

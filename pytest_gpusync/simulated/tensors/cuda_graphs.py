@@ -61,7 +61,7 @@ def record(name: str, run: Callable[..., Any], arguments: list[Any], keywords: d
     """
     assert capture.kernels is not None and conditions.captured_streams is not None
     frame = sys._getframe(1)
-    if not conditions.captured_streams.work(streams.key_of(current_device()), frame):
+    if not conditions.captured_streams.work(streams.key_of(current_device()), frame, allocates=not writes):
         return run(*arguments, **keywords)
     result = None if writes else run(*arguments, **keywords)
     place = None if capture.place_of is None else capture.place_of(frame)
