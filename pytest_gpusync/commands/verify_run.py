@@ -41,11 +41,15 @@ _CLOCK: Final = re.compile(
 )
 _WITH_UNIT: Final = re.compile(rf"(?<![\w.]){_NUMBER}\s?{_UNIT}\b")
 _NAMED_TIME: Final = re.compile(
-    rf"(\b(?:time|data(?=\s+\d+\.\d+\s*\()|elapsed|duration|took|eta|dt|ms(?:/\w+)?|s/\w+|secs?|seconds|fps|sps|speed|throughput|tok/sec"
+    rf"(\b(?:time|elapsed|duration|took|eta|dt|ms(?:/\w+)?|s/\w+|secs?|seconds|fps|sps|speed|throughput|tok/sec"
     rf"|(?:it|samples)/s)\b\W{{0,4}})(?:{_NUMBER}|(?<=\W)\*)(?:\s*\(\s*{_NUMBER}\s*\))?",
     re.IGNORECASE,
 )
-"""Also the meters of torch's examples: ``Time 0.52 (0.61)  Data 0.01 (0.02)``, the latest value and the average."""
+"""With the average that the meters of torch's examples show: ``Time 0.52 (0.61)``."""
+_LOADING: Final = re.compile(
+    rf"(\btime\W{{0,6}}\*\W{{0,6}}data\W{{0,4}}){_NUMBER}(?:\s*\(\s*{_NUMBER}\s*\))?", re.IGNORECASE
+)
+"""The time to load data, which these meters show after that of the step: ``Time *  Data 0.01 (0.02)``."""
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}\b")
 
 
@@ -278,7 +282,7 @@ def step_times(report: bytes) -> dict[str, Interval]:
 def masked_times(line: str) -> str:
     """A line of output without what differs between two equal runs: times of day, durations, rates and addresses."""
     line = _CLOCK.sub("*", line)
-    line = _NAMED_TIME.sub(r"\1*", line)
+    line = _LOADING.sub(r"\1*", _NAMED_TIME.sub(r"\1*", line))
     return _ADDRESS.sub("*", _WITH_UNIT.sub("*", line))
 
 

@@ -131,6 +131,7 @@ def test_another_command_is_refused_in_one_line(text):
         ("loss 0.5 | time: 12.5 | 31.2 it/s", "loss 0.5 | time: 13 | 29.9 it/s"),
         ("<Model object at 0x7f0012abcd>", "<Model object at 0x7f9912abcd>"),
         ("tok/sec: 12345.6", "tok/sec: 999.1"),
+        ("time: 0.513 (0.52)  data: 1.095  max mem: 3", "time: 0.6 (0.53)  data: 1.2  max mem: 3"),
         ("lr 0.1 | ms/batch 246.31 | loss 9", "lr 0.1 | ms/batch 241.4 | loss 9"),
         ("log-2026-11-23-08-09-41-863469", "log-2026-11-23-08-10-02-120111"),
         ("Time  0.521 ( 0.610)\tData  0.02 ( 0.03)\tLoss 1", "Time  1.5 (1.6)\tData  0.1 ( 0.2)\tLoss 1"),
