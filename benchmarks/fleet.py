@@ -26,6 +26,7 @@ MODELS = tuple(f"model-{letter}" for letter in "abcdefgh")
 GPUS = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA L40S")
 STEPS = 51
 SITES = 6
+LEAST_COMMITS = 31
 
 
 def planted(commits: int) -> dict[str, int]:
@@ -135,6 +136,8 @@ def main() -> int:
     parser.add_argument("--commits", type=int, default=313, help="each has a run of 8 models on 4 GPUs")
     parser.add_argument("--folder", type=Path, help="where the files are written and kept")
     options = parser.parse_args()
+    if options.commits < LEAST_COMMITS:
+        parser.error(f"--commits: the changes need at least {LEAST_COMMITS} commits around them")
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.folder or Path(temporary)).resolve()
         (folder / "runs").mkdir(parents=True, exist_ok=True)

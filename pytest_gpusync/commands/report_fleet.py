@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpusync.commands.report_io import (
     USAGE_ERROR,
     Refusal,
+    add_inputs,
     add_output,
     chosen_format,
     deliver,
@@ -47,8 +48,6 @@ _EPILOG: Final = (
 
 def add_parser(actions: Any) -> None:
     """Add the parser of the action."""
-    from pytest_gpusync.reporting.run_filter import add_filters
-
     parser = actions.add_parser(
         "fleet",
         help="put many runs in groups, such as by model and GPU, with budgets and baselines",
@@ -56,12 +55,10 @@ def add_parser(actions: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paths", metavar="PATH", nargs="*", help="folders, zip files or run files")
-    parser.add_argument("--branch", metavar="REF", help="read the run files of a branch, without checking it out")
+    add_inputs(parser)
     parser.add_argument(
         "--by", metavar="NAME[,NAME...]", default="device", help="what makes a group (default: %(default)s)"
     )
-    add_filters(parser)
     parser.add_argument("--budgets", metavar="FILE", help="TOML file with the budgets of the groups")
     parser.add_argument("--baseline", metavar="FILE", help="fail where a line makes more syncs than in this file")
     parser.add_argument("--write-baseline", metavar="FILE", help="write the syncs of each group as a baseline")

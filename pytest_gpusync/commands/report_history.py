@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpusync.commands.report_io import (
     USAGE_ERROR,
     Refusal,
+    add_inputs,
     add_output,
     chosen_format,
     deliver,
@@ -36,8 +37,6 @@ _EPILOG: Final = (
 
 def add_parser(actions: Any) -> None:
     """Add the parser of the action."""
-    from pytest_gpusync.reporting.run_filter import add_filters
-
     parser = actions.add_parser(
         "history",
         help="draw tests and lines over commits, with the commits at which they changed",
@@ -45,9 +44,7 @@ def add_parser(actions: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("paths", metavar="PATH", nargs="*", help="folders, zip files or run files")
-    parser.add_argument("--branch", metavar="REF", help="read the run files of a branch, without checking it out")
-    add_filters(parser)
+    add_inputs(parser)
     add_output(parser, *_FORMATS)
 
 
@@ -61,11 +58,6 @@ def run(options: argparse.Namespace) -> int:
     from pytest_gpusync.reporting.run_history import CommitInfo, history
 
     output_format = chosen_format(options, *_FORMATS)
-    if output_format == "html":
-        from pytest_gpusync.reporting.files import why_unavailable
-
-        if (why := why_unavailable(".html")) is not None:
-            raise Refusal(why)
     problems: list[str] = []
     found = history(
         run_inputs.selected_runs(options, problems),
@@ -74,7 +66,9 @@ def run(options: argparse.Namespace) -> int:
     for problem in problems:
         say(problem)
     if found.left_out:
-        say(f"note: {len(found.left_out)} left out, which have neither commit nor date: {found.left_out[0]} and others")
+        others = len(found.left_out) - 1
+        more = f" and {others} more" if others else ""
+        say(f"note: left out, because they have neither commit nor date: {found.left_out[0]}{more}")
     if not found.moments:
         raise Refusal("no run files found that fulfill the conditions; gpusync trace --json and pytest write them")
     deliver(_rendered(found, output_format), None if options.output is None else Path(options.output))

@@ -66,13 +66,30 @@ def add_output(parser: argparse.ArgumentParser, *formats: str) -> None:
     parser.add_argument("-o", dest="output", metavar="FILE", help="the file to write (default: standard output)")
 
 
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say which run files of many are read."""
+    from pytest_gpusync.reporting.run_filter import add_filters
+
+    parser.add_argument("paths", metavar="PATH", nargs="*", help="folders, zip files or run files")
+    parser.add_argument("--branch", metavar="REF", help="read the run files of a branch, without checking it out")
+    add_filters(parser)
+
+
 def chosen_format(options: argparse.Namespace, *formats: str) -> str:
-    """Return the format that the options name."""
-    given: str | None = options.output_format
-    if given is not None:
-        return given
+    """Return the format that the options name.
+
+    Raises:
+        Refusal: it cannot be written here.
+    """
     name = options.output or ""
-    return next((each for each in formats if FORMATS[each] and name.endswith(FORMATS[each])), formats[0])
+    by_ending = next((each for each in formats if FORMATS[each] and name.endswith(FORMATS[each])), formats[0])
+    chosen: str = options.output_format or by_ending
+    if chosen == "html":
+        from pytest_gpusync.reporting.files import why_unavailable
+
+        if (why := why_unavailable(".html")) is not None:
+            raise Refusal(why)
+    return chosen
 
 
 def figures(name: str) -> list[RunFigures]:

@@ -29,6 +29,9 @@ _PAGES: Final = 30
 _GITHUB_BOT: Final = "github-actions[bot]"
 """The user of the token that a job of GitHub has by itself."""
 
+_GITHUB_API: Final = "2022-11-28"
+"""The version of GitHub's API whose documentation this follows."""
+
 _GITHUB_LIMIT: Final = 65_000
 _GITLAB_LIMIT: Final = 900_000
 """Longest comment, in characters; the hosts refuse more than 65,536 and 1,000,000."""
@@ -98,7 +101,11 @@ def _github(environ: Mapping[str, str]) -> _Host | None:
         raise CommentError("GITHUB_TOKEN is not set; pass it to the step: env: { GITHUB_TOKEN: ${{ github.token }} }")
     server = environ.get("GITHUB_API_URL", "https://api.github.com")
     api = f"{server}/repos/{environ.get('GITHUB_REPOSITORY', '')}"
-    headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "Accept": "application/vnd.github+json",
+        "X-GitHub-Api-Version": _GITHUB_API,
+    }
     remedy = (
         "the job needs `permissions: pull-requests: write`; for pull requests of forks, comment from a workflow_run "
         "workflow"

@@ -13,7 +13,8 @@ import sys
 import tempfile
 from collections import Counter
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree
@@ -22,6 +23,8 @@ from gpusync_lint.model.findings import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_gpusync.reporting.run_figures import Interval
 
 _NOT_COPIED: Final = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules", ".gpusync_cache"})
 _NOT_COPIED_CACHES: Final = frozenset({".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", ".nox"})
@@ -34,14 +37,19 @@ _UNIT: Final = (
     r"(?:[nuµm]?s|secs?|seconds?|mins?|minutes?|hours?|(?:it|iters?|samples?|tok|tokens?|steps?|images?)/s(?:ec)?)"
 )
 _CLOCK: Final = re.compile(
-    r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?|\d{1,2}:\d\d:\d\d(?:[.,]\d+)?|\b\d\d:\d\d\b"
+    r"\d{4}-\d\d-\d\d(?:[-_T ]\d\d[-:]\d\d(?:[-:]\d\d(?:[-.,]\d+)?)?)?|\d{1,2}:\d\d:\d\d(?:[.,]\d+)?|\b\d\d:\d\d\b"
 )
 _WITH_UNIT: Final = re.compile(rf"(?<![\w.]){_NUMBER}\s?{_UNIT}\b")
 _NAMED_TIME: Final = re.compile(
-    rf"(\b(?:time|elapsed|duration|took|eta|dt|ms|secs?|seconds|fps|sps|speed|throughput|tok/sec|(?:it|samples)/s)\b\W{{0,4}})"
-    rf"{_NUMBER}",
+    rf"(\b(?:time|elapsed|duration|took|eta|dt|ms(?:/\w+)?|s/\w+|secs?|seconds|fps|sps|speed|throughput|tok/sec"
+    rf"|(?:it|samples)/s)\b\W{{0,4}})(?:{_NUMBER}|(?<=\W)\*)(?:\s*\(\s*{_NUMBER}\s*\))?",
     re.IGNORECASE,
 )
+"""With the average that the meters of torch's examples show: ``Time 0.52 (0.61)``."""
+_LOADING: Final = re.compile(
+    rf"(\btime\W{{0,6}}\*\W{{0,6}}data\W{{0,4}}){_NUMBER}(?:\s*\(\s*{_NUMBER}\s*\))?", re.IGNORECASE
+)
+"""The time to load data, which these meters show after that of the step: ``Time *  Data 0.01 (0.02)``."""
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}\b")
 
 
@@ -74,6 +82,9 @@ class RunResult:
     """Why the run says nothing: it was stopped, or nothing was measured."""
     last_error: str = ""
     """The last line that it wrote to standard error."""
+    step_times: Mapping[str, Interval] = field(default_factory=dict)
+    """Milliseconds of a step of each test or program, in the median. Empty on the simulated device, which has no time,
+    and where there are too few steps for an interval."""
 
     @property
     def total(self) -> int:
@@ -127,8 +138,8 @@ class Project:
         self._device = device
         self._timeout = timeout
 
-    def copy(self) -> None:
-        """Copy the project.
+    def copy(self) -> int:
+        """Copy the project, and return the size of the copy in bytes.
 
         Raises:
             CommandError: it cannot be copied.
@@ -136,7 +147,14 @@ class Project:
         try:
             _copy(self._root, self._pristine, self._root)
         except (OSError, shutil.Error) as error:
-            raise CommandError(f"--verify: the project cannot be copied: {error}") from None
+            problem = f"{len(error.args[0])} files, such as {error.args[0][0][0]}" if _is_list(error) else str(error)
+            raise CommandError(
+                f"--verify: the current folder cannot be copied to {self._folder.parent}: {problem}; large data can be "
+                "elsewhere, behind a link, and TMPDIR names another folder for copies"
+            ) from None
+        return sum(
+            entry.stat().st_size for entry in self._pristine.rglob("*") if entry.is_file() and not entry.is_symlink()
+        )
 
     def remove(self) -> None:
         """Remove the copy."""
@@ -157,8 +175,7 @@ class Project:
         out, err = self._folder / "stdout", self._folder / "stderr"
         with out.open("wb") as stdout, err.open("wb") as stderr:
             status = self._execute(self._argv(command, report, tests), stdout, stderr)
-        errors = _text(err).strip().splitlines()
-        last = errors[-1].strip() if errors else ""
+        last = _last_error(_text(err))
         if status is None:
             late = f"the command ran longer than {self._timeout:g} s (--verify-timeout)"
             return RunResult(-1, (), {}, None, None, late, last)
@@ -166,7 +183,8 @@ class Project:
         if lines is None:
             return RunResult(status, (), {}, None, None, "pytest wrote no results", last)
         syncs, races, device, problem = self._measured(report)
-        return RunResult(status, tuple(map(self._masked, lines)), syncs, races, device, problem, last)
+        times = {} if device in (None, "simulated") else step_times(report.read_bytes())
+        return RunResult(status, tuple(map(self._masked, lines)), syncs, races, device, problem, last, times)
 
     def _argv(self, command: Command, report: Path, tests: Path) -> list[str]:
         if not command.is_pytest:
@@ -237,7 +255,7 @@ class Project:
             if races is not None:
                 races = None if region["races"] is None else [*races, *(race["message"] for race in region["races"])]
         problem = None
-        if all(region["syncs"] is None for region in regions):
+        if not any(region["syncs"] is not None and region["device_used"] for region in regions):
             why = next((region["problem"] for region in regions if region["problem"]), "the command used no device")
             problem = f"nothing was measured: {why}"
         return syncs, None if races is None else tuple(races), document["environment"]["device"], problem
@@ -248,10 +266,23 @@ class Project:
         return masked_times(line)
 
 
+def step_times(report: bytes) -> dict[str, Interval]:
+    """Return the time of a step of each test in a run file, in milliseconds, where it is known with an interval."""
+    from gpusync_lint.files.run_files import parse_run
+
+    from pytest_gpusync.reporting.run_figures import figures_of, joined
+
+    run = parse_run("run.json", report)
+    if run is None:
+        return {}
+    times = {name: test.times.get("step time") for name, test in joined(figures_of("run.json", run)).tests.items()}
+    return {name: time for name, time in times.items() if time is not None and isfinite(time.low + time.high)}
+
+
 def masked_times(line: str) -> str:
     """A line of output without what differs between two equal runs: times of day, durations, rates and addresses."""
     line = _CLOCK.sub("*", line)
-    line = _NAMED_TIME.sub(r"\1*", line)
+    line = _LOADING.sub(r"\1*", _NAMED_TIME.sub(r"\1*", line))
     return _ADDRESS.sub("*", _WITH_UNIT.sub("*", line))
 
 
@@ -274,6 +305,15 @@ def _text(path: Path) -> str:
         return stream.read(_OUTPUT_LIMIT).decode("utf-8", "replace").replace("\r", "\n")
 
 
+def _last_error(text: str) -> str:
+    """The first line of the exception with which a program ended, or else the last line that it wrote."""
+    before, traceback, after = text.rpartition("Traceback (most recent call last):")
+    lines = [line.rstrip() for line in (after if traceback else before or after).splitlines() if line.strip()]
+    if traceback:
+        lines = [line for line in lines if not line.startswith((" ", "\t"))][:1] or lines
+    return lines[-1].strip() if lines else ""
+
+
 def _tests(path: Path) -> list[str] | None:
     """The outcome and the output of each test; None if pytest wrote no results."""
     try:
@@ -288,6 +328,11 @@ def _tests(path: Path) -> list[str] | None:
         for printed in case.iter("system-out"):
             lines += (printed.text or "").splitlines()
     return lines
+
+
+def _is_list(error: Exception) -> bool:
+    """Whether an error of shutil lists the files that it could not copy."""
+    return isinstance(error, shutil.Error) and bool(error.args) and isinstance(error.args[0], list)
 
 
 def _below(path: str, root: Path) -> str | None:

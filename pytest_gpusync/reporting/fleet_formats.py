@@ -92,7 +92,7 @@ def to_html(fleet: Fleet) -> str:
         left_out=len(fleet.groups) - len(shown),
         scale=max([1, *(group.worst.syncs for group in shown if group.worst is not None)]),
         outcomes=OUTCOMES,
-        title=lambda group: title(fleet, group),
+        group_title=lambda group: title(fleet, group),
         facts=facts,
         problems=problems,
         sites_of=sites_of,

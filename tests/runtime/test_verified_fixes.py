@@ -14,7 +14,14 @@ import pytest
 from gpusync_lint.cli import requested
 
 from pytest_gpusync.commands.lint import command_parser, main
-from pytest_gpusync.commands.verify_fixes import Verifier, check_deterministic, refusal
+from pytest_gpusync.commands.verify_fixes import (
+    Verifier,
+    check_deterministic,
+    difference,
+    joined_times,
+    refusal,
+    slower,
+)
 from pytest_gpusync.commands.verify_run import (
     Command,
     CommandError,
@@ -22,6 +29,7 @@ from pytest_gpusync.commands.verify_run import (
     RunResult,
     masked_times,
     parse_command,
+    step_times,
 )
 
 PROGRAM = """\
@@ -123,15 +131,27 @@ def test_another_command_is_refused_in_one_line(text):
         ("loss 0.5 | time: 12.5 | 31.2 it/s", "loss 0.5 | time: 13 | 29.9 it/s"),
         ("<Model object at 0x7f0012abcd>", "<Model object at 0x7f9912abcd>"),
         ("tok/sec: 12345.6", "tok/sec: 999.1"),
+        ("time: 0.513 (0.52)  data: 1.095  max mem: 3", "time: 0.6 (0.53)  data: 1.2  max mem: 3"),
+        ("lr 0.1 | ms/batch 246.31 | loss 9", "lr 0.1 | ms/batch 241.4 | loss 9"),
+        ("log-2026-11-23-08-09-41-863469", "log-2026-11-23-08-10-02-120111"),
+        ("Time  0.521 ( 0.610)\tData  0.02 ( 0.03)\tLoss 1", "Time  1.5 (1.6)\tData  0.1 ( 0.2)\tLoss 1"),
     ],
 )
 def test_times_are_masked(one, other):
     assert masked_times(one) == masked_times(other)
 
 
-@pytest.mark.parametrize(("one", "other"), [("loss 0.5", "loss 0.6"), ("step 3", "step 4"), ("acc 97.1%", "acc 97.2%")])
+@pytest.mark.parametrize(
+    ("one", "other"), [("loss 0.5", "loss 0.6"), ("step 3", "step 4"), ("acc 97.1%", "acc 97.2%"), ("data 3", "data 4")]
+)
 def test_values_are_not_masked(one, other):
     assert masked_times(one) != masked_times(other)
+
+
+def test_of_a_long_line_the_part_that_differs_is_shown():
+    text = "a" * 200
+    why = difference(replace(DONE, output=(f"{text} 1",)), replace(DONE, output=(f"{text} 2",)))
+    assert why == f"it printed '{'a' * 29} 2' instead of '{'a' * 29} 1'"
 
 
 FEWER = replace(DONE, syncs={("train.py", 8): 1})
@@ -164,6 +184,70 @@ def test_printed_numbers_are_equal_up_to_the_tolerance():
     assert refusal(DONE, DONE, after) is not None
     assert refusal(DONE, DONE, after, 1e-6) is None
     assert refusal(DONE, DONE, replace(FEWER, output=("cost 0.5000001",)), 1e-6) is not None
+
+
+MEASURED = Path(__file__).parents[2] / "benchmarks/results/2026-11-21-surfaces/h200"
+"""Run files of an H200: a training with ten syncs a step, the same with one, and the ranks of another."""
+
+
+def measured_times(name):
+    return step_times((MEASURED / name).read_bytes())
+
+
+def test_the_time_of_a_step_is_read_from_a_run_on_a_gpu():
+    slow, fast = measured_times("files-run.json").values()
+    assert (slow.low, slow.high, fast.low, fast.high) == pytest.approx((5.872, 6.806, 5.174, 5.8), abs=1e-3)
+
+
+def test_what_takes_longer_than_its_interval_is_slower():
+    slow, fast = measured_times("files-run.json").values()
+    assert slower({"step": slow}, {"step": fast}) is None
+    assert slower({"step": slow}, {"step": slow}) is None
+    why = "slower: a step of step takes 6.32 (5.87–6.81) ms instead of 5.44 (5.17–5.8) ms"
+    assert slower({"step": fast}, {"step": slow}) == why
+
+
+def test_intervals_of_one_run_and_another_that_overlap_are_equal():
+    slow, fast = measured_times("files-run.json").values()
+    assert slower(joined_times({"step": fast}, {"step": slow}), {"step": slow}) is None
+
+
+def test_what_has_too_few_steps_has_no_time():
+    assert measured_times("../../2026-11-22-experiments/h200-two-gpus.json") == {}
+
+
+@pytest.mark.parametrize(("again", "kept"), [("slow", False), ("fast", True)])
+def test_a_fix_that_is_slower_in_both_of_two_runs_is_refused(tmp_path, again, kept):
+    times = dict(zip(("slow", "fast"), measured_times("files-run.json").values(), strict=True))
+    calls = []
+
+    def run(files):
+        text = files.get("train.py", PROGRAM.encode()).decode()
+        fixed = text.count(READ) == 1
+        calls.append(fixed)
+        time = times["fast" if not fixed else "slow" if calls.count(True) == 1 else again]
+        return replace(waits(text, unused={"unused"}), device="cuda", step_times={"train.py": time})
+
+    result = verified(tmp_path, PROGRAM, run)
+    trial = result.trials[1]
+    assert calls == [False, False, True, False, True]
+    assert trial.kept is kept
+    assert kept or trial.reason.startswith("slower: a step of train.py takes 6.32 ")
+
+
+def test_a_fix_is_not_tried_again_after_another_one_was_kept(tmp_path):
+    text = loops(1).replace(READ, READ + "\n        other += loss.item()").replace("0.0\n", "0.0\n    other = 0.0\n", 1)
+    tried = []
+
+    def run(files):
+        now = files.get("train.py", text.encode()).decode()
+        tried.append(now)
+        found = {("train.py", line): 10 for line, each in enumerate(now.split("\n"), 1) if ".item()" in each}
+        return replace(DONE, syncs=found, output=("same" if "other += loss.item()" in now else "not the same",))
+
+    result = verified(tmp_path, text, run)
+    assert [(trial.kept, trial.tried) for trial in result.trials] == [(True, True), (False, True)]
+    assert len(tried) == result.runs == 4
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import io
 import re
 
@@ -203,6 +204,9 @@ def test_a_default_tensor_type_of_the_device(kinds):
             assert torch.Tensor(2, 3).is_cuda
             assert torch.ones(2).is_cuda
         assert dict(counted) == {"stream": 1}
+        kinds_of = [parameter.kind for parameter in inspect.signature(torch.Tensor.__new__).parameters.values()]
+        # torch's compiler refuses another signature than its own, when it is imported.
+        assert kinds_of == [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
     assert not torch.Tensor([1.0]).is_cuda
 
 

@@ -275,8 +275,10 @@ def _default_type(set_default: Callable[[Any], None]) -> Callable[[Any], None]:
     """
     new = Tensor.__new__
 
-    def create(cls: Any, *arguments: Any, **keywords: Any) -> Tensor:
+    # torch's compiler compares this signature with its own version of the function, unless it takes anything.
+    def create(*everything: Any, **keywords: Any) -> Tensor:
         # The legacy constructor uses the default type, but not the default device.
+        cls, *arguments = everything
         made: Tensor
         if cls is not Tensor or keywords or (arguments and isinstance(arguments[0], (Tensor, torch.UntypedStorage))):
             made = new(cls, *arguments, **keywords)
