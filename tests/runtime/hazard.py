@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from test_cupti_calls import IDS, PAGEABLE, Cupti, both_sites
+from test_cupti_calls import IDS, Cupti, both_sites
 
 from pytest_gpusync.recorders import gate as gates
 from pytest_gpusync.recorders.cupti import CuptiRecorder
@@ -54,11 +54,9 @@ def main() -> int:
         subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-lpthread"], check=True)
         without_gil, with_gil = ctypes.CDLL(str(library)), ctypes.PyDLL(str(library))
     seen = []
-    recorder = CuptiRecorder()
-    recorder._cupti = Cupti()
-    recorder._gate = gate = gates.CallGate(recorder._callback, recorder._deliver_logged)
-    recorder._fill_table(recorder._cupti, gate)
-    recorder._pointer_attribute = lambda _kind, _attribute, pointer: int(pointer.value == PAGEABLE)
+    recorder = CuptiRecorder(Cupti())
+    recorder.start(lambda raw: seen.append(raw.kind))
+    gate = recorder._gate
     if into_python:
         for name in NAMES:
             gate.set_action(gates.RUNTIME, IDS[name], gates.PYTHON)
@@ -101,7 +99,6 @@ def main() -> int:
     works = [(under_lock, (name,)) for name in NAMES for _ in range(2)]
     works += [(drop_tensors, ()), (drop_tensors, ()), (synchronize, ()), (synchronize, ())]
     faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
-    recorder.start(lambda raw: seen.append(raw.kind))
     threads = [threading.Thread(target=work, args=arguments, daemon=True) for work, arguments in works]
     for thread in threads:
         thread.start()

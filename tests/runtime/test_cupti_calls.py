@@ -13,7 +13,7 @@ import time
 import pytest
 
 from pytest_gpusync.machine import devices
-from pytest_gpusync.recorders import cupti, cupti_api
+from pytest_gpusync.recorders import call_syncs, cupti_api
 from pytest_gpusync.recorders import gate as gates
 from pytest_gpusync.recorders.base import FORKED, RecorderUnavailable
 from pytest_gpusync.recorders.cupti import CuptiRecorder
@@ -50,6 +50,9 @@ class Cupti:
     def device_of(self, context):
         return context - CONTEXT_OF_DEVICE[0]
 
+    def is_pageable(self, pointer):
+        return pointer == PAGEABLE
+
     def __init__(self):
         self.enabled = set()
 
@@ -70,12 +73,10 @@ class Calls:
 
     def __init__(self) -> None:
         self.seen = []
-        self.recorder = recorder = CuptiRecorder()
-        recorder._cupti = Cupti()
-        recorder._gate = self.gate = gates.CallGate(recorder._callback, recorder._deliver_logged)
-        recorder._fill_table(recorder._cupti, recorder._gate)
-        recorder._pointer_attribute = lambda _kind, _attribute, pointer: int(pointer.value == PAGEABLE)
-        recorder.start(self.seen.append)
+        self.cupti = Cupti()
+        self.recorder = CuptiRecorder(self.cupti)
+        self.recorder.start(self.seen.append)
+        self.gate = self.recorder._gate
 
     def make(self, *calls, slow=None):
         """Report calls from one instruction, as a blocking copy of torch's makes them; the one named `slow` lasts."""
@@ -91,7 +92,7 @@ class Calls:
 
     def launch(self, name="cuLaunchKernel"):
         """Report the launch of a kernel, which reaches the gate only where CUPTI has it enabled."""
-        if (gates.DRIVER, LAUNCHES[name]) in self.recorder._cupti.enabled:
+        if (gates.DRIVER, LAUNCHES[name]) in self.cupti.enabled:
             for _, data in both_sites(name):
                 self.gate.function(self.gate.user_data, gates.DRIVER, LAUNCHES[name], ctypes.addressof(data))
 
@@ -445,7 +446,7 @@ def test_a_child_forked_while_calls_are_counted_leaves_cupti_to_its_parent(calls
 
 
 def test_a_copy_of_the_main_thread_is_not_settled_by_another_before_its_synchronize(calls, monkeypatch):
-    monkeypatch.setattr(cupti, "_MAX_BETWEEN_HALVES_NS", 10**10)  # a busy machine may take its time to start a thread
+    monkeypatch.setattr(call_syncs, "_MAX_BETWEEN_HALVES_NS", 10**10)  # a busy machine may take its time to start a thread
     copy, wait = list(both_sites("cudaMemcpyAsync", D2H, PAGEABLE)), list(both_sites("cudaStreamSynchronize"))
 
     def flushed_between():
@@ -523,10 +524,11 @@ def test_once_stopped_no_line_of_forward_is_told(calls):
 
 NAMES = """
 import sys
-from pytest_gpusync.recorders import cupti, cupti_api, gate
+from pytest_gpusync.recorders import cupti_api, gate
+from pytest_gpusync.recorders.driver_calls import *
 library = cupti_api.Cupti(sys.argv[1])
-names = {cupti._base_name(name) for domain in (gate.DRIVER, gate.RUNTIME) for _, name in library.names(domain)}
-listened_to = {*cupti._LAUNCHES, *cupti._SYNCHRONIZE, *cupti._LOCKED, *cupti._BLOCKING_COPIES, *cupti._ASYNC_COPIES}
+names = {base_name(name) for domain in (gate.DRIVER, gate.RUNTIME) for _, name in library.names(domain)}
+listened_to = {*LAUNCHES, *SYNCHRONIZE, *LOCKED, *BLOCKING_COPIES, *ASYNC_COPIES}
 print(sorted(listened_to - names))
 """
 
@@ -542,7 +544,7 @@ def test_the_cupti_that_is_installed_has_every_call_that_is_listened_to():
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_a_wait_for_an_event_is_of_the_events_device_whichever_is_the_current_one(calls):
+def test_a_wait_for_an_event_is_of_the_events_device_whichever_is_the_current_one(calls, monkeypatch):
     streams = pytest.importorskip("torch.cuda.streams")
     made = calls
 
@@ -552,12 +554,10 @@ def test_a_wait_for_an_event_is_of_the_events_device_whichever_is_the_current_on
         def synchronize(self):
             made.make(("cudaEventSynchronize",))
 
-    original, streams.Event = streams.Event, Event
-    try:
-        made.recorder._follow_event_waits()
-        Event().synchronize()
-    finally:
-        streams.Event = original
+    made.recorder.stop()
+    monkeypatch.setattr(streams, "Event", Event)
+    made.recorder.start(made.seen.append)
+    Event().synchronize()
     made.make(("cudaEventSynchronize",))
     made.recorder.flush()
     assert [(raw.kind, raw.device) for raw in made.seen] == [("event", 1), ("event", 0)]
@@ -586,7 +586,7 @@ def test_the_first_launch_is_told_and_those_after_it_are_not(calls, name):
 
 
 def test_launches_are_enabled_only_while_they_are_watched(calls):
-    enabled = calls.recorder._cupti.enabled
+    enabled = calls.cupti.enabled
     launches = {(gates.DRIVER, number) for number in LAUNCHES.values()}
     assert not enabled & launches
     calls.recorder.watch_device_work(Watcher())
