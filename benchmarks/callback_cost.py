@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from pytest_gpusync import record
 from pytest_gpusync.machine import devices
-from pytest_gpusync.measure import device_choice, phases, recording
+from pytest_gpusync.measure import phases, recording
 from pytest_gpusync.model.estimates import median_estimate
 from pytest_gpusync.recorders import gate as gates
 from pytest_gpusync.recorders.cupti import CuptiRecorder
@@ -125,7 +125,7 @@ def main() -> int:
         print("callback_cost.py needs the native gate; see gpusync doctor", file=sys.stderr)
         return 2
     devices.detect = lambda: devices.Device("cuda", "none", "0")
-    device_choice.cuda_is_initialized = lambda: False
+    devices.cuda_is_initialized = lambda: False
     torch.set_num_threads(1)
     gc.disable()
     result = {"torch": torch.__version__, "python": sys.version.split()[0], "loop_us": in_a_loop()}

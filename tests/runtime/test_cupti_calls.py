@@ -446,7 +446,7 @@ def test_a_child_forked_while_calls_are_counted_leaves_cupti_to_its_parent(calls
 
 
 def test_a_copy_of_the_main_thread_is_not_settled_by_another_before_its_synchronize(calls, monkeypatch):
-    monkeypatch.setattr(call_syncs, "_MAX_BETWEEN_HALVES_NS", 10**10)  # a busy machine may take its time to start a thread
+    monkeypatch.setattr(call_syncs, "_MAX_BETWEEN_HALVES_NS", 10**10)  # a busy machine starts threads late
     copy, wait = list(both_sites("cudaMemcpyAsync", D2H, PAGEABLE)), list(both_sites("cudaStreamSynchronize"))
 
     def flushed_between():
