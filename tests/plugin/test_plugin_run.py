@@ -14,6 +14,8 @@ from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.plugin import measured_test
 from pytest_gpusync.plugin.session_device import SessionDevice
 
+pytestmark = pytest.mark.usefixtures("no_gpu")
+
 torch = pytest.importorskip("torch")
 
 THREE_SYNCS = """
@@ -38,13 +40,6 @@ TRAINING = """
             optimizer.zero_grad()
             print(loss.item())
     """
-
-
-@pytest.fixture(autouse=True)
-def no_gpu(monkeypatch):
-    if devices.detect().kind == "cuda":
-        pytest.skip("the simulated device needs a machine without a GPU, or CUDA_VISIBLE_DEVICES= (empty)")
-    monkeypatch.setattr(devices, "detect", lambda: Device("none", reason="this machine has none"))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from forked import in_forked_child
 
 from pytest_gpusync.machine import devices
 from pytest_gpusync.recorders import call_syncs, cupti_api
@@ -422,25 +423,15 @@ def test_a_logged_call_names_its_device(calls):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
 def test_a_child_forked_while_calls_are_counted_leaves_cupti_to_its_parent(calls):
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = "nothing"
-        try:
-            calls.recorder.forget_in_forked_child()
-            calls.wait()
-            calls.recorder.flush()
-            said = f"{len(calls.seen)} "
+    def count():
+        calls.recorder.forget_in_forked_child()
+        calls.wait()
+        calls.recorder.flush()
+        with pytest.raises(RecorderUnavailable) as refusal:
             calls.recorder.start(calls.seen.append)
-        except RecorderUnavailable as refusal:
-            said += str(refusal)
-        finally:
-            os.write(writer, said.encode())
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        assert pipe.read() == f"0 {FORKED}"
+        return f"{len(calls.seen)} {refusal.value}"
+
+    assert in_forked_child(count) == f"0 {FORKED}"
     calls.wait()
     assert calls.kinds() == [("stream", None, None)]
 
@@ -538,7 +529,7 @@ def test_the_cupti_that_is_installed_has_every_call_that_is_listened_to():
     if path is None:
         pytest.skip("no libcupti is installed")
     # In a process of its own: a library that was loaded stays.
-    done = subprocess.run([sys.executable, "-c", NAMES, path], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", NAMES, path], capture_output=True, text=True, timeout=300, check=False)
     if done.returncode < 0 and devices.detect().kind == "none":
         pytest.skip("without a driver this CUPTI (13.2 does so) ends the process that asks it anything")
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import gc
 import random
-import time
 import weakref
 
+import growth
 import pytest
 from gpusync_lint.heat.control_paths import ControlPaths
 
@@ -132,18 +132,13 @@ def test_lookups_make_no_reference_cycles():
     "statement", ["call()\n", "if a():\n    call()\nelif b():\n    call()\nel"], ids=["long", "deep"]
 )
 def test_time_grows_with_the_number_of_statements(statement):
-    def seconds(count):
+    def find_paths(count):
         text = statement * count + ("se:\n    call()\n" if statement.endswith("el") else "")
         body = ast.parse(text).body
         wanted = [node for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Expr)]
-        start = time.process_time()
         paths = ControlPaths(body, {})
         for one in wanted:
             paths.to(one)
-        return time.process_time() - start
 
-    def quickest(count):
-        return min(seconds(count) for _ in range(3))
-
-    seconds(20)
-    assert quickest(400) < 24 * max(quickest(50), 0.002)
+    find_paths(20)
+    assert growth.ratio(find_paths, 100, 800, limit=24) < 24  # eight times, were it linear
