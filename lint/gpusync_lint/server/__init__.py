@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 FAILED = 2
 INSTALL = 'pip install "pytest-gpusync[server]"'
 _EPILOG = """\
-An editor starts it and talks to it over standard input and output; docs/how-to/editors.md says how to set up each editor.
+An editor starts it and talks to it over standard input and output; docs/how-to/editors.md says how to set up each
+editor.
 Settings are those of [tool.gpusync] in the nearest pyproject.toml of each workspace folder, as for gpusync lint.
 
 exit codes: 0 shut down by the editor; 1 the editor ended without shutting it down; 2 wrong usage, or pygls is missing.
