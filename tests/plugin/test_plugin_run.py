@@ -400,25 +400,6 @@ def test_every_report_that_is_asked_for_is_written_in_the_format_of_its_ending(r
     assert starts == {".json": "{", ".md": "## GPU syncs", ".html": "<!doctype html>"}
 
 
-def test_workers_measure_and_the_controller_reports(run_apart, pytester):
-    pytest.importorskip("xdist")
-    result = run_apart(
-        "-n2",
-        "--gpu-device=simulated",
-        "--gpu-sync-budget=2",
-        "--gpu-sync-report=run.json",
-        test_a=THREE_SYNCS,
-        test_b=THREE_SYNCS.replace("range(3)", "range(1)"),
-    )
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["Test made 3 syncs, budget 2", "2 tests measured, 1 over budget"])
-    regions = json.loads((pytester.path / "run.json").read_text())["regions"]
-    assert {region["name"]: region["syncs"] for region in regions} == {
-        "test_a.py::test_reads": 3,
-        "test_b.py::test_reads": 1,
-    }
-
-
 def test_an_interrupted_test_shows_what_it_had_shown_and_is_no_measurement(run, tmp_path):
     result = run(
         "--gpu-sync-budget=5",

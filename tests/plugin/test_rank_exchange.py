@@ -88,11 +88,11 @@ def test_without_torchruns_store_ranks_are_on_their_own(monkeypatch):
     assert join() is None
 
 
-def test_a_rank_on_its_own_writes_a_report_of_its_own(run_apart, pytester, monkeypatch):
+def test_a_rank_on_its_own_writes_a_report_of_its_own(run, no_gpu, pytester, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    run_apart(
+    run(
         "--gpu-device=simulated",
         "--gpu-sync-budget=1",
         "--gpu-sync-report=run.json",
@@ -102,11 +102,11 @@ def test_a_rank_on_its_own_writes_a_report_of_its_own(run_apart, pytester, monke
     assert not (pytester.path / "run.json").exists()
 
 
-def test_in_a_distributed_run_a_broken_budget_fails_the_test_at_its_end(run_apart, monkeypatch):
+def test_in_a_distributed_run_a_broken_budget_fails_the_test_at_its_end(run, no_gpu, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    result = run_apart(
+    result = run(
         "--gpu-device=simulated",
         "-rP",
         test_a="""

@@ -129,16 +129,20 @@ def test_lookups_make_no_reference_cycles():
 
 
 @pytest.mark.parametrize(
-    "statement", ["call()\n", "if a():\n    call()\nelif b():\n    call()\nel"], ids=["long", "deep"]
+    ("statement", "end", "size"),
+    [("call()\n", "", 4000), ("if a():\n    call()\nelif b():\n    call()\nel", "se:\n    call()\n", 100)],
+    ids=["long", "deep"],
 )
-def test_time_grows_with_the_number_of_statements(statement):
-    def find_paths(count):
-        text = statement * count + ("se:\n    call()\n" if statement.endswith("el") else "")
-        body = ast.parse(text).body
-        wanted = [node for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Expr)]
+def test_time_grows_with_the_number_of_statements(statement, end, size):
+    def statements(count):
+        body = ast.parse(statement * count + end).body
+        return body, [node for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Expr)]
+
+    def find_paths(given):
+        body, wanted = given
         paths = ControlPaths(body, {})
         for one in wanted:
             paths.to(one)
 
-    find_paths(20)
-    assert growth.ratio(find_paths, 100, 800, limit=24) < 24  # eight times, were it linear
+    # Eight times as long if it is linear, sixty-four times if it is quadratic.
+    assert growth.ratio(find_paths, statements(size), statements(8 * size), limit=24) < 24

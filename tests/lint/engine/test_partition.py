@@ -51,9 +51,7 @@ def test_packages_of_a_very_large_component_are_apart(monkeypatch):
 
 
 def test_time_grows_with_the_number_of_files():
-    def divide(count):
-        files = {f"p__m{number}": f"from .m{number // 2} import x\nimport os, torch\n" for number in range(count)}
-        divided(**files)
+    def files(count):
+        return {f"p__m{number}": f"from .m{number // 2} import x\nimport os, torch\n" for number in range(count)}
 
-    divide(100)
-    assert growth.ratio(divide, 500, 4000, limit=16) < 16
+    assert growth.ratio(lambda named: divided(**named), files(500), files(4000), limit=16) < 16
