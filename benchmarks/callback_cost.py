@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from pytest_gpusync import record
 from pytest_gpusync.machine import devices
-from pytest_gpusync.measure import device_choice, phases, recording
+from pytest_gpusync.measure import phases, recording
 from pytest_gpusync.model.estimates import median_estimate
 from pytest_gpusync.recorders import gate as gates
 from pytest_gpusync.recorders.cupti import CuptiRecorder
@@ -60,6 +60,9 @@ class Cupti:
     def device_of(self, context: int) -> int:
         return 0
 
+    def is_pageable(self, pointer: int) -> bool:
+        return False
+
     def subscribe(self, function: object, user_data: int) -> None: ...
 
     def enable(self, domain: int, callback_id: int) -> None: ...
@@ -71,13 +74,10 @@ class Bench:
     """A recorder, and what calls it."""
 
     def __init__(self, reads_frames: bool) -> None:
-        self.recorder = CuptiRecorder()
-        self.gate = gates.CallGate(self.recorder._callback, self.recorder._deliver_logged)
+        self.recorder = CuptiRecorder(Cupti())  # type: ignore[arg-type]
+        _, self.gate, _ = self.recorder._prepare()
         if not reads_frames:
             self.gate._layout = None
-        self.recorder._cupti, self.recorder._gate = Cupti(), self.gate  # type: ignore[assignment]
-        self.recorder._fill_table(self.recorder._cupti, self.gate)
-        self.recorder._pointer_attribute = lambda _kind, _attribute, _pointer: 0
         self._kept = (ctypes.c_uint64 * 4)(1, 2, 4, DEVICE_TO_HOST)
         self._data = [(ctypes.c_uint64 * 6)(site, 0, ctypes.addressof(self._kept), 0, 0, 7) for site in (0, 1)]
         entry, left = (ctypes.addressof(data) for data in self._data)
@@ -125,7 +125,7 @@ def main() -> int:
         print("callback_cost.py needs the native gate; see gpusync doctor", file=sys.stderr)
         return 2
     devices.detect = lambda: devices.Device("cuda", "none", "0")
-    device_choice.cuda_is_initialized = lambda: False
+    devices.cuda_is_initialized = lambda: False
     torch.set_num_threads(1)
     gc.disable()
     result = {"torch": torch.__version__, "python": sys.version.split()[0], "loop_us": in_a_loop()}

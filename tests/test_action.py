@@ -58,7 +58,7 @@ def job(tmp_path):
             **(variables or {}),
         }
         command = ["bash", str(ROOT / "action" / script)]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
 
     return job
 

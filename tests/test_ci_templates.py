@@ -55,7 +55,7 @@ def shell(tmp_path, monkeypatch):
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "lint")])
         environment["CALLS"] = str(tmp_path / "calls")
         script = "set -eo pipefail\n" + "\n".join(lines)
-        return subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=300)
 
     return run
 

@@ -27,7 +27,7 @@ COMMANDS = {
         "gpusync_lint.server",
         "main",
         "server_parser",
-        "show findings in an editor while one types (a language server)",
+        "show findings in an editor as you type (a language server)",
     ),
     "trace": (
         "pytest_gpusync.commands.trace",

@@ -191,7 +191,10 @@ def command_parser() -> argparse.ArgumentParser:
     parser.add_argument("--md", metavar="FILE", help="write the run to FILE as Markdown")
     parser.add_argument("--trace", metavar="FILE", help="write the run to FILE as a Chrome trace, for Perfetto")
     parser.add_argument(
-        "--steps", type=_count, metavar="N", help="stop the program after N steps, without warm-up, and report them"
+        "--steps",
+        type=_count,
+        metavar="N",
+        help="stop the program after N steps, not counting warm-up, and report them",
     )
     parser.add_argument(
         "--step-at",

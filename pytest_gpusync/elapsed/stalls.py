@@ -289,12 +289,17 @@ def _steps_per_block(step: Callable[[], object]) -> int:
     return max(_MIN_STEPS, min(_MAX_STEPS, ceil(_BLOCK_MS / max(took, 1e-3))))
 
 
-def _timed(step: Callable[[], object], number: int) -> int:
-    """Return the nanoseconds of a block."""
+def _lead_in(step: Callable[[], object]) -> int:
+    """Run the steps before a block, and return the time at which the device is idle after them."""
     for _ in range(_LEAD_IN_STEPS):
         step()
     wait_until_idle()
-    begun = time.perf_counter_ns()
+    return time.perf_counter_ns()
+
+
+def _timed(step: Callable[[], object], number: int) -> int:
+    """Return the nanoseconds of a block."""
+    begun = _lead_in(step)
     for _ in range(number):
         step()
     wait_until_idle()
@@ -309,10 +314,7 @@ def _recorded(step: Callable[[], object], number: int) -> Block:
     ends: list[int] = []
     try:
         with record("stalls", recorder="cupti") as region:
-            for _ in range(_LEAD_IN_STEPS):
-                step()
-            wait_until_idle()
-            begun = time.perf_counter_ns()
+            begun = _lead_in(step)
             for _ in range(number):
                 step()
                 ends.append(time.perf_counter_ns())

@@ -29,32 +29,6 @@ if TYPE_CHECKING:
 _UNKNOWN = Site("<unknown>", 0, "?")
 
 
-def assert_capturable(
-    step: Callable[..., Any],
-    *args: Any,
-    warmup: int = 3,
-    replays: int = 2,
-    replay_inputs: Sequence[Sequence[Any]] | None = None,
-    rtol: float | None = None,
-    atol: float | None = None,
-    **kwargs: Any,
-) -> CaptureReport:
-    """Assert that ``step(*args, **kwargs)`` can be captured as a CUDA graph, and that replays do what it does.
-
-    The arguments, and the exceptions for wrong ones, are those of :func:`check_capture`.
-
-    Raises:
-        NotCapturable: an AssertionError that names every line; `report` has what was found.
-    """
-    __tracebackhide__ = True
-    report = check_capture(
-        step, *args, warmup=warmup, replays=replays, replay_inputs=replay_inputs, rtol=rtol, atol=atol, **kwargs
-    )
-    if not report.is_capturable:
-        raise NotCapturable(report)
-    return report
-
-
 def check_capture(
     step: Callable[..., Any],
     *args: Any,
@@ -96,6 +70,22 @@ def check_capture(
     with uncounted():
         check.warm_up(warmup)
         return check.on_simulated_device(replays) if is_on() else check.on_gpu(replays)
+
+
+def assert_capturable(step: Callable[..., Any], *args: Any, **options: Any) -> CaptureReport:
+    """Assert that ``step(*args, **kwargs)`` can be captured as a CUDA graph, and that replays do what it does.
+
+    The arguments, and the exceptions for wrong ones, are those of :func:`check_capture`: `options` are its keyword
+    arguments and those of `step`.
+
+    Raises:
+        NotCapturable: an AssertionError that names every line; `report` has what was found.
+    """
+    __tracebackhide__ = True
+    report = check_capture(step, *args, **options)
+    if not report.is_capturable:
+        raise NotCapturable(report)
+    return report
 
 
 class Captures:

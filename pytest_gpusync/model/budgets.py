@@ -208,6 +208,11 @@ class GrowthBudget:
         return f"budget {sizes.format_size(self.max)}"
 
 
+def _is_positive(value: object) -> bool:
+    """Return whether a value is a finite number above 0."""
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value < float("inf")
+
+
 @dataclass(frozen=True, slots=True)
 class DispatchBudget:
     """A limit on the time to issue a step, as a share of the time to complete it."""
@@ -218,7 +223,7 @@ class DispatchBudget:
     exact: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.max, bool) or not isinstance(self.max, (int, float)) or not 0 < self.max < float("inf"):
+        if not _is_positive(self.max):
             raise ValueError(f"max of a dispatch ratio must be a number above 0, such as 0.5, not {self.max!r}")
 
     def __str__(self) -> str:
@@ -235,7 +240,7 @@ class LatencyBudget:
     exact: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.max, bool) or not isinstance(self.max, (int, float)) or not 0 < self.max < float("inf"):
+        if not _is_positive(self.max):
             raise ValueError(f"max of a latency must be a number of milliseconds above 0, not {self.max!r}")
 
     def __str__(self) -> str:

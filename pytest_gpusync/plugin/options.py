@@ -357,6 +357,21 @@ def marker_budget(item: pytest.Item) -> MarkerBudget | None:
     return MarkerBudget(budget, warmup, step_on)
 
 
+def uses_gpu(item: pytest.Item) -> bool:
+    """Return whether a test itself asks to be measured."""
+    if not GPU_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+        return True
+    if item.get_closest_marker(GROWTH_MARKER) is not None:
+        return True
+    if item.get_closest_marker(BUDGET_MARKER) is None:
+        return False
+    try:
+        marked = marker_budget(item)
+    except MarkerError:  # reported when the test is set up
+        return True
+    return marked is not None and marked.budget is not None
+
+
 def marker_growth(item: pytest.Item) -> GrowthBudget | None:
     """Return the budget of the closest ``gpu_memory_growth`` marker of a test, if there is one.
 

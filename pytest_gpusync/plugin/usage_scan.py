@@ -14,8 +14,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpusync.plugin.options import BUDGET_MARKER, GPU_FIXTURES, GROWTH_MARKER
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    import pytest
 
 _NEVER: Final = ("__pycache__", "node_modules")
 """Folders that hold no tests, in addition to those of ``norecursedirs``."""
@@ -25,6 +29,45 @@ _BY_NAME: Final = frozenset({"usefixtures", "getfixturevalue"})
 """Functions that take names of fixtures."""
 _DOCTEST: Final = re.compile(r"getfixture\(['\"](\w+)['\"]\)")
 """How a doctest takes a fixture."""
+
+
+def project_uses_plugin(config: pytest.Config) -> bool:
+    """Return whether the tests that this session may collect use a marker or a fixture of the plugin, by their
+    source.
+    """
+    if not GPU_FIXTURES.isdisjoint(config.getini("usefixtures")):
+        return True
+    scan = UsageScan((BUDGET_MARKER, GROWTH_MARKER), GPU_FIXTURES, config.getini("python_functions"))
+    return scan.finds_use(_collected_paths(config), config.rootpath, config.getini("norecursedirs"))
+
+
+def _collected_paths(config: pytest.Config) -> list[Path]:
+    """Return the files and folders that pytest collects from. Before it has read its arguments itself, as it does."""
+    invoked, root = config.invocation_params.dir, config.rootpath
+    given = getattr(config.known_args_namespace, "file_or_dir", None) or []
+    if given:
+        names = [argument.partition("::")[0].partition("[")[0] for argument in given]
+        paths = [invoked / name for name in names]
+        if getattr(config.known_args_namespace, "pyargs", False):
+            paths += [Path(place) for name in names for place in _places_of_package(name)]
+        return [path for path in paths if path.exists()]
+    if invoked == root:
+        found = [path for pattern in config.getini("testpaths") for path in sorted(root.glob(pattern))]
+        if found:
+            return found
+    return [invoked]
+
+
+def _places_of_package(name: str) -> list[str]:
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        return []
+    if spec is None:
+        return []
+    return list(spec.submodule_search_locations or ([spec.origin] if spec.origin else []))
 
 
 class UsageScan:

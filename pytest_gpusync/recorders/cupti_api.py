@@ -12,7 +12,7 @@ import platform
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +29,8 @@ WSL_DEVICE: Final = 45
 _CALLBACK_IDS: Final = 1023
 """Highest id tried when names are resolved; CUDA 13 ends near 800."""
 
+_MEMORY_TYPE_ATTRIBUTE: Final = 2
+"""CU_POINTER_ATTRIBUTE_MEMORY_TYPE; cuPointerGetAttribute refuses pageable pointers."""
 
 _CallbackWords = ctypes.c_uint64 * 6
 """The first fields of CUpti_CallbackData, eight bytes each: callback site, function name, parameters, return value,
@@ -69,6 +71,7 @@ class Cupti:
         self.path = path
         self._library = ctypes.CDLL(path)
         self._handle = ctypes.c_void_p()
+        self._pointer_attribute = _pointer_attribute_function()
 
     def version(self) -> int:
         """Return the CUPTI API version, 130000 for CUDA 13.0."""
@@ -127,12 +130,26 @@ class Cupti:
         code = self._library.cuptiGetDeviceId(ctypes.c_void_p(context), ctypes.byref(device))
         return device.value if code == SUCCESS else None
 
+    def is_pageable(self, pointer: int) -> bool:
+        """Return whether host memory is pageable, which the driver does not know, rather than pinned."""
+        if self._pointer_attribute is None:
+            return False
+        kind = ctypes.c_uint32()
+        return bool(self._pointer_attribute(ctypes.byref(kind), _MEMORY_TYPE_ATTRIBUTE, ctypes.c_uint64(pointer)) != 0)
+
     def _call(self, function: str, *arguments: object) -> None:
         code = getattr(self._library, function)(*arguments)
         if code != SUCCESS:
             text = ctypes.c_char_p()
             self._library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
             raise CuptiError(function, code, (text.value or b"unknown").decode())
+
+
+def _pointer_attribute_function() -> Any:
+    try:
+        return ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
+    except (OSError, AttributeError):
+        return None
 
 
 def has_driver() -> bool:

@@ -61,13 +61,13 @@ class SimulatedRecorder(Recorder):
             attribution.forward_line_of = None
 
     def look_for_races(self, sink: Callable[[Race], None] | None) -> None:  # noqa: D102
-        from pytest_gpusync.simulated.races import tracker
+        from pytest_gpusync.simulated.races import tracking
 
         if self._race_sink is not None:
-            tracker.stop_listening(self._race_sink)
+            tracking.stop_listening(self._race_sink)
         self._race_sink = sink
         if sink is not None:
-            tracker.listen(sink)
+            tracking.listen(sink)
 
     def _naming_lines_of_forward(self, sink: SyncSink) -> SyncSink:
         """Return a sink that, before it calls `sink`, keeps how many operators had been created at the time of

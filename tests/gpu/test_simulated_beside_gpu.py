@@ -37,9 +37,9 @@ def test_it_takes_the_place_of_the_gpu_when_asked_for():
     assert (done.returncode, done.stdout) == (0, "Simulated CUDA device 3.0\n"), done.stderr
 
 
-TOO_LATE = """
+REFUSES = """
 import torch
-torch.ones(3, device="cuda")
+{before}
 from pytest_gpusync.simulated import SimulationUnavailable, simulated_cuda
 try:
     with simulated_cuda():
@@ -51,25 +51,12 @@ print(torch.ones(3, device="cuda").sum().item())
 
 
 def test_it_refuses_where_the_gpu_is_in_use_and_leaves_it_alone():
-    done = run(TOO_LATE)
+    done = run(REFUSES.format(before='torch.ones(3, device="cuda")'))
     assert "already uses a GPU" in done.stdout, done.stderr
     assert done.stdout.endswith("3.0\n")
 
 
-ASKED_BEFORE = """
-import torch
-torch._C._cuda_getDeviceCount()
-from pytest_gpusync.simulated import SimulationUnavailable, simulated_cuda
-try:
-    with simulated_cuda():
-        pass
-except SimulationUnavailable as error:
-    print(error)
-print(torch.ones(3, device="cuda").sum().item())
-"""
-
-
 def test_it_refuses_where_the_driver_has_found_the_gpu_and_leaves_it_alone():
-    done = run(ASKED_BEFORE)
+    done = run(REFUSES.format(before="torch._C._cuda_getDeviceCount()"))
     assert "hide the GPU" in done.stdout, done.stderr
     assert done.stdout.endswith("3.0\n")

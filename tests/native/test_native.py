@@ -46,7 +46,7 @@ def test_native_code(source, build, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1"},
     )

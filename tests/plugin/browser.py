@@ -85,5 +85,5 @@ class Browser:
         where = f"{self._address}/session/{self._session}{path}" if self._session else f"{self._address}/session"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(where, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             return json.loads(answer.read())["value"]

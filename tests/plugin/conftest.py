@@ -10,6 +10,9 @@ import pytest
 from gpusync_lint.model.findings import EngineSettings, Source
 from gpusync_lint.run.engine import analyze
 
+from pytest_gpusync.machine import devices
+from pytest_gpusync.machine.devices import Device
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,6 +27,14 @@ import pytest_gpusync.plugin.session
 import pytest_gpusync.reporting.summary  # noqa: F401
 
 analyze([Source("a.py", "import torch\nprint(torch.ones(3, device='cuda').sum().item())\n")], EngineSettings())
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without a GPU, on which the simulated device is chosen; skips the test on one that has a GPU."""
+    if devices.detect().kind == "cuda":
+        pytest.skip("the simulated device needs a machine without a GPU, or CUDA_VISIBLE_DEVICES= (empty)")
+    monkeypatch.setattr(devices, "detect", lambda: Device("none", reason="this machine has none"))
 
 
 @pytest.fixture(scope="session")

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpusync.machine import devices
-from pytest_gpusync.machine.devices import Device
-
 pytest.importorskip("torch")
-
-
-@pytest.fixture(autouse=True)
-def no_gpu(monkeypatch):
-    if devices.detect().kind == "cuda":
-        pytest.skip("the simulated device needs a machine without a GPU, or CUDA_VISIBLE_DEVICES= (empty)")
-    monkeypatch.setattr(devices, "detect", lambda: Device("none", reason="this machine has none"))
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 
 ENGINE = """

@@ -73,11 +73,11 @@ def test_nothing_runs_after_a_hostile_failure(gpu_sync):
 
 
 @pytest.fixture
-def run_hostile(run_apart, pytester):
-    """Run the tests above in a process of their own."""
+def run_hostile(run, no_gpu, pytester):
+    """Run the tests above."""
     pytester.path.joinpath(FILE_NAME).write_text(STEP)
     source = TESTS.format(hostile=HOSTILE, file_name=FILE_NAME)
-    return lambda *arguments: run_apart("--color=no", *arguments, test_hostile=source)
+    return lambda *arguments: run("--color=no", *arguments, test_hostile=source)
 
 
 def assert_harmless(text, *, allowed=""):

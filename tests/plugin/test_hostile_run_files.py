@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+import tracemalloc
 from html.parser import HTMLParser
 from pathlib import Path
 from random import Random
@@ -148,17 +149,20 @@ def test_a_number_too_large_for_a_float_is_refused(folder, capsys):
 @pytest.mark.parametrize("action", ACTIONS)
 def test_the_longest_range_of_lines_takes_no_time(folder, action):
     (folder / "run.json").write_text(changed(("parts", 0, "lines"), {"a.py": [[0, 2**31 - 1]]}))
-    began = time.monotonic()
+    began = time.process_time()
     assert run(action, "run.json") == 0
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 60  # two thousand million steps would take several times as long
 
 
 def test_a_file_larger_than_the_limit_is_refused_without_reading_it(folder, capsys):
     with open("run.json", "wb") as file:
         file.truncate(run_files.SIZE_LIMIT + 1)
-    began = time.monotonic()
-    assert "larger than 268 MB; measure fewer tests per file" in refusal(capsys, None)
-    assert time.monotonic() - began < 5
+    tracemalloc.start()
+    try:
+        assert "larger than 268 MB; measure fewer tests per file" in refusal(capsys, None)
+        assert tracemalloc.get_traced_memory()[1] < run_files.SIZE_LIMIT / 4
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs devices and pipes")
@@ -363,12 +367,12 @@ def test_mutants_of_a_run_file_are_rendered_or_refused_in_one_line(folder, capsy
         Path("run.json").write_bytes(content)
         try:
             codes.append({outcome_of(action, "run.json", capsys) for action in ACTIONS})
-            began = time.monotonic()
+            began = time.process_time()
             try:
                 observed_runs.load(["run.json"], folder)
             except observed_runs.ObservedError as error:
                 assert "\n" not in str(error)
-            assert time.monotonic() - began < 10
+            assert time.process_time() - began < 30
         except BaseException:
             sys.stderr.write(f"mutant {tried} of seed {SEED} is kept in {folder / 'run.json'}\n")
             raise

@@ -7,10 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from pytest_gpusync.machine import devices
-from pytest_gpusync.machine.devices import Device
-
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 FAILS = "fails"
 """The broken test fails; otherwise the line that names the wait, while the test passes."""
@@ -250,13 +248,6 @@ MUTANTS = {
         "    def test_it(self): BODY",
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def no_gpu(monkeypatch):
-    if devices.detect().kind == "cuda":
-        pytest.skip("the simulated device needs a machine without a GPU, or CUDA_VISIBLE_DEVICES= (empty)")
-    monkeypatch.setattr(devices, "detect", lambda: Device("none", reason="this machine has none"))
 
 
 def source(mutant: Mutant, body: str) -> str:

@@ -7,6 +7,8 @@ import pytest
 from pytest_gpusync.machine import devices
 from pytest_gpusync.machine.devices import Device
 
+pytestmark = pytest.mark.usefixtures("no_gpu")
+
 torch = pytest.importorskip("torch")
 
 CPU_AND_GPU = """
@@ -22,13 +24,6 @@ CPU_AND_GPU = """
     def test_first_uses_the_device():
         torch.ones(1, device="cuda")
     """
-
-
-@pytest.fixture(autouse=True)
-def no_gpu(monkeypatch):
-    if devices.detect().kind == "cuda":
-        pytest.skip("the simulated device needs a machine without a GPU, or CUDA_VISIBLE_DEVICES= (empty)")
-    monkeypatch.setattr(devices, "detect", lambda: Device("none", reason="this machine has none"))
 
 
 ON_THE_CPU = {

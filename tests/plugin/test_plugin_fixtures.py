@@ -7,12 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_gpusync.machine import devices
-from pytest_gpusync.machine.devices import Device
 from pytest_gpusync.plugin.repetitions import EXAMPLE, ROUND, repetitions_are_steps
 from pytest_gpusync.plugin.training import _adapted, _as_in_training
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 STEPS = """
     import pytest, torch
@@ -26,13 +25,6 @@ STEPS = """
 
     def test_it(gpu_train, gpu_sync):
 """
-
-
-@pytest.fixture(autouse=True)
-def no_gpu(monkeypatch):
-    if devices.detect().kind == "cuda":
-        pytest.skip("the simulated device needs a machine without a GPU, or CUDA_VISIBLE_DEVICES= (empty)")
-    monkeypatch.setattr(devices, "detect", lambda: Device("none", reason="this machine has none"))
 
 
 @pytest.fixture

@@ -9,14 +9,13 @@ import pytest
 from measurements import stepped
 
 from pytest_gpusync.elapsed.paired import Pair, ratio_of
-from pytest_gpusync.machine import devices
-from pytest_gpusync.machine.devices import Device
 from pytest_gpusync.model.budgets import GrowthBudget, NotMeasured, judge_growth
 from pytest_gpusync.model.measurement import MemorySample
 from pytest_gpusync.plugin.measured_test import MeasuredTest, RegionRecord
 from pytest_gpusync.plugin.session_device import SessionDevice
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.usefixtures("no_gpu")
 
 PARTS = """
     import pytest, torch
@@ -38,13 +37,6 @@ PARTS = """
             optimizer.step()
             optimizer.zero_grad()
 """
-
-
-@pytest.fixture(autouse=True)
-def no_gpu(monkeypatch):
-    if devices.detect().kind == "cuda":
-        pytest.skip("the simulated device needs a machine without a GPU, or CUDA_VISIBLE_DEVICES= (empty)")
-    monkeypatch.setattr(devices, "detect", lambda: Device("none", reason="this machine has none"))
 
 
 @pytest.fixture

@@ -21,11 +21,8 @@ def race():
 
 
 @pytest.fixture
-def run(run_apart):
-    def run(test, *arguments, **files):
-        return run_apart("--gpu-device=simulated", *arguments, test_it=RACE + test, **files)
-
-    return run
+def run(run, no_gpu):
+    return lambda test, *arguments: run("--gpu-device=simulated", *arguments, test_it=RACE + test)
 
 
 PLAIN = "def test_it():\n    race()\n"

@@ -14,6 +14,8 @@ from pytest_gpusync.model.measurement import MeasurementError
 from pytest_gpusync.plugin import measured_test
 from pytest_gpusync.plugin.session_device import SessionDevice
 
+pytestmark = pytest.mark.usefixtures("no_gpu")
+
 torch = pytest.importorskip("torch")
 
 THREE_SYNCS = """
@@ -38,13 +40,6 @@ TRAINING = """
             optimizer.zero_grad()
             print(loss.item())
     """
-
-
-@pytest.fixture(autouse=True)
-def no_gpu(monkeypatch):
-    if devices.detect().kind == "cuda":
-        pytest.skip("the simulated device needs a machine without a GPU, or CUDA_VISIBLE_DEVICES= (empty)")
-    monkeypatch.setattr(devices, "detect", lambda: Device("none", reason="this machine has none"))
 
 
 @pytest.fixture
@@ -403,25 +398,6 @@ def test_every_report_that_is_asked_for_is_written_in_the_format_of_its_ending(r
     run("--gpu-sync-budget=2", *reports, test_a=THREE_SYNCS)
     starts = {path.suffix: path.read_text().split("\n")[0] for path in pytester.path.glob("run.*")}
     assert starts == {".json": "{", ".md": "## GPU syncs", ".html": "<!doctype html>"}
-
-
-def test_workers_measure_and_the_controller_reports(run_apart, pytester):
-    pytest.importorskip("xdist")
-    result = run_apart(
-        "-n2",
-        "--gpu-device=simulated",
-        "--gpu-sync-budget=2",
-        "--gpu-sync-report=run.json",
-        test_a=THREE_SYNCS,
-        test_b=THREE_SYNCS.replace("range(3)", "range(1)"),
-    )
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["Test made 3 syncs, budget 2", "2 tests measured, 1 over budget"])
-    regions = json.loads((pytester.path / "run.json").read_text())["regions"]
-    assert {region["name"]: region["syncs"] for region in regions} == {
-        "test_a.py::test_reads": 3,
-        "test_b.py::test_reads": 1,
-    }
 
 
 def test_an_interrupted_test_shows_what_it_had_shown_and_is_no_measurement(run, tmp_path):

@@ -8,12 +8,9 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.fixture
-def run(run_apart):
-    def run(body, *arguments):
-        test = f"import torch\n\ndef test_it(gpu_sync):\n    {body}\n"
-        return run_apart("--gpu-device=simulated", *arguments, test_it=test)
-
-    return run
+def run(run, no_gpu):
+    source = "import torch\n\ndef test_it(gpu_sync):\n    {}\n"
+    return lambda body, *arguments: run("--gpu-device=simulated", *arguments, test_it=source.format(body))
 
 
 def test_the_memory_of_the_device_is_an_option(run):

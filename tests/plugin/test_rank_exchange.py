@@ -64,13 +64,13 @@ def test_ranks_get_each_others_documents_in_order():
 def test_a_rank_that_does_not_come_is_not_waited_for_longer_than_asked():
     began = time.monotonic()
     assert RankGroup(0, 2, Store()).exchange({"from": 0}, seconds=0.05) == [{"from": 0}, None]
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20  # by default it would be 30 s or more
 
 
 def test_nobody_stays_for_a_rank_that_does_not_leave():
     began = time.monotonic()
     RankGroup(0, 2, Store()).leave(seconds=0.05)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20  # by default it would be 30 s or more
 
 
 def test_leaving_survives_a_store_that_is_gone():
@@ -88,11 +88,11 @@ def test_without_torchruns_store_ranks_are_on_their_own(monkeypatch):
     assert join() is None
 
 
-def test_a_rank_on_its_own_writes_a_report_of_its_own(run_apart, pytester, monkeypatch):
+def test_a_rank_on_its_own_writes_a_report_of_its_own(run, no_gpu, pytester, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    run_apart(
+    run(
         "--gpu-device=simulated",
         "--gpu-sync-budget=1",
         "--gpu-sync-report=run.json",
@@ -102,11 +102,11 @@ def test_a_rank_on_its_own_writes_a_report_of_its_own(run_apart, pytester, monke
     assert not (pytester.path / "run.json").exists()
 
 
-def test_in_a_distributed_run_a_broken_budget_fails_the_test_at_its_end(run_apart, monkeypatch):
+def test_in_a_distributed_run_a_broken_budget_fails_the_test_at_its_end(run, no_gpu, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    result = run_apart(
+    result = run(
         "--gpu-device=simulated",
         "-rP",
         test_a="""

@@ -21,7 +21,11 @@ ENTRY = [
     "pytest_gpusync.machine",
     "pytest_gpusync.machine.import_hooks",
     "pytest_gpusync.plugin",
+    "pytest_gpusync.plugin.current_session",
+    "pytest_gpusync.plugin.fixture_functions",
+    "pytest_gpusync.plugin.messages",
     "pytest_gpusync.plugin.options",
+    "pytest_gpusync.plugin.reporter",
     "pytest_gpusync.plugin.stash_keys",
 ]
 

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
 
 import pytest
 
@@ -48,8 +53,28 @@ def no_gpu():
         pytest.skip("the simulated device needs a machine without a GPU, or CUDA_VISIBLE_DEVICES= (empty)")
 
 
-def run_file(pytester, name="run.json"):
-    document = json.loads((pytester.path / name).read_text())
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory, plugin):
+    """The folder of two sessions over the same tests, in one process and in two workers, and what each printed."""
+    folder = tmp_path_factory.mktemp("sessions")
+    files = {"conftest": COUNT_WRITES, "test_a": READS.format(3), "test_b": READS.format(1), "test_c": TRAINS}
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    environment = {**os.environ, "COLUMNS": "160", "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    printed = {}
+    for name, options in (("serial", ()), ("parallel", ("-n2",))):
+        reports = [f"--gpu-sync-report={name}{ending}" for ending in (".json", ".md", ".html")]
+        command = [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", *ARGUMENTS, "--gpu-sync-lines"]
+        done = subprocess.run(
+            [*command, *options, *reports], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        printed[name] = done.stdout
+    return folder, printed
+
+
+def run_file(folder, name="run.json"):
+    document = json.loads((folder / name).read_text())
     document["regions"].sort(key=lambda region: region["name"])
     del document["origin"]  # the command and the time differ
     for region in document["regions"]:
@@ -58,32 +83,30 @@ def run_file(pytester, name="run.json"):
     return document
 
 
-def test_the_lines_that_ran_come_home_from_every_worker(run_apart, pytester):
-    report = ("--gpu-sync-report=run.json", "--gpu-sync-lines", "-n2", "--dist=each")
-    run_apart(*ARGUMENTS, *report, test_a=READS.format(2)).assert_outcomes(passed=2)
-    assert run_file(pytester)["lines"] == {"test_a.py": [[1, 5]]}
+def test_two_workers_report_what_one_process_does(sessions):
+    folder, printed = sessions
+    assert run_file(folder, "serial.json") == run_file(folder, "parallel.json")
+    for text in printed.values():
+        assert pytest.RunResult.parse_summary_nouns(text.splitlines()) == {"passed": 3, "failed": 1}
+        assert "\nTest made 3 syncs, budget 2\n" in text
+        assert "\n3 tests measured, 1 over budget" in text
 
 
-def test_two_workers_report_what_one_process_does(run_apart, pytester):
-    files = {"test_a": READS.format(3), "test_b": READS.format(1), "test_c": TRAINS}
-    serial = run_apart(*ARGUMENTS, "--gpu-sync-report=serial.json", **files)
-    parallel = run_apart(*ARGUMENTS, "-n2", "--gpu-sync-report=parallel.json", **files)
-    assert run_file(pytester, "serial.json") == run_file(pytester, "parallel.json")
-    for results in (serial, parallel):
-        results.assert_outcomes(passed=3, failed=1)
+def test_the_lines_that_ran_come_home_from_every_worker(sessions):
+    lines = run_file(sessions[0], "parallel.json")["lines"]
+    assert (lines["test_a.py"], lines["test_b.py"]) == ([[2, 6]], [[2, 6]])
+    assert {"test_c.py"} <= lines.keys()
 
 
-def test_every_report_is_written_once_and_by_the_controller(run_apart, pytester):
-    reports = [f"--gpu-sync-report=run{ending}" for ending in (".json", ".md", ".html")]
-    result = run_apart(
-        *ARGUMENTS, "-n2", *reports, conftest=COUNT_WRITES, test_a=READS.format(1), test_b=READS.format(2)
-    )
-    assert sorted((pytester.path / "writes").read_text().splitlines()) == [
-        "run.html controller",
-        "run.json controller",
-        "run.md controller",
+def test_every_report_is_written_once_and_by_the_controller(sessions):
+    folder, printed = sessions
+    writes = sorted((folder / "writes").read_text().splitlines())
+    assert [line for line in writes if line.startswith("parallel")] == [
+        "parallel.html controller",
+        "parallel.json controller",
+        "parallel.md controller",
     ]
-    result.stdout.fnmatch_lines(["gpusync: *, budget 2 syncs per step, 2 workers"])
+    assert re.search(r"^gpusync: .*, budget 2 syncs per step, 2 workers$", printed["parallel"], re.MULTILINE)
 
 
 @pytest.mark.parametrize("arguments", [(), ("-n1",)], ids=["one process", "a worker"])
@@ -107,7 +130,7 @@ def test_a_worker_that_dies_takes_no_other_result_with_it(run_apart, pytester):
         test_c=READS.format(2),
     )
     result.assert_outcomes(passed=2, failed=1)
-    regions = {region["name"]: region for region in run_file(pytester)["regions"]}
+    regions = {region["name"]: region for region in run_file(pytester.path)["regions"]}
     assert {name: region["syncs"] for name, region in regions.items()} == {
         "test_a.py::test_reads": 1,
         "test_b.py::test_dies": None,
@@ -129,5 +152,5 @@ def test_a_test_that_has_no_result_fails_the_session_and_is_in_the_report(run_ap
     result.assert_outcomes(passed=1)
     assert result.ret == 1
     result.stdout.fnmatch_lines(["test_b.py::test_lost: pytest-xdist collected the test and has no result of it*"])
-    outcomes = {region["name"]: region["outcome"] for region in run_file(pytester)["regions"]}
+    outcomes = {region["name"]: region["outcome"] for region in run_file(pytester.path)["regions"]}
     assert outcomes == {"test_a.py::test_reads": "passed", "test_b.py::test_lost": "not_measured"}

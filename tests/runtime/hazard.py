@@ -19,7 +19,7 @@ import threading
 import time
 from pathlib import Path
 
-from test_cupti_calls import IDS, PAGEABLE, Cupti, both_sites
+from test_cupti_calls import IDS, Cupti, both_sites
 
 from pytest_gpusync.recorders import gate as gates
 from pytest_gpusync.recorders.cupti import CuptiRecorder
@@ -43,6 +43,8 @@ void take_lock(void)
 PATIENCE_S = 10
 REGION_S = 0.05
 BURST, PAUSE_S = 20, 0.004
+RING = 1 << 15
+"""Records that the log of gate.c holds."""
 NAMES = ("cudaFree", "cudaEventSynchronize")
 
 
@@ -54,11 +56,9 @@ def main() -> int:
         subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-lpthread"], check=True)
         without_gil, with_gil = ctypes.CDLL(str(library)), ctypes.PyDLL(str(library))
     seen = []
-    recorder = CuptiRecorder()
-    recorder._cupti = Cupti()
-    recorder._gate = gate = gates.CallGate(recorder._callback, recorder._deliver_logged)
-    recorder._fill_table(recorder._cupti, gate)
-    recorder._pointer_attribute = lambda _kind, _attribute, pointer: int(pointer.value == PAGEABLE)
+    recorder = CuptiRecorder(Cupti())
+    recorder.start(lambda raw: seen.append(raw.kind))
+    gate = recorder._gate
     if into_python:
         for name in NAMES:
             gate.set_action(gates.RUNTIME, IDS[name], gates.PYTHON)
@@ -78,6 +78,8 @@ def main() -> int:
             calls += BURST
             # The ring holds what is logged between two drains of the main thread, which may be kept waiting for long.
             time.sleep(0.0 if into_python else PAUSE_S)
+            while gate.logged.value - gate.drained > RING // 4 and time.monotonic() < until:
+                time.sleep(PAUSE_S)
         with counting:
             made[name] += calls
 
@@ -101,7 +103,6 @@ def main() -> int:
     works = [(under_lock, (name,)) for name in NAMES for _ in range(2)]
     works += [(drop_tensors, ()), (drop_tensors, ()), (synchronize, ()), (synchronize, ())]
     faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
-    recorder.start(lambda raw: seen.append(raw.kind))
     threads = [threading.Thread(target=work, args=arguments, daemon=True) for work, arguments in works]
     for thread in threads:
         thread.start()

@@ -11,9 +11,10 @@ import threading
 import time
 
 import pytest
+from forked import in_forked_child
 
 from pytest_gpusync.machine import devices
-from pytest_gpusync.recorders import cupti, cupti_api
+from pytest_gpusync.recorders import call_syncs, cupti_api
 from pytest_gpusync.recorders import gate as gates
 from pytest_gpusync.recorders.base import FORKED, RecorderUnavailable
 from pytest_gpusync.recorders.cupti import CuptiRecorder
@@ -50,6 +51,9 @@ class Cupti:
     def device_of(self, context):
         return context - CONTEXT_OF_DEVICE[0]
 
+    def is_pageable(self, pointer):
+        return pointer == PAGEABLE
+
     def __init__(self):
         self.enabled = set()
 
@@ -70,12 +74,10 @@ class Calls:
 
     def __init__(self) -> None:
         self.seen = []
-        self.recorder = recorder = CuptiRecorder()
-        recorder._cupti = Cupti()
-        recorder._gate = self.gate = gates.CallGate(recorder._callback, recorder._deliver_logged)
-        recorder._fill_table(recorder._cupti, recorder._gate)
-        recorder._pointer_attribute = lambda _kind, _attribute, pointer: int(pointer.value == PAGEABLE)
-        recorder.start(self.seen.append)
+        self.cupti = Cupti()
+        self.recorder = CuptiRecorder(self.cupti)
+        self.recorder.start(self.seen.append)
+        self.gate = self.recorder._gate
 
     def make(self, *calls, slow=None):
         """Report calls from one instruction, as a blocking copy of torch's makes them; the one named `slow` lasts."""
@@ -91,7 +93,7 @@ class Calls:
 
     def launch(self, name="cuLaunchKernel"):
         """Report the launch of a kernel, which reaches the gate only where CUPTI has it enabled."""
-        if (gates.DRIVER, LAUNCHES[name]) in self.recorder._cupti.enabled:
+        if (gates.DRIVER, LAUNCHES[name]) in self.cupti.enabled:
             for _, data in both_sites(name):
                 self.gate.function(self.gate.user_data, gates.DRIVER, LAUNCHES[name], ctypes.addressof(data))
 
@@ -421,31 +423,21 @@ def test_a_logged_call_names_its_device(calls):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
 def test_a_child_forked_while_calls_are_counted_leaves_cupti_to_its_parent(calls):
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = "nothing"
-        try:
-            calls.recorder.forget_in_forked_child()
-            calls.wait()
-            calls.recorder.flush()
-            said = f"{len(calls.seen)} "
+    def count():
+        calls.recorder.forget_in_forked_child()
+        calls.wait()
+        calls.recorder.flush()
+        with pytest.raises(RecorderUnavailable) as refusal:
             calls.recorder.start(calls.seen.append)
-        except RecorderUnavailable as refusal:
-            said += str(refusal)
-        finally:
-            os.write(writer, said.encode())
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        assert pipe.read() == f"0 {FORKED}"
+        return f"{len(calls.seen)} {refusal.value}"
+
+    assert in_forked_child(count) == f"0 {FORKED}"
     calls.wait()
     assert calls.kinds() == [("stream", None, None)]
 
 
 def test_a_copy_of_the_main_thread_is_not_settled_by_another_before_its_synchronize(calls, monkeypatch):
-    monkeypatch.setattr(cupti, "_MAX_BETWEEN_HALVES_NS", 10**10)  # a busy machine may take its time to start a thread
+    monkeypatch.setattr(call_syncs, "_MAX_BETWEEN_HALVES_NS", 10**10)  # a busy machine starts threads late
     copy, wait = list(both_sites("cudaMemcpyAsync", D2H, PAGEABLE)), list(both_sites("cudaStreamSynchronize"))
 
     def flushed_between():
@@ -523,10 +515,11 @@ def test_once_stopped_no_line_of_forward_is_told(calls):
 
 NAMES = """
 import sys
-from pytest_gpusync.recorders import cupti, cupti_api, gate
+from pytest_gpusync.recorders import cupti_api, gate
+from pytest_gpusync.recorders.driver_calls import *
 library = cupti_api.Cupti(sys.argv[1])
-names = {cupti._base_name(name) for domain in (gate.DRIVER, gate.RUNTIME) for _, name in library.names(domain)}
-listened_to = {*cupti._LAUNCHES, *cupti._SYNCHRONIZE, *cupti._LOCKED, *cupti._BLOCKING_COPIES, *cupti._ASYNC_COPIES}
+names = {base_name(name) for domain in (gate.DRIVER, gate.RUNTIME) for _, name in library.names(domain)}
+listened_to = {*LAUNCHES, *SYNCHRONIZE, *LOCKED, *BLOCKING_COPIES, *ASYNC_COPIES}
 print(sorted(listened_to - names))
 """
 
@@ -536,13 +529,13 @@ def test_the_cupti_that_is_installed_has_every_call_that_is_listened_to():
     if path is None:
         pytest.skip("no libcupti is installed")
     # In a process of its own: a library that was loaded stays.
-    done = subprocess.run([sys.executable, "-c", NAMES, path], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", NAMES, path], capture_output=True, text=True, timeout=300, check=False)
     if done.returncode < 0 and devices.detect().kind == "none":
         pytest.skip("without a driver this CUPTI (13.2 does so) ends the process that asks it anything")
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_a_wait_for_an_event_is_of_the_events_device_whichever_is_the_current_one(calls):
+def test_a_wait_for_an_event_is_of_the_events_device_whichever_is_the_current_one(calls, monkeypatch):
     streams = pytest.importorskip("torch.cuda.streams")
     made = calls
 
@@ -552,12 +545,10 @@ def test_a_wait_for_an_event_is_of_the_events_device_whichever_is_the_current_on
         def synchronize(self):
             made.make(("cudaEventSynchronize",))
 
-    original, streams.Event = streams.Event, Event
-    try:
-        made.recorder._follow_event_waits()
-        Event().synchronize()
-    finally:
-        streams.Event = original
+    made.recorder.stop()
+    monkeypatch.setattr(streams, "Event", Event)
+    made.recorder.start(made.seen.append)
+    Event().synchronize()
     made.make(("cudaEventSynchronize",))
     made.recorder.flush()
     assert [(raw.kind, raw.device) for raw in made.seen] == [("event", 1), ("event", 0)]
@@ -586,7 +577,7 @@ def test_the_first_launch_is_told_and_those_after_it_are_not(calls, name):
 
 
 def test_launches_are_enabled_only_while_they_are_watched(calls):
-    enabled = calls.recorder._cupti.enabled
+    enabled = calls.cupti.enabled
     launches = {(gates.DRIVER, number) for number in LAUNCHES.values()}
     assert not enabled & launches
     calls.recorder.watch_device_work(Watcher())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -91,16 +92,16 @@ def enters(gpu, *, exclusive):
 def test_who_takes_times_is_alone(gpu, mine, theirs, together):
     with lease(gpu, exclusive=mine):
         thread, inside = enters(gpu, exclusive=theirs)
-        assert inside.wait(10 if together else 0.2) is together
-    thread.join(10)
+        assert inside.wait(60 if together else 0.2) is together
+    thread.join(60)
     assert inside.is_set()
 
 
 def test_gpus_are_held_one_by_one(gpu):
     with lease(gpu, exclusive=True):
         thread, inside = enters("GPU-other", exclusive=True)
-        assert inside.wait(10)
-    thread.join(10)
+        assert inside.wait(60)
+    thread.join(60)
 
 
 def test_a_failure_gives_the_lease_back(gpu):
@@ -193,7 +194,7 @@ def test_a_child_of_a_killed_holder_does_not_keep_the_lease(gpu, tmp_path):
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     child = int(holder.stdout.readline())
     try:
-        assert holder.wait(30) == -9
+        assert holder.wait(120) == -9
         os.kill(child, 0)  # it is alive
         with lease(gpu, exclusive=True, limit=1):
             pass
@@ -230,7 +231,7 @@ def test_a_long_wait_names_the_holder_and_ends(gpu, tmp_path):
         assert holder.stdout.readline() == "held\n"
         with (
             pytest.raises(LeaseUnavailable) as raised,
-            lease(gpu, exclusive=False, announce=said.append, note_after=0.1, limit=0.3),
+            lease(gpu, exclusive=False, announce=said.append, note_after=0.0, limit=0.3),
         ):
             pass
     finally:
@@ -239,4 +240,4 @@ def test_a_long_wait_names_the_holder_and_ends(gpu, tmp_path):
         holder.stdout.close()
     assert len(said) == 1
     assert said[0].startswith(f"waiting for {gpu}, which is held by process {holder.pid} (")
-    assert str(raised.value).startswith(f"waited 0 s for {gpu}, which is held by process {holder.pid} (")
+    assert re.match(rf"waited \d+ s for {gpu}, which is held by process {holder.pid} \(", str(raised.value))

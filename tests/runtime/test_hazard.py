@@ -27,7 +27,7 @@ def hazard(*arguments):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
@@ -38,6 +38,9 @@ def test_threads_that_free_under_the_allocators_lock_are_counted_and_hang_nobody
 
 
 def test_a_callback_that_took_the_gil_there_would_hang():
-    done = hazard("5", "--into-python")
+    for _ in range(3):  # whether the threads meet is chance, and less likely on a busy machine
+        done = hazard("5", "--into-python")
+        if "Timeout" in done.stdout:
+            break
     assert done.returncode != 0
     assert "Timeout" in done.stdout

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from forked import in_forked_child
 
 from pytest_gpusync.machine import devices
 from pytest_gpusync.measure import recording
@@ -392,44 +393,17 @@ def test_a_recorder_that_makes_room_for_nobody_spoils_the_measurement(scripted):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
 def test_a_forked_child_leaves_the_recorder_to_its_parent(scripted):
-    reader, writer = os.pipe()
+    def leave_the_block():
+        # The child leaves the block as an exception would, and must touch nothing of the parent's recorder.
+        recording.current.close(region._log)
+        return f"{scripted.running} {scripted.planted} {region.result().problem}"
+
     with record() as region:
-        child = os.fork()
-        if child == 0:
-            # The child leaves the block as an exception would, and must touch nothing of the parent's recorder.
-            said = "?"
-            try:
-                recording.current.close(region._log)
-                said = f"{scripted.running} {scripted.planted} {region.result().problem}"
-            finally:
-                os.write(writer, said.encode())
-                os._exit(0)
-        os.waitpid(child, 0)
+        said = in_forked_child(leave_the_block)
         scripted.sync()
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        assert pipe.read() == "0 0 the process that opened the region was forked; it is measured in the parent"
+    assert said == "0 0 the process that opened the region was forked; it is measured in the parent"
     assert region.syncs == 1
     assert region.result().problem is None
-
-
-def in_forked_child(work):
-    """Return what `work` returns in a forked child, as text."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = "raised"
-        try:
-            said = str(work())
-        except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        finally:
-            os.write(writer, said.encode())
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        return pipe.read()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")

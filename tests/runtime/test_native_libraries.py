@@ -45,7 +45,7 @@ def package(tmp_path, monkeypatch):
 def build(package, **environment):
     command = [sys.executable, str(package.parent / "hatch_build.py")]
     return subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -174,7 +174,7 @@ def test_a_process_that_may_make_no_memory_executable_can_use_them():
     environment = {key: value for key, value in os.environ.items() if key != "GPUSYNC_NATIVE"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     done = subprocess.run(
-        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     if done.returncode == 77:
         pytest.skip("this kernel cannot refuse executable memory")

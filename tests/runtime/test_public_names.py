@@ -23,7 +23,7 @@ def test_another_name_is_refused():
 @pytest.mark.parametrize("name", sorted({*pytest_gpusync.__all__} - {"simulated_cuda"}))
 def test_no_public_name_loads_torch_or_pytest(name):
     program = f"import sys; from pytest_gpusync import {name}; sys.exit(bool({{'torch', 'pytest'}} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=300, check=False).returncode == 0
 
 
 def test_a_region_of_the_public_record_is_drawn_in_a_notebook():
@@ -31,4 +31,4 @@ def test_a_region_of_the_public_record_is_drawn_in_a_notebook():
         "import sys; from pytest_gpusync import record; from pytest_gpusync.measure import region; "
         "sys.exit(region.notebook_renderer is None)"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program], timeout=300, check=False).returncode == 0

@@ -114,7 +114,8 @@ def test_a_module_runs_as_python_m_would(program, tmp_path, capsys):
     assert "pkg/__main__.py:2" in out
 
 
-def test_a_program_is_stopped_at_the_limit_and_reported(program, capsys):
+def test_a_program_is_stopped_at_the_limit_and_reported(program, capsys, monkeypatch):
+    monkeypatch.setattr(devices, "cuda_is_initialized", lambda: False)  # so that the limit counts from the sync on
     assert program("import time\nsync()\ntime.sleep(60)", "--limit", "0.3") == 0
     captured = capsys.readouterr()
     assert "stopped the program after 0.3 s" in captured.err
@@ -259,6 +260,15 @@ def test_quiet_prints_no_report(program, capsys, tmp_path):
     assert (tmp_path / "run.json").is_file()
 
 
+def traced(folder, source):
+    """Trace a program in a process of its own; return how it ended and the run."""
+    (folder / "train.py").write_text(source)
+    options = ["--device", "simulated", "--json", "run.json"]
+    command = [sys.executable, "-m", "pytest_gpusync", "trace", *options, "train.py"]
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return ended, json.loads((folder / "run.json").read_text())
+
+
 @pytest.mark.parametrize("after", ["import os; os.close(1)", "sys.stdout.close()", "sys.stdout = None", ""])
 def test_a_program_that_replaces_or_closes_its_output_is_reported_all_the_same(tmp_path, after):
     pytest.importorskip("torch")
@@ -273,25 +283,13 @@ def test_a_program_that_replaces_or_closes_its_output_is_reported_all_the_same(t
         print("said")
         sys.stdout = sys.stdout.out
         """
-    (tmp_path / "train.py").write_text(textwrap.dedent(source) + (after or "sys.stdout = Tee(sys.stdout)") + "\n")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest_gpusync",
-        "trace",
-        "--device",
-        "simulated",
-        "--json",
-        "run.json",
-        "train.py",
-    ]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    ended, run = traced(tmp_path, textwrap.dedent(source) + (after or "sys.stdout = Tee(sys.stdout)") + "\n")
     is_closed = "close" in after
     assert ended.returncode == 0, ended.stderr
     assert "1 sync\n" in (ended.stderr if is_closed else ended.stdout)
     assert ("standard output was closed by the program" in ended.stderr) == is_closed
     assert "Traceback" not in ended.stderr
-    assert json.loads((tmp_path / "run.json").read_text())["regions"][0]["syncs"] == 1
+    assert run["regions"][0]["syncs"] == 1
 
 
 def test_a_forked_child_that_runs_to_the_end_leaves_the_report_to_its_parent(tmp_path):
@@ -307,22 +305,10 @@ def test_a_forked_child_that_runs_to_the_end_leaves_the_report_to_its_parent(tmp
         else:
             print("child")
         """
-    (tmp_path / "train.py").write_text(textwrap.dedent(source))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest_gpusync",
-        "trace",
-        "--device",
-        "simulated",
-        "--json",
-        "run.json",
-        "train.py",
-    ]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    ended, run = traced(tmp_path, textwrap.dedent(source))
     assert ended.stdout.count("syncs") == 1
     assert "child" in ended.stdout
-    assert json.loads((tmp_path / "run.json").read_text())["regions"][0]["syncs"] == 2
+    assert run["regions"][0]["syncs"] == 2
 
 
 TRAINING = """

@@ -64,7 +64,9 @@ def launched(command):
 
     def launch():
         path = os.pathsep.join([str(ROOT), str(ROOT / "lint"), os.environ.get("PYTHONPATH", "")])
-        return subprocess.run([sys.executable, *command], env={**os.environ, "PYTHONPATH": path}, timeout=60).returncode
+        return subprocess.run(
+            [sys.executable, *command], env={**os.environ, "PYTHONPATH": path}, timeout=300
+        ).returncode
 
     return launch
 
@@ -96,7 +98,7 @@ def trace(tmp_path):
             env={**os.environ, "PYTHONPATH": path},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         written = {file.name: json.loads(file.read_text()) for file in tmp_path.glob("*.json")}
         return done, written

@@ -32,7 +32,7 @@ def run_python():
     def run(source: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         return subprocess.run(
-            [sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=300, check=False
         )
 
     return run

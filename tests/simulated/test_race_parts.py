@@ -1,4 +1,4 @@
-"""The parts of which the tracker of races is made."""
+"""The parts that look for races: extents, clocks and histories."""
 
 from __future__ import annotations
 

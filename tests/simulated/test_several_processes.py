@@ -139,7 +139,7 @@ def results(tmp_path_factory):
         for rank in range(2)
     ]
     try:
-        output = [process.communicate(timeout=120)[0] for process in ranks]
+        output = [process.communicate(timeout=300)[0] for process in ranks]
     finally:
         for process in ranks:
             process.kill()

@@ -18,7 +18,7 @@ from torch._C import DispatchKey, DispatchKeySet
 from pytest_gpusync.simulated.base.state import check_ordinal, current_device, ensure_usable, process
 from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.kernels import calibration
-from pytest_gpusync.simulated.races import tracker
+from pytest_gpusync.simulated.races import device_work
 from pytest_gpusync.simulated.tensors import cuda_graphs, generators, memory, unknown_values
 from pytest_gpusync.simulated.tensors.labels import as_cpu, as_cuda
 
@@ -130,7 +130,7 @@ def _compute_kernel(op: Any, schema: Schema) -> Kernel:
         if process.blocked:
             ensure_usable()
         if process.tracking or conditions.capturing:
-            tracker.before(schema, arguments, keywords)
+            device_work.before(schema, arguments, keywords)
         if announce is not None:
             announce(arguments, keywords)
         call = list(arguments)
@@ -200,7 +200,7 @@ def _compute_kernel(op: Any, schema: Schema) -> Kernel:
             raise translated from None
         result = finish(result, arguments, keywords, index)
         if makes_tensors and (process.tracking or conditions.capturing):
-            tracker.after(schema, result)
+            device_work.after(schema, result)
         return result
 
     return kernel

@@ -15,7 +15,8 @@ from pytest_gpusync.simulated.base import capture_rules, sync_events
 from pytest_gpusync.simulated.base.state import check_ordinal, current_device, ensure_usable, process
 from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.kernels.cpu_backed import CPU_KEYS, Schema, adopt, kernel_for, label
-from pytest_gpusync.simulated.races import tracker
+from pytest_gpusync.simulated.races import current_stream, device_memory, device_work, reports
+from pytest_gpusync.simulated.races.lines import Line
 from pytest_gpusync.simulated.tensors import cuda_graphs, generators, pinned, unknown_values
 from pytest_gpusync.simulated.tensors.labels import as_cpu
 
@@ -31,7 +32,7 @@ def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """``copy_`` within the device and between device and host."""
     if process.blocked:
         ensure_usable()
-    if tracker.is_listening() or conditions.capturing:
+    if reports.is_listening() or conditions.capturing:
         _follow_copy(target, source, non_blocking)
     if target.is_cuda != source.is_cuda:
         announce_copy(target, source, non_blocking)
@@ -49,22 +50,22 @@ def copy_(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def _follow_copy(target: Tensor, source: Tensor, non_blocking: bool) -> None:
-    """Tell the tracker of races which stream reads `source` and writes `target`."""
+    """Tell those who look for races which stream reads `source` and writes `target`."""
     if not target.numel():
         return
-    line = tracker.Line.of(sys._getframe(1))
+    line = Line.of(sys._getframe(1))
     if source.is_cuda:
-        stream = tracker.launch(source.get_device())
+        stream = current_stream.launch(source.get_device())
         if target.is_cuda and target.get_device() != source.get_device():
             # The copy runs on the source's stream, between two events that order it on the target's.
-            other = tracker.launch(target.get_device())
+            other = current_stream.launch(target.get_device())
             stream.wait(other.snapshot())
     else:
-        stream = tracker.launch(target.get_device())
-    tracker.copies(source, False, stream, line, _is_read_by_the_device(target, source, non_blocking))
-    tracker.copies(target, True, stream, line, pinned.is_pinned(target) and target.is_contiguous())
+        stream = current_stream.launch(target.get_device())
+    device_work.copies(source, False, stream, line, _is_read_by_the_device(target, source, non_blocking))
+    device_work.copies(target, True, stream, line, pinned.is_pinned(target) and target.is_contiguous())
     if source.is_cuda and target.is_cuda and target.get_device() != source.get_device():
-        tracker.launch(target.get_device()).wait(stream.snapshot())
+        current_stream.launch(target.get_device()).wait(stream.snapshot())
 
 
 def _is_read_by_the_device(target: Tensor, source: Tensor, non_blocking: bool) -> bool:
@@ -147,9 +148,9 @@ def to_copy(
             return pinned.mark(result) if pin_memory else result
         # torch uses a pinned buffer for an asynchronous copy to the host, so the copy does not wait.
         pinned.mark(result)
-        if tracker.is_listening():
-            stream = tracker.launch(source.get_device())
-            tracker.copies(result, True, stream, tracker.Line.of(sys._getframe(1)), True)
+        if reports.is_listening():
+            stream = current_stream.launch(source.get_device())
+            device_work.copies(result, True, stream, Line.of(sys._getframe(1)), True)
         return result
     if device is not None and device.type != "cuda":
         return torch.empty_like(source, dtype=dtype or source.dtype, device=device)
@@ -162,12 +163,12 @@ def to_copy(
     straight = dtype in (None, source.dtype) and source.is_contiguous()
     if source.is_cuda:
         values = as_cpu(source)
-        if source.get_device() != index and tracker.is_listening():
+        if source.get_device() != index and reports.is_listening():
             return _copy_to_other_device(source, index, options)
     else:
-        if (tracker.is_listening() or conditions.capturing) and source.numel():
+        if (reports.is_listening() or conditions.capturing) and source.numel():
             is_direct = pinned.is_pinned(source) and source.is_contiguous() and (straight or non_blocking)
-            tracker.copies(source, False, tracker.launch(index), tracker.Line.of(sys._getframe(1)), is_direct)
+            device_work.copies(source, False, current_stream.launch(index), Line.of(sys._getframe(1)), is_direct)
         if conditions.capturing:  # which may refuse it
             _announce_inbound(source, dtype or source.dtype, straight, non_blocking, index)
             announced = True
@@ -181,7 +182,7 @@ def to_copy(
     if process.tracking or conditions.capturing:
         if source.is_cuda:
             _follow_read(source, "copy")
-        tracker.after(_TO_COPY, result)
+        device_work.after(_TO_COPY, result)
     if not (source.is_cuda or announced):
         # The host waits for the copy, so what the copy wrote is ordered before what the host does next.
         _announce_inbound(source, dtype or source.dtype, straight, non_blocking, index)
@@ -199,7 +200,7 @@ def _copy_to_other_device(source: Tensor, index: int, options: dict[str, Any]) -
 
 def _follow_read(source: Tensor, what: str) -> None:
     if source.numel():
-        tracker.read(source, tracker.launch(source.get_device()), tracker.Line.of(sys._getframe(1)), what)
+        device_memory.touch(source, False, current_stream.launch(source.get_device()), Line.of(sys._getframe(1)), what)
 
 
 def foreach_copy_(targets: Sequence[Tensor], sources: Sequence[Tensor], non_blocking: bool = False) -> None:
@@ -248,7 +249,7 @@ def native_dropout(x: Tensor, probability: float, train: bool | None) -> tuple[T
     )
     both = cast("Tensor", label(result, index)), cast("Tensor", label(mask, index))
     if process.tracking or conditions.capturing:
-        tracker.after(_DROPOUT, both)
+        device_work.after(_DROPOUT, both)
     return both
 
 

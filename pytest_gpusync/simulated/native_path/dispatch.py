@@ -24,7 +24,8 @@ from pytest_gpusync.simulated.base.sync_events import conditions
 from pytest_gpusync.simulated.base.versions import SimulationUnavailable
 from pytest_gpusync.simulated.kernels import calibration, cpu_backed, registration
 from pytest_gpusync.simulated.native_path import torch_layout
-from pytest_gpusync.simulated.races import tracker
+from pytest_gpusync.simulated.races import device_work
+from pytest_gpusync.simulated.races.hooks import hooks
 from pytest_gpusync.simulated.tensors import memory, streams
 from pytest_gpusync.source import attribution
 
@@ -146,10 +147,10 @@ class _NativePath:
             plan.flags |= _ONCE
         if schema.writes:
             plan.flags |= _WRITES
-        if not tracker.reads_nothing(name):
+        if not device_work.reads_nothing(name):
             plan.flags |= _USES
             plan.changed = sum(1 << place for place in schema.written)
-        if None in schema.returns and tracker.fills_results(name):
+        if None in schema.returns and device_work.fills_results(name):
             plan.flags |= _FILLS
         for place, argument in enumerate(schema.arguments):
             if argument in {"pin_memory", "half_to_float"}:
@@ -211,9 +212,9 @@ def install() -> None:
     _native_path.enter(name for name in registration.known() if name.startswith("aten::"))
     process.changed = update
     context = _native_path.context
-    tracker.hooks.shared_counters = (ctypes.addressof(context) + type(context).shared.offset) >> 3
+    hooks.shared_counters = (ctypes.addressof(context) + type(context).shared.offset) >> 3
     if _native_path.can_follow:
-        tracker.hooks.learn_codes, tracker.hooks.code = _native_path.learn_codes, _native_path.code
+        hooks.learn_codes, hooks.code = _native_path.learn_codes, _native_path.code
     update()
 
 

@@ -20,6 +20,11 @@ _MAX_RUNS: Final = 1 << 22
 """Contiguous runs that are compared one by one; two tensors with more are taken not to overlap."""
 
 
+def base_of(tensor: torch.Tensor) -> int:
+    """Return the first address of the storage of a tensor."""
+    return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
+
+
 def of_tensor(tensor: torch.Tensor) -> Extent:
     """Return the extent of a tensor with at least one element."""
     start = tensor.data_ptr()

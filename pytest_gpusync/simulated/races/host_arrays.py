@@ -11,7 +11,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpusync.simulated.races import tracker
+from pytest_gpusync.simulated.races import pinned_memory
 from pytest_gpusync.simulated.races.extents import of_strided
 
 if TYPE_CHECKING:
@@ -107,12 +107,12 @@ def watch(array: Any) -> Any:
 
 
 def _use(value: Any, is_write: bool, frame: FrameType) -> None:
-    if tracker.pending and isinstance(value, _watched()) and value.size:
+    if pinned_memory.pending and isinstance(value, _watched()) and value.size:
         start = value.__array_interface__["data"][0]
         extent = of_strided(start, value.shape, value.strides, value.itemsize)
-        base = tracker.pinned_base(extent[0])
+        base = pinned_memory.base_around(extent[0])
         if base is not None:
-            tracker.host_uses_memory(base, extent, is_write, frame, value)
+            pinned_memory.host_uses_memory(base, extent, is_write, frame, value)
 
 
 def _is_view(part: Any, array: Any) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch._C import DispatchKeySet
 
 from pytest_gpusync.simulated.base.native import cells
-from pytest_gpusync.simulated.races import tracker
+from pytest_gpusync.simulated.races import device_work, extents, pinned_memory
 
 Tensor = torch.Tensor
 _KEY: Final = "TESTING_ONLY_GenericWrapper"
@@ -91,7 +91,7 @@ class _Plan(NamedTuple):
 def _plan(op: Any) -> _Plan | None:
     """Return what an operator does; None if it looks at no element."""
     schema = op._schema
-    if tracker.reads_nothing(schema.name):
+    if device_work.reads_nothing(schema.name):
         return None
     aliases = [argument.alias_info for argument in schema.arguments]
     return _Plan(
@@ -103,7 +103,7 @@ def _plan(op: Any) -> _Plan | None:
 
 
 def _observe(op: Any, *arguments: Any, **keywords: Any) -> Any:
-    if not tracker.pending:
+    if not pinned_memory.pending:
         with _without_key(_KEYS):
             return op._op(*arguments, **keywords)
     plan = _plan(op)
@@ -127,8 +127,8 @@ def _observe(op: Any, *arguments: Any, **keywords: Any) -> Any:
     with _without_key(_KEYS):
         result = op._op(*arguments, **keywords)
     results = _tensors(result)
-    ours = {tracker.base_of(tensor) for tensor, _ in used if tensor.numel()}
-    if not any(tensor.is_cuda or (tensor.numel() and tracker.base_of(tensor) in ours) for tensor in results):
+    ours = {extents.base_of(tensor) for tensor, _ in used if tensor.numel()}
+    if not any(tensor.is_cuda or (tensor.numel() and extents.base_of(tensor) in ours) for tensor in results):
         _use(used, frame)
     return result
 
@@ -136,7 +136,7 @@ def _observe(op: Any, *arguments: Any, **keywords: Any) -> Any:
 def _use(used: list[tuple[Tensor, bool]], frame: Any) -> None:
     for tensor, is_write in used:
         if tensor.layout is torch.strided:
-            tracker.host_uses(tensor, is_write, frame)
+            pinned_memory.host_uses(tensor, is_write, frame)
 
 
 def _tensors(value: Any) -> list[Tensor]:

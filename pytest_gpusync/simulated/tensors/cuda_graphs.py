@@ -12,7 +12,7 @@ from pytest_gpusync.simulated.base import capture_rules
 from pytest_gpusync.simulated.base.capture_streams import CaptureStreams
 from pytest_gpusync.simulated.base.state import current_device, ensure_usable, process
 from pytest_gpusync.simulated.base.sync_events import conditions
-from pytest_gpusync.simulated.races import tracker
+from pytest_gpusync.simulated.races import captured, device_work, reports
 from pytest_gpusync.simulated.tensors import generators, memory, streams
 from pytest_gpusync.simulated.tensors.caching_allocator import SHARED
 
@@ -86,7 +86,7 @@ class CUDAGraph:
     def __init__(self, keep_graph: bool = False) -> None:
         self.kernels: Sequence[Kernel] | None = None
         """What a replay runs; None before a capture."""
-        self._accesses: Sequence[tracker.Captured] = ()
+        self._accesses: Sequence[captured.Captured] = ()
         self._generators: list[Any] = []
         self._pool = pool_handle()
         self._holds_pool = False
@@ -106,7 +106,7 @@ class CUDAGraph:
         memory.use_pool(self._pool, 1)
         self._holds_pool = True
         capture.kernels = []
-        tracker.captured.accesses = []
+        captured.begin()
         generators.registered.update(generator._cdata for generator in self._generators)
         conditions.captured_streams = CaptureStreams(stream)
         conditions.capturing, conditions.pool = True, self._pool
@@ -115,7 +115,7 @@ class CUDAGraph:
     def capture_end(self) -> None:
         """Stop recording kernels; the graph can be replayed from now on."""
         self.kernels, capture.kernels = capture.kernels, None
-        self._accesses, tracker.captured.accesses = tracker.captured.accesses or [], None
+        self._accesses = captured.end()
         taking_part, conditions.captured_streams = conditions.captured_streams, None
         conditions.capturing, conditions.pool = False, SHARED
         generators.registered.clear()
@@ -131,8 +131,8 @@ class CUDAGraph:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         if process.blocked:
             ensure_usable()
-        if tracker.is_listening():
-            tracker.replay(self._accesses)
+        if reports.is_listening():
+            device_work.replay(self._accesses)
         with torch.no_grad():
             for kernel in self.kernels:
                 _copy_into(kernel.result, kernel.run(*kernel.arguments, **kernel.keywords))

@@ -21,8 +21,9 @@ from pytest_gpusync.simulated.base import sync_events
 from pytest_gpusync.simulated.base.native import cells
 from pytest_gpusync.simulated.base.state import current_device, device_index, process
 from pytest_gpusync.simulated.base.sync_events import conditions
-from pytest_gpusync.simulated.races import clocks, tracker
+from pytest_gpusync.simulated.races import clocks, device_work, freed_memory
 from pytest_gpusync.simulated.races.clocks import timeline
+from pytest_gpusync.simulated.races.hooks import hooks
 from pytest_gpusync.simulated.tensors import streams
 from pytest_gpusync.simulated.tensors.caching_allocator import (
     SHARED,
@@ -107,11 +108,11 @@ def tell_tracker(key: int, index: int, died: int) -> None:
     """
     block = None
     _settle()
-    if tracker.must_know_blocks():
+    if freed_memory.must_know_blocks():
         _catch_up()
         found = _blocks.get(key)
         block = None if found is None else (found[1].address, found[1].size)
-    tracker.born(lifetimes().memory_of(key), key, died, index, block)
+    freed_memory.born(lifetimes().memory_of(key), key, died, index, block)
 
 
 def _key_of(address: int) -> int | None:
@@ -123,7 +124,7 @@ def _key_of(address: int) -> int | None:
     return next((key for key in _blocks if memory_of(key) == address), None)
 
 
-tracker.hooks.key_of = _key_of
+hooks.key_of = _key_of
 
 
 def _settle() -> None:
@@ -136,7 +137,7 @@ def _settle() -> None:
 
 
 clocks.hooks.settle = _settle
-tracker.hooks.catch_up = lambda: _catch_up()
+hooks.catch_up = lambda: _catch_up()
 
 
 def live_bytes() -> dict[int, int]:
@@ -220,7 +221,7 @@ def _apply_ring(before: int) -> tuple[int, int] | None:
             block = _blocks.pop(word, None)
             if block is not None:
                 if process.tracking:
-                    tracker.died(word, first + place, block[1].address, block[1].size)
+                    freed_memory.died(word, first + place, block[1].address, block[1].size)
                 _allocators[block[0]].free(block[1])
             elif _shrunk:
                 _free(word)
@@ -228,14 +229,14 @@ def _apply_ring(before: int) -> tuple[int, int] | None:
         elif word & USED:
             after = place + 3 + (word & _NBYTES)
             if process.tracking:
-                tracker.operator_ran((word >> 48) & 0x7F, words, place + 1, after)
+                device_work.operator_ran((word >> 48) & 0x7F, words, place + 1, after)
             place = after
         else:
             key, index = words[place + 1], (word >> 48) & 0x7F
             refused = _allocate(key, word & _NBYTES, index, 0, SHARED) or refused
             if process.tracking and key in _blocks:
                 made = _blocks[key][1]
-                tracker.born(key, key, first + place, index, (made.address, made.size), timeline(index, 0))
+                freed_memory.born(key, key, first + place, index, (made.address, made.size), timeline(index, 0))
             place += 2
     return refused
 
@@ -252,7 +253,7 @@ def _free(key: int) -> None:
     block = _blocks.pop(key, None)
     if block is not None:
         if process.tracking:
-            tracker.died(key, lifetimes().written(), block[1].address, block[1].size)
+            freed_memory.died(key, lifetimes().written(), block[1].address, block[1].size)
         _allocators[block[0]].free(block[1])
     elif _shrunk:
         for address, shrunk in list(_shrunk.items()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pytest_gpusync.simulated.races import host_operators, tracker
+from pytest_gpusync.simulated.races import host_operators, pinned_memory
 
 _pinned: dict[int, StorageWeakRef] = {}
 """Pinned storages by address: an address alone may have been freed and reused by pageable memory."""
@@ -28,7 +28,7 @@ def mark(tensor: torch.Tensor) -> torch.Tensor:
     storage = tensor.untyped_storage()
     _pinned[storage.data_ptr()] = StorageWeakRef(storage)
     host_operators.mark(tensor)
-    tracker.pinned_memory_made(storage.data_ptr())
+    pinned_memory.made(storage.data_ptr())
     return tensor
 
 

@@ -20,7 +20,8 @@ import torch
 from pytest_gpusync.simulated.base import capture_rules, capture_streams, sync_events
 from pytest_gpusync.simulated.base.state import device_index, process
 from pytest_gpusync.simulated.base.sync_events import conditions
-from pytest_gpusync.simulated.races import clocks, tracker
+from pytest_gpusync.simulated.races import clocks, tracking
+from pytest_gpusync.simulated.races.hooks import hooks
 
 _POOL: Final = 32
 """Streams of one device and priority: torch hands out the same ones again and again."""
@@ -49,7 +50,7 @@ class Stream:
         self.device_index = _ordinal(device) if device_index is None else device_index
         self.stream_id = _from_pool(self.device_index, priority) if stream_id is None else stream_id
         if stream_id is None:
-            tracker.stream_made(self, self.device_index, self.stream_id)
+            tracking.stream_made(self, self.device_index, self.stream_id)
         self.priority = priority
         self._outer: list[Stream] = []
 
@@ -317,7 +318,7 @@ def timeline_of(stream: Any) -> clocks.Timeline:
     return clocks.timeline(stream.device_index, stream.stream_id)
 
 
-tracker.hooks.current_stream = current_id
+hooks.current_stream = current_id
 
 
 def set_stream(stream: Stream | None) -> None:
@@ -340,5 +341,5 @@ def reset() -> None:
     global _side_streams
     _current.streams.clear()
     _side_streams = 0
-    tracker.reset()
+    tracking.reset()
     Event._has_warned = False

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from pytest_gpusync.simulated.base import sync_events
 from pytest_gpusync.simulated.base.state import current_device
-from pytest_gpusync.simulated.races import tracker
+from pytest_gpusync.simulated.races import collectives, reports
 
 _c10d: Any = dist
 """The base classes are partly private, and their type stubs name other parameters than callers do."""
@@ -47,7 +47,7 @@ _WAITING_CALLERS: Final = ("/torch/nn/parallel/", "/torch/autograd/", "/torch/di
 class Followed(_c10d._Work):  # type: ignore[misc]
     """Work whose accesses are ordered by waiting for it."""
 
-    collective: tracker.Collective | None = None
+    collective: collectives.Collective | None = None
     """What nobody has waited for yet; None if races are not looked for."""
 
     def _join(self) -> None:
@@ -89,10 +89,10 @@ def _followed(method: _Method, written: int | None, read: int | None) -> _Method
     @functools.wraps(method)
     def start(self: Any, *arguments: Any, **keywords: Any) -> Any:
         work = method(self, *arguments, **keywords)
-        if tracker.is_listening() and isinstance(work, Followed):
+        if reports.is_listening() and isinstance(work, Followed):
             frame = sys._getframe(1)
             writes = () if written is None else _flat(arguments[written])
-            work.collective = tracker.collective(
+            work.collective = collectives.start(
                 f"group {self.group_name}", () if read is None else _flat(arguments[read]), writes, frame
             )
             if any(part in frame.f_code.co_filename for part in _WAITING_CALLERS):

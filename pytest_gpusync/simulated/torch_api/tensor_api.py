@@ -12,7 +12,7 @@ import torch
 
 from pytest_gpusync.simulated.base.state import device_index
 from pytest_gpusync.simulated.kernels import neural
-from pytest_gpusync.simulated.races import host_arrays, host_operators, tracker
+from pytest_gpusync.simulated.races import freed_memory, host_arrays, host_operators, pinned_memory, reports
 from pytest_gpusync.simulated.tensors import memory, pinned, streams
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def install(patches: Patches) -> None:
 
 def _record_stream(tensor: Tensor, stream: Any) -> None:
     """Let the allocator wait for `stream` before it reuses the memory, which is all that this does on a GPU, too."""
-    if tracker.is_listening() and tensor.is_cuda and tensor.numel():
-        tracker.record_stream(tensor, streams.timeline_of(stream))
+    if reports.is_listening() and tensor.is_cuda and tensor.numel():
+        freed_memory.record_stream(tensor, streams.timeline_of(stream))
 
 
 def _array_interface(tensor: Tensor) -> Any:
@@ -108,8 +108,8 @@ def _reading(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def call(self: Tensor, *arguments: Any, **keywords: Any) -> Any:
-        if tracker.pending and self.is_cpu and self.layout is torch.strided:
-            tracker.host_uses(self, False, sys._getframe(1))
+        if pinned_memory.pending and self.is_cpu and self.layout is torch.strided:
+            pinned_memory.host_uses(self, False, sys._getframe(1))
         return method(self, *arguments, **keywords)
 
     return call
@@ -121,7 +121,7 @@ def _array(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: Tensor, *arguments: Any, **keywords: Any) -> Any:
         array = method(self, *arguments, **keywords)
-        if tracker.is_listening() and pinned.is_pinned(self):
+        if reports.is_listening() and pinned.is_pinned(self):
             return host_arrays.watch(array)
         return array
 
@@ -212,8 +212,8 @@ def _reading_storage(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def call(self: Any, *arguments: Any, **keywords: Any) -> Any:
-        if tracker.pending and self.device.type == "cpu":
-            tracker.host_uses(_bytes(self), False, sys._getframe(1))
+        if pinned_memory.pending and self.device.type == "cpu":
+            pinned_memory.host_uses(_bytes(self), False, sys._getframe(1))
         return method(self, *arguments, **keywords)
 
     return call

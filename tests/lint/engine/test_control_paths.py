@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import gc
 import random
-import time
 import weakref
 
+import growth
 import pytest
 from gpusync_lint.heat.control_paths import ControlPaths
 
@@ -129,21 +129,20 @@ def test_lookups_make_no_reference_cycles():
 
 
 @pytest.mark.parametrize(
-    "statement", ["call()\n", "if a():\n    call()\nelif b():\n    call()\nel"], ids=["long", "deep"]
+    ("statement", "end", "size"),
+    [("call()\n", "", 4000), ("if a():\n    call()\nelif b():\n    call()\nel", "se:\n    call()\n", 100)],
+    ids=["long", "deep"],
 )
-def test_time_grows_with_the_number_of_statements(statement):
-    def seconds(count):
-        text = statement * count + ("se:\n    call()\n" if statement.endswith("el") else "")
-        body = ast.parse(text).body
-        wanted = [node for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Expr)]
-        start = time.process_time()
+def test_time_grows_with_the_number_of_statements(statement, end, size):
+    def statements(count):
+        body = ast.parse(statement * count + end).body
+        return body, [node for node in ast.walk(ast.Module(body, [])) if isinstance(node, ast.Expr)]
+
+    def find_paths(given):
+        body, wanted = given
         paths = ControlPaths(body, {})
         for one in wanted:
             paths.to(one)
-        return time.process_time() - start
 
-    def quickest(count):
-        return min(seconds(count) for _ in range(3))
-
-    seconds(20)
-    assert quickest(400) < 24 * max(quickest(50), 0.002)
+    # Eight times as long if it is linear, sixty-four times if it is quadratic.
+    assert growth.ratio(find_paths, statements(size), statements(8 * size), limit=24) < 24

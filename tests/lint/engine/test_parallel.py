@@ -60,9 +60,9 @@ def test_an_interrupt_leaves_no_process_behind():
     assert process.stdout is not None
     workers = [int(process.stdout.readline()) for _ in range(2)]
     process.send_signal(signal.SIGINT)
-    process.wait(timeout=20)
+    process.wait(timeout=300)
     process.stdout.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while any(_lives(worker) for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(_lives(worker) for worker in workers)
@@ -140,7 +140,7 @@ def test_an_interrupt_leaves_no_new_process_behind():
     assert process.stderr is not None
     workers = [int(process.stderr.readline()) for _ in range(2)]
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) != 0
+    assert process.wait(timeout=300) != 0
     process.stderr.close()
     assert not any(_lives(worker) for worker in workers)
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-import time
-
-import pytest
+import growth
 from gpusync_lint.model.findings import Source
 from gpusync_lint.project import partition
 
@@ -53,20 +50,8 @@ def test_packages_of_a_very_large_component_are_apart(monkeypatch):
     assert divided(**files) == [["p/a.py", "p/c.py"], ["q/b.py"]]
 
 
-@pytest.fixture
-def uncollected():
-    """Nothing is timed but the work: the collector would walk all that other tests have left."""
-    gc.disable()
-    yield
-    gc.enable()
+def test_time_grows_with_the_number_of_files():
+    def files(count):
+        return {f"p__m{number}": f"from .m{number // 2} import x\nimport os, torch\n" for number in range(count)}
 
-
-def test_time_grows_with_the_number_of_files(uncollected):
-    def seconds(count):
-        files = {f"p__m{number}": f"from .m{number // 2} import x\nimport os, torch\n" for number in range(count)}
-        start = time.process_time()
-        divided(**files)
-        return time.process_time() - start
-
-    seconds(100)
-    assert seconds(8000) < 16 * max(seconds(1000), 0.005)
+    assert growth.ratio(lambda named: divided(**named), files(500), files(4000), limit=16) < 16

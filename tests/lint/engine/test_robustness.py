@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import textwrap
 
+import growth
 import pytest
 from gpusync_lint.model.findings import EngineSettings, Source
 from gpusync_lint.run import engine
@@ -140,17 +141,14 @@ def test_a_long_call_chain_is_evaluated_once():
     ids=["branches", "findings", "findings in branches", "ways out"],
 )
 def test_time_grows_with_the_length_of_a_function(statement):
-    import time
-
-    def seconds(count):
+    def analyze_repeated(count):
         body = textwrap.indent(statement * count, "        ")
         text = f"import torch\ndef f(a):\n    x = torch.zeros(3, device='cuda')\n    for i in range(9):\n{body}"
-        start = time.process_time()
         analyze(text)
-        return time.process_time() - start
 
-    seconds(10)
-    assert seconds(1600) < 20 * max(seconds(200), 0.01)  # eight times, were it linear; sixty-four, were it quadratic
+    analyze_repeated(10)
+    # Eight times as long if it is linear, sixty-four times if it is quadratic.
+    assert growth.ratio(analyze_repeated, 100, 800, limit=20) < 20
 
 
 def test_an_analysis_leaves_nothing_to_the_garbage_collector():

@@ -6,7 +6,7 @@ import re
 import sys
 from collections import Counter
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from gpusync_lint import rule_pages
@@ -18,6 +18,7 @@ from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import RemoveComment, RenameCalled
 from gpusync_lint.model.spans import Span
 from gpusync_lint.project import partition
+from gpusync_lint.run import engine as run_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,6 +125,27 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
     folder = tmp_path_factory.mktemp("cache_home")
     monkeypatch.setenv("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", str(folder))
     return folder
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which the command runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def analyzed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The paths that the engine was asked about, call by call."""
+    calls: list[list[str]] = []
+    real = run_engine.analyze
+
+    def analyze(sources: Sequence[Source], *rest: Any) -> Analysis:
+        calls.append([source.path for source in sources])
+        return real(sources, *rest)
+
+    monkeypatch.setattr(run_engine, "analyze", analyze)
+    return calls
 
 
 @pytest.fixture

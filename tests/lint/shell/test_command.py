@@ -25,7 +25,7 @@ PATH = os.pathsep.join(sys.path)
 def _run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest_gpusync", *arguments]
     environ = {**os.environ, "PYTHONPATH": PATH}
-    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300, check=False)
 
 
 def _command(monkeypatch: pytest.MonkeyPatch, function: object) -> None:
@@ -105,7 +105,7 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
     os.close(reading)
     environ = {**os.environ, "PYTHONPATH": PATH}
     result = subprocess.run(
-        command, cwd=tmp_path, env=environ, stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False
+        command, cwd=tmp_path, env=environ, stdout=writing, stderr=subprocess.PIPE, timeout=300, check=False
     )
     os.close(writing)
     assert (result.returncode, result.stderr) == (128 + signal.SIGPIPE, b"")

@@ -47,7 +47,7 @@ def test_bash_completes_commands_options_and_values(
     assert cli.main(["--print-completion", "bash"]) == 0
     (tmp_path / "script").write_text(capsys.readouterr().out)
     given = COMPLETE.format(script=tmp_path / "script", words=words, last=len(words.split()) - 1)
-    ended = subprocess.run(["bash", "-c", given], capture_output=True, text=True, cwd=tmp_path, check=True, timeout=60)
+    ended = subprocess.run(["bash", "-c", given], capture_output=True, text=True, cwd=tmp_path, check=True, timeout=300)
     assert set(ended.stdout.split()) == offered
 
 

@@ -14,6 +14,7 @@ import pytest
 from gpusync_lint import escaping, output
 from gpusync_lint.accept.baseline import SCHEMA
 from gpusync_lint.cli import main
+from hot_loop import HOT_LOOP
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,15 +32,6 @@ HOSTILE = {
     "csi": "i\x9b31m\x7f",
     "bytes": "j\udcff\udcfe",
 }
-HOT = """import torch
-
-model = torch.nn.Linear(3, 3).cuda()
-opt = torch.optim.SGD(model.parameters(), 0.1)
-for x in loader:
-    loss = model(x.cuda()).sum()
-    loss.backward()
-    opt.step()
-"""
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 COMMAND = re.compile(
     r"^\s*::(?!(?:warning|notice|error) (?:file|title)=)"
@@ -67,7 +59,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in HOSTILE.values():
         stem = os.fsencode(tmp_path) + b"/" + os.fsencode(name).replace(b"/", b"")
         for ending, text in (
-            (b".py", f"{HOT}    print(loss.item())\n"),
+            (b".py", f"{HOT_LOOP}    print(loss.item())\n"),
             (b"_bad.py", "x = (\n"),
             (b"_bad.ipynb", "{}"),
         ):
@@ -82,7 +74,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     reasons = "".join(
         f"    loss.item()  # gpusync: allow[GS201] why {_in_a_comment(one)}\n" for one in HOSTILE.values()
     )
-    (tmp_path / "source.py").write_text(HOT + lines + reasons, encoding="utf-8", errors="replace")
+    (tmp_path / "source.py").write_text(HOT_LOOP + lines + reasons, encoding="utf-8", errors="replace")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -179,7 +171,7 @@ def test_stale_entries_of_a_baseline_are_escaped(
 
 def test_a_terminal_shows_what_a_diff_contains(tmp_path: Path) -> None:
     pty = pytest.importorskip("pty")
-    (tmp_path / "a.py").write_text(f"{HOT}    y = torch.zeros(3).to('cuda')  # \x1b[2K\u202e\n", encoding="utf-8")
+    (tmp_path / "a.py").write_text(f"{HOT_LOOP}    y = torch.zeros(3).to('cuda')  # \x1b[2K\u202e\n", encoding="utf-8")
     code = "import sys; from gpusync_lint.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "--diff", "--unsafe-fixes", "--no-cache", "a.py"]
     ours, theirs = pty.openpty()

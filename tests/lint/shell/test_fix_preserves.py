@@ -14,22 +14,14 @@ from typing import TYPE_CHECKING
 import pytest
 from gpusync_lint.cli import main
 from gpusync_lint.files import atomic_write
+from hot_loop import HOT_LOOP
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="owners, links and signals are those of POSIX")
 
-TEXT = """import torch
-
-model = torch.nn.Linear(3, 3).cuda()
-opt = torch.optim.SGD(model.parameters(), 0.1)
-for x in loader:
-    loss = model(x.cuda()).sum()
-    loss.backward()
-    opt.step()
-    a = torch.zeros(3).to('cuda')
-"""
+TEXT = f"{HOT_LOOP}    a = torch.zeros(3).to('cuda')\n"
 
 
 @pytest.fixture

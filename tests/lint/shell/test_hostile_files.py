@@ -13,20 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 from gpusync_lint.cli import main
 from gpusync_lint.files import discovery, regular_file
+from hot_loop import HOT_LOOP
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-HOT = """import torch
-
-model = torch.nn.Linear(3, 3).cuda()
-opt = torch.optim.SGD(model.parameters(), 0.1)
-for x in loader:
-    loss = model(x.cuda()).sum()
-    loss.backward()
-    opt.step()
-    print(loss.item())
-"""
+HOT = f"{HOT_LOOP}    print(loss.item())\n"
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="there are no such files on Windows")
 
 

@@ -12,7 +12,7 @@ from dated_tree import DatedTree
 from gpusync_lint.cli import main
 from gpusync_lint.files import discovery
 from gpusync_lint.project import partition
-from gpusync_lint.run import cache, engine
+from gpusync_lint.run import cache
 from gpusync_lint.run.cache_file import write_lines
 from gpusync_lint.run.cache_key import user_key
 
@@ -82,26 +82,6 @@ class Tree(DatedTree):
 def lint(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     main([".", "--output-format", "json", *arguments])
     return json.loads(capsys.readouterr().out)
-
-
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def analyzed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The paths that the engine was asked about, call by call."""
-    calls: list[list[str]] = []
-    real = engine.analyze
-
-    def analyze(sources: Any, *rest: Any) -> Any:
-        calls.append([source.path for source in sources])
-        return real(sources, *rest)
-
-    monkeypatch.setattr(engine, "analyze", analyze)
-    return calls
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -368,16 +368,20 @@ def test_a_terminal_sees_progress_when_it_takes_long(
 ) -> None:
     project({"a.py": "x = 1\n"})
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(terminal, "PROGRESS_AFTER", 0.01)
-    real = cli.run
+    waits = []
 
-    def slow(*arguments: object) -> object:
-        time.sleep(0.2)
-        return real(*arguments)  # type: ignore[arg-type]
+    class Timer:
+        """A timer whose time has come when it is started."""
 
-    monkeypatch.setattr(cli, "run", slow)
+        def __init__(self, seconds: float, function: Callable[[], None]) -> None:
+            waits.append(seconds)
+            self.start = function
+            self.cancel = self.join = lambda: None
+
+    monkeypatch.setattr(threading, "Timer", Timer)
     assert main([]) == 0
     assert capsys.readouterr().err == "Linting 1 file ...\x1b[K\rLinting 1 of 1 file ...\x1b[K\r\x1b[K"
+    assert waits == [terminal.PROGRESS_AFTER]
 
 
 def test_without_a_terminal_there_is_no_progress(project: Project, capsys: Captured) -> None:

@@ -42,7 +42,7 @@ def _gpusync(cwd: Path, *arguments: str, python: tuple[str, ...] = (), **options
     environ = {**os.environ, "PYTHONPATH": PYTHONPATH, "NO_COLOR": "1"}
     environ.pop("FORCE_COLOR", None)
     return subprocess.run(
-        command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=120, check=False, **options
+        command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300, check=False, **options
     )
 
 

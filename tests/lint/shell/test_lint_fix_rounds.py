@@ -101,26 +101,6 @@ def texts(root: Path) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): path.read_text() for path in root.rglob("*.py")}
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def analyzed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The paths that the engine was asked about, call by call."""
-    calls: list[list[str]] = []
-    real = engine.analyze
-
-    def analyze(sources: Any, *rest: Any) -> Any:
-        calls.append([source.path for source in sources])
-        return real(sources, *rest)
-
-    monkeypatch.setattr(engine, "analyze", analyze)
-    return calls
-
-
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("seed", range(12))
 def test_what_is_left_is_what_a_fresh_run_finds(

@@ -151,13 +151,14 @@ def test_a_range_of_lines_takes_no_more_time_or_memory_than_it_has_digits(
     project: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     project({"a.py": "item()\n", "run.json": _run(lines={"a.py": [[0, 2**31 - 1]]})})
-    began = time.monotonic()
+    began = time.process_time()
     tracemalloc.start()
     document = _json(capsys, "--observed", "run.json")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert _evidence(document) == {1: "did_not_wait"}
-    assert (peak < 50e6, time.monotonic() - began < 10) == (True, True)
+    assert peak < 50e6
+    assert time.process_time() - began < 60  # two thousand million steps would take several times as long
 
 
 def test_every_bad_run_is_named(project: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
