@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 CASES = Path(__file__).with_name("capture_cases.py")
 _LIMIT = 240
 """Seconds after which a child is ended."""
-_AT_ONCE = 4
-"""Children at the same time. Each needs some seconds to start CUDA."""
+_AT_ONCE = max(1, (os.cpu_count() or 1) // 2)
+"""Children at the same time. Each needs some seconds to load torch and to start CUDA."""
 _MARK = re.compile(r"# offends ([\d ]+)$")
 
 
