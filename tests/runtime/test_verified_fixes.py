@@ -114,7 +114,18 @@ def test_a_command_is_a_program_or_a_target_of_pytest(text, command):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "make all", "gone.py", "python -c 'x'", "torchrun train.py", "'open", "gone.py::x"]
+    "text",
+    [
+        "",
+        "make all",
+        "gone.py",
+        "python -c 'x'",
+        "torchrun train.py",
+        "./train.sh",
+        "look.ipynb",
+        "'open",
+        "gone.py::x",
+    ],
 )
 def test_another_command_is_refused_in_one_line(text):
     with pytest.raises(CommandError) as error:
