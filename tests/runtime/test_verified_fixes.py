@@ -343,6 +343,7 @@ def test_a_command_that_takes_too_long_is_stopped_and_the_copy_removed(tmp_path,
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.long
 def test_a_verified_fix_of_a_script_is_written_and_the_patch_applies(tmp_path, temporary, capfd, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     program = PROGRAM + "\n\nimport pathlib\n\nassert not pathlib.Path('left').exists()\npathlib.Path('left').touch()\n"
