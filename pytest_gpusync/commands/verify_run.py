@@ -123,7 +123,10 @@ def parse_command(text: str) -> Command:
         return Command(is_pytest=False, arguments=tuple(words))
     if first.endswith(".py") or "::" in first:
         raise CommandError(f"--verify: {path}: no such file")
-    raise CommandError(f"--verify {text!r}: give a script, `python ...`, `pytest ...` or a target of pytest")
+    raise CommandError(
+        f"--verify {text!r}: give a Python script, `python ...`, `pytest ...` or a target of pytest; of a shell script "
+        "or a launcher, give the Python command that it starts"
+    )
 
 
 class Project:

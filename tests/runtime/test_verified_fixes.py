@@ -114,7 +114,18 @@ def test_a_command_is_a_program_or_a_target_of_pytest(text, command):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "make all", "gone.py", "python -c 'x'", "torchrun train.py", "'open", "gone.py::x"]
+    "text",
+    [
+        "",
+        "make all",
+        "gone.py",
+        "python -c 'x'",
+        "torchrun train.py",
+        "./train.sh",
+        "look.ipynb",
+        "'open",
+        "gone.py::x",
+    ],
 )
 def test_another_command_is_refused_in_one_line(text):
     with pytest.raises(CommandError) as error:
@@ -332,6 +343,7 @@ def test_a_command_that_takes_too_long_is_stopped_and_the_copy_removed(tmp_path,
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.long
 def test_a_verified_fix_of_a_script_is_written_and_the_patch_applies(tmp_path, temporary, capfd, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     program = PROGRAM + "\n\nimport pathlib\n\nassert not pathlib.Path('left').exists()\npathlib.Path('left').touch()\n"
