@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -15,6 +16,9 @@ LONG = os.environ.get("GPUSYNC_LONG", "0") not in ("", "0")
 
 
 def pytest_configure(config):
+    # A shell starts what it runs in the background with Ctrl-C ignored, which processes that tests start inherit.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "long: takes long; runs only with GPUSYNC_LONG=1 in the environment")
 
 

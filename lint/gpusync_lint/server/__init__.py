@@ -1,4 +1,4 @@
-"""``gpusync server``: a language server, which shows the findings of the linter in an editor as you type.
+"""``gpusync server``: a language server, which shows the findings of the linter in an editor while one types.
 
 It speaks the Language Server Protocol over standard input and output. pygls and lsprotocol, which the extra ``server``
 installs, are imported only here.
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 FAILED = 2
 INSTALL = 'pip install "pytest-gpusync[server]"'
 _EPILOG = """\
-An editor starts it and talks to it over standard input and output; docs/how-to/editors.md says how to set up each
-editor.
+An editor starts it and talks to it over standard input and output; docs/editors.md says how to set up each editor.
 Settings are those of [tool.gpusync] in the nearest pyproject.toml of each workspace folder, as for gpusync lint.
 
 exit codes: 0 shut down by the editor; 1 the editor ended without shutting it down; 2 wrong usage, or pygls is missing.
@@ -33,7 +32,7 @@ def server_parser() -> Parser:
     """The parser of ``gpusync server``."""
     parser = Parser(
         prog="gpusync server",
-        description="Show the findings of gpusync lint in an editor as you type (a language server).",
+        description="Show the findings of gpusync lint in an editor while one types (a language server).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

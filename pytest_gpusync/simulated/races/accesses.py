@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpusync.simulated.base.state import in_backward
 from pytest_gpusync.simulated.races import reports
 from pytest_gpusync.simulated.races.history import Access, History
+from pytest_gpusync.simulated.races.sentences import LaterAccess
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,8 @@ def access(
             stream.wait(other.stream.seen)
             stream.wait({other.stream: other.stream.clock})
             continue
-        reports.report(_kind(what, other, was_write), line, stream.name, is_write, extent, tensor, other, was_write)
+        later = LaterAccess(line, stream.name, is_write, extent, tensor)
+        reports.report(_kind(what, other, was_write), later, other, was_write)
     history.add(Access(extent, stream, stream.clock, line.place, what), is_write)
 
 

@@ -12,6 +12,7 @@ from pytest_gpusync.simulated.races.accesses import COPY, access
 from pytest_gpusync.simulated.races.extents import Extent, base_of, of_tensor, overlap
 from pytest_gpusync.simulated.races.history import History
 from pytest_gpusync.simulated.races.lines import Line
+from pytest_gpusync.simulated.races.sentences import LaterAccess
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -96,6 +97,6 @@ def host_uses_memory(base: int, extent: Extent, is_write: bool, frame: FrameType
         left = True
         if (is_write or was_write) and overlap(other.extent, extent):
             kind: RaceKind = "host-write" if is_write else "host-read"
-            reports.report(kind, Line.of(frame), HOST, is_write, extent, value, other, was_write)
+            reports.report(kind, LaterAccess(Line.of(frame), HOST, is_write, extent, value), other, was_write)
     if not left:
         del pending[base]

@@ -10,9 +10,8 @@ from pytest_gpusync.simulated.races import sentences
 
 if TYPE_CHECKING:
     from pytest_gpusync.model.measurement import RaceKind
-    from pytest_gpusync.simulated.races.extents import Extent
     from pytest_gpusync.simulated.races.history import Access
-    from pytest_gpusync.simulated.races.lines import Line
+    from pytest_gpusync.simulated.races.sentences import LaterAccess
 
 RaceSink = Callable[[Race], None]
 
@@ -51,24 +50,13 @@ def forget() -> None:
     _reported.clear()
 
 
-def report(
-    kind: RaceKind,
-    line: Line,
-    stream: str,
-    is_write: bool,
-    extent: Extent,
-    value: Any,
-    other: Access,
-    was_write: bool,
-) -> None:
-    """Report an access at `line` that races with the kept access `other`."""
-    key = (kind, line.place, other.place, is_write, was_write)
+def report(kind: RaceKind, later: LaterAccess, other: Access, was_write: bool) -> None:
+    """Report an access that races with the kept access `other`, which was a write or a read."""
+    key = (kind, later.line.place, other.place, later.is_write, was_write)
     race = _reported.get(key)
     if race is None:
         if len(_reported) >= _MAX_REPORTED:
             return
-        race = _reported[key] = sentences.describe(
-            kind, line.frame, line.place, stream, is_write, extent, value, other, was_write
-        )
+        race = _reported[key] = sentences.describe(kind, later, other, was_write)
     for sink in _sinks:
         sink(race)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpusync.model.measurement import Race, Site
 from pytest_gpusync.model.sizes import format_size
@@ -13,24 +13,29 @@ if TYPE_CHECKING:
 
     from pytest_gpusync.model.measurement import RaceKind
     from pytest_gpusync.simulated.races.extents import Extent
-    from pytest_gpusync.simulated.races.history import Access, Place
+    from pytest_gpusync.simulated.races.history import Access
+    from pytest_gpusync.simulated.races.lines import Line
 
 _UNKNOWN: Final = Site("<unknown>", 0, "")
 _GRAPH, _COLLECTIVE = "graph", "collective"
 
 
-def describe(
-    kind: RaceKind,
-    frame: FrameType | None,
-    place: Place,
-    stream: str,
-    is_write: bool,
-    extent: Extent,
-    value: Any,
-    other: Access,
-    was_write: bool,
-) -> Race:
-    """Return the race between an access at `place` now and the earlier `other`."""
+class LaterAccess(NamedTuple):
+    """The access at which a race is noticed."""
+
+    line: Line
+    stream: str
+    """The name of its stream, or of the host."""
+    is_write: bool
+    extent: Extent
+    value: Any
+    """The tensor or array that it goes through; None if unknown."""
+
+
+def describe(kind: RaceKind, later: LaterAccess, other: Access, was_write: bool) -> Race:
+    """Return the race between an access now and the earlier `other`, which was a write or a read."""
+    line, stream, is_write, extent, value = later
+    frame, place = line.frame, line.place
     site = attribution.site_of(*place) if place else _UNKNOWN
     other_site = attribution.site_of(*other.place) if other.place else _UNKNOWN
     name = _name(frame, value)
