@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from gpusync_lint.heat.guards import Conditions, clears_its_flag
 from gpusync_lint.heat.loop_forms import form_of
 from gpusync_lint.heat.memoization import Assignments, KeptNames, assigns_what_is_missing, returns_what_was_kept
+from gpusync_lint.heat.optional_arguments import stands_in
 from gpusync_lint.model.placement import PathKind, PathNode
 from gpusync_lint.syntax.blocks import blocks
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
     from gpusync_lint.heat.loop_forms import Loop
     from gpusync_lint.heat.memoization import Methods
@@ -37,10 +38,10 @@ _ERROR = PathNode(PathKind.ERROR)
 class ControlPaths:
     """The paths through one function."""
 
-    def __init__(self, body: list[ast.stmt], methods: Methods) -> None:
-        """`methods` are those of the class of the function."""
+    def __init__(self, body: list[ast.stmt], methods: Methods, optional: Set[str] = frozenset()) -> None:
+        """`methods` are those of the class of the function, `optional` its `OptionalArguments.tested`."""
         self._known: dict[ast.stmt, Path] = {}
-        self._function = _Function(body, methods)
+        self._function = _Function(body, methods, optional)
         self._last = [_Block(body, (), False, self._function)]
         """The block of the last statement, after the blocks around it. The next statement is often near it."""
 
@@ -93,9 +94,10 @@ class ControlPaths:
 class _Function:
     """What the conditions in a function are judged by."""
 
-    def __init__(self, body: list[ast.stmt], methods: Methods) -> None:
+    def __init__(self, body: list[ast.stmt], methods: Methods, optional: Set[str]) -> None:
         self.conditions = Conditions(body)
         self.methods = methods
+        self.optional = optional
         self.loops: dict[int, Loop] = {}
         """The loops on the paths so far, by their lines."""
 
@@ -174,6 +176,10 @@ class _Block:
                 path = (*path, _GUARD, _EAGER)
             elif self._function.conditions.rarely(statement.test, holds):
                 path = (*path, self._function.guard(statement, path))
+            optional = self._function.optional
+            for name in stands_in(statement.test, holds) if optional else ():
+                if name in optional:
+                    path = (*path, PathNode(PathKind.DEFAULT, parameter=name))
         elif isinstance(statement, _TRY):
             if part is not statement.body and part is not statement.orelse and part is not statement.finalbody:
                 path = (*path, _GUARD)  # an exception in every step would have been avoided

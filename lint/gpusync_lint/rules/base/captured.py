@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpusync_lint.model.levels import Confidence, Heat
+from gpusync_lint.model.levels import Confidence
 from gpusync_lint.model.placement import PathKind
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext
 
@@ -30,10 +30,10 @@ class CaptureRule(Rule):
         raise NotImplementedError
 
     def is_captured(self, context: RuleContext) -> bool:
-        """Whether the node runs during a capture."""
+        """Whether the node runs during a capture, or may do so because of calls in other parts of the project."""
         capture = context.capture()
-        return capture is not None and capture.kind is PathKind.CAPTURE
+        return context.is_part or (capture is not None and capture.kind is PathKind.CAPTURE)
 
     def report(self, barrier: str, node: ast.expr, confidence: Confidence = Confidence.MEDIUM) -> Report:
         """A report of something in a capture."""
-        return Report(barrier, node, confidence, heat=Heat.CAPTURE)
+        return Report(barrier, node, confidence)
