@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_right
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpusync_lint.heat.guards import Conditions, clears_its_flag
@@ -100,6 +101,13 @@ class _Function:
         self.optional = optional
         self.loops: dict[int, Loop] = {}
         """The loops on the paths so far, by their lines."""
+        self._body = body
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """The names that the function declares as global or nonlocal, which outlive its call."""
+        declared = (node for node in walk_block(self._body) if isinstance(node, (ast.Global, ast.Nonlocal)))
+        return frozenset(name for node in declared for name in node.names)
 
     def guard(self, statement: ast.If, path: Path) -> PathNode:
         """The guard that a condition is at the end of a path, if it seldom holds."""
@@ -171,7 +179,7 @@ class _Block:
             holds = part is statement.body
             if holds and (
                 clears_its_flag(statement)
-                or assigns_what_is_missing(statement, self._function.methods, self.body[:index])
+                or assigns_what_is_missing(statement, self._function.methods, self.body[:index], self._function.shared)
             ):
                 path = (*path, _GUARD, _EAGER)
             elif self._function.conditions.rarely(statement.test, holds):

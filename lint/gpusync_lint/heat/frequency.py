@@ -165,11 +165,11 @@ class FrequencyRecorder:
 
     def _node(self, fn: FunctionDef) -> FunctionNode:
         is_step_function = fn.name in self._step_functions or fn.qualname in self._step_functions
+        memoized = is_memoized(fn.node)
+        passed = None if memoized else self._runs.callback_heat(fn)
         node = FunctionNode(
-            convention=Heat.STEP
-            if is_step_function
-            else self._runs.callback_heat(fn) or convention_heat(fn, self._classes),
-            memoized=is_memoized(fn.node),
+            convention=Heat.STEP if is_step_function else passed or convention_heat(fn, self._classes),
+            memoized=memoized,
             is_helper=fn.cls is not None and fn.name != "forward",
             in_module=fn.cls is not None and self._classes.is_module(fn.cls),
             unit=self._runs.callback_unit(fn) or unit_of_convention(fn, self._classes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.syntax.blocks import blocks
@@ -22,19 +22,21 @@ Methods = Mapping[str, "list[ast.stmt]"]
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-def assigns_what_is_missing(statement: ast.If, methods: Methods, before: list[ast.stmt]) -> bool:
+def assigns_what_is_missing(
+    statement: ast.If, methods: Methods, before: list[ast.stmt], shared: Set[str] = frozenset()
+) -> bool:
     """`if self.table is None: self.table = ...`: the block runs until it has assigned what its condition tests.
 
-    Only values that outlive the call count: attributes, and containers that are tested for a key. `methods` are those
-    of the class: the block may leave the assignment to one of them. `before` are the statements before the block: one
-    may read what the condition tests, `hit = cache.get(key)`.
+    Only values that outlive the call count: attributes, containers that are tested for a key, and `shared` names, which
+    the function declares as global. `methods` are those of the class: the block may leave the assignment to one of
+    them. `before` are the statements before the block: one may read what the condition tests, `hit = cache.get(key)`.
     """
     found = _tested(statement.test, True)
     kept = KeptNames(before).before(len(before)) if any("." not in path for path in found) else {}
     tested = {
         kept.get(path, path): {"key"} if path in kept else how
         for path, how in found.items()
-        if "." in path or "key" in how or path in kept
+        if "." in path or "key" in how or path in kept or path in shared
     }
     return bool(tested) and any(
         one.path in tested and (not one.adds_key or "key" in tested[one.path])
