@@ -1,6 +1,6 @@
-"""Verify the linter's fixes in public training scripts, and in the examples, on the simulated device.
+"""Verify the linter's fixes in public training scripts, and in the examples, on the simulated device or a GPU.
 
-    python benchmarks/verified_fixes.py CHECKOUTS OUT [--only NAME ...] [--timeout SECONDS]
+    python benchmarks/verified_fixes.py CHECKOUTS OUT [--only NAME ...] [--timeout SECONDS] [--device cuda]
 
 CHECKOUTS holds the folders truth1 and truth2, which hold the repositories of the two script truths. Each script is
 copied with made-up data to a temporary folder, and ``gpusync lint --fix --unsafe-fixes --verify`` runs there with
@@ -104,7 +104,7 @@ CASES = {
 }
 
 
-def verify(case: Case, checkouts: Path, out: Path, name: str, timeout: int) -> dict[str, Any] | str:
+def verify(case: Case, checkouts: Path, out: Path, name: str, timeout: int, device: str) -> dict[str, Any] | str:
     """Verify one script; its JSON, or why there is none."""
     source = HERE.parent / "examples" / case.folder.partition("/")[2]
     if not case.folder.startswith(EXAMPLES):
@@ -119,7 +119,7 @@ def verify(case: Case, checkouts: Path, out: Path, name: str, timeout: int) -> d
             script = folder / case.command.removeprefix("python ").split()[0]
             text = script.read_text(encoding="utf-8")
             script.write_text(text.replace("../data", "data"), encoding="utf-8")
-        options = ["--fix", "--unsafe-fixes", "--verify", case.command, "--verify-device", "simulated"]
+        options = ["--fix", "--unsafe-fixes", "--verify", case.command, "--verify-device", device]
         options += ["--verify-timeout", str(timeout), "--output-format", "json", "-o", str(out / f"{name}.json")]
         folders = [
             str(HERE.parent),
@@ -144,7 +144,7 @@ def verify(case: Case, checkouts: Path, out: Path, name: str, timeout: int) -> d
     return lines[-1].removeprefix("gpusync lint: error: --verify: ") if lines else "no output"
 
 
-def summary(out: Path, results: dict[str, dict[str, Any] | str]) -> str:
+def summary(results: dict[str, dict[str, Any] | str], device: str) -> str:
     """A table of the scripts, and the fixes that were refused."""
     rows = [
         "| script | fixes | not reached | tried | kept | refused | syncs before | after | runs |",
@@ -170,7 +170,7 @@ def summary(out: Path, results: dict[str, dict[str, Any] | str]) -> str:
                     f"- {name}: {fix['path']}:{fix['line']} {fix['code']} ({fix['title']}): {counts}, {result}"
                 )
     head = f"{total['scripts']} scripts: {total['fixes']} fixes, {total['tried']} tried, {total['kept']} kept."
-    return "\n".join(["# Verified fixes on the simulated device", "", head, "", *rows, "", *details, ""])
+    return "\n".join([f"# Verified fixes on the device {device}", "", head, "", *rows, "", *details, ""])
 
 
 def main() -> int:
@@ -179,13 +179,14 @@ def main() -> int:
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
     parser.add_argument("--timeout", type=int, default=120, help="seconds of each run (120)")
+    parser.add_argument("--device", choices=("cuda", "simulated"), default="simulated", help="where the scripts run")
     options = parser.parse_args()
     out = options.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     results: dict[str, dict[str, Any] | str] = {}
     for name in options.only:
-        results[name] = verify(CASES[name], options.checkouts.absolute(), out, name, options.timeout)
-        (out / "summary.md").write_text(summary(out, results), encoding="utf-8")
+        results[name] = verify(CASES[name], options.checkouts.absolute(), out, name, options.timeout, options.device)
+        (out / "summary.md").write_text(summary(results, options.device), encoding="utf-8")
         print(name, "not verified" if isinstance(results[name], str) else "verified", flush=True)
     return 0
 

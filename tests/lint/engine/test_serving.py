@@ -342,6 +342,53 @@ def test_what_fills_a_global_name_once_is_not_in_every_step(lint):
         assert found.heat is heat
 
 
+@pytest.mark.parametrize(
+    ("test", "heat"),
+    [
+        ("i == len(timesteps) - 1", Heat.GUARDED),
+        ("i == switch_at", Heat.GUARDED),
+        ("i != len(timesteps) - 1", Heat.STEP),
+        ("i == chosen", Heat.STEP),
+        ("i == order[i]", Heat.STEP),
+    ],
+)
+def test_a_block_for_one_iteration_is_rare(lint, test, heat):
+    (found,) = lint(f"""
+        import torch
+        def run(scheduler, model, x, timesteps, switch_at, order):
+            for i, t in enumerate(timesteps):
+                chosen = int(i)
+                if {test}:
+                    model(x, t.item())
+                x = scheduler.step(model(x, t), t, x)[0]
+    """)
+    assert found.heat is heat
+
+
+def test_what_a_property_finds_missing_is_made_once(lint):
+    source = """
+        import torch
+        class Scheduler:
+            def __init__(self):
+                self.sigmas = torch.linspace(0, 1, 9).cuda()
+                self._index = None
+            @property
+            def index(self):
+                "The current one."
+                return self.{attribute}
+            def start(self, t): self._index = self.sigmas.argmax().item()
+            def step(self, noise, t, sample):
+                if self.index is None:
+                    self.start(t)
+                return sample + self.sigmas[self.index]
+        def run(model, x, timesteps, scheduler: Scheduler):
+            for t in timesteps:
+                x = scheduler.step(model(x, t), t, x)
+    """
+    for attribute, heat in (("_index", Heat.GUARDED), ("other", Heat.STEP)):
+        assert {one.heat for one in lint(source.format(attribute=attribute)) if one.code == "GS201"} == {heat}
+
+
 def test_a_function_of_training_and_serving_is_part_of_a_step(lint):
     shared = textwrap.dedent(
         """
