@@ -34,8 +34,8 @@ fi
 tests=("$python" -m pytest -q -p no:cacheprovider -p no:randomly)
 parts=(doctor serving captures captures-tests traces graph-breaks truth cost memory fixes tests catalogue)
 declare -A limits=(
-    [doctor]=120 [serving]=60 [captures]=200 [captures-tests]=120 [traces]=60 [graph-breaks]=180 [truth]=120
-    [cost]=60 [memory]=120 [fixes]=240 [tests]=420 [catalogue]=420
+    [doctor]=120 [serving]=60 [captures]=200 [captures-tests]=120 [traces]=60 [graph-breaks]=300 [truth]=120
+    [cost]=60 [memory]=240 [fixes]=240 [tests]=420 [catalogue]=420
 )
 
 # The command of a part.
