@@ -106,8 +106,16 @@ class _Function:
     @cached_property
     def shared(self) -> frozenset[str]:
         """The names that the function declares as global or nonlocal, which outlive its call."""
-        declared = (node for node in walk_block(self._body) if isinstance(node, (ast.Global, ast.Nonlocal)))
-        return frozenset(name for node in declared for name in node.names)
+        names: set[str] = set()
+        stack = list(self._body)
+        while stack:
+            statement = stack.pop()
+            if isinstance(statement, (ast.Global, ast.Nonlocal)):
+                names.update(statement.names)
+            elif not isinstance(statement, ast.ClassDef):
+                for part in _parts(statement):
+                    stack += part
+        return frozenset(names)
 
     def guard(self, statement: ast.If, path: Path) -> PathNode:
         """The guard that a condition is at the end of a path, if it seldom holds."""

@@ -68,17 +68,17 @@ def stands_in(test: ast.expr, holds: bool) -> Iterator[str]:
 
 def _given_by_all(fn: FunctionDef, calls: list[dict[str, ast.expr]], wanted: frozenset[str]) -> Given:
     """The parameters for which each of some calls in a function has an argument other than None."""
-    optional: frozenset[str] | None = None
+    optional = _optional(fn)
     found: dict[str, str] = {}
     for name in sorted(wanted):
         values = [call.get(name) for call in calls]
         if not values or any(value is None or _is_none(value) for value in values):
             continue
-        if optional is None:
-            optional = _optional(fn) - _bound(fn)
         sources = {value.id if isinstance(value, ast.Name) and value.id in optional else "" for value in values}
-        if len(sources) == 1:
+        if sources == {""} or (len(sources) == 1 and sources.isdisjoint(_bound(fn))):
             found[name] = sources.pop()
+        elif sources <= _bound(fn):
+            found[name] = ""
     return tuple(found.items())
 
 
@@ -94,12 +94,20 @@ def _optional(fn: FunctionDef) -> frozenset[str]:
 
 
 def _used(fn: FunctionDef) -> tuple[frozenset[str], frozenset[str]]:
-    """The optional parameters for which a block stands in, and with them those that a call passes on."""
+    """The optional parameters for which a block stands in, and those that the function may test or pass on."""
     optional = _optional(fn)
     if not optional:
         return _NONE, _NONE
+    source = fn.file.source_of(fn.node)
+    body = source.partition(":\n")[2]
+    passed_on = {name for name in optional if any(f"{before}{name}" in body for before in ("(", ", ", "="))}
+    tested = {name for name in optional if f"{name} is " in source}
+    return (_stood_in(fn, tested) if tested else _NONE), frozenset(tested | passed_on)
+
+
+def _stood_in(fn: FunctionDef, optional: set[str]) -> frozenset[str]:
+    """The parameters for which a block stands in, and that the function binds in such blocks only."""
     tested: set[str] = set()
-    passed_on: set[str] = set()
     rebound: set[str] = set()
     stack: list[tuple[ast.AST, frozenset[str]]] = [(one, _NONE) for one in ast.iter_child_nodes(fn.node)]
     while stack:
@@ -107,17 +115,14 @@ def _used(fn: FunctionDef) -> tuple[frozenset[str], frozenset[str]]:
         if isinstance(node, ast.If):
             stack.append((node.test, missing))
             for block, holds in ((node.body, True), (node.orelse, False)):
-                inside = optional.intersection(stands_in(node.test, holds)) if block else _NONE
+                inside = frozenset(optional.intersection(stands_in(node.test, holds))) if block else _NONE
                 tested |= inside
                 stack += [(one, missing | inside) for one in block]
         else:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id not in missing:
                 rebound.add(node.id)
-            elif isinstance(node, ast.Call):
-                values = [*node.args, *(word.value for word in node.keywords)]
-                passed_on.update(value.id for value in values if isinstance(value, ast.Name))
             stack += [(one, missing) for one in children(node)]
-    return frozenset(tested - rebound), (optional & (tested | passed_on)) - rebound
+    return frozenset(tested - rebound)
 
 
 def _bound(fn: FunctionDef) -> frozenset[str]:

@@ -87,6 +87,7 @@ class ClockInCapture(CaptureRule):
         }
     )  # fmt: skip
     barriers = ("clock-in-capture",)
+    words = ("time",)
     VALID: ClassVar = (
         f"start = time.time()\n{_CAPTURED}    y = x + 1\ntook = time.time() - start",
         f"{_CAPTURED}    start = time.time()\n    y = x + 1\n    took = time.time() - start",
@@ -126,6 +127,7 @@ class RandomnessInCapture(CaptureRule):
 
     nodes = (ast.Call,)
     barriers = ("host-random-in-capture", "generator-in-capture", "seed-in-capture")
+    words = ("random", "seed", "generator")
     VALID: ClassVar = (
         f"{_CAPTURED}    y = torch.rand(4, device=dev)",
         f"torch.manual_seed(0)\n{_CAPTURED}    y = torch.rand(4, device=dev)",
@@ -188,6 +190,7 @@ class StreamInCapture(CaptureRule):
     nodes = (ast.Call,)
     calls = ("torch.cuda.stream", "torch.cuda.StreamContext", "torch.cuda.default_stream", "wait_event", "wait")
     barriers = ("stream-not-captured", "stream-not-joined", "default-stream-in-capture", "event-from-outside")
+    words = ("tream", "wait")
     VALID: ClassVar = (
         (
             f"{_SIDE}{_CAPTURED}    side.wait_stream(torch.cuda.current_stream())\n"
@@ -304,6 +307,7 @@ class QueryInCapture(CaptureRule):
 
     nodes = (ast.Call,)
     barriers = ("query-in-capture", "pinning-in-capture")
+    words = ("query", "elapsed_time", "pin_memory")
     VALID: ClassVar = (
         f"done = torch.cuda.Event()\ndone.query()\n{_CAPTURED}    y = x + 1",
         f"{_CAPTURED}    y = x + 1\nhost = c.pin_memory()",
