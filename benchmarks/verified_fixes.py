@@ -1,10 +1,10 @@
-"""Verify the linter's fixes in public training scripts, and in the examples, on the simulated device.
+"""Verify the linter's fixes in public training scripts, and in the examples, on the simulated device or a GPU.
 
-    python benchmarks/verified_fixes.py CHECKOUTS OUT [--only NAME ...] [--timeout SECONDS]
+    python benchmarks/verified_fixes.py CHECKOUTS OUT [--only NAME ...] [--timeout SECONDS] [--device cuda]
 
 CHECKOUTS holds the folders truth1 and truth2, which hold the repositories of the two script truths. Each script is
 copied with made-up data to a temporary folder, and ``gpusync lint --fix --unsafe-fixes --verify`` runs there. The
-scripts are not changed. The command is ``verified_program.py``: it replaces what is missing around a script as the
+scripts are not changed, but for two sizes in that of x-transformers. The command is ``verified_program.py``: it replaces what is missing around a script as the
 truth factory does (``truth/stubs.py``), seeds it, stops it after a few steps, and prints the sum of its weights. So
 scripts that do not seed themselves repeat themselves, and results are compared with all digits. OUT gets the result of
 each script (NAME.json and NAME.log) and ``summary.md``. Run it in the environment ``base`` of ``truth/make.py``.
@@ -379,7 +379,7 @@ attention_is_all, mae_finetune and mae_pretrain, which need versions of torchtex
 torch."""
 
 
-def verify(case: Case, checkouts: Path, out: Path, name: str, timeout: int) -> dict[str, Any] | str:
+def verify(case: Case, checkouts: Path, out: Path, name: str, timeout: int, device: str) -> dict[str, Any] | str:
     """Verify one script; its JSON, or why there is none."""
     import record
 
@@ -400,7 +400,7 @@ def verify(case: Case, checkouts: Path, out: Path, name: str, timeout: int) -> d
         job = {"truth": str(TRUTH), "script": script, "args": arguments, "before": case.before, "steps": case.steps}
         shutil.copyfile(PROGRAM, folder / PROGRAM.name)
         (folder / PROGRAM.name).with_suffix(".json").write_text(json.dumps(job))
-        options = ["--fix", "--unsafe-fixes", "--verify", PROGRAM.name, "--verify-device", "simulated"]
+        options = ["--fix", "--unsafe-fixes", "--verify", PROGRAM.name, "--verify-device", device]
         options += ["--verify-timeout", str(timeout), "--output-format", "json", "-o", str(out / f"{name}.json")]
         options += [f"--verify-mask={case.mask}"] if case.mask else []
         paths = [str(HERE.parent), str(HERE.parent / "lint"), os.environ.get("PYTHONPATH")]
@@ -428,7 +428,7 @@ def verify(case: Case, checkouts: Path, out: Path, name: str, timeout: int) -> d
     return lines[-1].removeprefix("gpusync lint: error: --verify: ") if lines else "no output"
 
 
-def summary(out: Path, results: dict[str, dict[str, Any] | str]) -> str:
+def summary(out: Path, results: dict[str, dict[str, Any] | str], device: str) -> str:
     """A table of the scripts, and the fixes that were refused."""
     rows = [
         "| script | fixes | not reached | tried | kept | refused | syncs before | after | runs |",
@@ -454,7 +454,7 @@ def summary(out: Path, results: dict[str, dict[str, Any] | str]) -> str:
                     f"- {name}: {fix['path']}:{fix['line']} {fix['code']} ({fix['title']}): {counts}, {result}"
                 )
     head = f"{total['scripts']} scripts: {total['fixes']} fixes, {total['tried']} tried, {total['kept']} kept."
-    return "\n".join(["# Verified fixes on the simulated device", "", head, "", *rows, "", *details, ""])
+    return "\n".join([f"# Verified fixes on the device {device}", "", head, "", *rows, "", *details, ""])
 
 
 def main() -> int:
@@ -462,14 +462,15 @@ def main() -> int:
     parser.add_argument("checkouts", type=Path, metavar="CHECKOUTS")
     parser.add_argument("out", type=Path, metavar="OUT")
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME")
+    parser.add_argument("--device", choices=("cuda", "simulated"), default="simulated", help="where the scripts run")
     parser.add_argument("--timeout", type=int, default=120, help="seconds of each run (120)")
     options = parser.parse_args()
     out = options.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     results: dict[str, dict[str, Any] | str] = {}
     for name in options.only:
-        results[name] = verify(CASES[name], options.checkouts.absolute(), out, name, options.timeout)
-        (out / "summary.md").write_text(summary(out, results), encoding="utf-8")
+        results[name] = verify(CASES[name], options.checkouts.absolute(), out, name, options.timeout, options.device)
+        (out / "summary.md").write_text(summary(out, results, options.device), encoding="utf-8")
         print(name, "not verified" if isinstance(results[name], str) else "verified", flush=True)
     return 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpusync.model.compilation import compiled_lines, count, events_per_step
@@ -41,8 +41,22 @@ def with_codes(compilation: Document | None) -> Document | None:
     return {**compilation, "lines": [_with_code(line) for line in compilation["lines"]]}
 
 
-def compilation_lines(regions: Iterable[Document], shown: int) -> list[str]:
-    """Return how many graph breaks and recompilations the regions had, and the lines with most, for a summary."""
+@dataclass(frozen=True, slots=True)
+class Compilations:
+    """The graph breaks and recompilations of some regions."""
+
+    sentence: str
+    """How many there were."""
+    lines: list[Document]
+    """As in a ``compilation`` object, those of all regions together, the most frequent first."""
+
+    def breaks_at(self, path: str, line: int) -> bool:
+        """Return whether graphs broke at a line."""
+        return any((one["kind"], one["path"], one["line"]) == ("graph_break", path, line) for one in self.lines)
+
+
+def compilations(regions: Iterable[Document]) -> Compilations | None:
+    """Return the graph breaks and recompilations of regions; None if there were none."""
     found = [region["compilation"] for region in regions if region.get("compilation")]
     totals = {
         "graph break": sum(each["graph_breaks"] for each in found),
@@ -50,20 +64,28 @@ def compilation_lines(regions: Iterable[Document], shown: int) -> list[str]:
     }
     said = [f"{number} {noun}{'' if number == 1 else 's'}" for noun, number in totals.items() if number]
     if not said:
-        return []
-    times: Counter[tuple[str, str, int]] = Counter()
-    reasons: dict[tuple[str, str, int], str] = {}
+        return None
+    merged: dict[tuple[str, str, int], Document] = {}
     for line in (line for each in found for line in each["lines"]):
-        place = (line["kind"], line["path"], line["line"])
-        times[place] += line["times"]
-        reasons.setdefault(place, line["reason"])
-    ranked = sorted(times, key=lambda place: (-times[place], place))
+        one = merged.setdefault((line["kind"], line["path"], line["line"]), {**line, "times": 0, "in_steps": 0})
+        one["times"] += line["times"]
+        one["in_steps"] += line["in_steps"]
+    ranked = sorted(merged, key=lambda place: (-merged[place]["times"], place))
+    return Compilations(f"torch.compile: {', '.join(said)}", [merged[place] for place in ranked])
+
+
+def compilation_lines(regions: Iterable[Document], shown: int) -> list[str]:
+    """Return how many graph breaks and recompilations the regions had, and the lines with most, for a summary."""
+    found = compilations(regions)
+    if found is None:
+        return []
     rows = [
-        f"  {kind.replace('_', ' ')}  {path}:{line}  {reasons[kind, path, line]}" for kind, path, line in ranked[:shown]
+        f"  {line['kind'].replace('_', ' ')}  {line['path']}:{line['line']}  {line['reason']}"
+        for line in found.lines[:shown]
     ]
-    if len(ranked) > shown:
-        rows.append(f"  and {len(ranked) - shown} more")
-    return [f"torch.compile: {', '.join(said)}", *rows]
+    if len(found.lines) > shown:
+        rows.append(f"  and {len(found.lines) - shown} more")
+    return [found.sentence, *rows]
 
 
 def _with_code(line: Document) -> Document:

@@ -17,7 +17,14 @@ from gpusync_lint.model.codes import page_of
 
 from pytest_gpusync.reporting import html_charts
 from pytest_gpusync.reporting.by_device import merged, place_text
-from pytest_gpusync.reporting.page_model import OUTCOME_NAMES, failed_sentences, limit, page_model
+from pytest_gpusync.reporting.page_model import (
+    BREAKS_GRAPH,
+    EVENT_NAMES,
+    OUTCOME_NAMES,
+    failed_sentences,
+    limit,
+    page_model,
+)
 from pytest_gpusync.reporting.site_rows import source_text
 from pytest_gpusync.reporting.sources import OUTSIDE, locate
 from pytest_gpusync.reporting.templates import fill, page_assets
@@ -179,6 +186,8 @@ _CONTEXT: Final = {
     "version": __version__,
     "marks": _MARKS,
     "outcome_names": OUTCOME_NAMES,
+    "event_names": EVENT_NAMES,
+    "breaks_graph": BREAKS_GRAPH,
     "outside": OUTSIDE,
     "lane_height": html_charts.LANE_HEIGHT,
     "details_shown": DETAILS_SHOWN,

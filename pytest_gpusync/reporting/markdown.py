@@ -10,6 +10,8 @@ from gpusync_lint.escaping import escaped
 
 from pytest_gpusync.reporting.by_device import counts_text, place_text
 from pytest_gpusync.reporting.page_model import (
+    BREAKS_GRAPH,
+    EVENT_NAMES,
     OUTCOME_NAMES,
     failed_sentences,
     format_number,
@@ -42,6 +44,7 @@ def to_markdown(document: Document) -> str:
         *_regions(run),
         *_devices(run),
         *_lines(run),
+        *_compilations(run),
         *_unmeasured(run),
         _where(run),
     ]
@@ -129,7 +132,28 @@ def _remark(line: LineSummary) -> str:
     remedy = "".join(code(part) if is_code else text(part) for part, is_code in text_and_code(line.remedy or ""))
     outside = "" if line.worst else "only in warm-up or after the last step"
     device = place_text(line.devices) if line.devices else ""
-    return " — ".join(part for part in (remedy, outside, device, f"via {code(line.via)}" if line.via else "") if part)
+    broken = BREAKS_GRAPH if line.breaks_graph else ""
+    return " — ".join(
+        part for part in (remedy, outside, broken, device, f"via {code(line.via)}" if line.via else "") if part
+    )
+
+
+def _compilations(run: PageModel) -> list[str]:
+    found = run.compilations
+    if found is None:
+        return []
+    rows = ["| line | what | times | rule | reason |", "|---|---|--:|---|---|"]
+    for line in found.lines[:LINES_SHOWN]:
+        cells = [
+            code(f"{line['path']}:{line['line']}"),
+            text(EVENT_NAMES[line["kind"]]),
+            f"{line['times']}",
+            text(line["code"] or ""),
+            text(line["reason"]),
+        ]
+        rows.append(f"| {' | '.join(cells)} |")
+    more = _more(len(found.lines) - LINES_SHOWN, "line")
+    return ["### torch.compile", text(found.sentence), "\n".join(rows), *more]
 
 
 def _unmeasured(run: PageModel) -> list[str]:

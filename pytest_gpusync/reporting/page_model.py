@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpusync.reporting.by_device import counts_from, merged, uses_other_devices
+from pytest_gpusync.reporting.compilation import compilations
 from pytest_gpusync.reporting.rule_names import rules_for
 from pytest_gpusync.reporting.site_rows import source_text
 from pytest_gpusync.reporting.sources import is_refused, lines_around
@@ -15,6 +16,7 @@ from pytest_gpusync.reporting.terminal import device_text, environment_from, plu
 if TYPE_CHECKING:
     from pytest_gpusync.model.document import Document
     from pytest_gpusync.model.measurement import DeviceCount
+    from pytest_gpusync.reporting.compilation import Compilations
 
 _SEVERITY: Final = {"failed": 0, "not_measured": 1, "undecided": 2, "measured": 3, "passed": 4}
 
@@ -25,6 +27,10 @@ OUTCOME_NAMES: Final = {
     "measured": "no budget",
     "passed": "within budget",
 }
+
+BREAKS_GRAPH: Final = "breaks a graph of torch.compile"
+
+EVENT_NAMES: Final = {"graph_break": "graph break", "recompilation": "compiled again"}
 
 RACES_NOT_CHECKED: Final = "Races were not checked: they are found on the simulated device."
 
@@ -81,6 +87,8 @@ class LineSummary:
     via: str | None = None
     devices: list[DeviceCount] = field(default_factory=list)
     """Its syncs by device; empty if the run has none of another device than ``cuda:0``."""
+    breaks_graph: bool = False
+    """Whether `torch.compile` broke a graph at it."""
 
     @property
     def where(self) -> str:
@@ -123,6 +131,8 @@ class PageModel:
     """Lines that budgets count, ordered by most syncs in a step, then lines that they do not count."""
     parts: str | None = None
     """What a merged run was made of, in one sentence."""
+    compilations: Compilations | None = None
+    """The graph breaks and recompilations of all regions; None if there were none."""
 
     @property
     def races(self) -> dict[str, Document]:
@@ -193,7 +203,10 @@ def page_model(document: Document) -> PageModel:
         lines.values(),
         key=lambda line: (line.allowed is not None or line.background, -line.worst, -line.syncs, line.path, line.line),
     )
-    found = PageModel(document["environment"], regions, ranked)
+    found = PageModel(document["environment"], regions, ranked, compilations=compilations(regions))
+    if found.compilations is not None:
+        for line in ranked:
+            line.breaks_graph = found.compilations.breaks_at(line.path, line.line)
     if found.devices:
         _add_devices(found)
     labels = [part["label"] for part in document.get("parts") or ()]

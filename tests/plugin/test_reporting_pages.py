@@ -15,7 +15,7 @@ from gpusync_lint.model.codes import page_of
 from measurements import H200, SIMULATED, stepped, sync, whole
 
 from pytest_gpusync.model.budgets import Budget, judge
-from pytest_gpusync.model.measurement import RegionTimes
+from pytest_gpusync.model.measurement import CompilerEvent, RegionTimes, Site
 from pytest_gpusync.reporting import html_page, markdown
 from pytest_gpusync.reporting.files import render, why_unavailable
 from pytest_gpusync.reporting.html_charts import axis_ticks, round_numbers, script_data, step_ticks, steps_chart
@@ -355,6 +355,44 @@ def test_without_times_the_syncs_of_whole_steps_are_grouped_and_the_highest_fill
     blocks = [block for lane in drawn.lanes for block in lane.blocks]
     assert {(block.syncs, block.height) for block in blocks} == {(1, 1.0)}
     assert {block.start for block in blocks} == {span.start for span in drawn.spans}
+
+
+def compiled(*places, reason="Tensor.item() is not traced"):
+    """A measurement whose graphs broke at (path, line, step), and whose function was compiled again in step 1."""
+    events = [
+        CompilerEvent("graph_break", Site(path, line, "forward", None), reason, step=step)
+        for path, line, step in places
+    ]
+    again = CompilerEvent("recompilation", Site("net.py", 3, "forward", None), "size mismatch of 'x'", step=1)
+    return stepped([1, 1, 1], compilation=(*events, again))
+
+
+def test_both_pages_show_graph_breaks_and_recompilations_of_all_regions_by_line():
+    one, other = compiled(("net.py", 7, 0), ("net.py", 7, 1)), compiled(("net.py", 7, 2), ("net.py", 9, 0))
+    markdown_page, html = pages(region(one), region(other))
+    assert "torch.compile: 4 graph breaks, 2 recompilations" in html
+    assert "| `net.py:7` | graph break | 3 |  | Tensor.item() is not traced |" in markdown_page.replace("\\", "")
+    assert "| `net.py:3` | compiled again | 2 |  | size mismatch of 'x' |" in markdown_page
+    text = " ".join(Elements(html).text.split())
+    assert "net.py:7 in forward Tensor.item() is not traced graph break · 3 times, 2 after warm-up" in text
+
+
+def test_both_pages_mark_the_lines_that_waited_and_broke_a_graph():
+    for broken, said in ((1, True), (2, False)):
+        for page in pages(region(compiled(("train.py", broken, 0)))):
+            assert ("breaks a graph of torch.compile" in page) is said
+
+
+def test_both_pages_are_silent_about_graphs_without_breaks():
+    for page in pages(region(stepped([1, 1], compilation=()))):
+        assert "torch.compile" not in page
+
+
+def test_a_reason_of_dynamo_cannot_become_markup():
+    markdown_page, html = pages(region(compiled(("train.py", 1, 0), reason=EVIL)))
+    assert EVIL not in html
+    assert EVIL not in markdown_page
+    Elements(html)
 
 
 def test_code_in_a_remedy_is_shown_as_code(tmp_path, monkeypatch):

@@ -50,6 +50,8 @@ class Registration:
     """The position of the handler among the arguments."""
     keyword: str
     """The keyword with which it can also be passed."""
+    method: str = "__init__"
+    """Of a class that is passed, the method that the server calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,10 @@ class Server:
     """Dotted names of decorators of handlers."""
     class_decorators: tuple[str, ...] = ()
     """Dotted names of decorators of classes whose `__call__` is a handler, as are methods that are called remotely."""
+    set_up_decorators: tuple[str, ...] = ()
+    """Dotted names of decorators of methods of such a class that are not called for each request."""
+    injections: tuple[str, ...] = ()
+    """Dotted names of what declares, in the parameters of a handler, a function that is called before it."""
     registrations: tuple[Registration, ...] = ()
     """Calls that pass a handler to the server."""
     classes: tuple[HandlerClass, ...] = field(default=(), metadata={"key": "class"})
@@ -85,6 +91,12 @@ def servers() -> tuple[Server, ...]:
 def modules() -> frozenset[str]:
     """The top-level modules of all servers."""
     return frozenset(module for server in servers() for module in server.modules)
+
+
+@cache
+def injections() -> frozenset[str]:
+    """The dotted names of what declares a function that is called before a handler."""
+    return frozenset(name for server in servers() for name in server.injections)
 
 
 @cache

@@ -66,7 +66,7 @@ def _heat_along(path: Path, function: FunctionHeat) -> Heat:
     heat, loops = function.entry, function.loops
     outside: list[Heat] = []
     """The heat outside each loop of the path."""
-    for kind, line in path:
+    for kind, line, _ in path:
         if kind is PathKind.LOOP:
             outside.append(heat)
             if loops.get(line) is LoopKind.STEPS:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_right
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpusync_lint.heat.guards import Conditions, clears_its_flag
 from gpusync_lint.heat.loop_forms import form_of
 from gpusync_lint.heat.memoization import Assignments, KeptNames, assigns_what_is_missing, returns_what_was_kept
+from gpusync_lint.heat.optional_arguments import stands_in
 from gpusync_lint.model.placement import PathKind, PathNode
 from gpusync_lint.syntax.blocks import blocks
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
     from gpusync_lint.heat.loop_forms import Loop
     from gpusync_lint.heat.memoization import Methods
@@ -37,10 +39,10 @@ _ERROR = PathNode(PathKind.ERROR)
 class ControlPaths:
     """The paths through one function."""
 
-    def __init__(self, body: list[ast.stmt], methods: Methods) -> None:
-        """`methods` are those of the class of the function."""
+    def __init__(self, body: list[ast.stmt], methods: Methods, optional: Set[str] = frozenset()) -> None:
+        """`methods` are those of the class of the function, `optional` its `OptionalArguments.tested`."""
         self._known: dict[ast.stmt, Path] = {}
-        self._function = _Function(body, methods)
+        self._function = _Function(body, methods, optional)
         self._last = [_Block(body, (), False, self._function)]
         """The block of the last statement, after the blocks around it. The next statement is often near it."""
 
@@ -93,11 +95,27 @@ class ControlPaths:
 class _Function:
     """What the conditions in a function are judged by."""
 
-    def __init__(self, body: list[ast.stmt], methods: Methods) -> None:
+    def __init__(self, body: list[ast.stmt], methods: Methods, optional: Set[str]) -> None:
         self.conditions = Conditions(body)
         self.methods = methods
+        self.optional = optional
         self.loops: dict[int, Loop] = {}
         """The loops on the paths so far, by their lines."""
+        self._body = body
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """The names that the function declares as global or nonlocal, which outlive its call."""
+        names: set[str] = set()
+        stack = list(self._body)
+        while stack:
+            statement = stack.pop()
+            if isinstance(statement, (ast.Global, ast.Nonlocal)):
+                names.update(statement.names)
+            elif not isinstance(statement, ast.ClassDef):
+                for part in _parts(statement):
+                    stack += part
+        return frozenset(names)
 
     def guard(self, statement: ast.If, path: Path) -> PathNode:
         """The guard that a condition is at the end of a path, if it seldom holds."""
@@ -169,11 +187,15 @@ class _Block:
             holds = part is statement.body
             if holds and (
                 clears_its_flag(statement)
-                or assigns_what_is_missing(statement, self._function.methods, self.body[:index])
+                or assigns_what_is_missing(statement, self._function.methods, self.body[:index], self._function.shared)
             ):
                 path = (*path, _GUARD, _EAGER)
             elif self._function.conditions.rarely(statement.test, holds):
                 path = (*path, self._function.guard(statement, path))
+            optional = self._function.optional
+            for name in stands_in(statement.test, holds) if optional else ():
+                if name in optional:
+                    path = (*path, PathNode(PathKind.DEFAULT, parameter=name))
         elif isinstance(statement, _TRY):
             if part is not statement.body and part is not statement.orelse and part is not statement.finalbody:
                 path = (*path, _GUARD)  # an exception in every step would have been avoided

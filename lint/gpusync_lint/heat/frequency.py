@@ -21,6 +21,7 @@ from gpusync_lint.heat.capture_regions import CaptureRegions
 from gpusync_lint.heat.control_paths import ControlPaths
 from gpusync_lint.heat.loop_units import shows_steps, unit_loops
 from gpusync_lint.heat.memoization import is_memoized
+from gpusync_lint.heat.optional_arguments import OptionalArguments
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.placement import (
     Call,
@@ -62,6 +63,7 @@ class FrequencyRecorder:
         self._step_functions = frozenset(step_functions)
         self._own = own
         self._captures = CaptureRegions(project)
+        self._optional = OptionalArguments()
         self._may_be_captured: dict[FunctionDef, bool] = {}
         self._paths: dict[FunctionDef, ControlPaths] = {}
         self._yield_statements: dict[FunctionDef, list[ast.stmt]] = {}
@@ -93,9 +95,16 @@ class FrequencyRecorder:
         """What a place runs once per, if it runs in every step."""
         return unit_at(place, self._heats)
 
+    @property
+    def is_part(self) -> bool:
+        """Whether the files are a part of a component. Functions of its other parts may call those of these files."""
+        return self._project.lazy is not None
+
     @cached_property
     def captures_graphs(self) -> bool:
-        """Whether a CUDA graph is captured anywhere."""
+        """Whether a CUDA graph may be captured anywhere."""
+        if self.is_part:
+            return True
         reached = any(one.capture is not None and one.capture.kind is PathKind.CAPTURE for one in self._heats.values())
         return reached or any(self._captures.has_capture(fn) for file in self._own for fn in file.all_functions)
 
@@ -104,7 +113,9 @@ class FrequencyRecorder:
         return capture_at(place, self._heats)
 
     def may_be_captured(self, fn: FunctionDef) -> bool:
-        """Whether a function is called during a capture, or contains one."""
+        """Whether a function may be called during a capture, or contains one."""
+        if self.is_part:
+            return True
         known = self._may_be_captured.get(fn)
         if known is None:
             known = self._may_be_captured[fn] = self.is_captured(fn) or self._captures.has_capture(fn)
@@ -137,7 +148,8 @@ class FrequencyRecorder:
     def _paths_of(self, fn: FunctionDef) -> ControlPaths:
         paths = self._paths.get(fn)
         if paths is None:
-            paths = self._paths[fn] = ControlPaths(fn.node.body, {} if fn.cls is None else self._methods_of(fn.cls))
+            methods = {} if fn.cls is None else self._methods_of(fn.cls)
+            paths = self._paths[fn] = ControlPaths(fn.node.body, methods, self._optional.tested(fn))
         return paths
 
     def _methods_of(self, cls: ClassDef) -> Methods:
@@ -153,11 +165,11 @@ class FrequencyRecorder:
 
     def _node(self, fn: FunctionDef) -> FunctionNode:
         is_step_function = fn.name in self._step_functions or fn.qualname in self._step_functions
+        memoized = is_memoized(fn.node)
+        passed = None if memoized else self._runs.callback_heat(fn)
         node = FunctionNode(
-            convention=Heat.STEP
-            if is_step_function
-            else self._runs.callback_heat(fn) or convention_heat(fn, self._classes),
-            memoized=is_memoized(fn.node),
+            convention=Heat.STEP if is_step_function else passed or convention_heat(fn, self._classes),
+            memoized=memoized,
             is_helper=fn.cls is not None and fn.name != "forward",
             in_module=fn.cls is not None and self._classes.is_module(fn.cls),
             unit=self._runs.callback_unit(fn) or unit_of_convention(fn, self._classes),
@@ -177,10 +189,19 @@ class FrequencyRecorder:
         evidence = [Evidence(kind, paths.to(statement)) for kind, statement in effects.step_evidence]
         evidence += [Evidence(StepEvidence.MODEL, path) for path, unit in by_unit if shows_steps(fn, unit)]
         calls = [
-            Call(self._key(site.callee), self._path(fn, site.statement), site.repeated, self._consumer(site))
+            Call(
+                self._key(site.callee),
+                self._path(fn, site.statement),
+                site.repeated,
+                self._consumer(site),
+                self._optional.given(fn, site.statement, site.callee),
+            )
             for site in effects.calls
         ]
-        calls += [Call(key, self._path(fn, statement), repeated) for key, statement, repeated in effects.unread]
+        calls += [
+            Call(key, self._path(fn, at), repeated, given=self._optional.given_by_name(fn, at, key[1]))
+            for key, at, repeated in effects.unread
+        ]
         calls += [Call(self._key(wrapper), (), False) for wrapper in wrappers]
         calls += captured
         data_loops = map(loops_of, paths.loops(effects.batch_loops)) if effects.batch_loops else ()

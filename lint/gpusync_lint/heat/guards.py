@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from gpusync_lint.syntax.names import dotted_path
-from gpusync_lint.syntax.traversal import children
+from gpusync_lint.syntax.traversal import children, walk, walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +86,23 @@ class Conditions:
             return outcome and any(
                 _holds_at_first(part, self.counters, True) for part in _parts(test) if isinstance(part, ast.Compare)
             )
-        return _holds_at_first(test, self.counters, outcome)
+        return _holds_at_first(test, self.counters, outcome) or self._holds_once(test, outcome)
+
+    def _holds_once(self, test: ast.Compare, outcome: bool) -> bool:
+        """Whether a counter is compared with what no loop of the function binds: `i == len(timesteps) - 1`."""
+        operator, left, right = test.ops[0], test.left, test.comparators[0]
+        if not isinstance(operator, ast.Eq if outcome else ast.NotEq) or not isinstance(left, ast.Name):
+            return False
+        is_known = not any(isinstance(part, (ast.Subscript, ast.Mod)) for part in ast.walk(right))
+        names = {part.id for part in _parts(right) if isinstance(part, ast.Name)}
+        return left.id in self.counters and is_known and bool(names) and names.isdisjoint(self._bound_in_loops)
+
+    @cached_property
+    def _bound_in_loops(self) -> frozenset[str]:
+        """The names that the loops of the function bind."""
+        loops = [node for node in walk_block(self._body) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
+        inside = (node for loop in loops for node in walk(loop) if isinstance(node, ast.Name))
+        return frozenset(node.id for node in inside if isinstance(node.ctx, ast.Store))
 
     def guards_the_rest(self, statement: ast.If) -> bool:
         """Whether what follows runs in few steps only: `if step % 100: continue`, `if i >= 3: return`."""

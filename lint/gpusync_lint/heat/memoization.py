@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.syntax.blocks import blocks
@@ -22,24 +22,36 @@ Methods = Mapping[str, "list[ast.stmt]"]
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
-def assigns_what_is_missing(statement: ast.If, methods: Methods, before: list[ast.stmt]) -> bool:
+def assigns_what_is_missing(
+    statement: ast.If, methods: Methods, before: list[ast.stmt], shared: Set[str] = frozenset()
+) -> bool:
     """`if self.table is None: self.table = ...`: the block runs until it has assigned what its condition tests.
 
-    Only values that outlive the call count: attributes, and containers that are tested for a key. `methods` are those
-    of the class: the block may leave the assignment to one of them. `before` are the statements before the block: one
-    may read what the condition tests, `hit = cache.get(key)`.
+    Only values that outlive the call count: attributes, containers that are tested for a key, and `shared` names, which
+    the function declares as global. `methods` are those of the class: the block may leave the assignment to one of
+    them. `before` are the statements before the block: one may read what the condition tests, `hit = cache.get(key)`.
     """
-    found = _tested(statement.test, True)
+    found = {_read_by(path, methods): how for path, how in _tested(statement.test, True).items()}
     kept = KeptNames(before).before(len(before)) if any("." not in path for path in found) else {}
     tested = {
         kept.get(path, path): {"key"} if path in kept else how
         for path, how in found.items()
-        if "." in path or "key" in how or path in kept
+        if "." in path or "key" in how or path in kept or path in shared
     }
     return bool(tested) and any(
         one.path in tested and (not one.adds_key or "key" in tested[one.path])
         for one in _assignments(statement.body, methods)
     )
+
+
+def _read_by(path: str, methods: Methods) -> str:
+    """The attribute that a property of the class returns: `self._index` for `self.index`; the path for any other."""
+    owner, _, name = path.partition(".")
+    body = methods.get(name, []) if owner == "self" else []
+    if not body or not isinstance(body[-1], ast.Return) or not isinstance(body[-1].value, ast.Attribute):
+        return path
+    is_alone = all(isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant) for one in body[:-1])
+    return dotted_path(body[-1].value) or path if is_alone else path
 
 
 class Assignment(NamedTuple):

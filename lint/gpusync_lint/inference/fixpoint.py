@@ -21,12 +21,14 @@ from gpusync_lint.inference.dependencies import Reader, Revisions
 from gpusync_lint.inference.device_policy import DevicePolicy
 from gpusync_lint.inference.entry_state import EntryStates
 from gpusync_lint.inference.frame import Frame
-from gpusync_lint.inference.handler_flow import responses
+from gpusync_lint.inference.handler_flow import injected, responses
 from gpusync_lint.inference.instances import Instances
 from gpusync_lint.inference.scopes import Scopes
 from gpusync_lint.inference.summaries import FunctionState, FunctionSummary
 from gpusync_lint.inference.tracing import Tracing
 from gpusync_lint.inference.usage_evidence import UsageEvidence
+from gpusync_lint.model.levels import Heat
+from gpusync_lint.model.units import Unit
 from gpusync_lint.project.effects import CallSite, Effects
 from gpusync_lint.project.symbols import TOO_DEEP
 
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpusync_lint.inference.named_barriers import NamedBarriers
-    from gpusync_lint.model.levels import Heat
-    from gpusync_lint.model.units import Unit
     from gpusync_lint.project.resolution import Project
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
 
@@ -164,9 +164,15 @@ class Inference:
                     self._run(state)
 
     def _pass_responses(self, files: list[ModuleDef]) -> None:
-        """Pass what a method of a handler returns to the one that its server calls next."""
+        """Pass what a method of a handler returns to the one that its server calls next, and to a handler what its
+        server calls before it.
+        """
         for method, value in responses(files, self.project.classes, self):
             self._entries.pass_arguments(self.state(method), [UNKNOWN, value], {})
+        for one in injected(files, self.project, self.scopes, self):
+            self.record_callback(one.called, Heat.STEP, Unit.REQUEST)
+            if one.handler is not None and one.value.kind is not Kind.UNKNOWN:
+                self._entries.pass_arguments(self.state(one.handler), [], {one.parameter: one.value})
 
     def _discard_results(self) -> None:
         self._results.clear()

@@ -91,6 +91,12 @@ class Finding:
     graph_break: GraphBreak | None = None
     """The graph that it breaks; None if it is not known to break one."""
 
+    @property
+    def advice(self) -> str:
+        """The remedy, and what the line does to a graph of torch.compile, for outputs with one text for both."""
+        broken = self.graph_break
+        return self.remedy if broken is None else f"{self.remedy}; torch.compile: {broken.sentence}"
+
 
 @dataclass(frozen=True, slots=True)
 class FileError:

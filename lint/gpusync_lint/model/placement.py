@@ -37,6 +37,8 @@ class PathKind(Enum):
     """The same, with `fullgraph=True`."""
     EAGER = "eager"
     """A block that does not run during a capture: the first call runs it, or its condition says so."""
+    DEFAULT = "default"
+    """A block that runs only if the caller leaves out an argument: ``if lengths is None: lengths = ...``."""
 
 
 CAPTURES = frozenset({PathKind.CAPTURE, PathKind.COMPILED, PathKind.FULL_GRAPH})
@@ -49,6 +51,8 @@ class PathNode(NamedTuple):
     kind: PathKind
     line: int = 0
     """The first line of a loop, capture or periodic guard, which identifies it within its function; 0 for others."""
+    parameter: str = ""
+    """The name of the parameter of a `DEFAULT` block."""
 
 
 Path = tuple[PathNode, ...]
@@ -122,6 +126,11 @@ class Call(NamedTuple):
     """Whether it is inside a comprehension."""
     consumer: int = 0
     """The line of the loop that iterates over what the callee yields; 0 for none."""
+    given: tuple[tuple[str, str], ...] = ()
+    """The parameters of `DEFAULT` blocks that the call passes.
+
+    Each with the caller's parameter that is passed on, if it is one with the default None; else empty.
+    """
 
 
 class Unseen(Enum):
@@ -185,6 +194,8 @@ class Capture(NamedTuple):
     """Where the capture is."""
     calls: tuple[str, ...] = ()
     """The qualified names of the functions that lead from the capture to the code; none if it is in the capture."""
+    given: frozenset[str] = frozenset()
+    """The parameters of the last of these functions that every captured call passes."""
 
 
 class FunctionHeat(NamedTuple):

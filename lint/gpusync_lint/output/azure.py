@@ -34,7 +34,7 @@ class Azure(Format):
                 span = outcome.in_file(finding.path, finding.span)
                 cell, within = outcome.in_cell(finding.path, finding.span)
                 where = "" if cell is None else f" (cell {cell}, line {within.line})"
-                message = f"{finding.message}{where}; remedy: {finding.remedy}"
+                message = f"{finding.message}{where}; remedy: {finding.advice}"
                 lines.append(_issue("warning", finding.path, span.line, span.column, finding.code, message))
         return "".join(f"{line}\n" for line in lines)
 

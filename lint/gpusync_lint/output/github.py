@@ -35,7 +35,7 @@ class GitHub(Format):
             if one.level is not Level.WARNING:
                 continue
             if one.accepted is None:
-                lines.append(_annotation("warning", finding, f"{finding.message}\nremedy: {finding.remedy}", outcome))
+                lines.append(_annotation("warning", finding, f"{finding.message}\nremedy: {finding.advice}", outcome))
             elif options.show_suppressed:
                 lines.append(_annotation("notice", finding, f"{finding.message}\n{one.accepted}", outcome))
         if options.statistics:

@@ -38,7 +38,7 @@ class GitLab(MergeableFormat):
             if one.level is not Level.WARNING:
                 continue
             if one.accepted is None:
-                issues.append(_issue(finding, "minor", f"{finding.message}; remedy: {finding.remedy}", outcome))
+                issues.append(_issue(finding, "minor", f"{finding.message}; remedy: {finding.advice}", outcome))
             elif options.show_suppressed:
                 issues.append(_issue(finding, "info", f"{finding.message}; {one.accepted}", outcome))
         _make_unique(issues)

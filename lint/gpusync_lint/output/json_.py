@@ -135,6 +135,14 @@ def observation(seen: Observation) -> dict[str, Any]:
     return {**asdict(seen), "evidence": seen.evidence.value}
 
 
+def compiler(finding: Finding) -> dict[str, Any]:
+    """The capture that a finding is in and the graph that it breaks, as in this document and in SARIF."""
+    return {
+        "capture": None if finding.capture is None else _capture(finding.capture),
+        "graph_break": None if finding.graph_break is None else asdict(finding.graph_break),
+    }
+
+
 def _error(error: FileError) -> dict[str, Any]:
     return {"path": error.path, "cell": error.cell, "line": error.line, "message": error.message}
 
@@ -152,11 +160,10 @@ def _finding(reported: Reported, outcome: Outcome) -> dict[str, Any]:
         "level": reported.level.value,
         "heat": finding.heat.value,
         "unit": unit_name(finding),
-        "capture": None if finding.capture is None else _capture(finding.capture),
         "confidence": finding.confidence.value,
         "framework": finding.framework,
         "fix": None if finding.fix is None else _fix(finding, finding.fix, outcome),
-        "graph_break": None if finding.graph_break is None else asdict(finding.graph_break),
+        **compiler(finding),
         "suppressed": finding.suppressed,
         "baselined": reported.baselined,
         "observed": None if seen is None else observation(seen),

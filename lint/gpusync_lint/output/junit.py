@@ -86,7 +86,7 @@ def _failure(suite: Element, finding: Finding, outcome: Outcome) -> None:
     failure.set("message", escaped_lines(finding.message))
     span = finding.span
     line = "".join(outcome.texts.get(finding.path, "").split("\n")[span.line - 1 : span.line]).strip()
-    failure.text = escaped_lines(f"{outcome.place(finding)}: {finding.message}\n{line}\nremedy: {finding.remedy}")
+    failure.text = escaped_lines(f"{outcome.place(finding)}: {finding.message}\n{line}\nremedy: {finding.advice}")
 
 
 def _error(suite: Element, error: FileError, outcome: Outcome) -> None:

@@ -46,7 +46,7 @@ def _diagnostic(finding: Finding, severity: str, outcome: Outcome) -> dict[str, 
     where = "" if cell is None else f" (cell {cell}, line {within.line})"
     lines = outcome.file_text(finding.path).split("\n")
     diagnostic: dict[str, Any] = {
-        "message": f"{finding.message}{where}; remedy: {finding.remedy}",
+        "message": f"{finding.message}{where}; remedy: {finding.advice}",
         "location": {
             "path": finding.path,
             "range": _range(outcome.in_file(finding.path, finding.span), lines),

@@ -20,7 +20,7 @@ from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.unit_messages import unit_name
 from gpusync_lint.output.base.format import MergeableFormat, Shows
 from gpusync_lint.output.base.merging import MergeError, distinct, once
-from gpusync_lint.output.json_ import observation
+from gpusync_lint.output.json_ import compiler, observation
 from gpusync_lint.settings.selection import Level
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class _Log:
             "ruleId": finding.code,
             "ruleIndex": self.index[finding.code],
             "level": "warning" if reported.level is Level.WARNING else "note",
-            "message": {"text": f"{finding.message}{where}; remedy: {finding.remedy}"},
+            "message": {"text": f"{finding.message}{where}; remedy: {finding.advice}"},
             "locations": [
                 {
                     "physicalLocation": {
@@ -163,6 +163,7 @@ class _Log:
                 "unit": unit_name(finding),
                 "confidence": finding.confidence.value,
                 "framework": finding.framework,
+                **compiler(finding),
             },
         }
         seen = None if self.outcome.observed is None else self.outcome.observed.observations.get(finding.key)

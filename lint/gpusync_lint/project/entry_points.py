@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.catalogue import entry_points
 from gpusync_lint.model.units import Unit
 from gpusync_lint.syntax.names import dotted_path
+from gpusync_lint.syntax.traversal import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +49,56 @@ def registered(file: ModuleDef, name: str, dotted: str | None) -> Registration |
     return None
 
 
+class Injection(NamedTuple):
+    """A function or class that a server calls before a handler, for an argument of it if `parameter` is not empty."""
+
+    called: ast.expr
+    handler: ast.FunctionDef | ast.AsyncFunctionDef | None = None
+    parameter: str = ""
+
+
+def injections(file: ModuleDef) -> Iterator[Injection]:
+    """What a file declares to be called before handlers: `value=Depends(read)`, `Annotated[Model, Depends(load)]`."""
+    if not any(f"{name.rpartition('.')[2]}(" in file.text for name in entry_points.injections()):
+        return
+    given: dict[ast.expr, Injection] = {}
+    for node in walk(file.tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            for arg, default in _parameters(node.args):
+                annotation = arg.annotation
+                annotated = list(_annotated(annotation))
+                for one in (default, *annotated[1:]):
+                    if isinstance(one, ast.Call) and (called := _injected(file, one, annotated[0])) is not None:
+                        given[one] = Injection(called, node, arg.arg)
+        elif isinstance(node, ast.Call) and node not in given and (called := _injected(file, node, None)) is not None:
+            given[node] = Injection(called)
+    yield from given.values()
+
+
+def _parameters(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr | None]]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    missing: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    yield from zip(positional, [*missing, *arguments.defaults], strict=True)
+    yield from zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+
+
+def _annotated(annotation: ast.expr | None) -> Iterator[ast.expr | None]:
+    """The type of an annotation, and what `Annotated` adds to it."""
+    if isinstance(annotation, ast.Subscript) and isinstance(annotation.slice, ast.Tuple):
+        is_plain = (dotted_path(annotation.value) or "").rpartition(".")[2] != "Annotated"
+        yield from [annotation] if is_plain else annotation.slice.elts
+    else:
+        yield annotation
+
+
+def _injected(file: ModuleDef, node: ast.Call, declared: ast.expr | None) -> ast.expr | None:
+    """What a call declares to be called: its argument, or else the class of the annotation. None for other calls."""
+    if _dotted(file, node) not in entry_points.injections():
+        return None
+    named = [word.value for word in node.keywords if word.arg == "dependency"]
+    return next(iter([*node.args[:1], *named]), declared)
+
+
 def _handles(file: ModuleDef, decorator: ast.expr) -> bool:
     """Whether a decorator makes a function a handler."""
     dotted = _dotted(file, decorator)
@@ -74,7 +125,8 @@ def _is_deployed(fn: FunctionDef, cls: ClassDef) -> bool:
         return False
     if fn.name == "__call__":
         return True
-    if fn.name.startswith("_") or fn.name in _SET_UP:
+    own = getattr(fn.node, "decorator_list", ())
+    if fn.name.startswith("_") or fn.name in _SET_UP or any(_dotted(fn.file, one) in _set_up() for one in own):
         return False
     return isinstance(fn.node, ast.AsyncFunctionDef) or f".{fn.name}.remote(" in fn.file.text
 
@@ -82,6 +134,11 @@ def _is_deployed(fn: FunctionDef, cls: ClassDef) -> bool:
 def flow_of(cls: ClassDef, classes: ClassHierarchy) -> tuple[Stage, ...]:
     """The methods of a class that a request passes through, in this order; empty if it is no class of handlers."""
     return next((one.flow for _, one in _handler_classes(cls, classes) if one.flow), ())
+
+
+@cache
+def _set_up() -> frozenset[str]:
+    return frozenset(name for server in entry_points.servers() for name in server.set_up_decorators)
 
 
 @cache

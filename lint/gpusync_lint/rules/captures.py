@@ -11,7 +11,7 @@ from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.captured import CaptureRule
 from gpusync_lint.rules.base.context import Report, RuleContext, keyword, keyword_is, method
 from gpusync_lint.syntax.names import dotted_path
-from gpusync_lint.syntax.traversal import walk, walk_block
+from gpusync_lint.syntax.traversal import children, walk, walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,13 +87,39 @@ class ClockInCapture(CaptureRule):
         }
     )  # fmt: skip
     barriers = ("clock-in-capture",)
-    VALID: ClassVar = (f"start = time.time()\n{_CAPTURED}    y = x + 1\ntook = time.time() - start",)
+    words = ("time",)
+    VALID: ClassVar = (
+        f"start = time.time()\n{_CAPTURED}    y = x + 1\ntook = time.time() - start",
+        f"{_CAPTURED}    start = time.time()\n    y = x + 1\n    took = time.time() - start",
+    )
     INVALID: ClassVar = (f"{_CAPTURED}    y = x * time.time()",)
 
     def check_captured(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
         if context.qualified_name(node.func) in self.calls and self.is_captured(context):
-            yield self.report("clock-in-capture", node)
+            yield self.report(
+                "clock-in-capture", node, Confidence.LOW if _only_times(node, context) else Confidence.MEDIUM
+            )
+
+
+def _only_times(node: ast.Call, context: RuleContext) -> bool:
+    """Whether a clock is read for a time that nothing on the device shows to use: `start = time.time()`, `now - start`.
+
+    Its replays lose that time and are right otherwise.
+    """
+    statement = context.statement
+    for one in walk(statement):
+        if isinstance(one, ast.BinOp) and node in (one.left, one.right):
+            return isinstance(one.op, ast.Sub) and context.value(one).kind is not Kind.TENSOR
+    if not isinstance(statement, ast.Assign) or statement.value is not node:
+        return False
+    names = {one.id for one in statement.targets if isinstance(one, ast.Name)}
+    return not any(
+        isinstance(one, ast.Name) and one.id in names and context.value(operation).kind is Kind.TENSOR
+        for operation in walk_block(context.function.node.body)
+        if isinstance(operation, (ast.BinOp, ast.Call))
+        for one in children(operation)
+    )
 
 
 class RandomnessInCapture(CaptureRule):
@@ -101,6 +127,7 @@ class RandomnessInCapture(CaptureRule):
 
     nodes = (ast.Call,)
     barriers = ("host-random-in-capture", "generator-in-capture", "seed-in-capture")
+    words = ("random", "seed", "generator")
     VALID: ClassVar = (
         f"{_CAPTURED}    y = torch.rand(4, device=dev)",
         f"torch.manual_seed(0)\n{_CAPTURED}    y = torch.rand(4, device=dev)",
@@ -163,6 +190,7 @@ class StreamInCapture(CaptureRule):
     nodes = (ast.Call,)
     calls = ("torch.cuda.stream", "torch.cuda.StreamContext", "torch.cuda.default_stream", "wait_event", "wait")
     barriers = ("stream-not-captured", "stream-not-joined", "default-stream-in-capture", "event-from-outside")
+    words = ("tream", "wait")
     VALID: ClassVar = (
         (
             f"{_SIDE}{_CAPTURED}    side.wait_stream(torch.cuda.current_stream())\n"
@@ -232,7 +260,8 @@ class StreamInCapture(CaptureRule):
             return
         start = _start_of_capture(context)
         records = [one.lineno < start for one in _calls_of(context) if _records(one, path)]
-        if not records:  # another function of the file records it, before the capture if it is not captured itself
+        if not records and not context.is_part:
+            # Another function of the file records it, before the capture if it is not captured itself.
             records = [
                 not context.is_captured(fn)
                 for fn in context.file.all_functions
@@ -278,6 +307,7 @@ class QueryInCapture(CaptureRule):
 
     nodes = (ast.Call,)
     barriers = ("query-in-capture", "pinning-in-capture")
+    words = ("query", "elapsed_time", "pin_memory")
     VALID: ClassVar = (
         f"done = torch.cuda.Event()\ndone.query()\n{_CAPTURED}    y = x + 1",
         f"{_CAPTURED}    y = x + 1\nhost = c.pin_memory()",

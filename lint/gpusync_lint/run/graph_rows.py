@@ -35,8 +35,15 @@ _HEATS = tuple(Heat)
 _UNITS = (None, *Unit)
 """Units are written as their number in this list."""
 _UNSEEN = tuple(Unseen)
-_LETTERS = {PathKind.GUARD: "g", PathKind.FEW: "s", PathKind.EXIT: "x", PathKind.ERROR: "e", PathKind.EAGER: "n"}
-"""The letters for the nodes of a path, followed by the line if there is one. A loop is written as its line number."""
+_LETTERS = {
+    PathKind.GUARD: "g",
+    PathKind.FEW: "s",
+    PathKind.EXIT: "x",
+    PathKind.ERROR: "e",
+    PathKind.EAGER: "n",
+    PathKind.DEFAULT: "d",
+}
+"""The letters for the nodes of a path, followed by the line or the parameter, if any. A loop is its line number."""
 _NODES = {letter: PathNode(kind) for kind, letter in _LETTERS.items()}
 _CAPTURES = {PathKind.CAPTURE: "c", PathKind.COMPILED: "k", PathKind.FULL_GRAPH: "f"}
 """The letters for captures, which are followed by their lines."""
@@ -110,12 +117,13 @@ def _function(row: Row, keys: list[Key]) -> FunctionNode:
 
 
 def _call_row(call: Call, indices: Mapping[Key, int]) -> Row:
-    return [indices[call.callee], _path_text(call.path), int(call.repeated), call.consumer]
+    return [indices[call.callee], _path_text(call.path), int(call.repeated), call.consumer, call.given]
 
 
 def _call(row: Row, keys: list[Key]) -> Call:
-    index, text, repeated, consumer = row
-    return Call(keys[index], _path(text), bool(repeated), int(consumer))
+    index, text, repeated, consumer, given = row
+    passed = tuple((str(name), str(passed_on)) for name, passed_on in given)
+    return Call(keys[index], _path(text), bool(repeated), int(consumer), passed)
 
 
 def heats_row(graph: CallGraph, heats: Mapping[Key, FunctionHeat]) -> Row:
@@ -163,15 +171,17 @@ def read_heats(row: Row, graph: CallGraph) -> dict[Key, FunctionHeat]:
 
 def capture_row(capture: Capture | None) -> Row | None:
     """The row of a capture."""
-    return None if capture is None else [_CAPTURES[capture.kind], capture.path, capture.line, capture.calls]
+    if capture is None:
+        return None
+    return [_CAPTURES[capture.kind], capture.path, capture.line, capture.calls, sorted(capture.given)]
 
 
 def read_capture(row: Row | None) -> Capture | None:
     """The capture of a row."""
     if row is None:
         return None
-    letter, path, line, calls = row
-    return Capture(_KINDS[letter], path, line, tuple(calls))
+    letter, path, line, calls, given = row
+    return Capture(_KINDS[letter], path, line, tuple(calls), frozenset(map(str, given)))
 
 
 def place_row(place: Place | None) -> Row | None:
@@ -190,7 +200,9 @@ def read_place(row: Row | None, path: str) -> Place | None:
 
 
 def _path_text(path: Path) -> str:
-    return " ".join([f"{_LETTERS.get(node.kind) or _CAPTURES.get(node.kind, '')}{node.line or ''}" for node in path])
+    return " ".join(
+        [f"{_LETTERS.get(kind) or _CAPTURES.get(kind, '')}{line or ''}{parameter}" for kind, line, parameter in path]
+    )
 
 
 def _path(text: str) -> Path:
@@ -199,4 +211,6 @@ def _path(text: str) -> Path:
 
 def _path_node(word: str) -> PathNode:
     kind = _KINDS.get(word[0])
+    if kind is PathKind.DEFAULT:
+        return PathNode(kind, parameter=word[1:])
     return PathNode(PathKind.LOOP, int(word)) if kind is None else PathNode(kind, int(word[1:] or 0))

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.files.discovery import Listed
+from gpusync_lint.heat.capture import is_outside
 from gpusync_lint.model.finding_keys import numbered
 from gpusync_lint.model.findings import MARKER, EngineSettings, FileError, Source
 from gpusync_lint.model.levels import Confidence, Heat
@@ -160,7 +161,7 @@ class _Run:
         analysis, tracebacks = self._analysis([Source(path, text) for path, text in self.texts.items()])
         errors = [self._in_cell(error) for error in analysis.errors]
         enabled = self._enabled()
-        by_path = _by_path([described(self._checked(finding)) for finding in analysis.findings])
+        by_path = _by_path([described(self._checked(one)) for one in analysis.findings if not is_outside(one)])
         failed = {error.path for error in errors}
         for path, text in self.texts.items():
             if MARKER in text and path not in failed:

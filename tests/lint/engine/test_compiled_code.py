@@ -125,6 +125,21 @@ def test_the_text_says_what_breaks(tmp_path, monkeypatch, capsys):
         }
 
 
+@pytest.mark.parametrize("output", ["sarif", "gitlab", "github", "junit", "azure", "rdjson"])
+def test_every_other_format_says_what_breaks(tmp_path, monkeypatch, capsys, output):
+    from gpusync_lint.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(STEPS.format(definitions="f = torch.compile(wait)", call="f(x)"))
+    main(["train.py", "--output-format", output])
+    shown = capsys.readouterr().out
+    assert "torch.compile: breaks the graph (train.py:6 compiles it), unless " in shown
+    if output == "sarif":
+        (result,) = json.loads(shown)["runs"][0]["results"]
+        assert result["properties"]["graph_break"]["settings"] == "capture_scalar_outputs"
+        assert result["properties"]["capture"] is None
+
+
 def test_every_effect_belongs_to_a_barrier_and_is_one_of_those_known():
     known = {graph_breaks.CAPTURED, graph_breaks.BREAKS, graph_breaks.DEPENDS, *graph_breaks.SETTINGS.values()}
     for entry in json.loads(graph_breaks.FILE.read_text()).values():

@@ -18,12 +18,19 @@ import torch
 net = torch.nn.Linear(8, 8).cuda()
 x = torch.zeros(8, device="cuda")
 """
+FASTAPI = (
+    "from fastapi import FastAPI, Depends, APIRouter, Security, BackgroundTasks\n"
+    "from typing import Annotated\napp = FastAPI()\n"
+)
+READ = "def f(*a): return net(x).tolist()\n"
 HANDLERS = {
     "a route of FastAPI": "from fastapi import FastAPI\napp = FastAPI()\n"
     "@app.post('/p')\ndef p(n): return net(x).tolist()",
     "a route of a router of the project": "from main import r\n@r.get('/p')\nasync def p(n): return net(x).tolist()",
     "a websocket": "import fastapi\na = fastapi.FastAPI()\n@a.websocket('/w')\nasync def w(s): net(x).tolist()",
-    "a route that is added": "import fastapi\na = fastapi.FastAPI()\ndef f(): net(x).tolist()\na.add_api_route('/', f)",
+    "a route that is added": (
+        "import fastapi\na = fastapi.FastAPI()\ndef f(): net(x).tolist()\na.add_api_route('/', f)"
+    ),
     "Starlette": "from starlette.routing import Route\nasync def f(r): net(x).tolist()\nroutes = [Route('/', f)]",
     "Flask": "import flask\napp = flask.Flask('a')\n"
     "@app.route('/p', methods=['POST'])\ndef p(): return net(x).tolist()",
@@ -42,6 +49,137 @@ HANDLERS = {
     "@app.get('/p')\ndef p(): return f()",
     "an endless coroutine": "async def run(q):\n    while True:\n        await q.get()\n        net(x).tolist()",
     "a loop over a queue": "def run(queue):\n    while True:\n        queue.get()\n        net(x).tolist()",
+    "depends default": f"{FASTAPI}{READ}@app.get('/')\ndef p(v=Depends(f)): return v",
+    "depends annotated": f"{FASTAPI}{READ}@app.get('/')\ndef p(v: Annotated[list, Depends(f)]): return v",
+    "depends alias": f"{FASTAPI}{READ}Dep = Annotated[list, Depends(f)]\n@app.get('/')\ndef p(v: Dep): return v",
+    "dependencies of a route": f"{FASTAPI}{READ}@app.get('/', dependencies=[Depends(f)])\ndef p(): return 1",
+    "dependencies of an app": (
+        f"from fastapi import FastAPI, Depends\n{READ}app = FastAPI(dependencies=[Depends(f)])\n"
+    ),
+    "dependencies of a router": f"{FASTAPI}{READ}r = APIRouter(dependencies=[Depends(f)])\n",
+    "security": f"{FASTAPI}{READ}@app.get('/')\ndef p(v=Security(f, scopes=['a'])): return v",
+    "sub dependency": f"{FASTAPI}{READ}def g(v=Depends(f)): return v\n@app.get('/')\ndef p(v=Depends(g)): return v",
+    "class dependency": (
+        f"{FASTAPI}class C:\n    def __init__(self, q): self.v = net(x).tolist()\n@app.get('/')\n"
+        "def p(v=Depends(C)): return v"
+    ),
+    "class dependency short": (
+        f"{FASTAPI}class C:\n    def __init__(self, q): self.v = net(x).tolist()\n@app.get('/')\n"
+        "def p(v: C = Depends()): return v"
+    ),
+    "instance dependency": (
+        f"{FASTAPI}class C:\n    def __call__(self, q): return net(x).tolist()\nc = C()\n@app.get('/')\n"
+        "def p(v=Depends(c)): return v"
+    ),
+    "generator dependency": (
+        f"{FASTAPI}def g():\n    yield net(x).tolist()\n@app.get('/')\ndef p(v=Depends(g)): return v"
+    ),
+    "depends in helper of the project": (
+        f"{FASTAPI}class A:\n    def dep(self): return net(x).tolist()\na = A()\n@app.get('/')\n"
+        "def p(v=Depends(a.dep)): return v"
+    ),
+    "method route": (
+        f"{FASTAPI}class S:\n    def __init__(self):\n        self.router = APIRouter()\n"
+        "        self.router.add_api_route('/', self.p, methods=['POST'])\n"
+        "    def p(self): return net(x).tolist()\n"
+    ),
+    "background task": f"{FASTAPI}{READ}@app.post('/')\ndef p(b: BackgroundTasks): b.add_task(f, 1)",
+    "http middleware": (
+        "from starlette.middleware.base import BaseHTTPMiddleware\nclass M(BaseHTTPMiddleware):\n"
+        "    async def dispatch(self, request, call_next):\n        net(x).tolist()\n"
+        "        return await call_next(request)"
+    ),
+    "asgi middleware": (
+        f"{FASTAPI}class M:\n    def __init__(self, app): self.app = app\n"
+        "    async def __call__(self, scope, receive, send):\n        net(x).tolist()\n"
+        "app.add_middleware(M)"
+    ),
+    "threadpool": (
+        f"{FASTAPI}from starlette.concurrency import run_in_threadpool\n{READ}@app.get('/')\n"
+        "async def p(): return await run_in_threadpool(f, 1)"
+    ),
+    "to_thread": f"{FASTAPI}import asyncio\n{READ}@app.get('/')\nasync def p(): return await asyncio.to_thread(f, 1)",
+    "executor": (
+        f"{FASTAPI}import asyncio\n{READ}@app.get('/')\n"
+        "async def p(): return await asyncio.get_running_loop().run_in_executor(None, f, 1)"
+    ),
+    "executor partial": (
+        f"{FASTAPI}import asyncio, functools\n{READ}@app.get('/')\nasync def p():\n"
+        "    loop = asyncio.get_event_loop()\n"
+        "    return await loop.run_in_executor(None, functools.partial(f, 1))"
+    ),
+    "anyio": f"{FASTAPI}import anyio\n{READ}@app.get('/')\nasync def p(): return await anyio.to_thread.run_sync(f, 1)",
+    "submit": (
+        f"{FASTAPI}from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor()\n"
+        f"{READ}@app.get('/')\nasync def p(): return pool.submit(f, 1).result()"
+    ),
+    "streaming response": (
+        f"{FASTAPI}from fastapi.responses import StreamingResponse\ndef g():\n    for i in range(9):\n"
+        "        yield net(x).tolist()\n@app.get('/')\ndef p(): return StreamingResponse(g())"
+    ),
+    "gradio on": (
+        f"import gradio as gr\n{READ}with gr.Blocks() as demo:\n    b = gr.Button()\n"
+        "    gr.on(triggers=[b.click], fn=f)"
+    ),
+    "gradio chain": (
+        f"import gradio as gr\n{READ}with gr.Blocks() as demo:\n    b = gr.Button()\n    b.click(print).then(fn=f)"
+    ),
+    "gradio chat": (
+        "import gradio as gr\ndef f(m, h):\n    for i in range(3): yield net(x).tolist()\ngr.ChatInterface(f).launch()"
+    ),
+    "gradio method": (
+        "import gradio as gr\nclass M:\n    def f(self, i): return net(x).tolist()\nm = M()\n"
+        "gr.Interface(fn=m.f, inputs='image').launch()"
+    ),
+    "gradio render/tick": f"import gradio as gr\n{READ}with gr.Blocks() as demo:\n    t = gr.Timer()\n    t.tick(f)",
+    "gradio load": f"import gradio as gr\n{READ}with gr.Blocks() as demo:\n    demo.load(f)",
+    "gradio decorator": (
+        "import gradio as gr\nwith gr.Blocks() as demo:\n    b = gr.Button()\n"
+        "    @b.click(inputs=None)\n    def f(i): return net(x).tolist()"
+    ),
+    "gradio lambda": (
+        f"import gradio as gr\n{READ}with gr.Blocks() as demo:\n    b = gr.Button()\n    b.click(lambda i: f(i))"
+    ),
+    "bento api": (
+        "import bentoml\n@bentoml.service\nclass S:\n    @bentoml.api\n    def p(self, t): return net(x).tolist()"
+    ),
+    "bento legacy": (
+        "import bentoml\nsvc = bentoml.Service('a')\n@svc.api(input=1, output=2)\ndef p(t): return net(x).tolist()"
+    ),
+    "bento runnable": (
+        "import bentoml\nclass R(bentoml.Runnable):\n    @bentoml.Runnable.method(batchable=True)\n"
+        "    def p(self, t): return net(x).tolist()"
+    ),
+    "websockets": (
+        "import websockets, asyncio\nasync def h(ws):\n    async for m in ws:\n"
+        "        await ws.send(str(net(x).tolist()))\nasync def main():\n"
+        "    async with websockets.serve(h, 'localhost', 1):\n        await asyncio.Future()"
+    ),
+    "websockets new": (
+        "from websockets.asyncio.server import serve\nasync def h(ws):\n    while True:\n"
+        "        m = await ws.recv()\n        await ws.send(str(net(x).tolist()))\nasync def main():\n"
+        "    async with serve(h, 'localhost', 1) as s:\n        await s.serve_forever()"
+    ),
+    "websockets sync": (
+        "from websockets.sync.server import serve\ndef h(ws):\n    for m in ws:\n"
+        "        ws.send(str(net(x).tolist()))\nwith serve(h, 'localhost', 1) as s: s.serve_forever()"
+    ),
+    "fastapi websocket loop": (
+        f"{FASTAPI}@app.websocket('/w')\nasync def w(ws):\n    while True:\n"
+        "        d = await ws.receive_bytes()\n        await ws.send_json(net(x).tolist())"
+    ),
+    "aiohttp router": (
+        "from aiohttp import web\nasync def h(r): return net(x).tolist()\napp = web.Application()\n"
+        "app.router.add_post('/', h)"
+    ),
+    "ray ingress": (
+        f"{FASTAPI}from ray import serve\n@serve.deployment\n@serve.ingress(app)\nclass D:\n"
+        "    @app.post('/')\n    def p(self): return net(x).tolist()"
+    ),
+    "litserve stream": (
+        "import litserve as ls\nclass A(ls.LitAPI):\n    def predict(self, q):\n"
+        "        for i in range(3): yield net(x).tolist()"
+    ),
 }
 NO_HANDLERS = {
     "a set-up of LitServe": "import litserve as ls\nclass A(ls.LitAPI):\n    def setup(self, d): net(x).tolist()",
@@ -54,6 +192,33 @@ NO_HANDLERS = {
     "a click of another library": "import click\ndef f(): net(x).tolist()\nbutton.click(f)",
     "a thread that copies what a queue holds": "def run(queue):\n    while True:\n"
     "        queue.get()\n        x.tolist()",
+    "lifespan": (
+        f"{FASTAPI}from contextlib import asynccontextmanager\n@asynccontextmanager\n"
+        "async def life(app):\n    net(x).tolist()\n    yield\napp = FastAPI(lifespan=life)"
+    ),
+    "lifespan starlette": (
+        "from starlette.applications import Starlette\nimport contextlib\n"
+        "@contextlib.asynccontextmanager\nasync def lifespan(app):\n    net(x).tolist()\n    yield\n"
+        "app = Starlette(lifespan=lifespan)"
+    ),
+    "on_startup": (
+        "from starlette.applications import Starlette\ndef s(): net(x).tolist()\napp = Starlette(on_startup=[s])"
+    ),
+    "add_event_handler": f"{FASTAPI}def s(): net(x).tolist()\napp.add_event_handler('startup', s)",
+    "cached dependency": (
+        f"{FASTAPI}import functools\n@functools.lru_cache\ndef f(): return net(x).tolist()\n"
+        "@app.get('/')\ndef p(v=Depends(f)): return v"
+    ),
+    "cached dependency by state": (
+        f"{FASTAPI}model = None\ndef f():\n    global model\n    if model is None:\n"
+        "        model = net(x).tolist()\n    return model\n@app.get('/')\ndef p(v=Depends(f)): return v"
+    ),
+    "add_task of a project class": f"{READ}class Q:\n    def add_task(self, g): pass\nQ().add_task(f)",
+    "multiplexed": (
+        "from ray import serve\n@serve.deployment\nclass D:\n"
+        "    @serve.multiplexed(max_num_models_per_replica=3)\n"
+        "    async def get_model(self, i): return net(x).tolist()"
+    ),
 }
 LOOPS = {
     "tokens from a distribution": (
@@ -151,6 +316,77 @@ def test_a_loop_over_models_is_no_loop_of_steps(lint):
         )
     )
     assert found.heat is Heat.EPOCH
+
+
+def test_a_handler_gets_what_its_dependencies_return(lint):
+    dependency = "def model():\n    {} net\n"
+    handler = "@app.get('/')\ndef p(n: int, m{}): return m(torch.zeros(8, device='cuda')).tolist()"
+    for keyword in ("return", "yield"):
+        for declared in ("=Depends(model)", ": Annotated[object, Depends(model)]"):
+            (found,) = lint(timed(FASTAPI + dependency.format(keyword) + handler.format(declared)))
+            assert (found.code, found.unit) == ("GS203", Unit.REQUEST)
+
+
+def test_a_function_that_a_thread_runs_gets_its_arguments(lint):
+    source = "import asyncio\ndef f(y): return y.tolist()\n@app.get('/')\nasync def p(): return await {}"
+    for call in ("asyncio.to_thread(f, net(x))", "asyncio.get_running_loop().run_in_executor(None, f, net(x))"):
+        found = lint(timed(FASTAPI + source.format(call)))
+        assert [(one.code, one.span.line) for one in found] == [("GS203", 9)]
+
+
+def test_what_fills_a_global_name_once_is_not_in_every_step(lint):
+    source = "table = None\ndef f():\n    global table\n    if {}:\n        table = net(x).tolist()\n    return table\n"
+    loop = "for _ in range(9):\n    net(x).sum().backward()\n    f()\n"
+    for test, heat in (("table is None", Heat.GUARDED), ("not table", Heat.GUARDED), ("len(a) > 3", Heat.STEP)):
+        (found,) = lint(timed(source.format(test) + loop))
+        assert found.heat is heat
+
+
+@pytest.mark.parametrize(
+    ("test", "heat"),
+    [
+        ("i == len(timesteps) - 1", Heat.GUARDED),
+        ("i == switch_at", Heat.GUARDED),
+        ("i != len(timesteps) - 1", Heat.STEP),
+        ("i == chosen", Heat.STEP),
+        ("i == order[i]", Heat.STEP),
+    ],
+)
+def test_a_block_for_one_iteration_is_rare(lint, test, heat):
+    (found,) = lint(f"""
+        import torch
+        def run(scheduler, model, x, timesteps, switch_at, order):
+            for i, t in enumerate(timesteps):
+                chosen = int(i)
+                if {test}:
+                    model(x, t.item())
+                x = scheduler.step(model(x, t), t, x)[0]
+    """)
+    assert found.heat is heat
+
+
+def test_what_a_property_finds_missing_is_made_once(lint):
+    source = """
+        import torch
+        class Scheduler:
+            def __init__(self):
+                self.sigmas = torch.linspace(0, 1, 9).cuda()
+                self._index = None
+            @property
+            def index(self):
+                "The current one."
+                return self.{attribute}
+            def start(self, t): self._index = self.sigmas.argmax().item()
+            def step(self, noise, t, sample):
+                if self.index is None:
+                    self.start(t)
+                return sample + self.sigmas[self.index]
+        def run(model, x, timesteps, scheduler: Scheduler):
+            for t in timesteps:
+                x = scheduler.step(model(x, t), t, x)
+    """
+    for attribute, heat in (("_index", Heat.GUARDED), ("other", Heat.STEP)):
+        assert {one.heat for one in lint(source.format(attribute=attribute)) if one.code == "GS201"} == {heat}
 
 
 def test_a_function_of_training_and_serving_is_part_of_a_step(lint):

@@ -165,6 +165,51 @@ def test_a_part_knows_what_it_uses_of_another(root: Path, capsys: pytest.Capture
     assert list(found.values()) == [True, False, False]
 
 
+RUNNER = """import random
+import torch
+
+class Runner:
+    count = 0
+
+    def run(self, x, noise=None):
+        self.count += 1
+        if noise is None:
+            noise = random.random()
+        return x * self.count + noise
+"""
+GRAPH = """import torch
+from runner.run import Runner
+
+def main(x):
+    runner = Runner()
+    graph = torch.cuda.CUDAGraph()
+    with {context}:
+        runner.run(x{noise})
+"""
+
+
+def test_what_another_part_captures_is_found_while_it_is_captured(
+    root: Path, capsys: pytest.CaptureFixture[str], analyzed: list[str]
+) -> None:
+    tree = DatedTree(root, 0)
+    tree.write("runner/run.py", RUNNER)
+    tree.write("stuff/more.py", "import torch\nfrom runner.run import Runner\n" + "def f(x): return x\n" * 40)
+    found = []
+    for context, noise in (
+        ("torch.cuda.graph(graph)", ""),
+        ("torch.no_grad()", ""),
+        ("torch.cuda.graph(graph)", ", 0.5"),
+        ("torch.cuda.graph(graph)", ", noise=None"),
+    ):
+        analyzed.clear()
+        tree.write("train/main.py", GRAPH.format(context=context, noise=noise))
+        kept = lint(capsys)
+        assert "runner/run.py" not in analyzed or not found  # only the graph of the calls has changed
+        assert kept == lint(capsys, "--no-cache", "--jobs", "1")
+        found.append({code for path, code in places(kept) if path == "runner/run.py"})
+    assert found == [{"GS721", "GS722"}, set(), {"GS721"}, {"GS721", "GS722"}]
+
+
 @pytest.mark.parametrize(
     ("said", "touched"),
     [

@@ -13,7 +13,7 @@ from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.methods import call_method
 from gpusync_lint.inference.transfer.moves import MOVES
 from gpusync_lint.inference.transfer.names import attribute, value_and_path
-from gpusync_lint.inference.transfer.serving import record_serving_call
+from gpusync_lint.inference.transfer.serving import call_delegated, record_serving_call
 from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.project import framework_callbacks
 
@@ -39,6 +39,9 @@ def call(frame: Frame, node: ast.Call) -> Value:
     made = Call(node, callee, _arguments(frame, node), _keywords(frame, node))
     if isinstance(func, ast.Name):
         record_serving_call(frame, made, func.id, None)
+        delegated = call_delegated(frame, made, "")
+        if delegated is not None:
+            return delegated
     if callee.kind is Kind.UNKNOWN:
         if isinstance(func, ast.Subscript):
             return _call_item(frame, made, frame.values.get(func.value, UNKNOWN))
@@ -61,6 +64,9 @@ def _call_attribute(frame: Frame, node: ast.Call, func: ast.Attribute) -> Value:
     elif name == "add_event_handler":
         _record_event_handler(frame, made)
     record_serving_call(frame, made, name, path)
+    delegated = call_delegated(frame, made, name)
+    if delegated is not None:
+        return delegated
     if callee.kind not in _BOUND or receiver.kind is Kind.DICT:
         result = call_method(frame, made)
         if result is not None:

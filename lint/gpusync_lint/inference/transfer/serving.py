@@ -10,14 +10,27 @@ from typing import TYPE_CHECKING
 from gpusync_lint.catalogue import entry_points
 from gpusync_lint.domain.training_idioms import is_test_path
 from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value
+from gpusync_lint.inference.handler_flow import called_of
+from gpusync_lint.inference.tables import CALLS
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.units import Unit
 from gpusync_lint.project.entry_points import registered
+from gpusync_lint.syntax.traversal import walk
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
     from gpusync_lint.inference.tables import Call
 
+_DELEGATES = {
+    "asyncio.to_thread": 0,
+    "anyio.to_thread.run_sync": 0,
+    "starlette.concurrency.run_in_threadpool": 0,
+    "fastapi.concurrency.run_in_threadpool": 0,
+    "starlette.background.BackgroundTask": 0,
+}
+"""Functions that have a function called once, in a thread or after the response, with its position."""
+_DELEGATING_METHODS = {"run_in_executor": 1, "submit": 0, "add_task": 0}
+"""The same for methods: of an event loop, an executor and FastAPI's background tasks."""
 _REGISTERS = "register_modules"
 """The method with which the pipelines of diffusers bind each keyword argument to an attribute of that name."""
 
@@ -48,8 +61,39 @@ def record_serving_call(frame: Frame, call: Call, name: str, path: str | None) -
     given = call.kwargs.get(registration.keyword)
     if given is None and len(call.args) > registration.position:
         given = call.args[registration.position]
-    if given is not None and given.kind is Kind.FUNCTION:
-        frame.analysis.record_callback(given.ref, Heat.STEP, Unit.REQUEST)
+    if given is None:
+        return
+    if given.kind is Kind.LAMBDA:
+        passed = [
+            frame.values.get(node.func, UNKNOWN) for node in walk(given.ref[0].body) if isinstance(node, ast.Call)
+        ]
+    else:
+        passed = [given]
+    for one in passed:
+        called = called_of(one, frame.analysis.project.classes, registration.method)
+        if called is not None:
+            frame.analysis.record_callback(called, Heat.STEP, Unit.REQUEST)
+
+
+def call_delegated(frame: Frame, call: Call, name: str) -> Value | None:
+    """The result of a call that makes a library call a function: `asyncio.to_thread(read, x)`. None for other calls."""
+    dotted = call.callee.dotted_name
+    position = _DELEGATES.get(dotted)
+    if position is None:
+        if name not in _DELEGATING_METHODS or call.receiver.kind not in (Kind.UNKNOWN, Kind.NAME):
+            return None
+        position = _DELEGATING_METHODS[name]
+    if len(call.args) <= position:
+        return None
+    callee, args, kwargs = call.args[position], call.args[position + 1 :], call.kwargs
+    node = call.node.args[position] if len(call.node.args) > position else None
+    if isinstance(node, ast.Call) and frame.values.get(node.func, UNKNOWN).dotted_name == "functools.partial":
+        callee, *bound = [frame.values.get(one, UNKNOWN) for one in node.args] or [UNKNOWN]
+        args = [*bound, *args]
+    handler = CALLS.get(callee.kind)
+    if handler is None or called_of(callee, frame.analysis.project.classes) is None:
+        return None
+    return handler(frame, call._replace(callee=callee, args=args, kwargs=kwargs))
 
 
 def bind_schedule(frame: Frame, loop: ast.For) -> None:

@@ -410,6 +410,11 @@ class RuleContext:
         return self._heat.may_be_captured(fn)
 
     @property
+    def is_part(self) -> bool:
+        """Whether the analyzed files are a part of a component, so that functions of other parts may call them."""
+        return self._heat.is_part
+
+    @property
     def captures_graphs(self) -> bool:
         """Whether a CUDA graph is captured anywhere in the analyzed files."""
         return self._heat.captures_graphs

@@ -1,0 +1,167 @@
+"""Arguments that a call may leave out, and the blocks that run only then: `if lengths is None: lengths = measure(x)`.
+
+Such a block does not run for a call that passes the argument. Only parameters with the default None count that the
+function binds nowhere else than in such blocks.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gpusync_lint.syntax.traversal import children, walk_block
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpusync_lint.project.symbols import FunctionDef
+
+Given = tuple[tuple[str, str], ...]
+"""As `Call.given`."""
+_NONE: frozenset[str] = frozenset()
+
+
+class OptionalArguments:
+    """The parameters of functions with the default None, and the calls that pass them."""
+
+    def __init__(self) -> None:
+        self._uses: dict[FunctionDef, tuple[frozenset[str], frozenset[str]]] = {}
+        """By function, as `_used`."""
+
+    def tested(self, fn: FunctionDef) -> frozenset[str]:
+        """The parameters of a function for which some block stands in."""
+        return self._used(fn)[0]
+
+    def given(self, fn: FunctionDef, statement: ast.stmt, callee: FunctionDef) -> Given:
+        """The parameters that the calls of another function in a statement of `fn` pass, if it tests them."""
+        wanted = self._used(callee)[1]
+        if not wanted:
+            return ()
+        name = callee.cls.name if callee.cls is not None and callee.name == "__init__" else callee.name
+        calls = [_passed(node, _positional(callee)) for node in _calls_of(statement, name)]
+        return _given_by_all(fn, calls, wanted)
+
+    def given_by_name(self, fn: FunctionDef, statement: ast.stmt, callee: str) -> Given:
+        """The parameters that the calls of a function that was not read pass by name; `callee` is its name."""
+        calls = [_passed(node, []) for node in _calls_of(statement, callee.rpartition(".")[2])]
+        return _given_by_all(fn, calls, frozenset(calls[0])) if calls else ()
+
+    def _used(self, fn: FunctionDef) -> tuple[frozenset[str], frozenset[str]]:
+        found = self._uses.get(fn)
+        if found is None:
+            found = self._uses[fn] = _used(fn)
+        return found
+
+
+def stands_in(test: ast.expr, holds: bool) -> Iterator[str]:
+    """The names that are None wherever a condition has an outcome."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from stands_in(test.operand, not holds)
+    elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) is holds:
+        for operand in test.values:
+            yield from stands_in(operand, holds)
+    elif isinstance(test, ast.Compare) and isinstance(test.left, ast.Name):
+        is_identity = [type(operator) for operator in test.ops] == [ast.Is if holds else ast.IsNot]
+        if is_identity and _is_none(test.comparators[0]):
+            yield test.left.id
+
+
+def _given_by_all(fn: FunctionDef, calls: list[dict[str, ast.expr]], wanted: frozenset[str]) -> Given:
+    """The parameters for which each of some calls in a function has an argument other than None."""
+    optional = _optional(fn)
+    found: dict[str, str] = {}
+    for name in sorted(wanted):
+        values = [call.get(name) for call in calls]
+        if not values or any(value is None or _is_none(value) for value in values):
+            continue
+        sources = {value.id if isinstance(value, ast.Name) and value.id in optional else "" for value in values}
+        if sources == {""} or (len(sources) == 1 and sources.isdisjoint(_bound(fn))):
+            found[name] = sources.pop()
+        elif sources <= _bound(fn):
+            found[name] = ""
+    return tuple(found.items())
+
+
+def _optional(fn: FunctionDef) -> frozenset[str]:
+    """The parameters of a function with the default None."""
+    if isinstance(fn.node, ast.Module):
+        return _NONE
+    arguments = fn.node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    pairs = zip(reversed(positional), reversed(arguments.defaults), strict=False)
+    named = [*pairs, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
+    return frozenset(one.arg for one, default in named if default is not None and _is_none(default))
+
+
+def _used(fn: FunctionDef) -> tuple[frozenset[str], frozenset[str]]:
+    """The optional parameters for which a block stands in, and those that the function may test or pass on."""
+    optional = _optional(fn)
+    if not optional:
+        return _NONE, _NONE
+    source = fn.file.source_of(fn.node)
+    body = source.partition(":\n")[2]
+    passed_on = {name for name in optional if any(f"{before}{name}" in body for before in ("(", ", ", "="))}
+    tested = {name for name in optional if f"{name} is " in source}
+    return (_stood_in(fn, tested) if tested else _NONE), frozenset(tested | passed_on)
+
+
+def _stood_in(fn: FunctionDef, optional: set[str]) -> frozenset[str]:
+    """The parameters for which a block stands in, and that the function binds in such blocks only."""
+    tested: set[str] = set()
+    rebound: set[str] = set()
+    stack: list[tuple[ast.AST, frozenset[str]]] = [(one, _NONE) for one in ast.iter_child_nodes(fn.node)]
+    while stack:
+        node, missing = stack.pop()
+        if isinstance(node, ast.If):
+            stack.append((node.test, missing))
+            for block, holds in ((node.body, True), (node.orelse, False)):
+                inside = frozenset(optional.intersection(stands_in(node.test, holds))) if block else _NONE
+                tested |= inside
+                stack += [(one, missing | inside) for one in block]
+        else:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id not in missing:
+                rebound.add(node.id)
+            stack += [(one, missing) for one in children(node)]
+    return frozenset(tested - rebound)
+
+
+def _bound(fn: FunctionDef) -> frozenset[str]:
+    """The names that a function binds."""
+    nodes = walk_block(fn.node.body)
+    return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+
+
+def _calls_of(statement: ast.stmt, name: str) -> Iterator[ast.Call]:
+    """The calls of a function in a statement, without its blocks, as far as the name of the function shows."""
+    stack = children(statement)
+    while stack:
+        node = stack.pop()
+        if not isinstance(node, ast.stmt):
+            if isinstance(node, ast.Call):
+                func = node.func
+                if name == (func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")):
+                    yield node
+            stack += children(node)
+
+
+def _positional(fn: FunctionDef) -> list[str]:
+    """The parameters that positional arguments of a call are bound to."""
+    if isinstance(fn.node, ast.Module):
+        return []
+    arguments = fn.node.args
+    names = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+    return names[1:] if fn.cls is not None and fn.kind != "static" else names
+
+
+def _passed(node: ast.Call, positional: list[str]) -> dict[str, ast.expr]:
+    """The arguments of a call by the names of the parameters, as far as the call shows."""
+    found = {word.arg: word.value for word in node.keywords if word.arg is not None}
+    for name, value in zip(positional, node.args, strict=False):
+        if isinstance(value, ast.Starred):
+            break
+        found[name] = value
+    return found
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
