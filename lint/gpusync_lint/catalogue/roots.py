@@ -29,6 +29,14 @@ def library_of() -> dict[str, Catalogue]:
 
 
 @cache
+def is_engine(dotted: str) -> bool:
+    """Whether a name is the public name of a library's class that moves models and data: `accelerate.Accelerator`."""
+    module, _, name = dotted.partition(".")
+    library = library_of().get(module)
+    return library is not None and any(engine.name == name for engine in library.engines)
+
+
+@cache
 def accelerator_catalogues() -> tuple[Catalogue, ...]:
     """The catalogues of accelerators other than CUDA's."""
     return tuple(each for each in libraries() if each.accelerator is not None)

@@ -44,7 +44,8 @@ class Occurrence:
     repeated: bool
     """Whether it is inside a comprehension."""
     deferred: bool
-    """Whether it may run later or never: inside a lambda, or in the message of an assertion."""
+    """Whether it may run later or seldom: inside a lambda, in the message of an assertion, or where an argument of
+    another type is converted to a tensor."""
     string: ast.expr | None
     """The f-string around it. Some versions of Python report wrong positions inside f-strings."""
 
@@ -227,9 +228,13 @@ class _Walk(Generic[_Rules]):
             self.expression(operand)
 
     def _if_exp(self, node: ast.IfExp) -> None:
+        # `x if isinstance(x, torch.Tensor) else torch.tensor(x)` converts what is seldom given.
+        converts = _tests_for_tensor(node.test) and node.body.__class__ in _LEAVES
         self.expression(node.body)
         self.expression(node.test)
+        self._deferred += converts
         self.expression(node.orelse)
+        self._deferred -= converts
 
     def _elements(self, node: ast.Tuple | ast.List | ast.Set) -> None:
         for element in node.elts:
@@ -277,6 +282,16 @@ class _Walk(Generic[_Rules]):
     def _hole(self, node: ast.FormattedValue) -> None:
         self.expression(node.value)
         self.expression(node.format_spec)
+
+
+def _tests_for_tensor(node: ast.expr) -> bool:
+    """Whether a condition is `isinstance(x, torch.Tensor)` or `torch.is_tensor(x)`."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = _last_name(node.func)
+    return name == "is_tensor" or (
+        name == "isinstance" and len(node.args) == 2 and _last_name(node.args[1]) == "Tensor"
+    )
 
 
 def _last_name(node: ast.expr) -> str:
