@@ -286,12 +286,10 @@ class _Walk(Generic[_Rules]):
 
 def _tests_for_tensor(node: ast.expr) -> bool:
     """Whether a condition is `isinstance(x, torch.Tensor)` or `torch.is_tensor(x)`."""
-    if not isinstance(node, ast.Call):
+    if not isinstance(node, ast.Call) or not node.args:
         return False
     name = _last_name(node.func)
-    return name == "is_tensor" or (
-        name == "isinstance" and len(node.args) == 2 and _last_name(node.args[1]) == "Tensor"
-    )
+    return name == "is_tensor" or (name == "isinstance" and _last_name(node.args[-1]) == "Tensor")
 
 
 def _last_name(node: ast.expr) -> str:
