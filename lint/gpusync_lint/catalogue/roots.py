@@ -29,11 +29,9 @@ def library_of() -> dict[str, Catalogue]:
 
 
 @cache
-def is_engine(dotted: str) -> bool:
-    """Whether a name is the public name of a library's class that moves models and data: `accelerate.Accelerator`."""
-    module, _, name = dotted.partition(".")
-    library = library_of().get(module)
-    return library is not None and any(engine.name == name for engine in library.engines)
+def engines() -> frozenset[str]:
+    """The public names of classes of libraries that move models and data: `accelerate.Accelerator`."""
+    return frozenset(f"{module}.{one.name}" for module, library in library_of().items() for one in library.engines)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.catalogue.roots import frameworks, is_engine
+from gpusync_lint.catalogue.roots import engines, frameworks
 from gpusync_lint.domain.values import UNKNOWN, Kind, Value, external_name
 from gpusync_lint.project.class_hierarchy import ClassHierarchy
 from gpusync_lint.project.disjoint_sets import DisjointSets
@@ -246,7 +246,7 @@ class Project:
         if identifier in file.imports:
             dotted = file.imports[identifier]
             # The catalogue says more of a library's engine than its source, also in the examples of the library.
-            return external_name(dotted) if is_engine(dotted) else self.resolve(file, dotted)
+            return external_name(dotted) if dotted in engines() else self.resolve(file, dotted)
         return None
 
     def _may_export(self, file: ModuleDef, star: str, identifier: str, depth: int) -> bool:
