@@ -207,3 +207,36 @@ def test_a_package_inside_a_package_does_not_hide_a_framework(lint):
     step = "import torch\ndef step(x):\n    return torch.zeros(4, device='cuda').sum().item()\n"
     hidden = lint(pkg____init__="", pkg__torch____init__="", pkg__torch__work=step)
     assert [finding.code for finding in hidden] == ["GS201"]
+
+
+def test_a_librarys_engine_is_known_by_its_public_name_in_the_librarys_own_examples(lint):
+    code = textwrap.dedent("""
+        from accelerate import Accelerator
+        accelerator = Accelerator()
+        loader = accelerator.prepare(DataLoader([]))
+        for batch in loader:
+            batch = {name: value.to(device) for name, value in batch.items()}
+            model(batch["x"]).sum().backward()
+        """)
+    source = "class Accelerator:\n    def prepare(self, *args):\n        return args[0]\n"
+    found = lint(TRAINING + code, accelerate____init__="from .engine import Accelerator", accelerate__engine=source)
+    assert hot(found) == hot(lint(TRAINING + code))
+    moved = (TRAINING + code).splitlines().index(
+        "    batch = {name: value.to(device) for name, value in batch.items()}"
+    ) + 1
+    assert moved not in {finding.span.line for finding in found}
+
+
+def test_the_conversion_of_an_argument_of_another_type_is_no_warning(lint):
+    code = textwrap.dedent("""
+        def kl(a, b, at):
+            a, b = [x if {} else torch.tensor(x).to(at) for x in (a, b)]
+            return (a - b).sum()
+        for x in [model.weight]:
+            kl(x, 0.0, model.weight).backward()
+        """)
+    heats = [
+        {finding.heat for finding in lint(TRAINING + code.format(test)) if finding.code in ("GS501", "GS502")}
+        for test in ("isinstance(x, torch.Tensor)", "isinstance(x, list)")
+    ]
+    assert heats == [{Heat.GUARDED}, {Heat.STEP}]
