@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.training_idioms import BACKWARD, backward_of
+from gpusync_lint.domain.training_idioms import BACKWARD, backward_of, tests_for_tensor
 from gpusync_lint.syntax.names import dotted_path
 from gpusync_lint.syntax.traversal import SCOPES, children, walk_block
 
@@ -175,11 +175,18 @@ def _tensors(fn: FunctionDef, used: dict[str, int]) -> frozenset[str]:
     if not used:
         return frozenset()
     bound: dict[str, list[int]] = {}
+    tested: set[str] = set()
+    """What may also be something else: a use in one branch says nothing about the others."""
     for node in walk_block(fn.node.body):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            bound.setdefault(node.id, []).append(node.lineno)
+        if isinstance(node, ast.Name):
+            if isinstance(node.ctx, ast.Store):
+                bound.setdefault(node.id, []).append(node.lineno)
+        elif isinstance(node, ast.Call) and tests_for_tensor(node):
+            _add(tested, node.args[0])
     parameters = _parameters(fn)
-    return frozenset(path for path, line in used.items() if _is_bound_once(path, line, bound, parameters))
+    return frozenset(
+        path for path, line in used.items() if path not in tested and _is_bound_once(path, line, bound, parameters)
+    )
 
 
 def _parameters(fn: FunctionDef) -> frozenset[str]:

@@ -10,6 +10,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from gpusync_lint.domain.training_idioms import tests_for_tensor
 from gpusync_lint.project.symbols import TOO_DEEP
 from gpusync_lint.rewrite.layout import MAX_DEPTH
 from gpusync_lint.syntax.blocks import blocks
@@ -229,7 +230,7 @@ class _Walk(Generic[_Rules]):
 
     def _if_exp(self, node: ast.IfExp) -> None:
         # `x if isinstance(x, torch.Tensor) else torch.tensor(x)` converts what is seldom given.
-        converts = _tests_for_tensor(node.test) and node.body.__class__ in _LEAVES
+        converts = isinstance(node.test, ast.Call) and tests_for_tensor(node.test) and node.body.__class__ in _LEAVES
         self.expression(node.body)
         self.expression(node.test)
         self._deferred += converts
@@ -282,14 +283,6 @@ class _Walk(Generic[_Rules]):
     def _hole(self, node: ast.FormattedValue) -> None:
         self.expression(node.value)
         self.expression(node.format_spec)
-
-
-def _tests_for_tensor(node: ast.expr) -> bool:
-    """Whether a condition is `isinstance(x, torch.Tensor)` or `torch.is_tensor(x)`."""
-    if not isinstance(node, ast.Call) or not node.args:
-        return False
-    name = _last_name(node.func)
-    return name == "is_tensor" or (name == "isinstance" and _last_name(node.args[-1]) == "Tensor")
 
 
 def _last_name(node: ast.expr) -> str:
