@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 _LARGEST = 8 << 20
 """Larger files are data or weights, which no run uses."""
+_one_at_a_time = threading.Lock()
+"""Several runs of a repository may begin at the same time."""
 
 
 class CheckoutError(RuntimeError):
@@ -27,6 +30,11 @@ def check_out(repository: Repository, sources: Path, clones: Path) -> Path:
     Raises:
         CheckoutError: it could not be cloned, or has no such commit.
     """
+    with _one_at_a_time:
+        return _check_out(repository, sources, clones)
+
+
+def _check_out(repository: Repository, sources: Path, clones: Path) -> Path:
     folder = sources / repository.folder
     stamp = sources / f"{repository.folder}.commit"
     if stamp.is_file() and stamp.read_text().strip() == repository.commit:

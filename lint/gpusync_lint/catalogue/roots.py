@@ -29,6 +29,12 @@ def library_of() -> dict[str, Catalogue]:
 
 
 @cache
+def engines() -> frozenset[str]:
+    """The public names of classes of libraries that move models and data: `accelerate.Accelerator`."""
+    return frozenset(f"{module}.{one.name}" for module, library in library_of().items() for one in library.engines)
+
+
+@cache
 def accelerator_catalogues() -> tuple[Catalogue, ...]:
     """The catalogues of accelerators other than CUDA's."""
     return tuple(each for each in libraries() if each.accelerator is not None)

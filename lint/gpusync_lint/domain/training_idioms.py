@@ -35,6 +35,16 @@ _ENGINES = ("accelerator", "fabric", "engine", "strategy")
 """Endings of the names of objects that run the backward pass of the loss that they are passed."""
 
 
+def tests_for_tensor(node: ast.Call) -> bool:
+    """Whether a call is `isinstance(x, torch.Tensor)` or `torch.is_tensor(x)`."""
+    if not node.args:
+        return False
+    name = (dotted_path(node.func) or "").rpartition(".")[2]
+    if name == "is_tensor":
+        return True
+    return name == "isinstance" and (dotted_path(node.args[-1]) or "").rpartition(".")[2] == "Tensor"
+
+
 def backward_of(node: ast.Call) -> ast.expr:
     """The expression that a call of `backward` differentiates: `loss` in each of these forms.
 

@@ -11,6 +11,7 @@ import re
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from gpusync_lint.syntax.blocks import blocks
 from gpusync_lint.syntax.names import dotted_path
 from gpusync_lint.syntax.traversal import children, walk, walk_block
 
@@ -138,7 +139,7 @@ def counting_names(body: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]
     """
     counters: set[str] = set()
     periodic: set[str] = set()
-    stack: list[ast.AST] = list(body)
+    stack = list(body)
     while stack:
         node = stack.pop()
         if isinstance(node, (ast.For, ast.AsyncFor)) and isinstance(node.iter, ast.Call):
@@ -152,7 +153,8 @@ def counting_names(body: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]
             counters.add(dotted_path(node.target) or "")
         elif isinstance(node, ast.Assign) and _is_remainder(node.value, True):
             periodic.update(target.id for target in node.targets if isinstance(target, ast.Name))
-        stack += children(node)
+        for block in blocks(node):
+            stack += block
     return frozenset(counters - {""}), frozenset(periodic)
 
 

@@ -110,6 +110,8 @@ class Frame:
         self.nested_lambdas = 0
         """The number of calls of lambdas in the current call of a lambda, at any depth."""
         self.evidence = evidence
+        self.host_fields = analysis.project.host_fields(fn.file)
+        """The names of tensors that the file declares to be kept on the host."""
         self._returns: Value | None = None
 
     def run(self, body: list[ast.stmt]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.training_idioms import BACKWARD, backward_of
+from gpusync_lint.domain.training_idioms import BACKWARD, backward_of, tests_for_tensor
 from gpusync_lint.syntax.names import dotted_path
-from gpusync_lint.syntax.traversal import children, walk_block
+from gpusync_lint.syntax.traversal import SCOPES, children, walk_block
 
 if TYPE_CHECKING:
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
@@ -53,59 +53,81 @@ class UsageEvidence:
         evidence = self._evidence.get(fn)
         if evidence is None:
             # The text is searched first: few functions contain any, and to traverse all functions takes longer.
-            evidence = self._evidence[fn] = _collect(fn) if self._may_contain(fn) else _NONE
+            lines = self._lines_of(fn)
+            evidence = self._evidence[fn] = _collect(fn, lines) if lines else _NONE
         return evidence
 
-    def _may_contain(self, fn: FunctionDef) -> bool:
+    def _lines_of(self, fn: FunctionDef) -> list[int]:
+        """The lines of a function that may contain evidence."""
         lines = self._lines.get(fn.file)
         if lines is None:
             lines = self._lines[fn.file] = _lines(fn.file.text)
         if isinstance(fn.node, ast.Module):
-            return bool(lines)
+            return lines
         first = bisect_left(lines, fn.node.lineno)
-        return first < len(lines) and lines[first] <= (fn.node.end_lineno or fn.node.lineno)
+        return lines[first : bisect_right(lines, fn.node.end_lineno or fn.node.lineno, first)]
 
 
-def _collect(fn: FunctionDef) -> Evidence:
+def _collect(fn: FunctionDef, lines: list[int]) -> Evidence:
+    """The evidence in a function. `lines` are those that may contain evidence, in ascending order."""
     backward: set[str] = set()
     modules: set[str] = set()
     distributions: set[str] = set()
     arrays: set[str] = set()
+    tensors: dict[str, int] = {}
+    """By path that is used as a tensor, the first line of such a use, outside of functions inside this one."""
     module_methods = torch_api.modules().evidence
-    stack: list[ast.AST] = list(fn.node.body)
+    stack: list[tuple[ast.AST, bool]] = [(statement, False) for statement in fn.node.body]
     while stack:
-        node = stack.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and fn.is_module:
-            continue
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in module_methods:
-                path = dotted_path(node.func.value)
-                if path is not None:
-                    modules.add(path)
-            elif node.func.attr in _DISTRIBUTION_METHODS:
-                path = dotted_path(node.func.value)
-                if path is not None:
-                    distributions.add(path)
-            elif node.func.attr in BACKWARD:
-                path = dotted_path(backward_of(node))
-                if path is not None:
-                    backward.add(path)
-        elif isinstance(node, ast.Call) and _tests_for_array(node):
-            path = dotted_path(node.args[0])
-            if path is not None:
-                arrays.add(path)
-        stack += children(node)
-    tensors = _tensors(fn)
-    if not (backward or modules or tensors or distributions or arrays):
+        node, is_inside = stack.pop()
+        if isinstance(node, ast.stmt):
+            first = bisect_left(lines, node.lineno)
+            if first == len(lines) or lines[first] > (node.end_lineno or node.lineno):
+                continue
+        if isinstance(node, SCOPES):
+            if fn.is_module and not isinstance(node, ast.Lambda):
+                continue
+            is_inside = True
+        elif isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute):
+                name = node.func.attr
+                found = modules if name in module_methods else distributions if name in _DISTRIBUTION_METHODS else None
+                if found is not None:
+                    _add(found, node.func.value)
+                elif name in BACKWARD:
+                    _add(backward, backward_of(node))
+                if not is_inside and _needs_tensor(node, name):
+                    path = dotted_path(node.func.value)
+                    if path is not None:
+                        tensors[path] = min(node.lineno, tensors.get(path, node.lineno))
+            elif _tests_for_array(node):
+                _add(arrays, node.args[0])
+        stack += [(child, is_inside) for child in children(node)]
+    certain = _tensors(fn, tensors)
+    if not (backward or modules or certain or distributions or arrays):
         return _NONE
     return Evidence(
         frozenset(backward),
         frozenset(modules),
-        tensors,
+        certain,
         frozenset(distributions),
         frozenset(arrays),
         _batch_loops(fn) if backward else frozenset(),
     )
+
+
+def _add(paths: set[str], node: ast.expr) -> None:
+    path = dotted_path(node)
+    if path is not None:
+        paths.add(path)
+
+
+def _needs_tensor(call: ast.Call, method: str) -> bool:
+    """Whether only a tensor has a method, or is reduced along `dim=` by it."""
+    known = torch_api.tensors()
+    if method in known.evidence:
+        return True
+    return method in known.reduces and any(word.arg == "dim" for word in call.keywords)
 
 
 def _batch_loops(fn: FunctionDef) -> frozenset[ast.stmt]:
@@ -145,25 +167,26 @@ def _tests_for_array(node: ast.Call) -> bool:
     return (dotted_path(node.args[1]) or "").rpartition(".")[2] == "ndarray"
 
 
-def _tensors(fn: FunctionDef) -> frozenset[str]:
-    """The dotted paths that a function uses as tensors before it binds another value to their first name."""
-    known = torch_api.tensors()
-    used: dict[str, int] = {}
+def _tensors(fn: FunctionDef, used: dict[str, int]) -> frozenset[str]:
+    """The dotted paths that a function uses as tensors before it binds another value to their first name.
+
+    `used` holds the first line of such a use, by path.
+    """
+    if not used:
+        return frozenset()
     bound: dict[str, list[int]] = {}
+    tested: set[str] = set()
+    """What may also be something else: a use in one branch says nothing about the others."""
     for node in walk_block(fn.node.body):
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Store):
                 bound.setdefault(node.id, []).append(node.lineno)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            name = node.func.attr
-            if name in known.evidence or (name in known.reduces and any(word.arg == "dim" for word in node.keywords)):
-                path = dotted_path(node.func.value)
-                if path is not None:
-                    used[path] = min(node.lineno, used.get(path, node.lineno))
-    if not used:
-        return frozenset()
+        elif isinstance(node, ast.Call) and tests_for_tensor(node):
+            _add(tested, node.args[0])
     parameters = _parameters(fn)
-    return frozenset(path for path, line in used.items() if _is_bound_once(path, line, bound, parameters))
+    return frozenset(
+        path for path, line in used.items() if path not in tested and _is_bound_once(path, line, bound, parameters)
+    )
 
 
 def _parameters(fn: FunctionDef) -> frozenset[str]:

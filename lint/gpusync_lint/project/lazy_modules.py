@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpusync_lint.project.outline import FRAME, KIND, NAMES, WHOLE, Outline, cost
+from gpusync_lint.project.outline import FRAME, HOST_FIELDS, KIND, NAMES, WHOLE, Outline, cost
 from gpusync_lint.project.symbols import define, read_symbols
 from gpusync_lint.syntax.parsing import parse
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from gpusync_lint.model.findings import Source
     from gpusync_lint.model.function_key import Key
@@ -176,6 +176,15 @@ class LazyModules:
         """Whether a module that has not been read may bind a name, itself or by a star import."""
         names, reexports = self._use(number, NAMES).names
         return name in names or (reexports and depth < _MAX_STARS)
+
+    @property
+    def modules(self) -> Collection[Module]:
+        """All modules of the component."""
+        return self._modules.keys()
+
+    def host_fields(self, module: Module) -> frozenset[str]:
+        """The names that a module of the component declares to be kept on the host."""
+        return self._use(self._modules[module], HOST_FIELDS).host_fields
 
     def _fits(self, text: str) -> bool:
         return cost(text) <= self._budget

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from gpusync_lint.project.host_fields import host_fields
 from gpusync_lint.project.imports import at_start
 from gpusync_lint.syntax.parsing import normalize
 
@@ -29,6 +30,8 @@ NAMES = "*"
 """The section of the names that a file may bind."""
 WHOLE = "**"
 """The section of the whole text."""
+HOST_FIELDS = "%"
+"""The section of the names that are declared to be kept on the host."""
 KIND = "?"
 """After a name: the section of what is known of a definition without reading it, which is its kind and, if a number
 follows, whether it is longer than this number of characters."""
@@ -68,7 +71,7 @@ def cost(text: str) -> int:
 class Outline:
     """The outline of one file."""
 
-    __slots__ = ("_bindings", "_classes", "_digests", "_frame", "_names", "_package", "_pieces", "text")
+    __slots__ = ("_bindings", "_classes", "_digests", "_frame", "_host_fields", "_names", "_package", "_pieces", "text")
 
     def __init__(self, source: Source) -> None:
         self.text = normalize(source.text)
@@ -80,6 +83,7 @@ class Outline:
         self._names: tuple[frozenset[str], bool] | None = None
         self._digests: dict[str, str] = {}
         self._bindings: dict[str, list[str]] | None = None
+        self._host_fields: frozenset[str] | None = None
 
     @property
     def pieces(self) -> dict[str, list[tuple[int, int]]]:
@@ -174,6 +178,13 @@ class Outline:
             self._names = frozenset(words), self._package and "import *" in self.text
         return self._names
 
+    @property
+    def host_fields(self) -> frozenset[str]:
+        """The names that the file declares to be kept on the host."""
+        if self._host_fields is None:
+            self._host_fields = host_fields(self.text)
+        return self._host_fields
+
     def digest(self, section: str) -> str:
         """The digest of a section; empty for a name that is not defined."""
         known = self._digests.get(section)
@@ -191,6 +202,8 @@ class Outline:
         elif section == NAMES:
             names, reexports = self.names
             content = repr((sorted(names), reexports))
+        elif section == HOST_FIELDS:
+            content = repr(sorted(self.host_fields))
         elif KIND in section:
             name, _, room = section.partition(KIND)
             content = repr((name in self.pieces, self.is_function(name), room and self.size(name) > int(room)))

@@ -5,16 +5,17 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.catalogue.roots import frameworks
+from gpusync_lint.catalogue.roots import engines, frameworks
 from gpusync_lint.domain.values import UNKNOWN, Kind, Value, external_name
 from gpusync_lint.project.class_hierarchy import ClassHierarchy
 from gpusync_lint.project.disjoint_sets import DisjointSets
+from gpusync_lint.project.host_fields import host_fields
 from gpusync_lint.project.imports import beginnings, lookup
 from gpusync_lint.project.lazy_modules import LazyModules
 from gpusync_lint.project.symbols import ModuleDef, mentions_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from gpusync_lint.model.function_key import Key
     from gpusync_lint.project.lazy_modules import Component
@@ -66,6 +67,7 @@ class Project:
         """The number of cycles found while resolving names."""
         self._device: dict[ModuleDef, bool] = {}
         self._relevant: set[ModuleDef] = set()
+        self._host_fields: dict[ModuleDef, frozenset[str]] = {}
         self.unread_functions: dict[str, Key] = {}
         """The keys of functions that exceeded the budget for reading, by the dotted names that stand for them."""
         self.classes = ClassHierarchy(self)
@@ -83,6 +85,33 @@ class Project:
     def uses_device(self, file: ModuleDef) -> bool:
         """Whether a file, or one that imports connect it with, mentions a device."""
         return self._device[file]
+
+    def host_fields(self, file: ModuleDef) -> frozenset[str]:
+        """The names of tensors that a file, or one that it imports from, declares to be kept on the host.
+
+        There are none for a file that is read on demand: only a part of its text is known.
+        """
+        known = self._host_fields.get(file)
+        if known is None:
+            known = frozenset()
+            if file.outline is None:
+                known = host_fields(file.text).union(*map(self._fields_of, self._modules_imported(file)))
+            self._host_fields[file] = known
+        return known
+
+    def _modules_imported(self, file: ModuleDef) -> set[tuple[str, ...]]:
+        """The modules of the project that a file may import."""
+        modules: Collection[tuple[str, ...]] = self._index if self.lazy is None else self.lazy.modules
+        found = set()
+        for dotted in {*file.imports.values(), *file.stars}:
+            candidates = lookup(file.folder, dotted, self._may_exist)
+            found.update([next((module for module, _ in candidates if module in modules), file.parts)])
+        return found
+
+    def _fields_of(self, module: tuple[str, ...]) -> frozenset[str]:
+        if self.lazy is not None:
+            return self.lazy.host_fields(module)
+        return host_fields(self._index[module].text)
 
     def _admit(self, file: ModuleDef) -> None:
         self._device[file] = self._component_uses_device
@@ -215,7 +244,9 @@ class Project:
         if identifier in file.classes:
             return Value(Kind.CLASS, ref=file.classes[identifier])
         if identifier in file.imports:
-            return self.resolve(file, file.imports[identifier])
+            dotted = file.imports[identifier]
+            # The catalogue says more of a library's engine than its source, also in the examples of the library.
+            return external_name(dotted) if dotted in engines() else self.resolve(file, dotted)
         return None
 
     def _may_export(self, file: ModuleDef, star: str, identifier: str, depth: int) -> bool:

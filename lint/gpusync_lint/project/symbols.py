@@ -197,7 +197,8 @@ def mentions_device(text: str) -> bool:
     if any(part in text for part in parts):
         return True
     # Searching for a string is ten times as fast as an alternation, and most texts contain none of them.
-    return any(word in text and re.search(rf"\b{word}\b", text) for word in words)
+    # So is a pattern that begins with text: "input" contains the name of an accelerator.
+    return any(word in text and re.search(rf"{word}\b(?<!\w{word})", text) for word in words)
 
 
 def read_symbols(path: str, text: str, tree: ast.Module) -> ModuleDef:

@@ -72,7 +72,7 @@ class DistributionChecks(Rule):
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
-        if _VALIDATES_NOTHING.search(context.file.text):
+        if "set_default_validate_args" in context.file.text and _VALIDATES_NOTHING.search(context.file.text):
             return
         dotted = context.qualified_name(node.func)
         if dotted.startswith("torch.distributions."):

@@ -51,7 +51,8 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
         stack += children(node)
 
 
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+"""Nodes whose bodies have names of their own."""
 
 
 def walk_block(body: list[ast.stmt]) -> Iterator[ast.AST]:
@@ -60,5 +61,5 @@ def walk_block(body: list[ast.stmt]) -> Iterator[ast.AST]:
     while stack:
         node = stack.pop()
         yield node
-        if not isinstance(node, _SCOPES):
+        if not isinstance(node, SCOPES):
             stack += children(node)

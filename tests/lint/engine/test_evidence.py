@@ -15,13 +15,16 @@ HIGH, MEDIUM, LOW = Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW
     [
         (MEDIUM, 0, 0, MEDIUM),
         (MEDIUM, 19, 19, MEDIUM),
-        (MEDIUM, 20, 20, HIGH),
+        (MEDIUM, 20, 20, MEDIUM),  # the share may be 0.9
+        (MEDIUM, 40, 40, HIGH),
+        (MEDIUM, 101, 98, MEDIUM),
         (MEDIUM, 100, 80, MEDIUM),
         (MEDIUM, 7, 0, MEDIUM),
         (MEDIUM, 8, 1, LOW),
         (HIGH, 100, 99, HIGH),
         (HIGH, 100, 85, MEDIUM),
         (LOW, 8, 8, LOW),
+        (LOW, 9, 9, MEDIUM),
         (LOW, 30, 28, MEDIUM),
         (LOW, 60, 60, HIGH),
     ],

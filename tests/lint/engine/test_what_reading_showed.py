@@ -16,6 +16,16 @@ opt = torch.optim.SGD(model.parameters(), lr=0.1)
 """
 
 SILENT = {
+    "a number, where a tensor is used in the other branch": """
+        def rotate(x, offsets, size):
+            if isinstance(offsets, torch.Tensor):
+                offsets = offsets.contiguous()
+            else:
+                assert offsets + x.shape[0] <= size
+            return x
+        for x in [model.weight]:
+            rotate(x, unknown.offsets, unknown.size).sum().backward()
+        """,
     "arithmetic with what was copied to the host": """
         def epe(flow, truth):
             return torch.sum((model(flow).cpu() - truth) ** 2, dim=0).max().item()
@@ -207,3 +217,32 @@ def test_a_package_inside_a_package_does_not_hide_a_framework(lint):
     step = "import torch\ndef step(x):\n    return torch.zeros(4, device='cuda').sum().item()\n"
     hidden = lint(pkg____init__="", pkg__torch____init__="", pkg__torch__work=step)
     assert [finding.code for finding in hidden] == ["GS201"]
+
+
+def test_a_librarys_engine_is_known_by_its_public_name_in_the_librarys_own_examples(lint):
+    code = textwrap.dedent("""
+        from accelerate import Accelerator
+        accelerator = Accelerator()
+        loader = accelerator.prepare(DataLoader([]))
+        for batch in loader:
+            batch = {name: value.to(device) for name, value in batch.items()}
+            model(batch["x"]).sum().backward()
+        """)
+    source = "class Accelerator:\n    def prepare(self, *args):\n        return args[0]\n"
+    found = lint(TRAINING + code, accelerate____init__="from .engine import Accelerator", accelerate__engine=source)
+    assert hot(found) == hot(lint(TRAINING + code))
+    moved = (TRAINING + code).splitlines().index(
+        "    batch = {name: value.to(device) for name, value in batch.items()}"
+    ) + 1
+    assert moved not in {finding.span.line for finding in found}
+
+
+def test_the_conversion_of_an_argument_of_another_type_is_no_warning(lint):
+    code = """
+        def kl(a, b, at):
+            a, b = [x if isinstance(x, torch.Tensor) else torch.tensor(x).to(at) for x in (a, b)]
+            return (a - b).sum()
+        for x in [model.weight]:
+            kl(x, 0.0, model.weight).backward()
+        """
+    assert [finding.heat for finding in lint(TRAINING + textwrap.dedent(code))] == [Heat.GUARDED]

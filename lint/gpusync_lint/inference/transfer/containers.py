@@ -11,6 +11,7 @@ from gpusync_lint.domain.values import GPU_TENSOR, HOST, UNKNOWN, Kind, Value, d
 from gpusync_lint.inference.tables import evaluates
 from gpusync_lint.inference.transfer.assignments import MAX_KEYS, bind
 from gpusync_lint.inference.transfer.iteration import iterated
+from gpusync_lint.inference.transfer.names import kept_on_host
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def subscript(frame: Frame, node: ast.Subscript) -> Value:
         if known is not None:
             return known
     handler = _SUBSCRIPTS.get(base.kind)
-    return UNKNOWN if handler is None else handler(frame, node, base, index)
+    value = UNKNOWN if handler is None else handler(frame, node, base, index)
+    return kept_on_host(value) if index.const in frame.host_fields else value
 
 
 def _item_of_tensor(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:

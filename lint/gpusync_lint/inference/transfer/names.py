@@ -98,7 +98,9 @@ def value_and_path(frame: Frame, node: ast.expr) -> tuple[Value, str | None]:
 def by_convention(frame: Frame, path: str, last: str, value: Value) -> Value:
     """Refine the value of a name or path by the conventions for names; `last` is its last word."""
     if last[-4:] == "_cpu" and _KEPT_ON_HOST.search(last):
-        return _kept_on_host(value)
+        return kept_on_host(value)
+    if last in frame.host_fields:
+        return kept_on_host(value)
     if path in frame.evidence.distributions and not frame.analysis.project.classes.methods_named("log_prob"):
         return Value(Kind.DISTRIBUTION, max(value.device, frame.assumed_device()))
     if value.kind is Kind.TENSOR:
@@ -128,8 +130,8 @@ def attribute(frame: Frame, node: ast.Attribute, base: Value, path: str | None) 
     if value.kind in _REFINED_BY_NAME:
         if path is not None:
             return by_convention(frame, path, attr, value)
-        if attr[-4:] == "_cpu" and _KEPT_ON_HOST.search(attr):
-            return _kept_on_host(value)
+        if attr in frame.host_fields or (attr[-4:] == "_cpu" and _KEPT_ON_HOST.search(attr)):
+            return kept_on_host(value)
     return value
 
 
@@ -256,7 +258,7 @@ def _bound(method: FunctionDef, owner: Value) -> Value:
     return Value(Kind.FUNCTION, ref=method, bound=None if method.kind == "static" else owner)
 
 
-def _kept_on_host(value: Value) -> Value:
-    """A value whose name says that it is on the host, unless it certainly is on the device."""
+def kept_on_host(value: Value) -> Value:
+    """A value whose name or declaration says that it is on the host, unless it certainly is on the device."""
     assumed = value.kind is Kind.TENSOR and value.device <= Device.ASSUMED
     return Value(Kind.TENSOR, Device.CPU, certain=False) if assumed or value.kind is Kind.UNKNOWN else value

@@ -8,6 +8,7 @@ how many of these the host waited. `benchmarks/truth/confidence.py` writes it, f
 from __future__ import annotations
 
 import ast
+import math
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import measured
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from gpusync_lint.domain.values import Value
     from gpusync_lint.rules.base.context import Report
 
-_LEAST_TO_LOWER, _LEAST_TO_RAISE = 8, 20
-"""With fewer findings on statements that ran, a sort keeps the confidence that the rule states, or is not raised."""
+_LEAST_TO_LOWER = 8
+"""With fewer findings on statements that ran, a sort is not lowered below the confidence that the rule states."""
 _PRIOR = {Confidence.HIGH: (19, 20), Confidence.MEDIUM: (9, 10), Confidence.LOW: (1, 2)}
 """By stated confidence, the findings that waited, and all of them, that are added to the counts of a sort."""
+_DEVIATIONS = 1.645
+"""The lower bound of a share is below the true one in 95 of 100 samples."""
 _LEAST_SHARES = {Confidence.HIGH: 0.93, Confidence.MEDIUM: 0.75}
 """By confidence, the least share of the findings that wait; with less, the confidence is low."""
 
@@ -52,10 +55,23 @@ def confidence_of(stated: Confidence, ran: int, waited: int) -> Confidence:
         waited: on how many of these statements the host waited.
     """
     right, all_ = _PRIOR[stated]
-    share = (waited + right) / (ran + all_)
-    found = next((one for one, least in _LEAST_SHARES.items() if share >= least), Confidence.LOW)
-    least = _LEAST_TO_RAISE if found.rank < stated.rank else _LEAST_TO_LOWER
-    return found if ran >= least else stated
+    lowered = _of_share((waited + right) / (ran + all_))
+    if lowered.rank > stated.rank:
+        return lowered if ran >= _LEAST_TO_LOWER else stated
+    return min(stated, _of_share(_lower_bound(ran, waited)), key=lambda one: one.rank)
+
+
+def _of_share(share: float) -> Confidence:
+    """The confidence of findings of which a share waits."""
+    return next((one for one, least in _LEAST_SHARES.items() if share >= least), Confidence.LOW)
+
+
+def _lower_bound(ran: int, waited: int) -> float:
+    """The lower bound of the share of findings that wait: that of Wilson's interval, which is low for few findings."""
+    if not ran:
+        return 0.0
+    share, z = waited / ran, _DEVIATIONS**2 / ran
+    return (share + z / 2 - math.sqrt(z * (share * (1 - share) + z / 4))) / (1 + z)
 
 
 def _subject(node: ast.expr, values: Mapping[ast.expr, Value]) -> ast.expr:

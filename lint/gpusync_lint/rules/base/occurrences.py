@@ -10,6 +10,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from gpusync_lint.domain.training_idioms import tests_for_tensor
 from gpusync_lint.project.symbols import TOO_DEEP
 from gpusync_lint.rewrite.layout import MAX_DEPTH
 from gpusync_lint.syntax.blocks import blocks
@@ -44,7 +45,8 @@ class Occurrence:
     repeated: bool
     """Whether it is inside a comprehension."""
     deferred: bool
-    """Whether it may run later or never: inside a lambda, or in the message of an assertion."""
+    """Whether it may run later or seldom: inside a lambda, in the message of an assertion, or where an argument of
+    another type is converted to a tensor."""
     string: ast.expr | None
     """The f-string around it. Some versions of Python report wrong positions inside f-strings."""
 
@@ -227,9 +229,13 @@ class _Walk(Generic[_Rules]):
             self.expression(operand)
 
     def _if_exp(self, node: ast.IfExp) -> None:
+        # `x if isinstance(x, torch.Tensor) else torch.tensor(x)` converts what is seldom given.
+        converts = isinstance(node.test, ast.Call) and tests_for_tensor(node.test) and node.body.__class__ in _LEAVES
         self.expression(node.body)
         self.expression(node.test)
+        self._deferred += converts
         self.expression(node.orelse)
+        self._deferred -= converts
 
     def _elements(self, node: ast.Tuple | ast.List | ast.Set) -> None:
         for element in node.elts:
