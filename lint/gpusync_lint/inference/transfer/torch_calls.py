@@ -157,7 +157,8 @@ def _module(frame: Frame, name: str, call: Call) -> Value:
 def _sequence(frame: Frame, name: str, call: Call) -> Value:
     """`pad_sequence` and similar functions, of a list of tensors or of one."""
     given = call.first
-    return element(given) if given.kind is Kind.LIST else given
+    item = element(given) if given.kind in (Kind.LIST, Kind.TUPLE) else given
+    return CPU_TENSOR._replace(certain=False) if item.kind is Kind.RECORDS else item
 
 
 def _padded_sequence(frame: Frame, name: str, call: Call) -> Value:
