@@ -22,12 +22,12 @@ import zipfile
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-Function = Union[ast.FunctionDef, ast.AsyncFunctionDef]
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 TABLE = Path(__file__).parents[1] / "lint" / "gpusync_lint" / "catalogue" / "library_callbacks.json"
 
 
@@ -67,7 +67,13 @@ _TRAINER = (
 _TRL = ("DPOTrainer", "GRPOTrainer", "KTOTrainer", "RLOOTrainer", "RewardTrainer", "SFTTrainer")
 _STEPS_OF_TRAINER = ("training_step", "compute_loss", "prediction_step")
 LIBRARIES = (
-    Library("transformers", ("transformers/trainer",), _TRAINER, ("Trainer", "TrainerCallback"), {"callback_handler": "TrainerCallback"}),
+    Library(
+        "transformers",
+        ("transformers/trainer",),
+        _TRAINER,
+        ("Trainer", "TrainerCallback"),
+        {"callback_handler": "TrainerCallback"},
+    ),
     Library("trl", ("trl/trainer/",), tuple(Entry(cls, method) for cls in _TRL for method in _STEPS_OF_TRAINER), _TRL),
     Library(
         "pytorch_lightning",

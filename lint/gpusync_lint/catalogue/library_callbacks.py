@@ -1,4 +1,4 @@
-"""The methods that libraries call in every step, from `library_callbacks.json`, by the class that people derive from."""
+"""The methods that libraries call in every step, by the class that people derive from: `library_callbacks.json`."""
 
 from __future__ import annotations
 

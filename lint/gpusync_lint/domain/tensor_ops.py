@@ -78,9 +78,9 @@ def indexed_gradient(base: Value, index: Value) -> Gradient:
     for part in parts:
         if part.kind is Kind.TENSOR and part.boolean and part.on_device:
             found = max(found, Gradient.THROUGH_MASK)
-        elif part.certain and not part.zero_dim and (part.kind is Kind.ARRAY or part.device is Device.CPU):
-            if part.kind is Kind.ARRAY or (part.kind is Kind.TENSOR and not part.boolean):
-                found = max(found, Gradient.THROUGH_INDEX)
+        elif part.certain and not part.zero_dim and not part.boolean:
+            is_host_tensor = part.kind is Kind.TENSOR and part.device is Device.CPU
+            found = max(found, Gradient.THROUGH_INDEX) if is_host_tensor or part.kind is Kind.ARRAY else found
     return found
 
 

@@ -9,7 +9,16 @@ from gpusync_lint.domain.lattice import element
 from gpusync_lint.domain.values import UNCOALESCED, Device, Kind
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.blocks import around
-from gpusync_lint.rules.base.context import Report, Rule, RuleContext, called_names, keyword, keyword_is, method, positional
+from gpusync_lint.rules.base.context import (
+    Report,
+    Rule,
+    RuleContext,
+    called_names,
+    keyword,
+    keyword_is,
+    method,
+    positional,
+)
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:

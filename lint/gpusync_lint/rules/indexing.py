@@ -105,8 +105,10 @@ class WaitingBackward(Rule):
         "loss = F.mse_loss(model(x)[m], x2[m])\nloss.backward()",
         "loss = model(x).prod(1).mean()\nloss.backward()",
         "loss = model(x)[cidx].sum()\nloss.backward()",
-        "a = torch.sparse_coo_tensor(torch.ones(2, 3).long(), torch.ones(3), (8, 8)).to(dev).coalesce()\n"
-        "loss = torch.sparse.mm(a, model(x)).sum()\nloss.backward()",
+        (
+            "a = torch.sparse_coo_tensor(torch.ones(2, 3).long(), torch.ones(3), (8, 8)).to(dev).coalesce()\n"
+            "loss = torch.sparse.mm(a, model(x)).sum()\nloss.backward()"
+        ),
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
