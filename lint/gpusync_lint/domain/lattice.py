@@ -158,6 +158,8 @@ def _join_tensors(a: Value, b: Value, depth: int) -> Value:
         zero_dim=a.zero_dim if a.zero_dim == b.zero_dim else None,
         boolean=a.boolean and b.boolean,
         pinned=a.pinned and b.pinned,
+        # A mask on one path only, as in `if mask is not None: x = x[mask]`, may never be used.
+        gradient=min(a.gradient, b.gradient) or max(a.gradient, b.gradient),
     )
     return joined if a.ref is None or a.ref != b.ref else joined._replace(ref=a.ref)
 

@@ -8,12 +8,15 @@ from gpusync_lint.domain import accelerators, torch_api
 from gpusync_lint.domain.training_idioms import is_mask_name
 from gpusync_lint.domain.values import (
     BOOL_DTYPE,
+    COALESCED,
     DTYPE,
     GPU_ABSENT,
     GPU_PRESENT,
     HOST,
+    UNCOALESCED,
     UNKNOWN,
     Device,
+    Gradient,
     Kind,
     Value,
     tensor,
@@ -34,7 +37,7 @@ def tensor_attribute(owner: Value, attribute: str) -> Value:
     if attribute == "is_cuda":
         return GPU_PRESENT
     if attribute in operations.same_attributes:
-        return owner
+        return owner._replace(gradient=Gradient.NONE) if attribute == "data" else owner
     if torch_api.is_batch_attribute(attribute):
         return HOST
     if attribute[:1] == "_":
@@ -49,9 +52,10 @@ def combine(left: Value, right: Value) -> Value:
     if left.kind is not Kind.TENSOR or right.kind is not Kind.TENSOR:
         operand, other = (left, right) if left.kind is Kind.TENSOR else (right, left)
         zero_dim = operand.zero_dim if other.kind is Kind.HOST or other.kind is Kind.FLAG else None
-        return tensor(operand.device, operand.certain, zero_dim)
+        return tensor(operand.device, operand.certain, zero_dim, gradient=operand.gradient)
     zero_dim = True if left.zero_dim and right.zero_dim else False if False in (left.zero_dim, right.zero_dim) else None
-    return tensor(_common_device(left, right), left.certain and right.certain, zero_dim)
+    gradient = max(left.gradient, right.gradient)
+    return tensor(_common_device(left, right), left.certain and right.certain, zero_dim, gradient=gradient)
 
 
 def _common_device(left: Value, right: Value) -> Device:
@@ -63,6 +67,28 @@ def _common_device(left: Value, right: Value) -> Device:
     if low.device is Device.CPU and high.device is Device.ASSUMED and low.certain and low.zero_dim is False:
         return Device.CPU
     return wider(left.device, right.device)
+
+
+def indexed_gradient(base: Value, index: Value) -> Gradient:
+    """What the backward pass through `base[index]` does."""
+    if not base.gradient or base.device is Device.CPU:
+        return base.gradient
+    parts = index.items or () if index.kind is Kind.TUPLE else (index,)
+    found = base.gradient
+    for part in parts:
+        if part.kind is Kind.TENSOR and part.boolean and part.on_device:
+            found = max(found, Gradient.THROUGH_MASK)
+        elif part.certain and not part.zero_dim and not part.boolean:
+            is_host_tensor = part.kind is Kind.TENSOR and part.device is Device.CPU
+            found = max(found, Gradient.THROUGH_INDEX) if is_host_tensor or part.kind is Kind.ARRAY else found
+    return found
+
+
+def multiplied_gradient(left: Value, right: Value) -> Gradient:
+    """What the backward pass through a matrix product does."""
+    found = max(left.gradient, right.gradient)
+    is_sparse = left.kind is Kind.TENSOR and left.ref in (UNCOALESCED, COALESCED) and left.device is not Device.CPU
+    return max(found, Gradient.THROUGH_SPARSE) if is_sparse and right.gradient else found
 
 
 def selects(index: Value) -> bool:

@@ -62,6 +62,12 @@ def backward_of(node: ast.Call) -> ast.expr:
     return receiver
 
 
+def stops_gradients(node: ast.expr) -> bool:
+    """Whether a context manager or decorator switches gradients off: `torch.no_grad()`, `torch.inference_mode()`."""
+    path = dotted_path(node.func if isinstance(node, ast.Call) else node)
+    return path is not None and path.rpartition(".")[2] in ("no_grad", "inference_mode")
+
+
 def is_model_name(name: str) -> bool:
     """Whether a function that is called is a model, by its name: `target_net`, `self.unet`, `model2`."""
     return name.lower().rstrip("0123456789").rpartition("_")[2] in _MODELS

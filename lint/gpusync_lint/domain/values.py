@@ -115,6 +115,23 @@ class Device(_Enumeration):
     """A GPU of CUDA or ROCm, or an accelerator of unknown kind."""
 
 
+class Gradient(_Enumeration):
+    """What the backward pass through a tensor does. Ordered so that `max` is that of a result of several operands."""
+
+    NONE: ClassVar[Gradient]
+    """There is none, or nothing is known about it."""
+    FLOWS: ClassVar[Gradient]
+    """It reaches parameters: the tensor is an output of a module, or computed from one."""
+    THROUGH_SPARSE: ClassVar[Gradient]
+    """It passes through a product with a sparse tensor, and the host waits."""
+    THROUGH_PRODUCT: ClassVar[Gradient]
+    """It passes through `prod` or `cumprod`, and the host waits."""
+    THROUGH_INDEX: ClassVar[Gradient]
+    """It passes through an index on the host, which is copied to the device once more."""
+    THROUGH_MASK: ClassVar[Gradient]
+    """It passes through a boolean mask, and the host waits for the number of selected elements."""
+
+
 def wider(one: Device, other: Device) -> Device:
     """The place to assume if two paths disagree. Of two kinds of accelerators it is an accelerator of unknown kind."""
     if one is not other and min(one, other) > Device.ASSUMED:
@@ -151,8 +168,8 @@ class Value(NamedTuple):
     ref: Any = None
     """What it refers to: a definition in the project, or the dotted name of something outside the project.
 
-    Of a tensor, `GUESSED` if only a test of its class or an operation on something unknown shows that it is one, and
-    `UNCOALESCED` of a sparse one whose indices may repeat.
+    Of a tensor, `GUESSED` if only a test of its class or an operation on something unknown shows that it is one;
+    `UNCOALESCED` of a sparse one whose indices may repeat, `COALESCED` of one whose indices do not.
     """
     const: Any = None
     """A known constant: a string, a number or a boolean."""
@@ -160,6 +177,8 @@ class Value(NamedTuple):
     """The object that a method is bound to: `model` for the value of `model.train`."""
     made_with: tuple[tuple[str, Value], ...] | None = None
     """The keyword arguments that an object was created with, as far as they matter; None if they are unknown."""
+    gradient: Gradient = Gradient.NONE
+    """What the backward pass through a tensor does."""
 
     def __repr__(self) -> str:
         """The kind, and the fields that differ from their defaults: `Value(TENSOR, GPU, zero_dim=True)`."""
@@ -194,6 +213,7 @@ class Value(NamedTuple):
 
 GUESSED = "guessed"
 UNCOALESCED = "uncoalesced"
+COALESCED = "coalesced"
 UNKNOWN = Value(Kind.UNKNOWN)
 HOST = Value(Kind.HOST)
 NONE = Value(Kind.NONE)
@@ -229,7 +249,7 @@ _MAX_SHARED = 40_000
 CONSTANTS: dict[tuple[type, object], Value] = {}
 """The values of constants that are shared, by type and constant: `1`, `1.0` and `True` are equal."""
 _EXTERNAL_NAMES: dict[str, Value] = {}
-_TENSORS: dict[tuple[Device, bool, bool | None, bool, bool], Value] = {}
+_TENSORS: dict[tuple[Device, bool, bool | None, bool, bool, Gradient], Value] = {}
 _MAY_HOLD_TENSORS = frozenset({Kind.TENSOR, Kind.TUPLE, Kind.LIST, Kind.DICT, Kind.LOADER})
 
 
@@ -260,20 +280,26 @@ def external_name(dotted: str) -> Value:
 
 
 def tensor(
-    device: Device, certain: bool = True, zero_dim: bool | None = None, boolean: bool = False, pinned: bool = False
+    device: Device,
+    certain: bool = True,
+    zero_dim: bool | None = None,
+    boolean: bool = False,
+    pinned: bool = False,
+    gradient: Gradient = Gradient.NONE,
 ) -> Value:
     """A tensor."""
-    key = (device, certain, zero_dim, boolean, pinned)
+    key = (device, certain, zero_dim, boolean, pinned, gradient)
     value = _TENSORS.get(key)
     if value is None:
-        value = _TENSORS[key] = Value(Kind.TENSOR, device, certain, zero_dim, boolean, pinned)
+        value = Value(Kind.TENSOR, device, certain, zero_dim, boolean, pinned, gradient=gradient)
+        _TENSORS[key] = value
     return value
 
 
 def tensor_like(other: Value, certain: bool, zero_dim: bool | None, boolean: bool, pinned: bool) -> Value:
     """A tensor on the device of another one, and in pageable memory if the other one is."""
     if not other.pageable and other.ref is None:
-        return tensor(other.device, certain, zero_dim, boolean, pinned)
+        return tensor(other.device, certain, zero_dim, boolean, pinned, other.gradient)
     return other._replace(certain=certain, zero_dim=zero_dim, boolean=boolean, pinned=pinned)
 
 

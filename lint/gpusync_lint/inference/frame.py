@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.domain.environment import Environment
 from gpusync_lint.domain.lattice import widened
+from gpusync_lint.domain.training_idioms import stops_gradients
 from gpusync_lint.domain.values import HOST, UNKNOWN, Value, any_tensor
 from gpusync_lint.inference.tables import EXPRESSIONS, STATEMENTS
 from gpusync_lint.project.class_hierarchy import is_stub
@@ -99,6 +100,8 @@ class Frame:
         """The number of comprehensions around the current expression."""
         self.device_blocks: list[Device] = []
         """The devices of the `with device:` blocks around the current statement."""
+        self.blocks_without_gradients = 0
+        """The number of `with torch.no_grad():` blocks around the current statement."""
         self.loops: list[ast.stmt] = []
         """The loops around the current statement."""
         self.carried: dict[ast.stmt, dict[str, Value]] = {}
@@ -172,6 +175,13 @@ class Frame:
     def is_in_batch_loop(self) -> bool:
         """Whether the current statement is inside a loop over a data loader."""
         return any(loop in self.summary.effects.batch_loops for loop in self.loops)
+
+    def tracks_gradients(self) -> bool:
+        """Whether torch records a graph here, as far as the function shows."""
+        if self.blocks_without_gradients:
+            return False
+        decorators = getattr(self.fn.node, "decorator_list", ())
+        return not any(stops_gradients(decorator) for decorator in decorators)
 
     def is_in_module(self) -> bool:
         """Whether the function is a method of a `torch.nn.Module`."""

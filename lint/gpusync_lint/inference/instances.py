@@ -52,6 +52,16 @@ class Instances:
         reader.missing[cls, name] = None
         return None
 
+    def tensor_attributes(self, reader: Reader, cls: ClassDef) -> dict[str, Value]:
+        """The attributes of instances that hold tensors, own or inherited, by name."""
+        found: dict[str, Value] = {}
+        for base in self._hierarchy.project_lineage(cls):
+            for name, value in base.attributes.items():
+                if value.kind is Kind.TENSOR and name not in found:
+                    reader.dependencies.setdefault((base, name), self._revisions.current)
+                    found[name] = value
+        return found
+
     def _read_attribute(self, cls: ClassDef, name: str) -> None:
         """Run the methods that mention an attribute, of a class in a file of which only called functions are run."""
         self._scopes.read_body(cls.file)

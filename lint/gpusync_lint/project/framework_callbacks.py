@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from gpusync_lint.catalogue import foreign
+from gpusync_lint.catalogue import foreign, library_callbacks
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.placement import Unseen
 from gpusync_lint.project.entry_points import unit_of_convention
@@ -37,74 +37,19 @@ _SET_UP = re.compile(
 )
 """Beginnings of the names of methods of modules that are called before or after the steps, or seldom."""
 _OF_DISTRIBUTIONS = frozenset({"sample", "rsample", "log_prob", "entropy", "cdf", "icdf"})
-_OVERRIDES: tuple[tuple[str, frozenset[str]], ...] = (
-    (  # transformers 4.57 and 5.x, trl
-        "Trainer",
-        frozenset(
-            {
-                "compute_loss",
-                "training_step",
-                "prediction_step",
-                "_prepare_inputs",
-                "_prepare_input",
-                "get_batch_samples",
-                "floating_point_ops",
-                "_generate_and_score_completions",
-                "get_batch_loss_metrics",
-                "concatenated_forward",
-            }
+_OVERRIDES = {
+    "Optimizer": frozenset({"step"}),  # torch 2.x
+    "Function": frozenset({"forward", "backward", "setup_context", "jvp", "vjp"}),
+    "Transform": frozenset({"_call", "_inverse", "log_abs_det_jacobian"}),
+    **dict.fromkeys(
+        (
+            "Distribution", "Normal", "MultivariateNormal", "Categorical", "TransformedDistribution", "Bernoulli",
+            "Beta", "Independent",
         ),
+        _OF_DISTRIBUTIONS,
     ),
-    ("TrainerCallback", frozenset({"on_optimizer_step", "on_pre_optimizer_step", "on_prediction_step"})),
-    (  # Lightning 2.x
-        "LightningModule",
-        frozenset(
-            {
-                "backward",
-                "optimizer_step",
-                "optimizer_zero_grad",
-                "configure_gradient_clipping",
-                "on_before_backward",
-                "on_after_backward",
-                "on_before_optimizer_step",
-                "on_before_zero_grad",
-                "lr_scheduler_step",
-                "transfer_batch_to_device",
-                "on_before_batch_transfer",
-                "on_after_batch_transfer",
-            }
-        ),
-    ),
-    (
-        "Callback",
-        frozenset({"on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad"}),
-    ),
-    ("BaseCallback", frozenset({"_on_step"})),  # Stable-Baselines3 2.x
-    ("BaseAlgorithm", frozenset({"train", "collect_rollouts", "predict"})),
-    ("OnPolicyAlgorithm", frozenset({"train", "collect_rollouts", "predict"})),
-    ("OffPolicyAlgorithm", frozenset({"train", "collect_rollouts", "predict", "_store_transition", "_sample_action"})),
-    ("BasePolicy", frozenset({"_predict", "predict_values", "evaluate_actions", "obs_to_tensor"})),
-    ("ActorCriticPolicy", frozenset({"_predict", "predict_values", "evaluate_actions", "get_distribution"})),
-    ("BaseBuffer", frozenset({"add", "sample", "_get_samples"})),
-    ("ReplayBuffer", frozenset({"add", "sample", "_get_samples"})),
-    ("Env", frozenset({"step"})),  # gymnasium 1.x
-    ("Wrapper", frozenset({"step", "observation", "action", "reward"})),
-    ("ObservationWrapper", frozenset({"observation"})),
-    ("VecEnvWrapper", frozenset({"step_wait", "step_async"})),
-    ("Optimizer", frozenset({"step"})),  # torch 2.x
-    ("Function", frozenset({"forward", "backward", "setup_context", "jvp", "vjp"})),
-    ("Transform", frozenset({"_call", "_inverse", "log_abs_det_jacobian"})),
-    ("Distribution", _OF_DISTRIBUTIONS),
-    ("Normal", _OF_DISTRIBUTIONS),
-    ("MultivariateNormal", _OF_DISTRIBUTIONS),
-    ("Categorical", _OF_DISTRIBUTIONS),
-    ("TransformedDistribution", _OF_DISTRIBUTIONS),
-    ("Bernoulli", _OF_DISTRIBUTIONS),
-    ("Beta", _OF_DISTRIBUTIONS),
-    ("Independent", _OF_DISTRIBUTIONS),
-    ("SchedulerMixin", frozenset({"step", "scale_model_input"})),  # diffusers 0.3x
-)
-"""By the ending of the name of a base class of a library, the methods that the library calls in every step."""
+}  # fmt: skip
+"""By the name of a class of torch, the methods that training code calls in every step."""
 METRIC_BASES = (
     "torchmetrics.Metric",
     "torchmetrics.metric.Metric",
@@ -164,7 +109,7 @@ def _is_step_method(name: str, cls: ClassDef, classes: ClassHierarchy) -> bool:
         return True
     if name == "__getitem__" and any(base.rpartition(".")[2] in _RECORD_BASES for base in bases):
         return True
-    return any(name in methods and any(_is_class(base, of) for base in bases) for of, methods in _OVERRIDES)
+    return any(name in _overrides(base.rpartition(".")[2]) for base in bases)
 
 
 def _is_task(fn: FunctionDef) -> bool:
@@ -182,10 +127,11 @@ def _name(fn: FunctionDef, decorator: ast.expr) -> str:
     return f"{fn.file.imports.get(root, root)}{dot}{rest}"
 
 
-def _is_class(dotted: str, name: str) -> bool:
-    """Whether the last word of a dotted name is a class, or one derived from it by its name: `SFTTrainer`."""
-    last = dotted.rpartition(".")[2]
-    return last == name or (name == "Trainer" and last.endswith(name))
+def _overrides(base: str) -> frozenset[str]:
+    """The methods of a class outside the project that its library calls in every step."""
+    found = _OVERRIDES.get(base, frozenset()) | library_callbacks.per_step(base)
+    # A trainer of another library is derived from that of transformers as a rule: `SetFitTrainer`.
+    return found | library_callbacks.per_step("Trainer") if base.endswith("Trainer") else found
 
 
 def _is_called_for_every_token(cls: ClassDef, classes: ClassHierarchy) -> bool:

@@ -5,10 +5,20 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusync_lint.domain.lattice import element
 from gpusync_lint.domain.values import UNCOALESCED, Device, Kind
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.rules.base.blocks import around
-from gpusync_lint.rules.base.context import Report, Rule, RuleContext, called_names, keyword, method, positional
+from gpusync_lint.rules.base.context import (
+    Report,
+    Rule,
+    RuleContext,
+    called_names,
+    keyword,
+    keyword_is,
+    method,
+    positional,
+)
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
@@ -112,6 +122,39 @@ class SparseProduct(Rule):
         value = context.value(first)
         if value.kind is Kind.TENSOR and value.ref == UNCOALESCED and value.on_device:
             yield Report("sparse-product", node, Confidence.HIGH if value.device is Device.GPU else Confidence.MEDIUM)
+
+
+class PackedByLength(Rule):
+    """`pack_padded_sequence(x, lengths, enforce_sorted=False)`, and `pad_packed_sequence` in the same function."""
+
+    nodes = (ast.Call,)
+    calls = called_names("packed-by-length")
+    barriers = ("packed-by-length",)
+    VALID: ClassVar = (
+        "torch.nn.utils.rnn.pack_padded_sequence(x, cidx)",
+        "torch.nn.utils.rnn.pack_padded_sequence(c, cidx, enforce_sorted=False)",
+        "torch.nn.utils.rnn.pad_packed_sequence(x)",
+    )
+    INVALID: ClassVar = (
+        "torch.nn.utils.rnn.pack_padded_sequence(x, cidx, enforce_sorted=False)",
+        "torch.nn.utils.rnn.pack_sequence([x, x2], enforce_sorted=False)",
+    )
+
+    def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
+        """Check a call."""
+        barrier = context.catalogue.by_function.get(context.qualified_name(node.func))
+        if barrier is None or barrier.id != "packed-by-length":
+            return
+        given = context.value(next(iter(positional(node)), None))
+        confidence = context.confidence(element(given) if given.kind in (Kind.LIST, Kind.TUPLE) else given)
+        sorts = keyword_is(node, "enforce_sorted", False)
+        if not sorts and context.qualified_name(node.func).endswith(".pad_packed_sequence"):
+            sorts = any(
+                isinstance(other, ast.Call) and keyword_is(other, "enforce_sorted", False)
+                for other in walk_block(context.function.node.body)
+            )
+        if sorts and confidence is not None:
+            yield Report("packed-by-length", node, confidence)
 
 
 class CumulativeBatchNorm(Rule):

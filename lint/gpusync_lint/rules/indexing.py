@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
-from gpusync_lint.domain.values import Device, Kind, Value, is_number
+from gpusync_lint.domain.training_idioms import BACKWARD, backward_of
+from gpusync_lint.domain.values import Device, Gradient, Kind, Value, is_number
 from gpusync_lint.model.levels import Confidence
 from gpusync_lint.rules.base.context import Report, Rule, RuleContext, indices, method, positional, stored_value
 from gpusync_lint.syntax.traversal import walk_block
@@ -75,20 +76,50 @@ class IndexRead(Rule):
         return isinstance(node, ast.Call) and context.qualified_name(node.func) == "builtins.range"
 
 
-class MaskGradient(Rule):
-    """`loss.backward()` of a loss that was computed only from tensors that were selected by masks."""
+_BACKWARD_WAITS = {
+    Gradient.THROUGH_MASK: "mask-gradient",
+    Gradient.THROUGH_INDEX: "index-gradient",
+    Gradient.THROUGH_PRODUCT: "product-gradient",
+    Gradient.THROUGH_SPARSE: "sparse-gradient",
+}
+"""The barriers of what a gradient can pass through."""
+
+
+class WaitingBackward(Rule):
+    """`loss.backward()`, if the gradient passes through a mask, a product or another operation that reads values."""
 
     nodes = (ast.Call,)
-    calls = ("backward",)
-    barriers = ("mask-gradient",)
-    VALID: ClassVar = ("loss = F.mse_loss(x[idx], x2[idx])\nloss.backward()", "s.backward()")
-    INVALID: ClassVar = ("loss = F.mse_loss(x[m], x2[m])\nloss.backward()",)
+    calls = BACKWARD
+    barriers = tuple(_BACKWARD_WAITS.values())
+    VALID: ClassVar = (
+        "loss = F.mse_loss(x[idx], x2[idx])\nloss.backward()",
+        "s.backward()",
+        "loss = F.mse_loss(model(x), x2)\nloss.backward()",
+        "loss = model(x)[idx].sum()\nloss.backward()",
+        "loss = model(x).mean() + x.prod()\nloss.backward()",
+        "with torch.no_grad():\n    y = model(x)[m].mean()\nloss = (model(x) - y).mean()\nloss.backward()",
+        "loss = model(x).mean() + model(x).detach()[m].mean()\nloss.backward()",
+    )
+    INVALID: ClassVar = (
+        "loss = F.mse_loss(x[m], x2[m])\nloss.backward()",
+        "loss = F.mse_loss(model(x)[m], x2[m])\nloss.backward()",
+        "loss = model(x).prod(1).mean()\nloss.backward()",
+        "loss = model(x)[cidx].sum()\nloss.backward()",
+        (
+            "a = torch.sparse_coo_tensor(torch.ones(2, 3).long(), torch.ones(3), (8, 8)).to(dev).coalesce()\n"
+            "loss = torch.sparse.mm(a, model(x)).sum()\nloss.backward()"
+        ),
+    )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
-        if method(node) != "backward" or not isinstance(node.func, ast.Attribute):
+        if method(node) not in BACKWARD or not isinstance(node.func, ast.Attribute):
             return
-        loss = node.func.value
+        loss = backward_of(node)
+        barrier = _BACKWARD_WAITS.get(context.value(loss).gradient)
+        if barrier is not None:
+            yield Report(barrier, node, Confidence.MEDIUM, highlight_name=True)
+            return
         made = _made(loss.id, context) if isinstance(loss, ast.Name) else None
         if made is None:
             return

@@ -147,7 +147,9 @@ class IndexByValue(Rule):
                     continue
                 values = [value]
             for value in values:
-                confidence = context.truth_confidence(value)
+                # A tensor on the host takes no index from the device but by its value, however many elements it has.
+                table = base.kind is Kind.TENSOR and base.device is Device.CPU and base.certain
+                confidence = context.confidence(value) if table else context.truth_confidence(value)
                 if confidence is not None:
                     yield Report("index-by-value", node, confidence)
                     return

@@ -236,8 +236,33 @@ def _is_own(receiver: ast.expr, context: RuleContext) -> bool:
             if isinstance(statement, ast.Assign)
             and any(isinstance(target, ast.Name) and target.id == receiver.id for target in statement.targets)
         ]
+        if not found:
+            return _is_item_of_self(receiver.id, context)
         return len(found) == 1 and not isinstance(found[0], ast.Name) and _is_own(found[0], context)
+    if isinstance(receiver, ast.Call):  # `getattr(self, name)`
+        return context.qualified_name(receiver.func) == "builtins.getattr" and _is_of_self(receiver)
     return isinstance(receiver, ast.Attribute) and isinstance(receiver.value, ast.Name) and receiver.value.id == "self"
+
+
+def _is_item_of_self(label: str, context: RuleContext) -> bool:
+    """Whether a loop or a comprehension takes a name from the attributes: `for key, value in vars(self).items()`."""
+    return any(
+        isinstance(node, (ast.For, ast.comprehension))
+        and any(isinstance(target, ast.Name) and target.id == label for target in ast.walk(node.target))
+        and _is_of_self(node.iter)
+        for node in walk_block(context.function.node.body)
+    )
+
+
+def _is_of_self(node: ast.expr) -> bool:
+    """Whether an expression is an attribute of `self`, or the result of a method of one: `self.__dict__.items()`."""
+    while True:
+        if isinstance(node, ast.Call):
+            node = node.args[0] if isinstance(node.func, ast.Name) and node.args else node.func
+        elif isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        else:
+            return isinstance(node, ast.Name) and node.id == "self"
 
 
 def _is_data(receiver: ast.expr, context: RuleContext) -> bool:

@@ -17,7 +17,41 @@ import torch.nn.functional as F
 from torch.autograd import Variable
 from torch.utils.data import DataLoader, Dataset
 """
+_GRAPH = (
+    "class Graph:\n    def __init__(self, x, y):\n        self.x, self.y = x, y\n    def to(self, device):\n"
+    "        for key, value in {}:\n            setattr(self, key, value.to(device))\n        return self\n"
+    "for i in range(9):\n    graph = Graph(torch.zeros(3), torch.zeros(3)).to('cuda')\n    graph.y.sum().item()\n"
+)
 FOUND = {
+    "attributes that are moved by name": _GRAPH.format("self.__dict__.items()"),
+    "attributes that are moved by name, through vars": _GRAPH.format("vars(self).items()"),
+    "fields of a batch that are moved by name": (
+        "from dataclasses import fields\n@dataclass\nclass Batch:\n    x: torch.Tensor\n    def to(self, device):\n"
+        "        return Batch(**{f.name: getattr(self, f.name).to(device) for f in fields(self)})\n"
+        "for i in range(9):\n    batch = Batch(torch.zeros(3)).to('cuda')\n    batch.x.sum().item()\n"
+    ),
+    "what an object that collates makes": (
+        "class Pair:\n    def __init__(self, x):\n        self.x = x\nclass Join:\n    def __call__(self, rows):\n"
+        "        return Pair(torch.stack(rows))\nfor pair in DataLoader([], collate_fn=Join()):\n    pair.x.cuda()\n"
+    ),
+    "columns of rows that a collate function pads": (
+        "from torch.nn.utils.rnn import pad_sequence\ndef join(rows):\n    x, y = zip(*rows)\n"
+        "    return pad_sequence(x), pad_sequence(y)\n"
+        "for x, y in DataLoader([], collate_fn=join):\n    x = x.to('cuda')\n"
+    ),
+    "a table on the host at a timestep on the device": (
+        "table = torch.linspace(0, 1, 100)\nsteps = torch.arange(9)\nif True:\n    steps = steps.cuda()\n"
+        "for t in steps:\n    table[t]\n"
+    ),
+    "losses that a dict is updated with": (
+        "model = nn.Linear(3, 3).cuda()\nfor x in DataLoader([]):\n    losses = {}\n"
+        "    losses.update({'a': model(x.cuda()).mean()})\n    sum(losses[key] for key in losses).item()\n"
+    ),
+    "the backward pass of a mask in a criterion": (
+        "class Loss(nn.Module):\n    def forward(self, out, y):\n        return F.mse_loss(out[y > 0], y[y > 0])\n"
+        "model, criterion = nn.Linear(3, 3).cuda(), Loss()\nfor x in DataLoader([]):\n    y = x.cuda()\n"
+        "    loss = criterion(model(y), y)\n    loss.backward()\n"
+    ),
     "an argument with methods that only tensors have": (
         "device = torch.device('cuda')\ndef weigh(x, y):\n    z = x.unsqueeze(0)\n    if (x > 0).all():\n"
         "        return y\n    return z\nfor i in range(9):\n    if weigh(load(), 1): pass\n"
@@ -200,6 +234,10 @@ FOUND = {
     ),
 }
 STEP = {
+    "an object that hooks a module": (
+        "class Norm:\n    def __call__(self, module, inputs, output):\n        self.norm = output.norm().item()\n"
+        "model = nn.Linear(3, 3).cuda()\nmodel.register_forward_hook(Norm())\n"
+    ),
     "a method of a module of a class that overrides how it moves": (
         "class Net(nn.Linear):\n    def to(self, device):\n        self.scale = self.scale.to(device)\n"
         "        return super().to(device)\n    def draw(self, x):\n        return self(x).sum().item()\n"
@@ -246,6 +284,10 @@ STEP = {
     ),
 }
 SILENT = {
+    "an element that is drawn": (
+        "x = torch.zeros(3, device='cuda')\nfor i in range(9):\n"
+        "    x[np.random.choice(3)] + x[np.random.randint(0, 3)]\n"
+    ),
     "an argument that is bound again before it is used as a tensor": (
         "device = torch.device('cuda')\ndef weigh(x):\n    if (x > 0).all():\n        return 1\n"
         "    x = torch.as_tensor(x)\n    return x.unsqueeze(0)\n"
@@ -292,6 +334,15 @@ SILENT = {
 def test_its_last_line_waits(lint, name):
     source = (HEAD + FOUND[name]).rstrip("\n")
     assert source.count("\n") + 1 in {finding.span.end_line for finding in lint(source)}
+
+
+def test_a_mask_that_may_not_be_there_says_nothing_about_the_backward_pass(lint):
+    code = (
+        "model = nn.Linear(3, 3).cuda()\ndef step(x, mask=None):\n    out = model(x)\n    if mask is not None:\n"
+        "        out = out[mask]\n    return out.mean()\nfor i in range(9):\n"
+        "    x = torch.zeros(3, device='cuda')\n    step(x).backward()\n"
+    )
+    assert "GS603" not in {finding.code for finding in lint(HEAD + code)}
 
 
 def test_a_module_with_weights_that_is_moved_waits_once():

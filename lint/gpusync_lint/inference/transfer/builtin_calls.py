@@ -10,7 +10,7 @@ from gpusync_lint.domain.training_idioms import is_batch_iterator
 from gpusync_lint.domain.values import ARRAY, HOST, LOADER, UNKNOWN, Kind, Value, dict_of, list_of, tuple_of
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.iteration import iterated, next_item
-from gpusync_lint.inference.transfer.names import attribute_of
+from gpusync_lint.inference.transfer.names import attribute_of, tensor_attributes
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
@@ -90,9 +90,29 @@ def _of_numbers(call: Call) -> Value:
 
 
 def _getattr(frame: Frame, call: Call) -> Value:
+    """An attribute; by a name that is not known, any tensor that the object holds."""
     if len(call.args) >= 2 and isinstance(call.args[1].const, str):
         return attribute_of(frame, call.args[0], call.args[1].const)
+    return tensor_attributes(frame, call.first) or HOST
+
+
+def _setattr(frame: Frame, call: Call) -> Value:
+    """Set an attribute; by a name that is not known, any that holds a tensor."""
+    if len(call.args) == 3:
+        owner, name, value = call.args
+        instances = frame.analysis.instances
+        if isinstance(name.const, str):
+            instances.set_attribute(owner, name.const, value)
+        elif value.kind is Kind.TENSOR and owner.definition is not None:
+            for label in instances.tensor_attributes(frame.reader, owner.definition):
+                instances.set_attribute(owner, label, value)
     return HOST
+
+
+def _vars(frame: Frame, call: Call) -> Value:
+    """The attributes of an object, as a dict: any of its tensors by any name."""
+    held = tensor_attributes(frame, call.first)
+    return UNKNOWN if held is None else dict_of((), held)
 
 
 def _map(frame: Frame, call: Call) -> Value:
@@ -130,7 +150,7 @@ def _unknown(frame: Frame, call: Call) -> Value:
 _BUILTINS: dict[str, Callable[[Frame, Call], Value]] = {
     **dict.fromkeys(("list", "tuple", "set", "reversed", "frozenset"), _collection),
     **dict.fromkeys(("max", "min", "abs", "round", "pow"), _arithmetic),
-    **dict.fromkeys(("vars", "open", "object", "type", "slice"), _unknown),
+    **dict.fromkeys(("open", "object", "type", "slice"), _unknown),
     "sorted": _collection,
     "iter": _iter,
     "next": _next,
@@ -139,6 +159,8 @@ _BUILTINS: dict[str, Callable[[Frame, Call], Value]] = {
     "zip": _zip,
     "sum": _sum,
     "getattr": _getattr,
+    "setattr": _setattr,
+    "vars": _vars,
     "map": _map,
     "filter": _filter,
     "super": _super,

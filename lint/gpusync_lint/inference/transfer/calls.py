@@ -14,6 +14,7 @@ from gpusync_lint.inference.transfer.methods import call_method
 from gpusync_lint.inference.transfer.moves import MOVES
 from gpusync_lint.inference.transfer.names import attribute, value_and_path
 from gpusync_lint.inference.transfer.serving import call_delegated, record_serving_call
+from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.project import framework_callbacks
 
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 
 _STEP_METHODS = frozenset({"step", "backward", "zero_grad", "manual_backward", "apply_gradients", "generate"})
 """Methods that are evidence of a training step, or of a step of generation."""
+_HOOKS = frozenset(
+    {
+        "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
+        "register_full_backward_pre_hook", "register_backward_hook", "register_hook",
+        "register_post_accumulate_grad_hook", "register_module_forward_hook",
+    }
+)  # fmt: skip
+"""Methods that pass a function to torch, which calls it in each forward or backward pass."""
 _BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.NAME, Kind.UNION})
 """Kinds of attributes that are called directly. Otherwise the kind of the receiver decides what the method does."""
 _CALLABLE = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.MODULE, Kind.LAMBDA})
@@ -63,6 +72,8 @@ def _call_attribute(frame: Frame, node: ast.Call, func: ast.Attribute) -> Value:
         _record_step_evidence(frame, made, path)
     elif name == "add_event_handler":
         _record_event_handler(frame, made)
+    elif name in _HOOKS:
+        _record_hook(frame, made)
     record_serving_call(frame, made, name, path)
     delegated = call_delegated(frame, made, name)
     if delegated is not None:
@@ -148,6 +159,17 @@ def _record_step_evidence(frame: Frame, call: Call, path: str | None) -> None:
 def _record_model(frame: Frame) -> None:
     """Record a call of something that is a model by its name; in a module it is a part of it."""
     frame.record_step_evidence(StepEvidence.LAYER if frame.is_in_module() else StepEvidence.MODEL)
+
+
+def _record_hook(frame: Frame, call: Call) -> None:
+    """`module.register_forward_hook(hook)`: torch calls the function, or object, whenever it runs the module."""
+    hook = call.first
+    if hook.kind is Kind.INSTANCE:
+        method = frame.analysis.project.classes.method(hook.ref, "__call__")
+        if method is not None:
+            frame.analysis.record_callback(method, Heat.STEP)
+    elif hook.kind is Kind.FUNCTION:
+        frame.analysis.record_callback(hook.ref, Heat.STEP)
 
 
 def _record_event_handler(frame: Frame, call: Call) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain.lattice import element, join, join_all, lookup
+from gpusync_lint.domain.tensor_ops import indexed_gradient
 from gpusync_lint.domain.values import GPU_TENSOR, HOST, UNKNOWN, Kind, Value, dict_of, foreign_value, list_of, tuple_of
 from gpusync_lint.inference.tables import evaluates
 from gpusync_lint.inference.transfer.assignments import MAX_KEYS, bind
@@ -112,7 +113,7 @@ def subscript(frame: Frame, node: ast.Subscript) -> Value:
 def _item_of_tensor(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
     if isinstance(index.const, str):  # a batch that is a dict
         return base
-    return base._replace(zero_dim=None, pinned=False)
+    return base._replace(zero_dim=None, pinned=False, gradient=indexed_gradient(base, index))
 
 
 def _item_of_sequence(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:

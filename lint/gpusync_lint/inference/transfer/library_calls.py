@@ -46,6 +46,8 @@ _PROGRESS_BARS = frozenset({"TQDM", "tqdm", "trange", "track", "progress_bar", "
 _COPIES = frozenset({"deepcopy", "copy"})
 _CHAINS = frozenset({"chain", "cycle", "islice"})
 _DRAWS = frozenset({"choice", "choices", "sample"})
+_DRAWS_ONE = frozenset({"choice", "randint", "integers"})
+"""Functions of `numpy.random` that draw one element, or one number, unless they are given a size."""
 _SEQUENCES = frozenset({Kind.LIST, Kind.TUPLE})
 NAMED_TUPLE = "collections.namedtuple()"
 """The dotted name of classes that `namedtuple` creates. The value has the names of the fields as its constant."""
@@ -198,6 +200,10 @@ def _call_standard_library(last: str, call: Call) -> Value:
 
 
 def _call_array_library(root: str, last: str, call: Call) -> Value:
+    if last in _DRAWS_ONE and len(call.args) < 3 and "size" not in call.kwargs:
+        draws_one = len(call.args) == 1 if last == "choice" else all(map(is_number, call.args))
+        if draws_one and call.args:
+            return ARRAY_ELEMENT
     of_numbers = root == "numpy" and last in python_api.NUMPY_OF_NUMBERS and bool(call.args)
     return ARRAY_ELEMENT if of_numbers and all(map(is_number, call.args)) else ARRAY
 
@@ -242,6 +248,9 @@ def data_loader(frame: Frame, dotted: str, kwargs: dict[str, Value]) -> Value:
     if dotted.startswith("torch_geometric"):
         elem = Value(Kind.RECORDS, pinned=pinned)
     collate = kwargs.get("collate_fn", UNKNOWN)
+    if collate.kind is Kind.INSTANCE:
+        method = frame.analysis.project.classes.method(collate.ref, "__call__")
+        collate = UNKNOWN if method is None else Value(Kind.FUNCTION, ref=method, bound=collate)
     if collate.kind is Kind.FUNCTION:
         bound = [collate.bound] if collate.bound is not None else []
         made = frame.analysis.call(frame, collate.ref, [*bound, list_of(Value(Kind.RECORDS))], {})

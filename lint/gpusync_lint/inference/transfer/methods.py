@@ -87,6 +87,14 @@ def optimizer_method(frame: Frame, call: Call) -> Value:
 def dict_method(frame: Frame, call: Call) -> Value:
     """A method of a dict."""
     receiver, name = call.receiver, call.method
+    if name == "update":
+        added = join_all(
+            [dict_of(tuple(call.kwargs.items()), None), *(one for one in call.args if one.kind is Kind.DICT)]
+        )
+        wider = join(receiver, added)
+        if wider != receiver:
+            rebind(frame, call.node.func.value, wider)  # type: ignore[attr-defined]
+        return HOST
     if name in ("get", "pop", "setdefault"):
         return lookup(receiver, call.args[0].const) if call.args else UNKNOWN
     if name in ("items", "values"):

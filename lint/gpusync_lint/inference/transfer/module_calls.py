@@ -11,12 +11,14 @@ from gpusync_lint.domain.values import (
     HOST,
     UNKNOWN,
     Device,
+    Gradient,
     Kind,
     Value,
     contents,
     dict_of,
     list_of,
     modules,
+    tensor,
     tuple_of,
     with_device,
 )
@@ -83,10 +85,13 @@ def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:
     last = dotted.rpartition(".")[2]
     if last.endswith("Loss"):
         where = max(given, default=frame.assumed_device())
-        return Value(Kind.TENSOR, where, zero_dim=call.callee.argument("reduction").const != "none" or None)
+        gradient = max((value.gradient for value in call.values), default=Gradient.NONE)
+        return tensor(where, zero_dim=call.callee.argument("reduction").const != "none" or None, gradient=gradient)
     if given:
         device = max(device, *given)
-    output = Value(Kind.TENSOR, device, certain=dotted.startswith("torch.nn"))
+    gradient = Gradient.FLOWS if frame.tracks_gradients() else Gradient.NONE
+    gradient = max(gradient, max((value.gradient for value in call.values), default=gradient))
+    output = tensor(device, certain=dotted.startswith("torch.nn"), gradient=gradient)
     if last in torch_api.modules().with_hidden_state:
         return tuple_of([output, tuple_of([output, output]) if last == "LSTM" else output])
     return output
@@ -139,7 +144,7 @@ def _parts(frame: Frame, module: Value, name: str) -> Value | None:
     known = torch_api.modules()
     plain = name.removeprefix("named_")
     if plain in known.tensors:
-        part = Value(Kind.TENSOR, _device_of_weights(frame, module))
+        part = tensor(_device_of_weights(frame, module), gradient=Gradient.FLOWS)
     elif plain in known.modules:
         part = Value(Kind.MODULE, module.device)
     elif name == "state_dict":

@@ -22,6 +22,7 @@ from gpusync_lint.domain.values import (
     Kind,
     Value,
     alternatives,
+    dict_of,
     external_name,
     foreign_value,
     modules,
@@ -234,12 +235,23 @@ def _instance_attribute(frame: Frame, base: Value, attr: str) -> Value:
         if method.kind == "property":
             return frame.analysis.call(frame, method, [base], {})
         return join_all([_bound(one, base) for one in classes.implementations(method)])
+    if attr == "__dict__":
+        held = tensor_attributes(frame, base)
+        return UNKNOWN if held is None else dict_of((), held)
     found = frame.analysis.instances.attribute(frame.reader, base.ref, attr)
     if found is None:
         return _inherited_attribute(frame, base, attr)
     if base.kind is Kind.MODULE and found.kind is Kind.MODULE and found.device is Device.CPU:
         return found._replace(device=base.device)  # created in a mixin, moved with its parent
     return found
+
+
+def tensor_attributes(frame: Frame, owner: Value) -> Value | None:
+    """Any tensor among the attributes of an instance of a project class; None if it holds none."""
+    if owner.kind is not Kind.INSTANCE or owner.definition is None:
+        return None
+    found = frame.analysis.instances.tensor_attributes(frame.reader, owner.definition)
+    return join_all(list(found.values())) if found else None
 
 
 def _inherited_attribute(frame: Frame, base: Value, attr: str) -> Value:

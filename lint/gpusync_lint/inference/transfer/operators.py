@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain.lattice import element, join, join_all
-from gpusync_lint.domain.tensor_ops import combine, device_comparison, is_gpu_string
+from gpusync_lint.domain.tensor_ops import combine, device_comparison, is_gpu_string, multiplied_gradient
 from gpusync_lint.domain.values import (
     ARRAY,
     ARRAY_ELEMENT,
@@ -16,6 +16,7 @@ from gpusync_lint.domain.values import (
     HOST,
     UNKNOWN,
     Device,
+    Gradient,
     Kind,
     Value,
     foreign_value,
@@ -61,7 +62,8 @@ def binary(frame: Frame, node: ast.BinOp) -> Value:
 def _of_tensors(op: type[ast.operator], left: Value, right: Value) -> Value:
     value = combine(left, right)
     boolean = op in _BITWISE and left.boolean and right.boolean
-    return tensor(value.device, left.certain and right.certain, value.zero_dim, boolean)
+    gradient = multiplied_gradient(left, right) if op is ast.MatMult else value.gradient
+    return tensor(value.device, left.certain and right.certain, value.zero_dim, boolean, gradient=gradient)
 
 
 def _of_sequence(op: type[ast.operator], left: Value, right: Value) -> Value:
@@ -127,7 +129,8 @@ def _compared(values: list[Value]) -> Value:
     tensors = [value for value in values if value.kind is Kind.TENSOR]
     if tensors:
         result = combine(values[0], values[1]) if len(values) == 2 else join_all(tensors)
-        return result._replace(boolean=True, certain=all(value.certain for value in tensors))
+        certain = all(value.certain for value in tensors)
+        return result._replace(boolean=True, certain=certain, gradient=Gradient.NONE)
     for value in values:
         if value.kind is Kind.FOREIGN:
             return foreign_value(foreign.types()[value.ref].result)

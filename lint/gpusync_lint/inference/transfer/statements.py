@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from gpusync_lint.domain.training_idioms import stops_gradients
 from gpusync_lint.domain.values import HOST, UNKNOWN, Device, Kind
 from gpusync_lint.inference.tables import STATEMENTS, executes
 from gpusync_lint.inference.transfer.assignments import bind
@@ -73,8 +74,10 @@ def branch(frame: Frame, node: ast.If) -> None:
 def with_block(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
     """`with manager as target:`. In `with device:`, tensors are created on the device."""
     outside = len(frame.device_blocks)
+    without_gradients = frame.blocks_without_gradients
     for item in node.items:
         value = frame.eval(item.context_expr)
+        frame.blocks_without_gradients += stops_gradients(item.context_expr)
         if value.kind is Kind.DEVICE:
             frame.device_blocks.append(value.device)
             if value.device >= Device.ASSUMED:
@@ -83,6 +86,7 @@ def with_block(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
             bind(frame, item.optional_vars, value)
     frame.execute(node.body)
     del frame.device_blocks[outside:]
+    frame.blocks_without_gradients = without_gradients
 
 
 def _is_tensor(frame: Frame, test: ast.expr) -> bool | None:

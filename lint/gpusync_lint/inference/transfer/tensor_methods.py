@@ -6,8 +6,20 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.tensor_ops import combine
-from gpusync_lint.domain.values import ARRAY, HOST, UNCOALESCED, Kind, Value, list_of, tensor_like, tuple_of
+from gpusync_lint.domain.tensor_ops import combine, multiplied_gradient
+from gpusync_lint.domain.values import (
+    ARRAY,
+    COALESCED,
+    HOST,
+    UNCOALESCED,
+    Device,
+    Gradient,
+    Kind,
+    Value,
+    list_of,
+    tensor_like,
+    tuple_of,
+)
 from gpusync_lint.inference.tables import Call, methods_of
 from gpusync_lint.inference.transfer.moves import as_type
 
@@ -16,8 +28,16 @@ if TYPE_CHECKING:
 
     from gpusync_lint.inference.frame import Frame
 
-_MADE_DENSE = frozenset({"coalesce", "to_dense", "values", "indices"})
+_MADE_DENSE = frozenset({"coalesce", "to_dense", "to_sparse_csr", "values", "indices"})
 """Methods of a sparse tensor after which products no longer sort its indices."""
+
+
+_DETACHED = frozenset(
+    {"detach", "detach_", "argmax", "argmin", "argsort", "numpy", "tolist", "item", "size", "multinomial", "new_zeros"}
+)
+"""Operations whose results no gradient passes through."""
+_MULTIPLIED = frozenset({"prod", "cumprod"})
+_MATRIX_PRODUCTS = frozenset({"mm", "matmul", "spmm"})
 
 
 class _Operation(NamedTuple):
@@ -83,8 +103,10 @@ def tensor_method(frame: Frame, call: Call) -> Value:
         return list_of(tuple_of([HOST, call.receiver._replace(zero_dim=None)]))
     if call.method == "keys":
         return list_of(HOST)
-    if call.method in _MADE_DENSE and call.receiver.ref == UNCOALESCED:
-        return call.receiver._replace(ref=None)
+    if call.method in _MADE_DENSE and call.receiver.ref in (UNCOALESCED, COALESCED):
+        return call.receiver._replace(ref=COALESCED if call.method == "coalesce" else None)
+    if call.method == "requires_grad_" and call.first.const is not False:
+        return call.receiver._replace(gradient=max(call.receiver.gradient, Gradient.FLOWS))
     if call.method == "type_as" and call.first.kind is Kind.TENSOR:
         return call.receiver._replace(device=call.first.device, boolean=call.first.boolean, pinned=False)
     return operation(call.method, call.receiver, call.args, call.kwargs)
@@ -94,7 +116,8 @@ def operation(name: str, receiver: Value, args: list[Value], kwargs: dict[str, V
     """The result of a method of tensors, or of the function of the same name in torch."""
     properties = _operation(name)
     if properties.gives != "tensor":
-        return _special(properties.gives, receiver, args)
+        made = _special(properties.gives, receiver, args)
+        return made._replace(gradient=_gradient(name, receiver, args)) if made.gradient else made
     base = receiver
     if not properties.reshapes:
         for other in (*args, *kwargs.values()) if kwargs else args:
@@ -107,7 +130,21 @@ def operation(name: str, receiver: Value, args: list[Value], kwargs: dict[str, V
         zero_dim = receiver.zero_dim if properties.dimensions == "receiver" else base.zero_dim
     boolean = properties.makes_boolean or (receiver.boolean and properties.keeps_boolean)
     result = tensor_like(base, base.certain or properties.only_tensors, zero_dim, boolean, False)
+    if base.gradient or receiver.gradient:
+        gradient = Gradient.NONE if properties.makes_boolean else max(base.gradient, _gradient(name, receiver, args))
+        result = result._replace(gradient=Gradient.NONE if name in _DETACHED else gradient)
     return _in_parts(properties.parts, result, args, kwargs) if properties.parts else result
+
+
+def _gradient(name: str, receiver: Value, args: list[Value]) -> Gradient:
+    """What the backward pass through an operation does."""
+    if name in _DETACHED:
+        return Gradient.NONE
+    if name in _MULTIPLIED and receiver.gradient and receiver.device is not Device.CPU:
+        return max(receiver.gradient, Gradient.THROUGH_PRODUCT)
+    if name in _MATRIX_PRODUCTS and args:
+        return multiplied_gradient(receiver, args[0])
+    return receiver.gradient
 
 
 def _special(gives: str, receiver: Value, args: list[Value]) -> Value:

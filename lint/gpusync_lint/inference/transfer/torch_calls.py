@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import accelerators, torch_api
 from gpusync_lint.domain.lattice import element
-from gpusync_lint.domain.tensor_ops import combine
+from gpusync_lint.domain.tensor_ops import combine, multiplied_gradient
 from gpusync_lint.domain.values import (
     CPU_TENSOR,
     DTYPE,
@@ -19,10 +19,12 @@ from gpusync_lint.domain.values import (
     UNCOALESCED,
     UNKNOWN,
     Device,
+    Gradient,
     Kind,
     Value,
     is_number,
     list_of,
+    tensor,
     tuple_of,
     with_device,
 )
@@ -130,7 +132,9 @@ def _parameter(frame: Frame, name: str, call: Call) -> Value | None:
     if not call.args:
         return None
     given = call.args[0]
-    return with_device(given, max(given.device, frame.assumed_device())) if given.kind is Kind.TENSOR else UNKNOWN
+    if given.kind is not Kind.TENSOR:
+        return UNKNOWN
+    return with_device(given, max(given.device, frame.assumed_device()))._replace(gradient=Gradient.FLOWS)
 
 
 def _argument(frame: Frame, name: str, call: Call) -> Value | None:
@@ -157,7 +161,8 @@ def _module(frame: Frame, name: str, call: Call) -> Value:
 def _sequence(frame: Frame, name: str, call: Call) -> Value:
     """`pad_sequence` and similar functions, of a list of tensors or of one."""
     given = call.first
-    return element(given) if given.kind is Kind.LIST else given
+    item = element(given) if given.kind in (Kind.LIST, Kind.TUPLE) else given
+    return CPU_TENSOR._replace(certain=False) if item.kind is Kind.RECORDS else item
 
 
 def _padded_sequence(frame: Frame, name: str, call: Call) -> Value:
@@ -186,7 +191,8 @@ def _factory(frame: Frame, name: str, call: Call) -> Value:
         else args[0].kind is Kind.TUPLE and not args[0].items  # a shape without dimensions
     )
     pinned = kwargs.get("pin_memory", UNKNOWN).const is True
-    made = Value(Kind.TENSOR, device, zero_dim=True if single else None, boolean=boolean, pinned=pinned)
+    gradient = Gradient.FLOWS if kwargs.get("requires_grad", UNKNOWN).const is True else Gradient.NONE
+    made = tensor(device, zero_dim=True if single else None, boolean=boolean, pinned=pinned, gradient=gradient)
     return made._replace(ref=UNCOALESCED) if "sparse" in name else made
 
 
@@ -220,13 +226,15 @@ def _tensor_function(frame: Frame, name: str, call: Call) -> Value:
         return UNKNOWN
     if last in torch_api.tensors().zero_dim_losses:
         reduced = call.kwargs.get("reduction", UNKNOWN).const != "none"
-        return Value(Kind.TENSOR, first.device, first.certain, zero_dim=reduced or None)
+        return tensor(first.device, first.certain, reduced or None, gradient=first.gradient)
     if last.endswith("_like"):
         return _like(first, call)
     if last == "where":
         one = first._replace(boolean=False)
         return list_of(one) if len(call.args) == 1 else combine(call.values[0], first)._replace(boolean=False)
     result = operation(last, first, call.args[1:], call.kwargs)
+    if last in ("mm", "matmul", "spmm") and len(call.args) > 1 and result.gradient:
+        result = result._replace(gradient=multiplied_gradient(*call.args[:2]))
     return result._replace(certain=True) if result.kind is Kind.TENSOR else result  # functions of torch return tensors
 
 
