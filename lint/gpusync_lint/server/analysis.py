@@ -128,8 +128,11 @@ class FolderAnalysis:
         file, errors = in_memory(self._listing(path), text)
         if file is None:
             return Answer({})
-        outcome = self._quick.outcome(file, errors)
-        return Answer(self._documents(outcome, [file], {path: text}), tracebacks=outcome.tracebacks)
+        try:
+            outcome = self._quick.outcome(file, errors)
+            return Answer(self._documents(outcome, [file], {path: text}), tracebacks=outcome.tracebacks)
+        except UserError as error:  # a run file that cannot be read
+            return Answer({}, str(error))
 
     def _scanned(self) -> tuple[Request, Found]:
         """Read the settings, and the files that have changed on disk."""

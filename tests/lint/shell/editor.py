@@ -21,6 +21,7 @@ class Editor:
     def __init__(self) -> None:
         self.client = LanguageClient("test editor", "1")
         self.published: dict[str, types.PublishDiagnosticsParams] = {}
+        self.on_published: Callable[[types.PublishDiagnosticsParams], object] = lambda params: None
         self.messages: list[str] = []
         self._news = asyncio.Event()
         self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)(lambda params: self._take(params))
@@ -50,6 +51,7 @@ class Editor:
 
     def _take(self, params: types.PublishDiagnosticsParams) -> None:
         self.published[params.uri] = params
+        self.on_published(params)
         self._news.set()
 
     def _note(self, message: str) -> None:
