@@ -66,3 +66,29 @@ def test_emacs(tmp_path):
         if subprocess.run(asked, capture_output=True, check=False).returncode:
             pytest.skip("Emacs has no Eglot")
     check(shown("emacs", ["--batch", "--load", str(HERE / "emacs.el")], tmp_path))
+
+
+def npm(*arguments: str) -> str:
+    """Run npm in the folder of the extension. Returns what it printed."""
+    program = shutil.which("npm")
+    if program is None:
+        pytest.skip("npm is not installed")
+    if not (VSCODE / "node_modules").exists():
+        pytest.skip("the packages of the extension are not installed: npm ci in editors/vscode")
+    environment = {"PYTHON": sys.executable, **os.environ}
+    done = subprocess.run(
+        [program, *arguments], cwd=VSCODE, env=environment, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_extension_of_vs_code_compiles_and_passes_its_tests():
+    assert "# fail 0" in npm("test")
+
+
+@pytest.mark.long
+def test_the_extension_in_vs_code():
+    if "CODE_SERVER" not in os.environ:
+        pytest.skip("CODE_SERVER does not say where code-server is: see editors/vscode/README.md")
+    assert "ok the restart command starts a new server" in npm("run", "test:vscode")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +31,7 @@ from gpusync_lint import rule_pages
 from gpusync_lint._version import __version__
 from gpusync_lint.server import actions, lenses
 from gpusync_lint.server.provisional import combined
-from gpusync_lint.server.values import Cell, Positions, diagnostics, hover, overlaps
+from gpusync_lint.server.values import Cell, Positions, changed_text, diagnostics, hover, overlaps
 from gpusync_lint.server.worker import Worker, WorkerDiedError
 
 if TYPE_CHECKING:
@@ -108,6 +109,9 @@ class Server:
         self._documents: dict[str, _Document] = {}
         self._notebooks: dict[str, str] = {}
         """By the address of a cell, that of its notebook."""
+        self._cells: dict[str, types.TextDocumentItem] = {}
+        """The texts of cells. The library does not apply changes of parts of them, which clients send all the same."""
+        logging.getLogger("pygls.workspace.text_document").setLevel(logging.CRITICAL)  # it reports each such change
         self._answered = asyncio.Event()
         """Set, and replaced, whenever diagnostics are published."""
         self._runs_commands = False
@@ -230,32 +234,47 @@ class Server:
         path = _path_of(uri)
         if path is not None:
             self._documents[uri] = _Document(uri, path, self._place_of(path), "", None, ())
+            self._cells.update((item.uri, item) for item in params.cell_text_documents)
             self._read_cells(uri)
 
     def _notebook_changed(self, params: types.DidChangeNotebookDocumentParams) -> None:
-        if params.notebook_document.uri in self._documents:
-            self._read_cells(params.notebook_document.uri)
+        uri, cells = params.notebook_document.uri, params.change.cells
+        if uri not in self._documents or cells is None:
+            return
+        if cells.structure is not None:
+            self._cells.update((item.uri, item) for item in cells.structure.did_open or ())
+        for changed in cells.text_content or ():
+            item = self._cells[changed.document.uri]
+            for change in changed.changes:
+                item.text = changed_text(item.text, change, self._encoding())
+            item.version = changed.document.version
+        self._read_cells(uri)
 
     def _notebook_saved(self, params: types.DidSaveNotebookDocumentParams) -> None:
         self._save(params.notebook_document.uri)
 
     def _notebook_closed(self, params: types.DidCloseNotebookDocumentParams) -> None:
         uri = params.notebook_document.uri
+        document = self._documents.get(uri)
         self._close(uri)
+        for cell in () if document is None or document.cells is None else document.cells:
+            self._cells.pop(cell.uri, None)
         self._notebooks = {cell: notebook for cell, notebook in self._notebooks.items() if notebook != uri}
 
     def _read_cells(self, uri: str) -> None:
-        """Take the cells of a notebook from the workspace, where the library has edited them."""
-        document, workspace = self._documents[uri], self.client.workspace
-        notebook = workspace.get_notebook_document(notebook_uri=uri)
+        """Take the order of the cells of a notebook from the workspace, which the library keeps."""
+        document = self._documents[uri]
+        notebook = self.client.workspace.get_notebook_document(notebook_uri=uri)
         cells = []
         for one in () if notebook is None else notebook.cells:
-            cell = workspace.get_text_document(one.document)
-            is_code = one.kind is types.NotebookCellKind.Code and cell.language_id == "python"
-            cells.append(Cell(one.document, cell.source if is_code else "", cell.version, is_code))
+            item = self._cells.get(one.document)  # the client may leave out cells of other languages
+            is_code = item is not None and one.kind is types.NotebookCellKind.Code and item.language_id == "python"
+            text, version = ("", None) if item is None else (item.text, item.version)
+            cells.append(Cell(one.document, text, version, is_code))
         gone = {cell.uri for cell in document.cells or ()} - {cell.uri for cell in cells}
         for cell_uri in gone:
             self._notebooks.pop(cell_uri, None)
+            self._cells.pop(cell_uri, None)
             self._publish_in(cell_uri, [], None)
         self._notebooks.update((cell.uri, uri) for cell in cells)
         document.cells, document.text = tuple(cells), _notebook_file(cells)
@@ -432,8 +451,10 @@ class Server:
         """The findings that are shown in a document; None if there are none for its current text."""
         if document is None or document.shown is None or document.shown.document != document.text:
             return None
-        encoding = self.client.workspace.position_encoding or "utf-16"
-        return Positions(document.uri, document.shown, encoding, document.cells)
+        return Positions(document.uri, document.shown, self._encoding(), document.cells)
+
+    def _encoding(self) -> str:
+        return self.client.workspace.position_encoding or "utf-16"
 
     async def _current(self, uri: str) -> tuple[_Document, Positions] | None:
         """The document with an address, as soon as its text has been analyzed; None if it is not, or not in time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from lsprotocol import types
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from gpusync_lint.settings.selection import Reported
 
 SOURCE = "gpusync"
+_LINE_END = re.compile(r"\r\n|\n|\r")
 _UNNECESSARY = frozenset({"GS902", "GS903", "GS905"})
 """The codes about text that serves no purpose any more, which editors show faded."""
 
@@ -91,6 +93,31 @@ class Positions:
         if self._encoding == "utf-32":
             return len(before)
         return len(before) + sum(char > "\uffff" for char in before)
+
+
+def changed_text(text: str, change: types.TextDocumentContentChangeEvent, encoding: str) -> str:
+    """A text after a change by the client. Lines end as the protocol says, and not, for example, with a form feed."""
+    if not isinstance(change, types.TextDocumentContentChangePartial):
+        return change.text
+    starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
+
+    def offset(position: types.Position) -> int:
+        if position.line >= len(starts):
+            return len(text)
+        end = starts[position.line + 1] if position.line + 1 < len(starts) else len(text)
+        line = text[starts[position.line] : end].rstrip("\r\n")
+        return starts[position.line] + _characters(line, position.character, encoding)
+
+    return text[: offset(change.range.start)] + change.text + text[offset(change.range.end) :]
+
+
+def _characters(line: str, units: int, encoding: str) -> int:
+    """The number of characters in the first units of a line."""
+    if encoding == "utf-32":
+        return min(units, len(line))
+    width = 2 if encoding == "utf-16" else 1
+    encoded = line.encode("utf-16-le" if width == 2 else "utf-8", "surrogatepass")[: units * width]
+    return len(encoded.decode("utf-16-le" if width == 2 else "utf-8", "ignore"))
 
 
 def _lines(text: str) -> list[str]:

@@ -198,11 +198,17 @@ class Editor:
         )
 
     def change_cell(self, path: Path, cell: str, text: str) -> None:
+        self._change_cell(path, cell, types.TextDocumentContentChangeWholeDocument(text=text))
+
+    def change_cell_part(self, path: Path, cell: str, line: int, start: int, end: int, text: str) -> None:
+        """Replace a part of a line, counted from 0, from a UTF-16 column to another."""
+        where = types.Range(types.Position(line, start), types.Position(line, end))
+        self._change_cell(path, cell, types.TextDocumentContentChangePartial(range=where, text=text))
+
+    def _change_cell(self, path: Path, cell: str, change: types.TextDocumentContentChangeEvent) -> None:
         self._versions[cell] += 1
         document = types.VersionedTextDocumentIdentifier(uri=cell, version=self._versions[cell])
-        changed = types.NotebookDocumentCellContentChanges(
-            document, [types.TextDocumentContentChangeWholeDocument(text=text)]
-        )
+        changed = types.NotebookDocumentCellContentChanges(document, [change])
         self._change_notebook(path, types.NotebookDocumentCellChanges(text_content=[changed]))
 
     def insert_cell(self, path: Path, index: int, text: str) -> str:

@@ -13,14 +13,24 @@ if TYPE_CHECKING:
 
     import pytest
 
+LOOP = """for x in loader:
+    loss = model(x.cuda()).sum()
+    loss.backward()
+    opt.step()
+    log(loss)"""
+MAGIC = """!nvidia-smi
+for x in loader:
+    y = torch.zeros(3).to('cuda')
+    model(y).sum().backward()
+    opt.step()"""
 CELLS = [
     ("markdown", "# Training"),
     ("python", "%matplotlib inline\nimport torch\nmodel = torch.nn.Linear(2, 2).cuda()"),
     ("python", "def log(value):\n    print('😀', value.item())"),
-    ("python", "for x in loader:\n    loss = model(x.cuda()).sum()\n    loss.backward()\n    opt.step()\n    log(loss)"),
-    ("python", "!nvidia-smi\nfor x in loader:\n    y = torch.zeros(3).to('cuda')\n    model(y).sum().backward()\n    opt.step()"),
+    ("python", LOOP),
+    ("python", MAGIC),
     ("python", "def broken(:\n    pass"),
-]  # fmt: skip
+]
 Found = list[tuple[int, "object", int, int]]
 
 
@@ -71,13 +81,18 @@ def test_diagnostics_by_cell_equal_those_of_the_saved_file(tmp_path, capsys, mon
         uris = editor.open_notebook(path, cells)
         await editor.until(lambda: shown(editor, uris) == want)
         assert not editor.published[uris[1]].diagnostics  # every cell is answered, also one without findings
-        (wait,) = [one for one in editor.diagnostics(uris[2]) or ()]
+        (wait,) = editor.diagnostics(uris[2]) or ()
         assert wait.range.start.character == CELLS[2][1].split("\n")[1].index(".item") + 2  # UTF-16
 
         # Unsaved: an edit in a cell, then a new cell above, which moves the others.
         cells[5] = ("python", "for x in loader:\n    model(x.cuda()).sum().tolist()\n    opt.step()")
         editor.change_cell(path, uris[5], cells[5][1])
         await editor.until(lambda: "tolist" in str(editor.diagnostics(uris[5])))
+        # The way of VS Code: parts of a cell, here behind characters of two units each.
+        at = CELLS[2][1].split("\n")[1].index("item") + 1
+        editor.change_cell_part(path, uris[2], 1, at, at + len("item"), "tolist")
+        await editor.until(lambda: "tolist" in str(editor.diagnostics(uris[2])))
+        cells[2] = ("python", "def log(value):\n    print('😀', value.tolist())")
         new = editor.insert_cell(
             path, 1, "import torch\nfor x in loader:\n    print(x.cuda().sum().item())\n    opt.step()"
         )
