@@ -187,6 +187,14 @@ class Capture(NamedTuple):
     """The qualified names of the functions that lead from the capture to the code; none if it is in the capture."""
 
 
+class Entry(NamedTuple):
+    """How often a function is entered."""
+
+    heat: Heat
+    unit: Unit | None
+    """What it is entered once per, if it is entered in every step and that is known."""
+
+
 class FunctionHeat(NamedTuple):
     """How often a function runs, and what its loops repeat."""
 

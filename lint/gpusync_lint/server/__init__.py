@@ -42,7 +42,7 @@ def server_parser() -> Parser:
         action="append",
         default=[],
         metavar="RUN.json",
-        help="show in hovers and lenses what a run measured at the line; relative to each workspace folder; may be repeated",
+        help="show in hovers and lenses what a run measured there; relative to each workspace folder; may be repeated",
     )
     parser.add_argument(
         "--stdio", action="store_true", help="talk over standard input and output (always; editors add it)"

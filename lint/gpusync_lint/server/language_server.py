@@ -35,8 +35,10 @@ from gpusync_lint.server.values import Cell, Positions, changed_text, diagnostic
 from gpusync_lint.server.worker import Worker, WorkerDiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from gpusync_lint.model.function_key import Key
+    from gpusync_lint.model.placement import Entry
     from gpusync_lint.server.analysis import Answer, Checked
 
 SETTLED = 0.4
@@ -121,6 +123,8 @@ class Server:
         """The documents to analyze quickly, the last edited one last."""
         self._dirty: dict[Place, float] = {}
         """The folders to analyze completely, with the times of the first edits since the last analysis."""
+        self._entries: dict[Place, Mapping[Key, Entry]] = {}
+        """How often functions are entered, by the last complete analyses. Quick analyses depend on it."""
         self._last_edit = 0.0
         self._wake_quick = asyncio.Event()
         self._wake_complete = asyncio.Event()
@@ -387,7 +391,12 @@ class Server:
                     self._edited.setdefault(document.uri)
                     self._wake_quick.set()
             self._refresh_lenses()
-            await self._ask(self._quick_worker, "scan", place, {one.path: one.text for one in documents})
+            current = {one.path: one.text for one in documents}
+            await self._ask(self._quick_worker, "scan", place, current, answer.entries)
+            if self._entries.get(place) != answer.entries:
+                self._entries[place] = answer.entries
+                for document in documents:
+                    document.quick.clear()
             for document in documents:
                 await self._quick(document, document.text)
 
