@@ -10,13 +10,15 @@ half written. The latency of an edit is the time from sending it to the first di
 At each checkpoint the client waits until the server has analyzed the whole project again, which the server shows as
 progress; then the texts are written to disk, and `gpusync lint` runs over the project, without a cache. The diagnostics
 of all open files have to be equal to its findings. `settled_s` is the time from the last edit to the end of the
-analysis, and `equal_s` the time to the moment from which on the diagnostics were those of the command line: often the
-first ones are already. It needs /proc.
+analysis, and `equal_s` the time to the moment from which on the diagnostics were those of the command line, at the
+checkpoints at which all open files are valid Python: in a file that is not, findings stay until that end. It needs
+/proc.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import asyncio
 import json
 import os
@@ -134,6 +136,14 @@ def shown(editor: Editor, names: dict[str, str]) -> list[Any]:
     return sorted(found, key=repr)
 
 
+def is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
+
+
 class Settling:
     """What the server shows after an edit, until it has analyzed the project completely."""
 
@@ -217,7 +227,7 @@ async def measure(editor: Editor, root: Path, arguments: argparse.Namespace, res
         if since is None or shown(editor, names) != want:
             different += 1
             print("different:", set(shown(editor, names)) ^ set(want), file=sys.stderr)
-        else:
+        elif all(map(is_python, typist.texts.values())):
             equal.append(since)
         lints.append(seconds)
         rss.append(memory(pid))
@@ -233,7 +243,7 @@ async def measure(editor: Editor, root: Path, arguments: argparse.Namespace, res
         "checkpoints": len(settled),
         "different": different,
         "settled_s": {"median": statistics.median(settled), "max": max(settled)},
-        "equal_s": {"median": statistics.median(equal), "max": max(equal)},
+        "equal_s": {"checkpoints": len(equal), "median": statistics.median(equal or [0]), "max": max(equal, default=0)},
         "command_line_s": {"median": statistics.median(lints), "max": max(lints)},
         "rss_mib": {"first": rss[0], "half": rss[len(rss) // 2], "last": rss[-1], "max": max(rss)},
         "messages": editor.messages,
