@@ -5,14 +5,20 @@ usage: server_latency.py [--tree FOLDER] [--lines N] [--edits N] [--checkpoints 
 Nothing in FOLDER is changed: a copy is edited. Without one, a project of N lines is made, whose modules import each
 other, so that it is one component. A client opens some files, and makes one edit after the other, each as soon as the
 diagnostics for the one before have arrived: lines that wait are typed into functions and removed again, some of them
-half written. The latency of an edit is the time from sending it to the first diagnostics for that text. At each
-checkpoint the texts are written to disk, `gpusync lint` runs over the project, and the diagnostics of all open files
-have to become equal to its findings; how long that takes after the last edit is `settled_s`. It needs /proc.
+half written. The latency of an edit is the time from sending it to the first diagnostics for that text.
+
+At each checkpoint the client waits until the server has analyzed the whole project again, which the server shows as
+progress; then the texts are written to disk, and `gpusync lint` runs over the project, without a cache. The diagnostics
+of all open files have to be equal to its findings. `settled_s` is the time from the last edit to the end of the
+analysis, and `equal_s` the time to the moment from which on the diagnostics were those of the command line, at the
+checkpoints at which all open files are valid Python: in a file that is not, findings stay until that end. It needs
+/proc.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import asyncio
 import json
 import os
@@ -33,7 +39,9 @@ sys.path.insert(0, str(ROOT / "tests" / "lint" / "shell"))
 
 from editor import Editor, session  # noqa: E402
 
-LINT = [sys.executable, "-m", "pytest_gpusync", "lint", "--exit-zero", "--output-format", "json", "."]
+LINT = [sys.executable, "-m", "pytest_gpusync", "lint", "--exit-zero", "--no-cache", "--output-format", "json", "."]
+QUIET = 2.0
+"""Seconds without a sign of an analysis after which none is to come."""
 TYPED = (
     'probe = torch.zeros(3, device="cuda").sum().item()',
     'probe = torch.ones(2, device="cuda").tolist()',
@@ -128,6 +136,44 @@ def shown(editor: Editor, names: dict[str, str]) -> list[Any]:
     return sorted(found, key=repr)
 
 
+def is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
+
+
+class Settling:
+    """What the server shows after an edit, until it has analyzed the project completely."""
+
+    def __init__(self, editor: Editor, names: dict[str, str]) -> None:
+        self._editor = editor
+        self._names = names
+        self._start = time.perf_counter()
+        self._states: list[tuple[float, list[Any]]] = []
+
+    async def wait(self) -> float:
+        """Wait for the end of the analysis. Returns the time since the start."""
+        finished, ended = self._editor.finished, 0.0
+        while True:
+            self._record()
+            if self._editor.finished > finished:
+                finished, ended = self._editor.finished, time.perf_counter() - self._start
+            if not await self._editor.news(QUIET) and not self._editor.running:
+                return ended or self._states[-1][0]
+
+    def _record(self) -> None:
+        state = shown(self._editor, self._names)
+        if not self._states or self._states[-1][1] != state:
+            self._states.append((time.perf_counter() - self._start, state))
+
+    def equal_since(self, want: list[Any]) -> float | None:
+        """From when on the diagnostics were those; None if they are not."""
+        at, state = self._states[-1]
+        return at if state == want else None
+
+
 def memory(pid: int) -> float:
     """Resident memory of a process and its children, in MiB."""
     total = 0
@@ -156,30 +202,33 @@ async def measure(editor: Editor, root: Path, arguments: argparse.Namespace, res
         names[uri], texts[uri] = path.relative_to(root).as_posix(), path.read_text()
     typist = Typist(texts, arguments.seed)
     pid = editor.client._server.pid
-    start = time.perf_counter()
+    first = await Settling(editor, names).wait()
     want, seconds = command_line(root, set(names.values()))
-    await asyncio.wait_for(editor.until(lambda: shown(editor, names) == want), None)
-    result |= {"files": len(list(root.rglob("*.py"))), "opened": len(opened), "first_s": time.perf_counter() - start}
+    if shown(editor, names) != want:
+        raise SystemExit("the first diagnostics are not those of the command line")
+    result |= {"files": len(list(root.rglob("*.py"))), "opened": len(opened), "first_s": first}
     result |= {"lines": sum(path.read_bytes().count(b"\n") for path in root.rglob("*.py")), "findings": len(want)}
-    latencies, settled, rss, lints, different = [], [], [], [seconds], 0
+    latencies, settled, equal, rss, lints, different = [], [], [], [], [seconds], 0
     every = max(1, arguments.edits // arguments.checkpoints)
     for number in range(1, arguments.edits + 1):
         uri = typist.edit()
+        settling = Settling(editor, names)
         start = time.perf_counter()
         editor.change(uri, typist.texts[uri])
         await editor.until(lambda uri=uri: editor.diagnostics(uri) is not None)
         latencies.append(1000 * (time.perf_counter() - start))
         if number % every:
             continue
+        settled.append(await settling.wait())
         for one, name in names.items():
             (root / name).write_text(typist.texts[one])
         want, seconds = await asyncio.to_thread(command_line, root, set(names.values()))
-        try:
-            await editor.until(lambda want=want: shown(editor, names) == want)
-        except AssertionError:
+        since = settling.equal_since(want)
+        if since is None or shown(editor, names) != want:
             different += 1
             print("different:", set(shown(editor, names)) ^ set(want), file=sys.stderr)
-        settled.append(time.perf_counter() - start)
+        elif all(map(is_python, typist.texts.values())):
+            equal.append(since)
         lints.append(seconds)
         rss.append(memory(pid))
         print(f"{number} edits, {statistics.median(latencies):.0f} ms, {rss[-1]:.0f} MiB", file=sys.stderr, flush=True)
@@ -194,6 +243,7 @@ async def measure(editor: Editor, root: Path, arguments: argparse.Namespace, res
         "checkpoints": len(settled),
         "different": different,
         "settled_s": {"median": statistics.median(settled), "max": max(settled)},
+        "equal_s": {"checkpoints": len(equal), "median": statistics.median(equal or [0]), "max": max(equal, default=0)},
         "command_line_s": {"median": statistics.median(lints), "max": max(lints)},
         "rss_mib": {"first": rss[0], "half": rss[len(rss) // 2], "last": rss[-1], "max": max(rss)},
         "messages": editor.messages,

@@ -30,7 +30,9 @@ def without_blocks(page):
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.relative_to(ROOT).as_posix()
+    "page",
+    [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "skills" / "gpusync" / "SKILL.md"],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_every_link_leads_somewhere(page):
     broken = []

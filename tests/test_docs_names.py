@@ -27,7 +27,10 @@ else:
 ROOT = Path(__file__).parents[1]
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for path in [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "skills/gpusync/SKILL.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]
     if path.parent.name != "rules"
 }
 PAGES["docs/rules"] = "\n".join(

@@ -36,7 +36,12 @@ pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {"gpusync": ("-m", "pytest_gpusync"), "pytest": ("-m", "pytest", "-p", "no:cacheprovider", "--color=no")}
-WRITTEN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
+WRITTEN = [
+    ROOT / "README.md",
+    ROOT / "skills" / "gpusync" / "SKILL.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+]
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in WRITTEN}
 COLUMNS = "90"
 """The width of the terminal that the pages show."""

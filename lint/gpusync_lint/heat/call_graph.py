@@ -16,6 +16,7 @@ from gpusync_lint.domain.training_idioms import is_test_path
 from gpusync_lint.heat.capture import reached
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.placement import (
+    Entry,
     FunctionHeat,
     LoopForm,
     LoopKind,
@@ -50,6 +51,22 @@ def propagate(graph: CallGraph) -> dict[Key, FunctionHeat]:
     for key, capture in reached(graph).items():
         heats[key] = heats[key]._replace(capture=capture)
     return _with_units(graph, heats, steps.loop_units)
+
+
+def repeated_entries(heats: Mapping[Key, FunctionHeat]) -> dict[Key, Entry]:
+    """The functions that are entered repeatedly."""
+    return {key: Entry(heat.entry, heat.unit) for key, heat in heats.items() if heat.entry is not Heat.ONCE}
+
+
+def with_entries(graph: CallGraph, known: Mapping[Key, Entry]) -> CallGraph:
+    """A graph of some files whose functions are entered at least as often as is known from calls in other files."""
+    result: CallGraph = {}
+    for key, node in graph.items():
+        entry = known.get(key)
+        if entry is not None and entry.heat.rank < node.convention.rank:
+            node = node._replace(convention=entry.heat, unit=node.unit or entry.unit)
+        result[key] = node
+    return result
 
 
 def heat_at(place: Place, heats: Mapping[Key, FunctionHeat]) -> Heat:

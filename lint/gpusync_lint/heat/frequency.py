@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.values import Kind
-from gpusync_lint.heat.call_graph import heat_at, propagate, unit_at
+from gpusync_lint.heat.call_graph import heat_at, propagate, repeated_entries, unit_at
 from gpusync_lint.heat.capture import capture_at
 from gpusync_lint.heat.capture_regions import CaptureRegions
 from gpusync_lint.heat.control_paths import ControlPaths
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from gpusync_lint.heat.memoization import Methods
     from gpusync_lint.model.function_key import Key
-    from gpusync_lint.model.placement import CallGraph, Capture, Path
+    from gpusync_lint.model.placement import CallGraph, Capture, Entry, Path
     from gpusync_lint.model.units import Unit
     from gpusync_lint.project.effects import CallSite, Runs
     from gpusync_lint.project.resolution import Project
@@ -82,6 +82,10 @@ class FrequencyRecorder:
         self.own: CallGraph = {key: node for key, node in graph.items() if key[0] in own_paths}
         """The functions of the files that are reported on."""
         self._heats = propagate(graph)
+
+    def repeated_entries(self) -> dict[Key, Entry]:
+        """The functions that are entered repeatedly."""
+        return repeated_entries(self._heats)
 
     def heat(self, fn: FunctionDef, statement: ast.stmt) -> Heat:
         """How often a statement of a function runs."""

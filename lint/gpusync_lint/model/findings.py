@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpusync_lint.catalogue.schema import Barrier
+    from gpusync_lint.model.function_key import Key
     from gpusync_lint.model.levels import Confidence, Heat
     from gpusync_lint.model.operations import Operation
-    from gpusync_lint.model.placement import CallGraph, Capture, Place
+    from gpusync_lint.model.placement import CallGraph, Capture, Entry, Place
     from gpusync_lint.model.spans import Span
     from gpusync_lint.model.units import Unit
 
@@ -137,6 +138,8 @@ class Analysis:
     files: int
     links: PartLinks | None = None
     """For files that are part of a larger component."""
+    entries: Mapping[Key, Entry] = field(default_factory=dict, compare=False)
+    """For files that are all of their component, the functions that are entered repeatedly."""
 
 
 @dataclass(frozen=True, slots=True)

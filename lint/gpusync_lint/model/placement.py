@@ -198,6 +198,14 @@ class Capture(NamedTuple):
     """The parameters of the last of these functions that every captured call passes."""
 
 
+class Entry(NamedTuple):
+    """How often a function is entered."""
+
+    heat: Heat
+    unit: Unit | None
+    """What it is entered once per, if it is entered in every step and that is known."""
+
+
 class FunctionHeat(NamedTuple):
     """How often a function runs, and what its loops repeat."""
 

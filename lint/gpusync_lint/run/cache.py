@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 
     from gpusync_lint.files.discovery import Listed
     from gpusync_lint.model.findings import EngineSettings, Finding
+    from gpusync_lint.model.function_key import Key
     from gpusync_lint.model.levels import Confidence, Heat
-    from gpusync_lint.model.placement import Place
+    from gpusync_lint.model.placement import Entry, Place
     from gpusync_lint.project import partition
     from gpusync_lint.project.lazy_modules import Component
     from gpusync_lint.run import schedule
@@ -91,6 +92,8 @@ class Cache:
     """Whether the document has to be written."""
     note: str = ""
     """Why an existing document was not used, if that is unusual; one line for the user."""
+    entries: dict[Key, Entry] = field(default_factory=dict)
+    """The functions that are entered repeatedly, of the units that were analyzed with this object."""
     _heats: dict[int, ComponentHeat] = field(default_factory=dict)
     """By component, the documents of components that have to be written; all of them if none is written."""
 
@@ -268,6 +271,10 @@ class Cache:
         found = schedule.analyze_units(files, self.settings, list(plan.units.values()), jobs, done)
         unit_numbers = {unit.indices: number for number, unit in plan.units.items()}
         parts = {unit_numbers[part.unit.indices]: part for part in found}
+        again = {files.path(place) for part in found for place in part.unit.indices}
+        self.entries = {key: entry for key, entry in self.entries.items() if key[0] not in again}
+        for part in found:
+            self.entries.update(part.analysis.entries)
         members = document.members()
         for component, heat in plan.heats.items():
             self._update_heats(document, component, members[component], heat, parts)
@@ -284,6 +291,7 @@ class Cache:
         parts: dict[int, schedule.Part],
     ) -> None:
         """Compute the heat of a component, and set it in the parts that were analyzed and in the document."""
+        from gpusync_lint.heat.call_graph import repeated_entries
         from gpusync_lint.run import schedule
 
         update = stored.updated(members, parts)
@@ -292,7 +300,9 @@ class Cache:
         own = document.own()
         for unit in update.graphs:
             if unit in parts:
-                parts[unit] = schedule.with_heat(parts[unit], update.heats(unit))
+                heats = update.heats(unit)
+                parts[unit] = schedule.with_heat(parts[unit], heats)
+                self.entries.update(repeated_entries(heats))
             elif update.heat.heats[unit] != stored.heats[unit]:
                 heats = update.heats(unit)
                 for file in own[unit]:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from gpusync_lint.model.findings import EngineSettings, Source
-    from gpusync_lint.model.placement import Place
+    from gpusync_lint.model.function_key import Key
+    from gpusync_lint.model.placement import Entry, Place
     from gpusync_lint.project.lazy_modules import Component
 
 
@@ -88,6 +89,7 @@ def _analyze(
     inference.run()
     found: list[tuple[Finding, Place | None]] = []
     links: PartLinks | None = None
+    entries: dict[Key, Entry] = {}
     if component is not None or any(inference.has_run(fn) for file in files for fn in file.all_functions):
         from gpusync_lint.run.judge import Judge
 
@@ -98,14 +100,16 @@ def _analyze(
             found += zip(numbered(finding for finding, _ in judged), (place for _, place in judged), strict=True)
         judge.close()
         found.sort(key=lambda item: (item[0].path, item[0].span, item[0].code))
-        if component is not None:
+        if component is None:
+            entries = heat.repeated_entries()
+        else:
             places = tuple(place for _, place in found)
             links = PartLinks(heat.own, places, project.lazy.dependencies() if project.lazy is not None else {})
     errors += [FileError(file.path, line, message) for file in files for message, line in file.limits.items()]
     inference.release()
     project.release()
     errors.sort(key=lambda error: error.path)
-    return Analysis(tuple(finding for finding, _ in found), tuple(errors), len(sources), links)
+    return Analysis(tuple(finding for finding, _ in found), tuple(errors), len(sources), links, entries)
 
 
 def _summaries(context: Sequence[Source]) -> Iterator[ModuleDef]:

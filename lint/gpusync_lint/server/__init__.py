@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FAILED = 2
 INSTALL = 'pip install "pytest-gpusync[server]"'
 _EPILOG = """\
-An editor starts it and talks to it over standard input and output; docs/editors.md says how to set up each editor.
+An editor starts it and talks to it over standard input and output; docs/how-to/editors.md says how to set up each one.
 Settings are those of [tool.gpusync] in the nearest pyproject.toml of each workspace folder, as for gpusync lint.
 
 exit codes: 0 shut down by the editor; 1 the editor ended without shutting it down; 2 wrong usage, or pygls is missing.
@@ -42,7 +42,7 @@ def server_parser() -> Parser:
         action="append",
         default=[],
         metavar="RUN.json",
-        help="show in hovers what a run measured at the line; relative to each workspace folder; may be repeated",
+        help="show in hovers and lenses what a run measured there; relative to each workspace folder; may be repeated",
     )
     parser.add_argument(
         "--stdio", action="store_true", help="talk over standard input and output (always; editors add it)"

@@ -38,15 +38,15 @@ def offered(
     """The actions for a range of a document.
 
     Args:
-        uri: the address of the document.
+        uri: the address of the document, or of a cell.
         positions: the document, with the findings in it.
         within: the range, usually the cursor.
         wanted: the kinds that the client asks for, with all kinds below them; None for all.
         diagnostics: those that the client shows there.
     """
-    editor = _Editor(uri, positions)
+    editor = _Editor(positions)
     findings = [one.finding for one in positions.checked.reported]
-    there = [one for one in findings if overlaps(positions.range(one.span), within)]
+    there = [one for one in findings if overlaps(positions.place(one.span), uri, within)]
     actions = [editor.fix(one, one.fix, _about(one, diagnostics)) for one in there if one.fix is not None]
     actions += [editor.allow(one, _about(one, diagnostics)) for one in there if one.code not in RULES]
     if wanted is not None and _is_wanted(FIX_ALL, wanted):
@@ -64,16 +64,12 @@ def _about(finding: Finding, diagnostics: list[types.Diagnostic]) -> list[types.
 
 
 class _Editor:
-    def __init__(self, uri: str, positions: Positions) -> None:
-        self._uri = uri
+    def __init__(self, positions: Positions) -> None:
         self._positions = positions
         self._codemod = Codemod(positions.checked.text)
 
     def fix(self, finding: Finding, fix: Fix, about: list[types.Diagnostic]) -> types.CodeAction | None:
         """The fix of one finding; None if it cannot be written."""
-        notebook = self._positions.checked.notebook
-        if notebook is not None and not notebook.allows(operation.span for operation in fix.operations):
-            return None
         hazard = "" if fix.safe else f" (unsafe{'' if fix.hazard is None else f': {fix.hazard}'})"
         kind = SAFE if fix.safe else UNSAFE
         return self._action(f"{finding.code}: {fix.title}{hazard}", kind, self._edits(fix.operations), about, fix.safe)
@@ -97,6 +93,9 @@ class _Editor:
         return self._action("Apply all safe fixes of gpusync", FIX_ALL, chosen.edits, [], False)
 
     def _edits(self, operations: Sequence[Operation]) -> tuple[Edit, ...]:
+        notebook = self._positions.checked.notebook
+        if notebook is not None and not notebook.allows(operation.span for operation in operations):
+            return ()
         try:
             return self._codemod.edits(operations)
         except CodemodError:
@@ -107,7 +106,9 @@ class _Editor:
     ) -> types.CodeAction | None:
         if not edits:
             return None
-        changes = {self._uri: [self._positions.edit(edit) for edit in edits]}
+        changes: dict[str, list[types.TextEdit]] = {}
+        for uri, edit in map(self._positions.edit, edits):
+            changes.setdefault(uri, []).append(edit)
         return types.CodeAction(
             title=title,
             kind=kind,

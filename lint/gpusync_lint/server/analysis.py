@@ -5,7 +5,8 @@ keeps its results in the format of the cache, so only the units that a change af
 as large as the project, and then takes seconds.
 
 `quick` analyzes one file, and reads of the others only the definitions that the file uses, as for a part of a large
-component. It does not know the callers in other files, so it serves to say what an edit changes (`provisional`).
+component. Of the callers in other files it knows only what the last complete analysis has found about how often they
+enter a function, so it serves to say what an edit changes (`provisional`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from gpusync_lint.files.discovery import Found, SourceFile
     from gpusync_lint.files.notebook import Notebook
     from gpusync_lint.model.findings import EngineSettings, FileError
+    from gpusync_lint.model.function_key import Key
     from gpusync_lint.model.levels import Confidence, Heat
+    from gpusync_lint.model.placement import Entry
     from gpusync_lint.project.lazy_modules import Component
     from gpusync_lint.run.cache import Cache
     from gpusync_lint.run.outcome import Outcome
@@ -68,6 +71,8 @@ class Answer:
     """Why nothing could be analyzed: a mistake in the settings, in one line."""
     tracebacks: tuple[str, ...] = ()
     """Those of internal errors."""
+    entries: Mapping[Key, Entry] = field(default_factory=dict)
+    """Of a complete analysis, the functions that are entered repeatedly, for `FolderAnalysis.scan`."""
 
 
 class FolderAnalysis:
@@ -96,7 +101,8 @@ class FolderAnalysis:
             files, errors, listed = self._with_documents(found, documents)
             request = self._with_results(request, found, files, listed)
             outcome = run(files, errors, request)
-            return Answer(self._documents(outcome, files, documents), tracebacks=outcome.tracebacks)
+            entries = {} if self._cache is None else self._cache.entries
+            return Answer(self._documents(outcome, files, documents), "", outcome.tracebacks, entries)
         except UserError as error:
             self._cache = None
             return Answer({}, str(error))
@@ -104,8 +110,13 @@ class FolderAnalysis:
             self._cache = None
             raise
 
-    def scan(self, documents: Mapping[str, str]) -> Answer:
-        """Read the files that `quick` refers to, and those of the documents that are open from memory."""
+    def scan(self, documents: Mapping[str, str], entries: Mapping[Key, Entry]) -> Answer:
+        """Read the files that `quick` refers to, and those of the documents that are open from memory.
+
+        Args:
+            documents: the texts of open documents, by absolute path.
+            entries: the functions that are entered repeatedly, as far as a complete analysis has found.
+        """
         try:
             request, found = self._scanned()
             files, _, _ = self._with_documents(found, documents)
@@ -115,12 +126,13 @@ class FolderAnalysis:
             return Answer({}, str(error))
         if self._quick is None or not self._quick.updated(files, request):
             self._quick = _Quick(files, request)
+        self._quick.entries = entries
         return Answer({})
 
     def quick(self, path: str, text: str) -> Answer:
         """The findings in one document, as far as the file and the definitions that it uses show."""
         if self._quick is None:
-            answer = self.scan({})
+            answer = self.scan({}, {})
             if self._quick is None:
                 return answer
         if len(text) > _LARGEST_QUICK or not self._is_linted(path):
@@ -128,8 +140,11 @@ class FolderAnalysis:
         file, errors = in_memory(self._listing(path), text)
         if file is None:
             return Answer({})
-        outcome = self._quick.outcome(file, errors)
-        return Answer(self._documents(outcome, [file], {path: text}), tracebacks=outcome.tracebacks)
+        try:
+            outcome = self._quick.outcome(file, errors)
+            return Answer(self._documents(outcome, [file], {path: text}), tracebacks=outcome.tracebacks)
+        except UserError as error:  # a run file that cannot be read
+            return Answer({}, str(error))
 
     def _scanned(self) -> tuple[Request, Found]:
         """Read the settings, and the files that have changed on disk."""
@@ -280,6 +295,7 @@ class _Quick:
 
         self._sources = [file.source for file in files]
         self._request = request
+        self.entries: Mapping[Key, Entry] = {}
         modules = {module_of(source.path): number for number, source in enumerate(self._sources)}
         self._numbers = {source.path: number for number, source in enumerate(self._sources)}
         device = any(mentions_device(source.text, imports(source.text)) for source in self._sources)
@@ -305,16 +321,17 @@ class _Quick:
         number = self._numbers.get(file.source.path)
         if number is not None:
             self._replace(number, file.source)
-        single = _SingleFile(self._component, self._request.settings)
+        single = _SingleFile(self._component, self._request.settings, self.entries)
         return run([file], errors, replace(self._request, cache=single))
 
 
 class _SingleFile:
     """Analyzes a file as a part of a component."""
 
-    def __init__(self, component: Component, settings: EngineSettings) -> None:
+    def __init__(self, component: Component, settings: EngineSettings, entries: Mapping[Key, Entry]) -> None:
         self._component = component
         self._settings = settings
+        self._entries = entries
 
     def edited(self, sources: Iterable[Source]) -> None:
         """Nothing is kept from one analysis to the next."""
@@ -326,10 +343,14 @@ class _SingleFile:
         done: Callable[[int], None],
         wanted: Callable[[Heat, Confidence], bool],
     ) -> tuple[Analysis, list[str]]:
-        """The findings in the file. How often a line runs is judged from the calls in the file alone."""
+        """The findings in the file. How often a line runs follows from the calls in the file, and from `entries`."""
+        from gpusync_lint.heat.call_graph import with_entries
         from gpusync_lint.project.partition import Unit
         from gpusync_lint.run.schedule import Part, analyze_isolating_failures, linked
 
         found, tracebacks = analyze_isolating_failures(sources, self._settings, component=self._component)
+        if found.links is not None:
+            links = replace(found.links, graph=with_entries(found.links.graph, self._entries))
+            found = replace(found, links=links)
         (part,) = linked([Part(Unit((0,)), found)])
         return part.analysis, tracebacks

@@ -1,34 +1,44 @@
-"""The language server: open documents in, diagnostics, hovers and code actions out.
+"""The language server: open documents in, diagnostics, hovers, code actions and code lenses out.
 
 Two processes analyze (`worker`). One gives the findings of the command line, in seconds if the project is large. The
 other one analyzes the edited file alone, so that the effect of a keystroke shows at once (`provisional`). A result for
-a text that has been edited meanwhile is not shown.
+a text that has been edited meanwhile is not shown, and a request waits for the analysis of the text that it is about.
+
+A notebook that the client opens as cells is one document: its text is a notebook file that is made of the cells, so it
+is analyzed as the saved file is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
+import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lsprotocol import types
 from pygls import uris
+from pygls.exceptions import JsonRpcException
 from pygls.lsp.server import LanguageServer
 
 from gpusync_lint import rule_pages
 from gpusync_lint._version import __version__
-from gpusync_lint.server import actions
+from gpusync_lint.server import actions, lenses
 from gpusync_lint.server.provisional import combined
-from gpusync_lint.server.values import Positions, diagnostics, hover, overlaps
+from gpusync_lint.server.values import Cell, Positions, changed_text, diagnostics, hover, overlaps
 from gpusync_lint.server.worker import Worker, WorkerDiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from gpusync_lint.model.function_key import Key
+    from gpusync_lint.model.placement import Entry
     from gpusync_lint.server.analysis import Answer, Checked
 
 SETTLED = 0.4
@@ -37,6 +47,10 @@ LONGEST = 3.0
 """Seconds of uninterrupted editing after which it is analyzed all the same."""
 MAX_DEATHS = 3
 """The number of analyses of the same texts that may fail before the server waits for an edit."""
+SLOW = 0.5
+"""Seconds after which the client is told that an analysis is in progress."""
+PATIENCE = 2.0
+"""The longest time, in seconds, that a request waits for the analysis of the current text."""
 _KEPT = 4
 """The number of texts of a document whose quick analyses are kept."""
 
@@ -53,12 +67,18 @@ class _Document:
     """The absolute path, without symbolic links."""
     place: Place
     text: str
-    version: int
+    version: int | None
+    cells: tuple[Cell, ...] | None = None
+    """Those of a notebook; None for a text document."""
     base: Checked | None = None
     """The last complete analysis, of this text or of an earlier one."""
     quick: dict[str, Checked] = field(default_factory=dict)
     """The last quick analyses, by text."""
     shown: Checked | None = None
+    answered: str | None = None
+    """The text for which diagnostics were published last."""
+    lenses: tuple[str, list[lenses.Lens]] | None = None
+    """The last lenses, and the analyzed text that they were made for."""
 
     def remember(self, checked: Checked) -> None:
         """Keep a quick analysis, and forget the oldest ones."""
@@ -73,22 +93,44 @@ class Server:
     """A session with one client."""
 
     def __init__(self, observed: Sequence[str] = ()) -> None:
-        self.client = LanguageServer("gpusync", __version__, text_document_sync_kind=types.TextDocumentSyncKind.Full)
+        notebooks = types.NotebookDocumentFilterWithCells(
+            notebook=types.NotebookDocumentFilterNotebookType("jupyter-notebook"),
+            cells=[types.NotebookCellLanguage("python")],
+        )
+        self.client = LanguageServer(
+            "gpusync",
+            __version__,
+            text_document_sync_kind=types.TextDocumentSyncKind.Full,
+            notebook_document_sync=types.NotebookDocumentSyncOptions([notebooks], save=True),
+        )
         self.was_shut_down = False
         self._observed = ", ".join(observed)
         self._complete_worker = Worker(observed)
         self._quick_worker = Worker(observed)
         self._executor = ThreadPoolExecutor(2, "gpusync")
         self._documents: dict[str, _Document] = {}
+        self._notebooks: dict[str, str] = {}
+        """By the address of a cell, that of its notebook."""
+        self._cells: dict[str, types.TextDocumentItem] = {}
+        """The texts of cells. The library does not apply changes of parts of them, which clients send all the same."""
+        logging.getLogger("pygls.workspace.text_document").setLevel(logging.CRITICAL)  # it reports each such change
+        self._answered = asyncio.Event()
+        """Set, and replaced, whenever diagnostics are published."""
+        self._runs_commands = False
+        """Whether the client implements the command of lenses."""
         self._folders: list[Path] = []
         self._edited: dict[str, None] = {}
         """The documents to analyze quickly, the last edited one last."""
         self._dirty: dict[Place, float] = {}
         """The folders to analyze completely, with the times of the first edits since the last analysis."""
+        self._entries: dict[Place, Mapping[Key, Entry]] = {}
+        """How often functions are entered, by the last complete analyses. Quick analyses depend on it."""
         self._last_edit = 0.0
         self._wake_quick = asyncio.Event()
         self._wake_complete = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._progress: set[asyncio.Task[None]] = set()
+        self._tokens = count(1)
         self._rules = rule_pages.docs()
         self._told = ""
         self._deaths = 0
@@ -102,6 +144,10 @@ class Server:
             types.TEXT_DOCUMENT_DID_CHANGE: (self._changed, None),
             types.TEXT_DOCUMENT_DID_SAVE: (self._saved, None),
             types.TEXT_DOCUMENT_DID_CLOSE: (self._closed, None),
+            types.NOTEBOOK_DOCUMENT_DID_OPEN: (self._notebook_opened, None),
+            types.NOTEBOOK_DOCUMENT_DID_CHANGE: (self._notebook_changed, None),
+            types.NOTEBOOK_DOCUMENT_DID_SAVE: (self._notebook_saved, None),
+            types.NOTEBOOK_DOCUMENT_DID_CLOSE: (self._notebook_closed, None),
             types.WORKSPACE_DID_CHANGE_WATCHED_FILES: (self._files_changed, None),
             types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS: (self._folders_changed, None),
             types.TEXT_DOCUMENT_HOVER: (self._hover, None),
@@ -109,6 +155,7 @@ class Server:
                 self._code_actions,
                 types.CodeActionOptions(code_action_kinds=kinds),
             ),
+            types.TEXT_DOCUMENT_CODE_LENS: (self._code_lenses, None),
         }
         for method, (handler, options) in handlers.items():
             self.client.feature(method, options)(_function(handler))
@@ -123,6 +170,8 @@ class Server:
         if not folders and params.root_uri:
             folders = [params.root_uri]
         self._folders = [Path(path) for path in map(_path_of, folders) if path is not None]
+        options = params.initialization_options
+        self._runs_commands = isinstance(options, dict) and options.get("showFindings") is True
 
     def _initialized(self, params: types.InitializedParams) -> None:
         self._tasks = [asyncio.ensure_future(self._check_edited()), asyncio.ensure_future(self._check_folders())]
@@ -167,16 +216,73 @@ class Server:
         self._wake_complete.set()
 
     def _saved(self, params: types.DidSaveTextDocumentParams) -> None:
-        document = self._documents.get(params.text_document.uri)
+        self._save(params.text_document.uri)
+
+    def _save(self, uri: str) -> None:
+        document = self._documents.get(uri)
         if document is not None:
             self._refresh(document.place)
 
     def _closed(self, params: types.DidCloseTextDocumentParams) -> None:
-        document = self._documents.pop(params.text_document.uri, None)
+        self._close(params.text_document.uri)
+
+    def _close(self, uri: str) -> None:
+        document = self._documents.pop(uri, None)
         if document is not None:
-            self._edited.pop(document.uri, None)
-            self._publish(document.uri, [], None)
+            self._edited.pop(uri, None)
+            self._publish(document, {})
             self._refresh(document.place)
+
+    def _notebook_opened(self, params: types.DidOpenNotebookDocumentParams) -> None:
+        uri = params.notebook_document.uri
+        path = _path_of(uri)
+        if path is not None:
+            self._documents[uri] = _Document(uri, path, self._place_of(path), "", None, ())
+            self._cells.update((item.uri, item) for item in params.cell_text_documents)
+            self._read_cells(uri)
+
+    def _notebook_changed(self, params: types.DidChangeNotebookDocumentParams) -> None:
+        uri, cells = params.notebook_document.uri, params.change.cells
+        if uri not in self._documents or cells is None:
+            return
+        if cells.structure is not None:
+            self._cells.update((item.uri, item) for item in cells.structure.did_open or ())
+        for changed in cells.text_content or ():
+            item = self._cells[changed.document.uri]
+            for change in changed.changes:
+                item.text = changed_text(item.text, change, self._encoding())
+            item.version = changed.document.version
+        self._read_cells(uri)
+
+    def _notebook_saved(self, params: types.DidSaveNotebookDocumentParams) -> None:
+        self._save(params.notebook_document.uri)
+
+    def _notebook_closed(self, params: types.DidCloseNotebookDocumentParams) -> None:
+        uri = params.notebook_document.uri
+        document = self._documents.get(uri)
+        self._close(uri)
+        for cell in () if document is None or document.cells is None else document.cells:
+            self._cells.pop(cell.uri, None)
+        self._notebooks = {cell: notebook for cell, notebook in self._notebooks.items() if notebook != uri}
+
+    def _read_cells(self, uri: str) -> None:
+        """Take the order of the cells of a notebook from the workspace, which the library keeps."""
+        document = self._documents[uri]
+        notebook = self.client.workspace.get_notebook_document(notebook_uri=uri)
+        cells = []
+        for one in () if notebook is None else notebook.cells:
+            item = self._cells.get(one.document)  # the client may leave out cells of other languages
+            is_code = item is not None and one.kind is types.NotebookCellKind.Code and item.language_id == "python"
+            text, version = ("", None) if item is None else (item.text, item.version)
+            cells.append(Cell(one.document, text, version, is_code))
+        gone = {cell.uri for cell in document.cells or ()} - {cell.uri for cell in cells}
+        for cell_uri in gone:
+            self._notebooks.pop(cell_uri, None)
+            self._cells.pop(cell_uri, None)
+            self._publish_in(cell_uri, [], None)
+        self._notebooks.update((cell.uri, uri) for cell in cells)
+        document.cells, document.text = tuple(cells), _notebook_file(cells)
+        self._edit(uri)
 
     def _files_changed(self, params: types.DidChangeWatchedFilesParams) -> None:
         for place in {document.place for document in self._documents.values()}:
@@ -269,7 +375,9 @@ class Server:
             if not documents:
                 continue
             texts = {one.path: one.text for one in documents}
-            answer = await self._ask(self._complete_worker, "complete", place, texts)
+            asked = asyncio.ensure_future(self._ask(self._complete_worker, "complete", place, texts))
+            self._show_progress(place[0], asked)
+            answer = await asked
             if answer is None:
                 self._dirty.setdefault(place, now)
                 continue
@@ -282,9 +390,37 @@ class Server:
                 elif document.uri in self._documents:
                     self._edited.setdefault(document.uri)
                     self._wake_quick.set()
-            await self._ask(self._quick_worker, "scan", place, {one.path: one.text for one in documents})
+            self._refresh_lenses()
+            current = {one.path: one.text for one in documents}
+            await self._ask(self._quick_worker, "scan", place, current, answer.entries)
+            if self._entries.get(place) != answer.entries:
+                self._entries[place] = answer.entries
+                for document in documents:
+                    document.quick.clear()
             for document in documents:
                 await self._quick(document, document.text)
+
+    def _show_progress(self, folder: Path, work: asyncio.Future[Any]) -> None:
+        """Tell the client while an analysis is in progress, if it takes long and the client can show it."""
+        window = self.client.client_capabilities.window
+        if window is not None and window.work_done_progress:
+            task = asyncio.ensure_future(self._report_progress(folder, work))
+            self._progress.add(task)
+            task.add_done_callback(self._progress.discard)
+
+    async def _report_progress(self, folder: Path, work: asyncio.Future[Any]) -> None:
+        done, _ = await asyncio.wait([work], timeout=SLOW)
+        if done:
+            return
+        progress, token = self.client.work_done_progress, f"gpusync-{next(self._tokens)}"
+        try:
+            await progress.create_async(token)
+        except JsonRpcException:  # the client refuses
+            return
+        progress.begin(token, types.WorkDoneProgressBegin(title="gpusync", message=f"analyzing {folder.name}"))
+        await asyncio.wait([work])
+        progress.end(token, types.WorkDoneProgressEnd())
+        progress.tokens.pop(token, None)
 
     def _show(self, document: _Document) -> None:
         """Publish the findings in the current text of a document."""
@@ -297,53 +433,123 @@ class Server:
             document.shown = combined(base, None if base is None else document.quick.get(base.document), quick)
         else:
             document.shown = None
+        document.answered = document.text
         positions = self._positions(document)
         folder = document.place[0]
-        found = [] if positions is None else diagnostics(positions, lambda path: uris.from_fs_path(str(folder / path)))
-        self._publish(document.uri, found, document.version)
+        uri_of = lambda path: uris.from_fs_path(str(folder / path)) or ""  # noqa: E731
+        self._publish(document, {} if positions is None else diagnostics(positions, uri_of))
+        self._answered.set()
+        self._answered = asyncio.Event()
 
-    def _publish(self, uri: str, found: list[types.Diagnostic], version: int | None) -> None:
+    def _publish(self, document: _Document, found: dict[str, list[types.Diagnostic]]) -> None:
+        """Publish the diagnostics of a document, or of all cells of a notebook."""
+        if document.cells is None:
+            self._publish_in(document.uri, found.get(document.uri, []), document.version)
+        for cell in document.cells or ():
+            self._publish_in(cell.uri, found.get(cell.uri, []), cell.version)
+
+    def _publish_in(self, uri: str, found: list[types.Diagnostic], version: int | None) -> None:
         params = types.PublishDiagnosticsParams(uri=uri, diagnostics=found, version=version)
         self.client.text_document_publish_diagnostics(params)
+
+    def _document_of(self, uri: str) -> _Document | None:
+        """The open document with an address, which may be that of a cell."""
+        return self._documents.get(self._notebooks.get(uri, uri))
 
     def _positions(self, document: _Document | None) -> Positions | None:
         """The findings that are shown in a document; None if there are none for its current text."""
         if document is None or document.shown is None or document.shown.document != document.text:
             return None
-        return Positions(document.shown, self.client.workspace.position_encoding or "utf-16")
+        return Positions(document.uri, document.shown, self._encoding(), document.cells)
 
-    def _hover(self, params: types.HoverParams) -> types.Hover | None:
-        positions = self._positions(self._documents.get(params.text_document.uri))
-        if positions is None:
+    def _encoding(self) -> str:
+        return self.client.workspace.position_encoding or "utf-16"
+
+    async def _current(self, uri: str) -> tuple[_Document, Positions] | None:
+        """The document with an address, as soon as its text has been analyzed; None if it is not, or not in time."""
+
+        async def answered() -> _Document | None:
+            while True:
+                document = self._document_of(uri)
+                if document is None or document.answered == document.text:
+                    return document
+                await self._answered.wait()
+
+        try:
+            document = await asyncio.wait_for(answered(), PATIENCE)
+        except asyncio.TimeoutError:
             return None
+        positions = self._positions(document)
+        return None if document is None or positions is None else (document, positions)
+
+    async def _hover(self, params: types.HoverParams) -> types.Hover | None:
+        uri = params.text_document.uri
+        current = await self._current(uri)
+        if current is None:
+            return None
+        positions = current[1]
         cursor = types.Range(start=params.position, end=params.position)
         checked = positions.checked
-        there = [one.finding for one in checked.reported if overlaps(positions.range(one.finding.span), cursor)]
+        places = [(one.finding, positions.place(one.finding.span)) for one in checked.reported]
+        there = [(one, place) for one, place in places if overlaps(place, uri, cursor)]
         if not there:
             return None
         text = "\n\n---\n\n".join(
             hover(one, self._rules.get(one.code), checked.observations.get(one.key), checked.runs or self._observed)
-            for one in there
+            for one, _ in there
         )
         content = types.MarkupContent(kind=types.MarkupKind.Markdown, value=text)
-        return types.Hover(contents=content, range=positions.range(there[0].span))
+        return types.Hover(contents=content, range=there[0][1].range)
 
-    def _code_actions(self, params: types.CodeActionParams) -> list[types.CodeAction] | None:
-        positions = self._positions(self._documents.get(params.text_document.uri))
-        if positions is None:
+    async def _code_actions(self, params: types.CodeActionParams) -> list[types.CodeAction] | None:
+        uri = params.text_document.uri
+        current = await self._current(uri)
+        if current is None:
             return None
         context = params.context
-        return actions.offered(
-            params.text_document.uri, positions, params.range, context.only, list(context.diagnostics)
-        )
+        return actions.offered(uri, current[1], params.range, context.only, list(context.diagnostics))
+
+    async def _code_lenses(self, params: types.CodeLensParams) -> list[types.CodeLens] | None:
+        current = await self._current(params.text_document.uri)
+        if current is None:
+            return None
+        document, positions = current
+        found = lenses.lenses_of(positions.checked)
+        if found is not None:
+            document.lenses = positions.checked.text, found
+        if document.lenses is None:
+            return None
+        text, found = document.lenses
+        shown = lenses.shown(found, text, positions, commands=self._runs_commands)
+        return shown.get(params.text_document.uri, [])
+
+    def _refresh_lenses(self) -> None:
+        """Have the client ask again for lenses, which may have changed without an edit of their document."""
+        workspace = self.client.client_capabilities.workspace
+        if workspace is not None and workspace.code_lens is not None and workspace.code_lens.refresh_support:
+            self.client.workspace_code_lens_refresh(None)
 
     def _log(self, message: str, kind: types.MessageType) -> None:
         self.client.window_log_message(types.LogMessageParams(type=kind, message=f"gpusync: {message}"))
 
 
+def _notebook_file(cells: Sequence[Cell]) -> str:
+    """A notebook file with the text of cells, in which their numbers are those of the cells."""
+    content: list[dict[str, Any]] = [
+        {"cell_type": "code" if cell.is_code else "markdown", "source": cell.text, "metadata": {}} for cell in cells
+    ]
+    return json.dumps({"cells": content, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
+
 def _function(method: Any) -> Any:
     """A function in place of a method, because the library sets attributes of handlers."""
-    return lambda params: method(params)
+    if not inspect.iscoroutinefunction(method):
+        return lambda params: method(params)
+
+    async def handler(params: Any) -> Any:
+        return await method(params)
+
+    return handler
 
 
 def _path_of(uri: str) -> str | None:

@@ -54,7 +54,8 @@ def combined(base: Checked | None, quick_base: Checked | None, quick: Checked) -
         kept[place] = replace(one, finding=replace(one.finding, span=span, fix=fix))
     added = {place: one for place, one in now.items() if place not in kept and place not in before}
     reported = sorted((kept | added).values(), key=lambda one: (one.finding.span, one.finding.code))
-    return replace(quick, reported=tuple(reported), observations={**quick.observations, **base.observations})
+    # A run has measured the lines of the last result, not those that follow an edit.
+    return replace(quick, reported=tuple(reported), observations=base.observations)
 
 
 def moved(span: Span, lines: dict[int, int]) -> Span | None:

@@ -21,15 +21,37 @@ class Editor:
     def __init__(self) -> None:
         self.client = LanguageClient("test editor", "1")
         self.published: dict[str, types.PublishDiagnosticsParams] = {}
+        self.on_published: Callable[[types.PublishDiagnosticsParams], object] = lambda params: None
         self.messages: list[str] = []
         self._news = asyncio.Event()
         self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)(lambda params: self._take(params))
         self.client.feature(types.WINDOW_LOG_MESSAGE)(lambda params: self._note(params.message))
         self.client.feature(types.WINDOW_SHOW_MESSAGE)(lambda params: self._note(params.message))
+        self.client.feature(types.PROGRESS)(lambda params: self._work(params))
+        self.client.feature(types.WINDOW_WORK_DONE_PROGRESS_CREATE)(lambda params: None)
+        self.client.feature(types.WORKSPACE_CODE_LENS_REFRESH)(lambda params: self._refresh_lenses())
+        self.lens_refreshes = 0
+        self.running: dict[int | str, str | None] = {}
+        """The work in progress that the server shows, by token, with its message."""
+        self.finished = 0
+        """How much of it has ended."""
         self._versions: dict[str, int] = {}
+
+    def _refresh_lenses(self) -> None:
+        self.lens_refreshes += 1
+        self._news.set()
+
+    def _work(self, params: types.ProgressParams) -> None:
+        if isinstance(params.value, dict) and params.value["kind"] == "begin":
+            self.running[params.token] = params.value.get("message")
+        elif isinstance(params.value, dict) and params.value["kind"] == "end":
+            del self.running[params.token]
+            self.finished += 1
+        self._news.set()
 
     def _take(self, params: types.PublishDiagnosticsParams) -> None:
         self.published[params.uri] = params
+        self.on_published(params)
         self._news.set()
 
     def _note(self, message: str) -> None:
@@ -48,11 +70,28 @@ class Editor:
             shown = {uri: self.places(uri) for uri in self.published}
             raise AssertionError(f"waited {PATIENCE} s; shown: {shown}; messages: {self.messages}") from None
 
-    async def start(self, *roots: Path, options: tuple[str, ...] = ()) -> types.InitializeResult:
+    async def news(self, seconds: float) -> bool:
+        """Wait for the next message. Returns whether one has come."""
+        self._news.clear()
+        try:
+            await asyncio.wait_for(self._news.wait(), seconds)
+        except asyncio.TimeoutError:
+            return False
+        return True
+
+    async def start(
+        self, *roots: Path, options: tuple[str, ...] = (), settings: dict[str, bool] | None = None
+    ) -> types.InitializeResult:
         await self.client.start_io(sys.executable, "-m", "pytest_gpusync", "server", *options)
         folders = [types.WorkspaceFolder(uri=root.as_uri(), name=root.name) for root in roots]
+        window = types.WindowClientCapabilities(work_done_progress=True)
+        lenses = types.CodeLensWorkspaceClientCapabilities(refresh_support=True)
+        workspace = types.WorkspaceClientCapabilities(code_lens=lenses)
+        capabilities = types.ClientCapabilities(window=window, workspace=workspace)
         result = await self.client.initialize_async(
-            types.InitializeParams(capabilities=types.ClientCapabilities(), workspace_folders=folders)
+            types.InitializeParams(
+                capabilities=capabilities, workspace_folders=folders, initialization_options=settings
+            )
         )
         self.client.initialized(types.InitializedParams())
         return result
@@ -117,6 +156,83 @@ class Editor:
             )
         )
         return "" if found is None else found.contents.value
+
+    async def lenses(self, uri: str) -> list[tuple[int, str]]:
+        """Line, from 1, and text of each lens."""
+        document = types.TextDocumentIdentifier(uri=uri)
+        found = await self.client.text_document_code_lens_async(types.CodeLensParams(text_document=document))
+        return [(one.range.start.line + 1, one.command.title) for one in found or ()]
+
+    def open_notebook(self, path: Path, cells: list[tuple[str, str]]) -> list[str]:
+        """Open a notebook of cells, each with its language and text. Returns their addresses."""
+        uri = path.as_uri()
+        made = [
+            self._cell(f"{uri.replace('file:', 'vscode-notebook-cell:')}#{index}", *cell)
+            for index, cell in enumerate(cells)
+        ]
+        self._versions[uri] = 1
+        self.client.notebook_document_did_open(
+            types.DidOpenNotebookDocumentParams(
+                notebook_document=types.NotebookDocument(
+                    uri=uri, notebook_type="jupyter-notebook", version=1, cells=[cell for cell, _ in made]
+                ),
+                cell_text_documents=[item for _, item in made],
+            )
+        )
+        return [item.uri for _, item in made]
+
+    def _cell(self, uri: str, language: str, text: str) -> tuple[types.NotebookCell, types.TextDocumentItem]:
+        self._versions[uri] = 1
+        kind = types.NotebookCellKind.Markup if language == "markdown" else types.NotebookCellKind.Code
+        item = types.TextDocumentItem(uri=uri, language_id=language, version=1, text=text)
+        return types.NotebookCell(kind=kind, document=uri), item
+
+    def _change_notebook(self, path: Path, cells: types.NotebookDocumentCellChanges) -> None:
+        uri = path.as_uri()
+        self._versions[uri] += 1
+        self.client.notebook_document_did_change(
+            types.DidChangeNotebookDocumentParams(
+                notebook_document=types.VersionedNotebookDocumentIdentifier(version=self._versions[uri], uri=uri),
+                change=types.NotebookDocumentChangeEvent(cells=cells),
+            )
+        )
+
+    def change_cell(self, path: Path, cell: str, text: str) -> None:
+        self._change_cell(path, cell, types.TextDocumentContentChangeWholeDocument(text=text))
+
+    def change_cell_part(self, path: Path, cell: str, line: int, start: int, end: int, text: str) -> None:
+        """Replace a part of a line, counted from 0, from a UTF-16 column to another."""
+        where = types.Range(types.Position(line, start), types.Position(line, end))
+        self._change_cell(path, cell, types.TextDocumentContentChangePartial(range=where, text=text))
+
+    def _change_cell(self, path: Path, cell: str, change: types.TextDocumentContentChangeEvent) -> None:
+        self._versions[cell] += 1
+        document = types.VersionedTextDocumentIdentifier(uri=cell, version=self._versions[cell])
+        changed = types.NotebookDocumentCellContentChanges(document, [change])
+        self._change_notebook(path, types.NotebookDocumentCellChanges(text_content=[changed]))
+
+    def insert_cell(self, path: Path, index: int, text: str) -> str:
+        cell, item = self._cell(f"{path.as_uri().replace('file:', 'vscode-notebook-cell:')}#new", "python", text)
+        structure = types.NotebookDocumentCellChangeStructure(
+            array=types.NotebookCellArrayChange(start=index, delete_count=0, cells=[cell]), did_open=[item]
+        )
+        self._change_notebook(path, types.NotebookDocumentCellChanges(structure=structure))
+        return item.uri
+
+    def remove_cell(self, path: Path, index: int, uri: str) -> None:
+        structure = types.NotebookDocumentCellChangeStructure(
+            array=types.NotebookCellArrayChange(start=index, delete_count=1),
+            did_close=[types.TextDocumentIdentifier(uri=uri)],
+        )
+        self._change_notebook(path, types.NotebookDocumentCellChanges(structure=structure))
+
+    def close_notebook(self, path: Path, cells: list[str]) -> None:
+        self.client.notebook_document_did_close(
+            types.DidCloseNotebookDocumentParams(
+                notebook_document=types.NotebookDocumentIdentifier(uri=path.as_uri()),
+                cell_text_documents=[types.TextDocumentIdentifier(uri=uri) for uri in cells],
+            )
+        )
 
 
 def edited(text: str, action: types.CodeAction, uri: str) -> str:

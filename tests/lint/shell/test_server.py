@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ import pytest
 from editor import Editor, edited, session
 from gpusync_lint.cli import main as lint
 from gpusync_lint.server import main
+from lsprotocol import types
+from pygls.exceptions import JsonRpcRequestCancelled
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,6 +190,94 @@ def test_hover_and_actions(root):
         assert await editor.actions(train, 6, at, ["quickfix.gpusync.unsafe"]) == []
         (everything,) = await editor.actions(train, 1, 0, ["source.fixAll"])
         assert edited(copied, everything, train) == fixed
+
+    session(script)
+
+
+def test_lenses_say_what_waits_in_every_step_and_what_it_costs(root):
+    run = {
+        "schema": "gpusync.run/1",
+        "environment": {
+            "torch": "2.13.0", "python": "3.11", "device": "cuda", "gpu": "NVIDIA H100", "driver": "1",
+            "recorder": "cupti", "coverage": "driver", "note": None,
+        },
+        "regions": [
+            {
+                "name": "train.py", "outcome": "measured", "problem": None, "steps": 4, "warmup": 1,
+                "step_source": "optimizer.step()", "device_used": True, "syncs": 4,
+                "syncs_per_step": {"max": 1, "median": 1}, "memory": None, "timing": None, "verdicts": [],
+                "sites": [
+                    {
+                        "path": "train.py", "line": 9, "function": "train", "kind": "copy", "direction": "D2H",
+                        "bytes": 4, "syncs": 4, "steps": 4, "per_step_max": 1,
+                        "blocked_ms": 3.25, "code": "GS201", "via": None, "phase": None, "thread": "main",
+                        "allowed": None, "background": False,
+                    }
+                ],
+            }
+        ],
+    }  # fmt: skip
+    (root / "run.json").write_text(json.dumps(run))
+
+    async def script(editor: Editor) -> None:
+        await editor.start(root, options=("--observed", "run.json"))
+        train, log = editor.open(root / "train.py"), editor.open(root / "helpers.py")
+        await editor.until(lambda: editor.places(log) == [("GS201", 2)] and editor.lens_refreshes)
+        measured = "measured: 4 syncs, the host waited 3.2 ms (run.json, NVIDIA H100)"
+        assert await editor.lenses(train) == [(4, f"every step: 1 wait; {measured}")]
+        assert await editor.lenses(log) == [(1, "every step: 1 wait")]
+        # The request waits for the analysis of the text that it is about.
+        below = TRAIN + "        total = float(loss)\n"
+        editor.change(train, below)
+        assert await editor.lenses(train) == [(4, f"every step: 2 waits; {measured}")]
+        # In a text that is not Python, the lenses stay, and move with the lines.
+        editor.change(train, "import (\n" + below)
+        assert await editor.lenses(train) == [(5, f"every step: 2 waits; {measured}")]
+        assert await editor.stop() == 0
+
+    session(script)
+
+
+def test_only_results_for_the_current_text_are_shown_and_requests_can_be_cancelled(root):
+    async def script(editor: Editor) -> None:
+        await editor.start(root)
+        train = editor.open(root / "train.py")
+        seen: list[int | None] = []
+        editor.on_published = lambda params: seen.append(params.version)
+        for number in range(20):
+            editor.change(train, TRAIN + "#\n" * number)
+        editor.change(train, DOUBLE)
+        last = 22
+        request = asyncio.ensure_future(editor.lenses(train))
+        await asyncio.sleep(0)
+        editor.client.protocol.notify(
+            "$/cancelRequest", types.CancelParams(id=next(iter(editor.client.protocol._request_futures)))
+        )
+        with pytest.raises(JsonRpcRequestCancelled):
+            await request
+        await editor.until(lambda: editor.places(train) == [("GS205", 9), ("GS201", 10)])
+        assert seen == sorted(seen)
+        assert seen[-1] == last
+        assert await editor.hover(train, 10, ITEM)
+        assert await editor.stop() == 0
+
+    session(script)
+
+
+def test_a_long_analysis_is_shown_as_progress(root):
+    parts = [
+        f"def part{number}(x):\n    for i in range(3):\n        x = x + x.sum() * i\n    return x\n"
+        for number in range(1500)
+    ]
+    (root / "large.py").write_text("import torch\n\n" + "\n".join(parts))
+
+    async def script(editor: Editor) -> None:
+        await editor.start(root)
+        editor.open(root / "train.py")
+        await editor.until(lambda: editor.running)
+        assert list(editor.running.values()) == ["analyzing project"]
+        await editor.until(lambda: editor.finished)
+        assert not editor.running
 
     session(script)
 

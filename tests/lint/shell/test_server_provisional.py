@@ -6,7 +6,7 @@ import pytest
 from gpusync_lint.model.findings import FileError, Finding
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.spans import Span
-from gpusync_lint.server.analysis import Checked
+from gpusync_lint.server.analysis import Checked, FolderAnalysis
 from gpusync_lint.server.provisional import combined, unchanged_lines
 from gpusync_lint.settings.selection import Level, Reported
 
@@ -63,3 +63,28 @@ def test_findings_stay_while_the_text_is_not_valid_python():
 
 def test_lines_between_two_edits_are_known():
     assert unchanged_lines(list("abcdef"), list("Xabcdxf")) == {1: 2, 2: 3, 3: 4, 4: 5, 6: 7}
+
+
+def test_a_new_wait_is_found_at_once_in_a_function_that_only_another_file_calls_in_every_step(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("")
+    (tmp_path / "train.py").write_text(
+        "import torch\nfrom helpers import log\n\n"
+        "def train(model, loader, opt):\n    for x in loader:\n        loss = model(x.cuda()).sum()\n"
+        "        loss.backward()\n        opt.step()\n        log(3)\n"
+    )
+    helpers = tmp_path / "helpers.py"
+    helpers.write_text("import torch\n\ndef log(value):\n    return value\n")
+    edited = helpers.read_text().replace("    return", "    torch.cuda.synchronize()\n    return")
+
+    def found(entries):
+        analysis = FolderAnalysis(tmp_path, None, ())
+        analysis.scan({}, entries)
+        checked = analysis.quick(str(helpers), edited).documents[str(helpers)]
+        return [(one.finding.code, one.level) for one in checked.reported]
+
+    complete = FolderAnalysis(tmp_path, None, ()).complete({str(helpers): helpers.read_text()})
+    assert complete.entries[("helpers.py", "log")].heat is Heat.STEP
+    assert found(complete.entries) == [("GS101", Level.WARNING)]
+    assert found({}) == []
+    after = FolderAnalysis(tmp_path, None, ()).complete({str(helpers): edited}).documents[str(helpers)]
+    assert [(one.finding.code, one.level) for one in after.reported] == [("GS101", Level.WARNING)]
