@@ -5,9 +5,10 @@
 CHECKOUTS holds the folders truth1 and truth2, which hold the repositories of the two script truths. Each script is
 copied with made-up data to a temporary folder, and ``gpusync lint --fix --unsafe-fixes --verify`` runs there. The
 scripts are not changed, but for two sizes in that of x-transformers. The command is ``verified_program.py``: it
-replaces what is missing around a script as the truth factory does (``truth/stubs.py``), seeds it, stops it after a few steps, and prints the sum of its weights. So
-scripts that do not seed themselves repeat themselves, and results are compared with all digits. OUT gets the result of
-each script (NAME.json and NAME.log) and ``summary.md``. Run it in the environment ``base`` of ``truth/make.py``.
+replaces what is missing around a script as the truth factory does (``truth/stubs.py``), seeds it, stops it after a
+few steps, and prints the sum of its weights. So scripts that do not seed themselves repeat themselves, and results
+are compared with all digits. OUT gets the result of each script (NAME.json and NAME.log) and ``summary.md``. Run it
+in the environment ``base`` of ``truth/make.py``.
 """
 
 from __future__ import annotations
