@@ -9,7 +9,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.syntax.traversal import children, walk_block
+from gpusync_lint.syntax.blocks import blocks
+from gpusync_lint.syntax.traversal import children
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,9 @@ class OptionalArguments:
     def __init__(self) -> None:
         self._uses: dict[FunctionDef, tuple[frozenset[str], frozenset[str]]] = {}
         """By function, as `_used`."""
+        self._optional: dict[FunctionDef, frozenset[str]] = {}
+        self._calls: tuple[ast.stmt | None, dict[str, list[ast.Call]]] = None, {}
+        """The last statement that was asked for, and the calls in it; questions come statement by statement."""
 
     def tested(self, fn: FunctionDef) -> frozenset[str]:
         """The parameters of a function for which some block stands in."""
@@ -38,19 +42,44 @@ class OptionalArguments:
         if not wanted:
             return ()
         name = callee.cls.name if callee.cls is not None and callee.name == "__init__" else callee.name
-        calls = [_passed(node, _positional(callee)) for node in _calls_of(statement, name)]
-        return _given_by_all(fn, calls, wanted)
+        calls = [_passed(node, _positional(callee)) for node in self._calls_of(statement, name)]
+        return self._given_by_all(fn, calls, wanted)
 
     def given_by_name(self, fn: FunctionDef, statement: ast.stmt, callee: str) -> Given:
         """The parameters that the calls of a function that was not read pass by name; `callee` is its name."""
-        calls = [_passed(node, []) for node in _calls_of(statement, callee.rpartition(".")[2])]
-        return _given_by_all(fn, calls, frozenset(calls[0])) if calls else ()
+        calls = [_passed(node, []) for node in self._calls_of(statement, callee.rpartition(".")[2])]
+        return self._given_by_all(fn, calls, frozenset(calls[0])) if calls and calls[0] else ()
 
     def _used(self, fn: FunctionDef) -> tuple[frozenset[str], frozenset[str]]:
         found = self._uses.get(fn)
         if found is None:
             found = self._uses[fn] = _used(fn)
         return found
+
+    def _calls_of(self, statement: ast.stmt, name: str) -> list[ast.Call]:
+        """The calls of a function in a statement, without its blocks, as far as the name of the function shows."""
+        if self._calls[0] is not statement:
+            self._calls = statement, _calls(statement)
+        return self._calls[1].get(name, [])
+
+    def _given_by_all(self, fn: FunctionDef, calls: list[dict[str, ast.expr]], wanted: frozenset[str]) -> Given:
+        """The parameters for which each of some calls in a function has an argument other than None."""
+        optional = self._optional.get(fn)
+        if optional is None:
+            optional = self._optional[fn] = _optional(fn)
+        found: dict[str, str] = {}
+        for name in sorted(wanted):
+            values = [call.get(name) for call in calls]
+            if not values or any(value is None or _is_none(value) for value in values):
+                continue
+            sources = {value.id if isinstance(value, ast.Name) and value.id in optional else "" for value in values}
+            if sources == {""}:
+                found[name] = ""
+            elif len(sources) == 1 and sources.isdisjoint(fn.assignments):
+                found[name] = sources.pop()
+            elif sources <= fn.assignments.keys():
+                found[name] = ""
+        return tuple(found.items())
 
 
 def stands_in(test: ast.expr, holds: bool) -> Iterator[str]:
@@ -64,22 +93,6 @@ def stands_in(test: ast.expr, holds: bool) -> Iterator[str]:
         is_identity = [type(operator) for operator in test.ops] == [ast.Is if holds else ast.IsNot]
         if is_identity and _is_none(test.comparators[0]):
             yield test.left.id
-
-
-def _given_by_all(fn: FunctionDef, calls: list[dict[str, ast.expr]], wanted: frozenset[str]) -> Given:
-    """The parameters for which each of some calls in a function has an argument other than None."""
-    optional = _optional(fn)
-    found: dict[str, str] = {}
-    for name in sorted(wanted):
-        values = [call.get(name) for call in calls]
-        if not values or any(value is None or _is_none(value) for value in values):
-            continue
-        sources = {value.id if isinstance(value, ast.Name) and value.id in optional else "" for value in values}
-        if sources == {""} or (len(sources) == 1 and sources.isdisjoint(_bound(fn))):
-            found[name] = sources.pop()
-        elif sources <= _bound(fn):
-            found[name] = ""
-    return tuple(found.items())
 
 
 def _optional(fn: FunctionDef) -> frozenset[str]:
@@ -107,6 +120,8 @@ def _used(fn: FunctionDef) -> tuple[frozenset[str], frozenset[str]]:
 
 def _stood_in(fn: FunctionDef, optional: set[str]) -> frozenset[str]:
     """The parameters for which a block stands in, and that the function binds in such blocks only."""
+    if not _has_stand_in(fn.node.body, optional):
+        return _NONE
     tested: set[str] = set()
     rebound: set[str] = set()
     stack: list[tuple[ast.AST, frozenset[str]]] = [(one, _NONE) for one in ast.iter_child_nodes(fn.node)]
@@ -125,23 +140,33 @@ def _stood_in(fn: FunctionDef, optional: set[str]) -> frozenset[str]:
     return frozenset(tested - rebound)
 
 
-def _bound(fn: FunctionDef) -> frozenset[str]:
-    """The names that a function binds."""
-    nodes = walk_block(fn.node.body)
-    return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+def _has_stand_in(body: list[ast.stmt], optional: set[str]) -> bool:
+    """Whether a block stands in for some parameter. Statements alone are looked at: that is fast."""
+    stack = list(body)
+    while stack:
+        statement = stack.pop()
+        if isinstance(statement, ast.If):
+            outcomes = ((statement.body, True), (statement.orelse, False))
+            if any(not optional.isdisjoint(stands_in(statement.test, holds)) for block, holds in outcomes if block):
+                return True
+        for block in blocks(statement):
+            stack += block
+    return False
 
 
-def _calls_of(statement: ast.stmt, name: str) -> Iterator[ast.Call]:
-    """The calls of a function in a statement, without its blocks, as far as the name of the function shows."""
+def _calls(statement: ast.stmt) -> dict[str, list[ast.Call]]:
+    """The calls in a statement, without its blocks, by the last name of the called expression."""
+    found: dict[str, list[ast.Call]] = {}
     stack = children(statement)
     while stack:
         node = stack.pop()
         if not isinstance(node, ast.stmt):
             if isinstance(node, ast.Call):
                 func = node.func
-                if name == (func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")):
-                    yield node
+                name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+                found.setdefault(name, []).append(node)
             stack += children(node)
+    return found
 
 
 def _positional(fn: FunctionDef) -> list[str]:

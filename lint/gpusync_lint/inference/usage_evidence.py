@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_left, bisect_right
-from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.training_idioms import BACKWARD, backward_of, tests_for_tensor
@@ -17,27 +18,39 @@ if TYPE_CHECKING:
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
 
 
-class Evidence(NamedTuple):
+@dataclass(frozen=True)
+class Evidence:
     """The dotted paths of a function on which telling methods are called."""
 
-    backward: frozenset[str]
+    fn: FunctionDef | None = None
+    """The function; None where there is no evidence."""
+
+    backward: frozenset[str] = frozenset()
     """Those on which `backward()` is called."""
-    modules: frozenset[str]
+    modules: frozenset[str] = frozenset()
     """Those on which methods are called that only modules have."""
-    tensors: frozenset[str]
-    """Those on which methods are called that only tensors have, or that are reduced along `dim=`."""
-    distributions: frozenset[str]
+    distributions: frozenset[str] = frozenset()
     """Those on which methods are called that only distributions have."""
-    arrays: frozenset[str]
+    arrays: frozenset[str] = frozenset()
     """Those that are tested for a NumPy array."""
-    batch_loops: frozenset[ast.stmt]
+    batch_loops: frozenset[ast.stmt] = frozenset()
     """The loops with a backward pass, not inside another loop in it, that use what they iterate over like batches."""
+    used: dict[str, int] = field(default_factory=dict)
+    """The first line of a use as a tensor, by path: with methods that only tensors have, or reduced along `dim=`."""
+
+    def shows_tensor(self, path: str) -> bool:
+        """Whether a path is used as a tensor, and holds one throughout the function, or until that use."""
+        return path in self.used and path in self._tensors
+
+    @cached_property
+    def _tensors(self) -> frozenset[str]:
+        return frozenset() if self.fn is None else _tensors(self.fn, self.used)
 
 
 _DISTRIBUTION_METHODS = frozenset({"log_prob", "rsample"})
 _OF_BATCHES = frozenset({"cuda", "float", "items", "keys", "long", "size", "to", "type", "values", "view"})
 """Methods of batches: of tensors, and of dicts of them."""
-_NONE = Evidence(frozenset(), frozenset(), frozenset(), frozenset(), frozenset(), frozenset())
+_NONE = Evidence()
 
 
 class UsageEvidence:
@@ -103,16 +116,16 @@ def _collect(fn: FunctionDef, lines: list[int]) -> Evidence:
             elif _tests_for_array(node):
                 _add(arrays, node.args[0])
         stack += [(child, is_inside) for child in children(node)]
-    certain = _tensors(fn, tensors)
-    if not (backward or modules or certain or distributions or arrays):
+    if not (backward or modules or tensors or distributions or arrays):
         return _NONE
     return Evidence(
+        fn,
         frozenset(backward),
         frozenset(modules),
-        certain,
         frozenset(distributions),
         frozenset(arrays),
         _batch_loops(fn) if backward else frozenset(),
+        tensors,
     )
 
 
@@ -172,8 +185,6 @@ def _tensors(fn: FunctionDef, used: dict[str, int]) -> frozenset[str]:
 
     `used` holds the first line of such a use, by path.
     """
-    if not used:
-        return frozenset()
     bound: dict[str, list[int]] = {}
     tested: set[str] = set()
     """What may also be something else: a use in one branch says nothing about the others."""

@@ -6,6 +6,7 @@ import ast
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
 from gpusync_lint.catalogue import foreign, roots
@@ -26,7 +27,6 @@ Binding = Literal["function", "static", "class", "property"]
 """How a method is bound to the object on which it is called."""
 
 _ATTRIBUTE = re.compile(r"\.(\w+)")
-_LINE_END = re.compile("\n")
 _SIMPLE = frozenset({ast.Assign, ast.Return, ast.Expr, ast.AugAssign, ast.AnnAssign, ast.Raise, ast.Pass, ast.Assert})
 _SHORT = 8
 """The maximum number of statements of a short function."""
@@ -156,7 +156,7 @@ class ModuleDef:
 
     @cached_property
     def _line_starts(self) -> list[int]:
-        return [0, *(match.end() for match in _LINE_END.finditer(self.text)), len(self.text)]
+        return [0, *accumulate(len(line) + 1 for line in self.text.split("\n"))]
 
     @cached_property
     def names(self) -> frozenset[str]:

@@ -307,7 +307,7 @@ class QueryInCapture(CaptureRule):
 
     nodes = (ast.Call,)
     barriers = ("query-in-capture", "pinning-in-capture")
-    words = ("query", "elapsed_time", "pin_memory")
+    words = (".query(", "elapsed_time", "pin_memory")
     VALID: ClassVar = (
         f"done = torch.cuda.Event()\ndone.query()\n{_CAPTURED}    y = x + 1",
         f"{_CAPTURED}    y = x + 1\nhost = c.pin_memory()",
@@ -376,11 +376,10 @@ def _reads_counter(test: ast.expr, context: RuleContext) -> bool:
 
 
 def _is_counter(node: ast.expr, context: RuleContext) -> bool:
-    path = dotted_path(node)
-    if path is None or not _is_host(node, context) or context.is_loop_target(node):
+    last = (dotted_path(node) or "").rpartition(".")[2].lower()
+    if not is_counter_name(last) or last.startswith(_LIMITS):
         return False
-    last = path.rpartition(".")[2].lower()
-    return is_counter_name(last) and not last.startswith(_LIMITS)
+    return _is_host(node, context) and not context.is_loop_target(node)
 
 
 def _is_host(node: ast.expr, context: RuleContext) -> bool:

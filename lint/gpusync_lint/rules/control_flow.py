@@ -96,11 +96,11 @@ class BooleanOperator(Rule):
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Check an expression that a statement evaluates."""
         statement = context.statement
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) and _is_inside_call(node, statement):
-            value = context.value(node.operand)
-            if value.zero_dim is True:
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            is_scalar = context.value(node.operand).zero_dim is True
+            if is_scalar and _is_inside_call(node, statement):
                 yield from _leaves(node.operand, context, "boolean-operator-on-tensor")
-            return
+                return
         if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return, ast.Expr)) or statement.value is not node:
             return
         if isinstance(node, ast.BoolOp):

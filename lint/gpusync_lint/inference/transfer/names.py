@@ -114,7 +114,7 @@ def by_convention(frame: Frame, path: str, last: str, value: Value) -> Value:
     if value.kind is Kind.UNKNOWN:
         if last == "device":
             return Value(Kind.DEVICE, frame.assumed_device())
-        if path in frame.evidence.tensors:
+        if frame.evidence.shows_tensor(path):
             return Value(Kind.TENSOR, frame.assumed_device())
         return _FLAGS.get(last, value)
     return value
