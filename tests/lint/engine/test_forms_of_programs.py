@@ -21,9 +21,9 @@ READ = {
 }
 WAITS = {
     "GS402 a rearranged mask": """
-mask = rearrange(x > 0, 'a b -> (a b)')
+kept = rearrange(x > 0, 'a b -> (a b)')
 for i in range(9):
-    x.flatten()[mask]
+    x.flatten()[kept]
 """,
     "GS402 a mask that is changed in place": """
 def keep(low):
@@ -37,6 +37,13 @@ for i in range(9):
 rows = torch.randperm(3, device="cuda")
 for i in range(9):
     x[rows] = torch.finfo(x.dtype).max
+""",
+    "GS301 a partial of a function of torch": """
+from functools import partial
+arange = partial(torch.arange, device="cuda")
+for i in range(9):
+    if arange(3).max() > 0:
+        pass
 """,
     "GS301 an item of an object": """
 class Data:
@@ -69,6 +76,15 @@ SILENT = {
 for i in range(9):
     if x != None:
         pass
+""",
+    "what the name of an attribute is made of": """
+class Net(torch.nn.Module):
+    def forward(self, x, given):
+        losses, kind = given["losses"], given["kind"]
+        return getattr(self, "{}_loss".format(kind))(losses)
+net = Net().cuda()
+for i in range(9):
+    net(x, load())
 """,
     "an index that counts a mask": """
 for i in range(9):

@@ -97,6 +97,8 @@ def call_external(frame: Frame, call: Call) -> Value | None:
         return None
     if dotted == NAMED_TUPLE:
         return _named_tuple(call)
+    if call.callee.made_with and dotted[-1:] != ")":  # a partial, and no object
+        call = call._replace(kwargs=dict(call.callee.made_with) | call.kwargs)
     parts = _parts(dotted)
     if parts.root == "builtins":
         return call_builtin(frame, parts.rest, call)
@@ -221,8 +223,13 @@ def _call_standard_library(last: str, call: Call) -> Value:
     if last == "deque":
         return list_of(element(call.args[0])) if call.args and call.args[0].kind in _SEQUENCES else list_of(None)
     if last == "partial":  # of a function outside the project; the parameters of one in the project would shift
-        return call.args[0] if call.args and call.args[0].kind is Kind.NAME else UNKNOWN
+        return _partial_of_name(call) if call.first.kind is Kind.NAME else UNKNOWN
     return HOST
+
+
+def _partial_of_name(call: Call) -> Value:
+    """A `functools.partial` of a function outside the project, which keeps its name: with its keyword arguments."""
+    return call.first._replace(made_with=tuple(call.kwargs.items())) if call.kwargs else call.first
 
 
 def _call_array_library(root: str, last: str, call: Call) -> Value:
